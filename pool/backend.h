@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What the pool needs of a GPU: address space, physical memory, fences, a clock. The pool sees the
+ * device only through this table; the shim implements it on the CUDA driver, tests on a model.
+ *
+ * Device addresses are uint64_t and never dereferenced. Every row that can fail returns 0 or the
+ * provider's own non-zero code (a CUresult on the real driver), which the pool hands back to its
+ * caller unchanged. The pool calls no row with a lock held, and no row may call back into the pool.
+ * Rows are called from any thread, several at a time. A provider leaves errno, the calling thread's
+ * current context and its capture mode as it found them.
+ */
+#ifndef POOL_BACKEND_H
+#define POOL_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct backend;
+
+enum fence_state {
+    FENCE_DONE, /* everything the fence captured has completed */
+    FENCE_BUSY, /* not yet, or not to be asked now (a capture forbids it) */
+    FENCE_LOST, /* the context is broken (a sticky error): nothing will ever be known again */
+};
+
+enum fence_record {
+    FENCE_RECORDED,
+    FENCE_REFUSED, /* a stream capture is open: a record would invalidate it; ask again later */
+    FENCE_FAILED,  /* the context is broken */
+};
+
+struct backend_ops {
+    /* Address space: size_bytes and *addr are multiples of granularity_bytes. */
+    int (*reserve)(struct backend *b, uint64_t size_bytes, uint64_t *addr);
+    void (*unreserve)(struct backend *b, uint64_t addr, uint64_t size_bytes);
+
+    /* Physical memory of an arena. create gives a handle of size_bytes; map puts a whole handle at
+     * addr; allow makes a mapped range (several handles) accessible; unmap takes away one whole
+     * mapping. unmap and release do not wait for GPU work: the caller has fenced. */
+    int (*create)(struct backend *b, uint64_t size_bytes, uint64_t *handle);
+    void (*release)(struct backend *b, uint64_t handle, uint64_t size_bytes);
+    int (*map)(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle);
+    int (*allow)(struct backend *b, uint64_t addr, uint64_t size_bytes);
+    void (*unmap)(struct backend *b, uint64_t addr, uint64_t size_bytes);
+
+    /* One allocation of the driver's own (cuMemAlloc / cuMemFree; freeing may wait for the device). */
+    int (*segment_alloc)(struct backend *b, uint64_t size_bytes, uint64_t *addr);
+    int (*segment_free)(struct backend *b, uint64_t addr);
+
+    /* Fences. A recorded fence captures all activity of the context up to the record, on every
+     * stream. order: all work submitted afterwards to the context runs behind the fence, without
+     * blocking the host. wait: blocks the host until done; 0, or a code (timeout or broken context).
+     * A fence may be recorded again once it is done. */
+    int (*fence_create)(struct backend *b, uint64_t *fence);
+    void (*fence_destroy)(struct backend *b, uint64_t fence);
+    enum fence_record (*fence_record)(struct backend *b, uint64_t fence);
+    enum fence_state (*fence_query)(struct backend *b, uint64_t fence);
+    int (*fence_order)(struct backend *b, uint64_t fence);
+    int (*fence_wait)(struct backend *b, uint64_t fence, uint64_t timeout_ns);
+
+    /* Bytes that the driver reports as free on the device, and in all. */
+    int (*mem_info)(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes);
+    /* Monotonic; need not be finer than a millisecond. */
+    uint64_t (*now_ns)(struct backend *b);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+    uint64_t granularity_bytes; /* of create, map, reserve: a power of two, 2 MiB on every GPU so far */
+    uint64_t total_bytes;       /* device memory */
+    int nomem_code;             /* what create, map and segment_alloc return when memory is short */
+    bool has_arena;             /* reserve..unmap work */
+    bool has_order;             /* fence_order works (context events, CUDA 12.5) */
+};
+
+#endif

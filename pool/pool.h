@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The caching pool of one CUDA context: the only header of pool/ that outsiders include, besides
+ * backend.h, config.h and stats.h. Every function may be called from any thread. pool/README.md
+ * explains the model, the invariants and the locks.
+ */
+#ifndef POOL_POOL_H
+#define POOL_POOL_H
+
+#include "pool/backend.h"
+#include "pool/config.h"
+#include "pool/stats.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pool;
+
+enum pool_status {
+    POOL_OK,
+    POOL_NOMEM,   /* the ladder ended; *code is the driver's own error */
+    POOL_PASS,    /* not for the pool (limits of MIN/MAX_BLOCK, broken context): ask the driver */
+    POOL_FOREIGN, /* no memory of any pool */
+    POOL_INVALID, /* memory of a pool, but not the start of a live block */
+};
+
+/* Owner of the block that holds an address. */
+struct pool_block {
+    struct pool *pool;
+    uint64_t addr;            /* start of the block */
+    uint64_t size_bytes;      /* as handed out */
+    uint64_t requested_bytes; /* as asked for */
+    uint64_t serial;          /* unique in the process: a block reissued at the same address gets a new one */
+    uint64_t segment_addr;    /* the driver's allocation that holds it (segment backing), else 0 */
+    bool tainted;
+};
+
+/* What the control thread may ask for. keep_bytes: idle memory to keep (0: give all back). */
+struct pool_trim {
+    uint64_t keep_bytes;
+    uint64_t idle_ns;         /* only memory unused for at least so long; 0: any */
+    uint64_t wait_ns;         /* how long to wait for pending memory; 0: not at all */
+};
+
+/* b and config are borrowed for the pool's life. owner is the caller's own pointer, see pool_owner.
+ * NULL if host memory is short or the backend cannot even reserve addresses. */
+struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
+
+/* The context is gone. Forgets every block; memory that outlives a context (an arena's) is given back.
+ * The pool object itself stays for ever: other threads may still look at it. */
+void pool_abandon(struct pool *p);
+
+void *pool_owner(const struct pool *p);
+bool pool_uses_arena(const struct pool *p);
+
+/* *addr is aligned to 512 bytes at least. *code is set for POOL_NOMEM only. size_bytes > 0. */
+enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
+
+/* Frees a live block of whichever pool it belongs to. Never waits for the GPU (but see SYNC_FREE and
+ * tainted blocks in segment backing). */
+enum pool_status pool_free(uint64_t addr);
+
+/* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
+enum pool_status pool_find(uint64_t addr, struct pool_block *block);
+
+/* The block at addr (anywhere into it) goes back to the driver when freed and is never reissued. */
+enum pool_status pool_taint(uint64_t addr);
+
+/* To be called before GPU work is submitted, when pool_watch says so: records the fence of what was
+ * freed before. stream tells streams apart, nothing more. */
+extern _Atomic unsigned pool_watch;
+void pool_submit(struct pool *p, uint64_t stream);
+
+/* The program uses more than the legacy default stream from here on: order what stream order alone
+ * ordered so far. Must return before the first work on another stream is submitted. Idempotent. */
+void pool_leave_single_stream(struct pool *p);
+
+/* Idle memory back to the driver; returns the bytes given back. Waits for no GPU work but within
+ * wait_ns. To be called on the control thread, or where the program waits anyway. */
+uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
+/* What limits and timeouts ask for now; to be called every pool_tick_ns() (0: no need) and after a
+ * wake-up asked for by pool_wants_tick. */
+uint64_t pool_tick(struct pool *p);
+uint64_t pool_tick_ns(const struct pool *p);
+
+void pool_stats(struct pool *p, struct pool_stats *stats);
+/* Bytes reserved and not live: what cuMemGetInfo should count as free. */
+uint64_t pool_idle_bytes(struct pool *p);
+
+/* Calls f for each committed range of an arena (to change its access rights). New ranges committed
+ * meanwhile are made by backend rows that already know the new rights. */
+void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);
+
+/* NULL, or the words of the first broken invariant. Walks everything; for tests. */
+const char *pool_check(struct pool *p);
+
+#endif
