@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Which context a runtime call works in. A context that the program made current through the
+ * driver is used as it is; otherwise the primary context of the thread's device is retained at the
+ * first call that needs it. `primary_lock` guards the retained contexts, and is not held by the
+ * thread-local part.
+ */
+#include "tests/sim/cudart/cudart.h"
+
+#include <pthread.h>
+
+#define MAX_DEVICES 64
+
+static struct {
+    CUcontext context;
+    unsigned resets;
+} primaries[MAX_DEVICES];
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static _Thread_local int thread_device;
+static _Thread_local unsigned thread_resets; /* of the device, when its context was made current */
+static _Thread_local CUcontext thread_context; /* the primary context that this file made current */
+
+static cudaError_t retain(int device, CUcontext *context, unsigned *resets)
+{
+    if (device < 0 || device >= MAX_DEVICES)
+        return cudaErrorInvalidDevice;
+    pthread_mutex_lock(&primary_lock);
+    cudaError_t error = cudaSuccess;
+    if (primaries[device].context == NULL)
+        error = CALL(cuDevicePrimaryCtxRetain, 7000, &primaries[device].context, device);
+    *context = primaries[device].context;
+    *resets = primaries[device].resets;
+    pthread_mutex_unlock(&primary_lock);
+    return error;
+}
+
+static unsigned resets_of(int device)
+{
+    pthread_mutex_lock(&primary_lock);
+    unsigned resets = primaries[device].resets;
+    pthread_mutex_unlock(&primary_lock);
+    return resets;
+}
+
+static cudaError_t make_current(int device)
+{
+    CUcontext context = NULL;
+    unsigned resets = 0;
+    cudaError_t error = retain(device, &context, &resets);
+    if (error != cudaSuccess)
+        return error;
+    error = CALL(cuCtxSetCurrent, 4000, context);
+    if (error == cudaSuccess) {
+        thread_context = context;
+        thread_resets = resets;
+    }
+    return error;
+}
+
+static cudaError_t enter(void)
+{
+    cudaError_t error = driver_load();
+    if (error != cudaSuccess)
+        return error;
+    CUcontext current = NULL;
+    error = CALL(cuCtxGetCurrent, 4000, &current);
+    if (error != cudaSuccess)
+        return error;
+    /* A reset destroys the primary context under every thread that has it current. */
+    bool stale = current == thread_context && thread_context != NULL &&
+                 thread_resets != resets_of(thread_device);
+    return current == NULL || stale ? make_current(thread_device) : cudaSuccess;
+}
+
+bool context_enter(void)
+{
+    return error_record(enter()) == cudaSuccess;
+}
+
+bool driver_enter(void)
+{
+    return error_record(driver_load()) == cudaSuccess;
+}
+
+int context_device(void)
+{
+    CUcontext current = NULL;
+    CUdevice device = thread_device;
+    if (CALL(cuCtxGetCurrent, 4000, &current) == cudaSuccess && current != NULL &&
+        current != thread_context && CALL(cuCtxGetDevice, 2000, &device) == cudaSuccess)
+        return device;
+    return thread_device;
+}
+
+cudaError_t context_select(int device)
+{
+    int count = 0;
+    cudaError_t error = CALL(cuDeviceGetCount, 2000, &count);
+    if (error != cudaSuccess)
+        return error;
+    if (device < 0 || device >= count)
+        return cudaErrorInvalidDevice;
+    thread_device = device;
+    if (RUNTIME_VERSION >= 12000)
+        return make_current(device);
+    /* Older runtimes leave the context to the next call, which finds no current one. */
+    return CALL(cuCtxSetCurrent, 4000, NULL);
+}
+
+cudaError_t context_primary(int device, CUcontext *context)
+{
+    unsigned resets = 0;
+    return retain(device, context, &resets);
+}
+
+cudaError_t context_reset(void)
+{
+    int device = context_device();
+    if (device < 0 || device >= MAX_DEVICES)
+        return cudaErrorInvalidDevice;
+    cudaError_t error =
+        CALL_AS(PFN_cuDevicePrimaryCtxReset_v11000, cuDevicePrimaryCtxReset, 7000, 0, device);
+    pthread_mutex_lock(&primary_lock);
+    primaries[device].context = NULL;
+    primaries[device].resets++;
+    pthread_mutex_unlock(&primary_lock);
+    return error;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The runtime's allocation calls and what they tell of a pointer. Only device memory of size zero
+ * is the runtime's own answer; all else is the driver's. No state of its own.
+ */
+#include "tests/sim/cudart/cudart.h"
+
+#include <string.h>
+
+static CUdeviceptr device_pointer(const void *pointer)
+{
+    return (CUdeviceptr)(uintptr_t)pointer;
+}
+
+cudaError_t cudaMalloc(void **pointer, size_t size)
+{
+    if (pointer == NULL)
+        return error_record(cudaErrorInvalidValue);
+    if (!context_enter())
+        return cudaPeekAtLastError();
+    *pointer = NULL;
+    if (size == 0)
+        return cudaSuccess;
+    return error_record(CALL(cuMemAlloc, 3020, (CUdeviceptr *)pointer, size));
+}
+
+cudaError_t cudaFree(void *pointer)
+{
+    return IN_CONTEXT(pointer == NULL ? cudaSuccess
+                                      : CALL(cuMemFree, 3020, device_pointer(pointer)));
+}
+
+cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
+{
+    if (pointer == NULL || pitch == NULL)
+        return error_record(cudaErrorInvalidValue);
+    if (!context_enter())
+        return cudaPeekAtLastError();
+    *pointer = NULL;
+    *pitch = 0;
+    if (width == 0 || height == 0)
+        return cudaSuccess;
+    return error_record(
+        CALL(cuMemAllocPitch, 3020, (CUdeviceptr *)pointer, pitch, width, height, 4));
+}
+
+cudaError_t cudaMallocManaged(void **pointer, size_t size, unsigned flags)
+{
+    return IN_CONTEXT(CALL(cuMemAllocManaged, 6000, (CUdeviceptr *)pointer, size, flags));
+}
+
+cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned flags)
+{
+    return IN_CONTEXT(CALL(cuMemHostAlloc, 2020, pointer, size, flags));
+}
+
+cudaError_t cudaMallocHost(void **pointer, size_t size)
+{
+    return IN_CONTEXT(CALL(cuMemHostAlloc, 2020, pointer, size, 0));
+}
+
+cudaError_t cudaFreeHost(void *pointer)
+{
+    return IN_CONTEXT(pointer == NULL ? cudaSuccess : CALL(cuMemFreeHost, 2000, pointer));
+}
+
+cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags)
+{
+    return IN_CONTEXT(CALL(cuMemHostRegister, 6050, pointer, size, flags));
+}
+
+cudaError_t cudaHostUnregister(void *pointer)
+{
+    return IN_CONTEXT(CALL(cuMemHostUnregister, 4000, pointer));
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+{
+    return IN_CONTEXT(CALL(cuMemHostGetDevicePointer, 3020, (CUdeviceptr *)device, host, flags));
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    return IN_CONTEXT(CALL(cuMemGetInfo, 3020, free_bytes, total_bytes));
+}
+
+static cudaError_t cudaMallocAsync_flavour(bool per_thread, void **pointer, size_t size,
+                                           cudaStream_t stream)
+{
+    return IN_CONTEXT(
+        CALL_PTSZ(per_thread, cuMemAllocAsync, 11020, 11020, (CUdeviceptr *)pointer, size, stream));
+}
+TWINS(cudaMallocAsync, ptsz, (void **pointer, size_t size, cudaStream_t stream),
+      (pointer, size, stream))
+
+static cudaError_t cudaMallocFromPoolAsync_flavour(bool per_thread, void **pointer, size_t size,
+                                                   cudaMemPool_t pool, cudaStream_t stream)
+{
+    return IN_CONTEXT(CALL_PTSZ(per_thread, cuMemAllocFromPoolAsync, 11020, 11020,
+                                (CUdeviceptr *)pointer, size, pool, stream));
+}
+TWINS(cudaMallocFromPoolAsync, ptsz,
+      (void **pointer, size_t size, cudaMemPool_t pool, cudaStream_t stream),
+      (pointer, size, pool, stream))
+
+static cudaError_t cudaFreeAsync_flavour(bool per_thread, void *pointer, cudaStream_t stream)
+{
+    return IN_CONTEXT(
+        CALL_PTSZ(per_thread, cuMemFreeAsync, 11020, 11020, device_pointer(pointer), stream));
+}
+TWINS(cudaFreeAsync, ptsz, (void *pointer, cudaStream_t stream), (pointer, stream))
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
+{
+    return IN_DRIVER(CALL(cuDeviceGetDefaultMemPool, 11020, pool, device));
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
+{
+    return IN_DRIVER(CALL(cuMemPoolTrimTo, 11020, pool, keep));
+}
+
+static CUarray_format format_of(const struct cudaChannelFormatDesc *desc)
+{
+    if (desc->f == cudaChannelFormatKindFloat)
+        return desc->x == 16 ? CU_AD_FORMAT_HALF : CU_AD_FORMAT_FLOAT;
+    bool is_signed = desc->f == cudaChannelFormatKindSigned;
+    if (desc->x == 8)
+        return is_signed ? CU_AD_FORMAT_SIGNED_INT8 : CU_AD_FORMAT_UNSIGNED_INT8;
+    if (desc->x == 16)
+        return is_signed ? CU_AD_FORMAT_SIGNED_INT16 : CU_AD_FORMAT_UNSIGNED_INT16;
+    return is_signed ? CU_AD_FORMAT_SIGNED_INT32 : CU_AD_FORMAT_UNSIGNED_INT32;
+}
+
+cudaError_t cudaMallocArray(cudaArray_t *array, const struct cudaChannelFormatDesc *desc,
+                            size_t width, size_t height, unsigned flags)
+{
+    if (array == NULL || desc == NULL || flags != cudaArrayDefault)
+        return error_record(cudaErrorInvalidValue);
+    unsigned channels = (desc->x != 0) + (desc->y != 0) + (desc->z != 0) + (desc->w != 0);
+    CUDA_ARRAY_DESCRIPTOR descriptor = {width, height, format_of(desc), channels};
+    return IN_CONTEXT(CALL(cuArrayCreate, 3020, (CUarray *)array, &descriptor));
+}
+
+cudaError_t cudaFreeArray(cudaArray_t array)
+{
+    return IN_CONTEXT(array == NULL ? cudaSuccess : CALL(cuArrayDestroy, 2000, (CUarray)array));
+}
+
+static cudaError_t pointer_attributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+    CUmemorytype type = 0;
+    unsigned managed = 0;
+    int ordinal = -2;
+    CUdeviceptr device = 0;
+    void *host = NULL;
+    CUpointer_attribute asked[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+        CU_POINTER_ATTRIBUTE_HOST_POINTER,
+    };
+    void *answers[] = {&type, &managed, &ordinal, &device, &host};
+    cudaError_t error = CALL(cuPointerGetAttributes, 7000, sizeof asked / sizeof *asked, asked,
+                             answers, device_pointer(pointer));
+    if (error != cudaSuccess)
+        return error;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->type = cudaMemoryTypeUnregistered;
+    if (managed)
+        attributes->type = cudaMemoryTypeManaged;
+    else if (type == CU_MEMORYTYPE_DEVICE)
+        attributes->type = cudaMemoryTypeDevice;
+    else if (type == CU_MEMORYTYPE_HOST)
+        attributes->type = cudaMemoryTypeHost;
+    attributes->device = ordinal;
+    attributes->devicePointer = (void *)(uintptr_t)device;
+    attributes->hostPointer =
+        attributes->type == cudaMemoryTypeUnregistered ? (void *)(uintptr_t)pointer : host;
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+    if (attributes == NULL)
+        return error_record(cudaErrorInvalidValue);
+    return IN_CONTEXT(pointer_attributes(attributes, pointer));
+}
