@@ -18,6 +18,8 @@ static bool known_kind(enum cudaMemcpyKind kind)
 static cudaError_t copy_sync(bool per_thread, void *dst, const void *src, size_t size,
                              enum cudaMemcpyKind kind)
 {
+    if (!known_kind(kind))
+        return cudaErrorInvalidMemcpyDirection;
     if (size == 0)
         return cudaSuccess;
     switch (kind) {
@@ -37,8 +39,6 @@ static cudaError_t copy_sync(bool per_thread, void *dst, const void *src, size_t
 static cudaError_t cudaMemcpy_flavour(bool per_thread, void *dst, const void *src, size_t size,
                                       enum cudaMemcpyKind kind)
 {
-    if (!known_kind(kind))
-        return error_record(cudaErrorInvalidMemcpyDirection);
     return IN_CONTEXT(copy_sync(per_thread, dst, src, size, kind));
 }
 TWINS(cudaMemcpy, ptds, (void *dst, const void *src, size_t size, enum cudaMemcpyKind kind),
@@ -47,6 +47,8 @@ TWINS(cudaMemcpy, ptds, (void *dst, const void *src, size_t size, enum cudaMemcp
 static cudaError_t copy_async(bool per_thread, void *dst, const void *src, size_t size,
                               enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+    if (!known_kind(kind))
+        return cudaErrorInvalidMemcpyDirection;
     if (size == 0)
         return cudaSuccess;
     switch (kind) {
@@ -68,8 +70,6 @@ static cudaError_t copy_async(bool per_thread, void *dst, const void *src, size_
 static cudaError_t cudaMemcpyAsync_flavour(bool per_thread, void *dst, const void *src, size_t size,
                                            enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    if (!known_kind(kind))
-        return error_record(cudaErrorInvalidMemcpyDirection);
     return IN_CONTEXT(copy_async(per_thread, dst, src, size, kind, stream));
 }
 TWINS(cudaMemcpyAsync, ptsz,
@@ -97,6 +97,8 @@ static cudaError_t cudaMemcpy2D_flavour(bool per_thread, void *dst, size_t dst_p
                                         const void *src, size_t src_pitch, size_t width,
                                         size_t height, enum cudaMemcpyKind kind)
 {
+    if (!driver_enter())
+        return cudaPeekAtLastError();
     if (!known_kind(kind))
         return error_record(cudaErrorInvalidMemcpyDirection);
     CUDA_MEMCPY2D copy = {.WidthInBytes = width, .Height = height};
@@ -113,6 +115,8 @@ static cudaError_t cudaMemcpy2DAsync_flavour(bool per_thread, void *dst, size_t 
                                              size_t height, enum cudaMemcpyKind kind,
                                              cudaStream_t stream)
 {
+    if (!driver_enter())
+        return cudaPeekAtLastError();
     if (!known_kind(kind))
         return error_record(cudaErrorInvalidMemcpyDirection);
     CUDA_MEMCPY2D copy = {.WidthInBytes = width, .Height = height};

@@ -9,9 +9,7 @@
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    if (count == NULL)
-        return error_record(cudaErrorInvalidValue);
-    return IN_DRIVER(CALL(cuDeviceGetCount, 2000, count));
+    return IN_DRIVER(count == NULL ? cudaErrorInvalidValue : CALL(cuDeviceGetCount, 2000, count));
 }
 
 cudaError_t cudaSetDevice(int device)
@@ -21,10 +19,10 @@ cudaError_t cudaSetDevice(int device)
 
 cudaError_t cudaGetDevice(int *device)
 {
-    if (device == NULL)
-        return error_record(cudaErrorInvalidValue);
     if (!driver_enter())
         return cudaPeekAtLastError();
+    if (device == NULL)
+        return error_record(cudaErrorInvalidValue);
     *device = context_device();
     return cudaSuccess;
 }
@@ -67,9 +65,7 @@ static cudaError_t properties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
-    if (p == NULL)
-        return error_record(cudaErrorInvalidValue);
-    return IN_DRIVER(properties(p, device));
+    return IN_DRIVER(p == NULL ? cudaErrorInvalidValue : properties(p, device));
 }
 
 cudaError_t cudaDeviceSynchronize(void)

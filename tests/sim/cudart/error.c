@@ -32,16 +32,21 @@ cudaError_t error_record(cudaError_t error)
     return error;
 }
 
+/* Without a usable driver both say so for ever, asked first or after a failure. */
 cudaError_t cudaGetLastError(void)
 {
-    cudaError_t error = last_error;
+    cudaError_t error = driver_load();
+    if (error != cudaSuccess)
+        return error;
+    error = last_error;
     last_error = cudaSuccess;
     return error;
 }
 
 cudaError_t cudaPeekAtLastError(void)
 {
-    return last_error;
+    cudaError_t error = driver_load();
+    return error != cudaSuccess ? error : last_error;
 }
 
 const char *cudaGetErrorName(cudaError_t error)

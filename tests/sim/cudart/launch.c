@@ -42,6 +42,8 @@ TWINS(cudaLaunchKernel, ptsz,
 static cudaError_t cudaLaunchKernelExC_flavour(bool per_thread, const cudaLaunchConfig_t *config,
                                                const void *function, void **args)
 {
+    if (!driver_enter())
+        return cudaPeekAtLastError();
     if (config == NULL)
         return error_record(cudaErrorInvalidValue);
     CUlaunchConfig launch = {

@@ -14,10 +14,10 @@ static CUdeviceptr device_pointer(const void *pointer)
 
 cudaError_t cudaMalloc(void **pointer, size_t size)
 {
-    if (pointer == NULL)
-        return error_record(cudaErrorInvalidValue);
     if (!context_enter())
         return cudaPeekAtLastError();
+    if (pointer == NULL)
+        return error_record(cudaErrorInvalidValue);
     *pointer = NULL;
     if (size == 0)
         return cudaSuccess;
@@ -32,10 +32,10 @@ cudaError_t cudaFree(void *pointer)
 
 cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height)
 {
-    if (pointer == NULL || pitch == NULL)
-        return error_record(cudaErrorInvalidValue);
     if (!context_enter())
         return cudaPeekAtLastError();
+    if (pointer == NULL || pitch == NULL)
+        return error_record(cudaErrorInvalidValue);
     *pointer = NULL;
     *pitch = 0;
     if (width == 0 || height == 0)
@@ -135,11 +135,13 @@ static CUarray_format format_of(const struct cudaChannelFormatDesc *desc)
 cudaError_t cudaMallocArray(cudaArray_t *array, const struct cudaChannelFormatDesc *desc,
                             size_t width, size_t height, unsigned flags)
 {
+    if (!context_enter())
+        return cudaPeekAtLastError();
     if (array == NULL || desc == NULL || flags != cudaArrayDefault)
         return error_record(cudaErrorInvalidValue);
     unsigned channels = (desc->x != 0) + (desc->y != 0) + (desc->z != 0) + (desc->w != 0);
     CUDA_ARRAY_DESCRIPTOR descriptor = {width, height, format_of(desc), channels};
-    return IN_CONTEXT(CALL(cuArrayCreate, 3020, (CUarray *)array, &descriptor));
+    return error_record(CALL(cuArrayCreate, 3020, (CUarray *)array, &descriptor));
 }
 
 cudaError_t cudaFreeArray(cudaArray_t array)
@@ -181,7 +183,6 @@ static cudaError_t pointer_attributes(struct cudaPointerAttributes *attributes, 
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
 {
-    if (attributes == NULL)
-        return error_record(cudaErrorInvalidValue);
-    return IN_CONTEXT(pointer_attributes(attributes, pointer));
+    return IN_CONTEXT(attributes == NULL ? cudaErrorInvalidValue
+                                         : pointer_attributes(attributes, pointer));
 }
