@@ -25,6 +25,7 @@ struct option_size {
 
 struct option_bytes {
     struct option_size device[OPTION_DEVICES]; /* by ordinal */
+    struct option_size others;                 /* for all that have no name of their own */
 };
 
 /* GPUCACHE_EMPTY_CACHE, as a request and as a policy. device and keep_bytes qualify all the rest. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * From text to option values, one function per option type. All take the whole value, ignore blanks
- * around it, do not look at the locale, allocate nothing, keep errno, and return false, with *out as it
- * was, for what they do not understand or what is out of range.
+ * around it (not around paths), do not look at the locale, allocate nothing, keep errno, and return
+ * false, with *out as it was, for what they do not understand or what is out of range.
  */
 #ifndef SHIM_PARSE_H
 #define SHIM_PARSE_H
@@ -24,7 +24,7 @@ bool parse_LOG(const char *text, struct option_log *out);
 bool parse_PATH(const char *text, struct option_path *out);
 bool parse_GLOBS(const char *text, struct option_globs *out);
 
-/* Whether a name matches one of the patterns (shell wildcards). */
+/* Whether a name matches one of the patterns (shell wildcards); false for an empty list. */
 bool parse_globs_match(const char *list, const char *name);
 
 #endif
