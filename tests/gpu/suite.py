@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What every part of the GPU suite uses: the machine's tools, builds, processes bare and under the
+shim, and the table of results. Single-threaded but for Suite.run_pairs(), whose rows come in order."""
+import concurrent.futures
+import dataclasses
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+EXIT_SKIP = 77
+
+
+class Skip(Exception):
+    """A part cannot run here; the text says why."""
+
+
+@dataclasses.dataclass
+class Result:
+    rc: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def timed_out(self):
+        return self.rc is None
+
+
+@dataclasses.dataclass
+class Row:
+    part: str
+    name: str
+    bare: str = ""
+    shim: str = ""
+    ratio: str = ""
+    verdict: str = "ok"
+
+
+def seconds(value):
+    return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
+
+
+def nanoseconds(value):
+    return f"{value / 1000:.2f} µs" if value >= 1000 else f"{value:.0f} ns"
+
+
+def ratio(shim, bare):
+    if not bare:
+        return ""
+    value = shim / bare
+    return f"{value:.2f}" if value >= 0.01 else f"1/{bare / shim:.0f}"
+
+
+def mebibytes(value):
+    return f"{value / (1 << 20):.0f} MiB"
+
+
+def first_difference(bare, shim):
+    """One line that says where two texts part."""
+    a, b = bare.splitlines(), shim.splitlines()
+    for i in range(max(len(a), len(b))):
+        left = a[i] if i < len(a) else "(nothing)"
+        right = b[i] if i < len(b) else "(nothing)"
+        if left != right:
+            return f"line {i + 1}: bare {left!r}, shim {right!r}"
+    return "no difference"
+
+
+class Suite:
+    def __init__(self, build, quick, simulate, verbose):
+        self.build = os.path.abspath(build)
+        self.quick = quick
+        self.simulate = os.path.abspath(simulate) if simulate else None
+        self.verbose = verbose
+        self.rows = []
+        self.part = ""
+        self.cc = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+        self.cuda = subprocess.run([os.path.join(ROOT, "scripts", "cuda-path")], check=True,
+                                   capture_output=True, text=True).stdout.strip()
+        self.nvcc = None if simulate else self.find_nvcc()
+        self.libcuda = self.find_libcuda()
+        self.bare_env = self.environment()
+        self.lib = None
+        os.makedirs(self.build, exist_ok=True)
+
+    # The machine
+
+    def find_nvcc(self):
+        nvcc = shutil.which("nvcc") or os.path.join(self.cuda, "bin", "nvcc")
+        return nvcc if os.path.exists(nvcc) else None
+
+    def find_libcuda(self):
+        if self.simulate:
+            return os.path.join(self.simulate, "tests", "sim", "lib", "libcuda.so.1")
+        try:
+            known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
+        except OSError:
+            known = ""
+        for line in known.splitlines():
+            if "libcuda.so.1 " in line and "x86-64" in line or "libcuda.so.1 (libc6,AArch64)" in line:
+                return line.split("=>")[1].strip()
+        for path in ("/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1",
+                     "/usr/lib/x86_64-linux-gnu/libcuda.so.1"):
+            if os.path.exists(path):
+                return path
+        return None
+
+    def cudart_dir(self):
+        """The folder of libcudart.so and libcudart_static.a."""
+        if self.simulate:
+            return os.path.join(self.simulate, "tests", "sim", "cudart")
+        for sub in ("lib64", "lib", "targets/x86_64-linux/lib"):
+            path = os.path.join(self.cuda, sub)
+            if glob.glob(os.path.join(path, "libcudart.so*")):
+                return path
+        raise Skip("no libcudart beside the CUDA headers")
+
+    def environment(self):
+        env = {k: v for k, v in os.environ.items()
+               if not k.startswith("GPUCACHE") and k != "LD_PRELOAD"}
+        folders = []
+        if self.simulate:
+            folders = [os.path.dirname(self.libcuda), os.path.join(self.simulate, "tests", "sim", "cudart")]
+            env.setdefault("SIM_CAPACITY", "8G")
+        else:
+            try:
+                folders = [self.cudart_dir()]
+            except Skip:
+                pass
+        old = env.get("LD_LIBRARY_PATH")
+        env["LD_LIBRARY_PATH"] = ":".join(([old] if old and not self.simulate else []) + folders)
+        env["PYTHONUNBUFFERED"] = "1"
+        return env
+
+    def shim_env(self, **extra):
+        env = dict(self.bare_env, **extra)
+        env["LD_PRELOAD"] = self.lib
+        return env
+
+    # Building
+
+    def log(self, text):
+        print(text, file=sys.stderr, flush=True)
+
+    def must(self, command, what, **kwargs):
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                **kwargs)
+        if result.returncode:
+            raise RuntimeError(f"{what} failed:\n  {' '.join(command)}\n{result.stdout[-4000:]}")
+        return result.stdout
+
+    def meson(self, folder, *options):
+        """Configures and builds the project in a folder under the build folder."""
+        path = os.path.join(self.build, folder)
+        if not os.path.exists(os.path.join(path, "build.ninja")):
+            self.must(["meson", "setup", path, ROOT, *options], "meson setup")
+        self.must(["ninja", "-C", path], "the build")
+        return path
+
+    def build_library(self):
+        if self.simulate:
+            self.lib = os.path.join(self.simulate, "shim", "libgpucache.so")
+        else:
+            path = self.meson("library", "-Dtests=false", "--buildtype=release")
+            self.lib = os.path.join(path, "shim", "libgpucache.so")
+        if not os.path.exists(self.lib):
+            raise RuntimeError(f"{self.lib} was not built")
+
+    def compile(self, name, sources, *flags, shared_cudart=False, static_cudart=False):
+        """A C program of this folder, by the C compiler; returns its path."""
+        out = os.path.join(self.build, name)
+        command = [self.cc, "-std=c17", "-D_GNU_SOURCE", "-O2", "-I", ROOT,
+                   "-isystem", os.path.join(self.cuda, "include"), "-o", out,
+                   *[os.path.join(HERE, s) for s in sources], *flags]
+        if shared_cudart:
+            command.append(sorted(glob.glob(os.path.join(self.cudart_dir(), "libcudart.so.13")))[-1])
+        if static_cudart:
+            command.append(os.path.join(self.cudart_dir(), "libcudart_static.a"))
+        command += ["-lpthread", "-ldl", "-lrt"]
+        self.must(command, f"compiling {name}")
+        return out
+
+    # Running
+
+    def run(self, command, env=None, timeout=120, stdin=None):
+        """Runs a command in a process group of its own; rc None when it ran too long."""
+        start = time.monotonic()
+        process = subprocess.Popen(command, env=env or self.bare_env, stdin=subprocess.DEVNULL
+                                   if stdin is None else subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            out, err = process.communicate(stdin, timeout=timeout)
+            rc = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            rc = None
+        return Result(rc, out.decode(errors="replace"), err.decode(errors="replace"),
+                      time.monotonic() - start)
+
+    def bare_and_shim(self, command, env=None, timeout=120, shim_command=None):
+        extra = env or {}
+        return (self.run(command, dict(self.bare_env, **extra), timeout),
+                self.run(shim_command or command, self.shim_env(**extra), timeout))
+
+    # Results
+
+    def row(self, name, bare="", shim="", ratio="", verdict="ok"):
+        row = Row(self.part, name, bare, shim, ratio, verdict)
+        self.rows.append(row)
+        if self.verbose or not verdict.startswith(("ok", "skip")):
+            self.log(f"  {row.name}: {row.verdict}")
+        return row
+
+    def compare(self, name, bare, shim, show_times=True, same_stderr=False):
+        """A row for two results that have to be equal byte for byte."""
+        verdict = "ok"
+        if bare.timed_out or shim.timed_out:
+            verdict = "FAIL: ran too long " + ("bare" if bare.timed_out else "under the shim")
+        elif bare.rc == EXIT_SKIP and shim.rc == EXIT_SKIP:
+            reason = (bare.out.strip() or bare.err.strip() or "not possible here").splitlines()[-1]
+            verdict = f"skip: {reason}"
+        elif bare.rc != shim.rc:
+            tail = (shim.err.strip().splitlines() or [""])[-1]
+            verdict = f"FAIL: exit {bare.rc} bare, {shim.rc} under the shim ({tail})"
+        elif bare.out != shim.out:
+            verdict = "FAIL: output, " + first_difference(bare.out, shim.out)
+        elif same_stderr and bare.err != shim.err:
+            verdict = "FAIL: stderr, " + first_difference(bare.err, shim.err)
+        elif bare.rc != 0:
+            verdict = f"FAIL: exit {bare.rc} both bare and under the shim"
+        if show_times:
+            return self.row(name, seconds(bare.seconds), seconds(shim.seconds),
+                            ratio(shim.seconds, bare.seconds), verdict)
+        return self.row(name, verdict=verdict)
+
+    def run_pairs(self, programs, jobs):
+        """programs: (name, command, extra environment, alone). Those that are not alone run side by
+        side, each one bare and then under the shim."""
+        together = [p for p in programs if not p[3]]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            futures = [(name, pool.submit(self.bare_and_shim, command, env))
+                       for name, command, env, _ in together]
+            for name, future in futures:
+                self.compare(name, *future.result(), same_stderr=True)
+        for name, command, env, alone in programs:
+            if alone:
+                self.compare(name, *self.bare_and_shim(command, env), same_stderr=True)
+
+    def table(self):
+        """The table of all rows, as text; part by part."""
+        heads = ("part", "name", "bare", "shim", "ratio", "verdict")
+        lines = [tuple(getattr(row, h) for h in heads) for row in self.rows]
+        widths = [max(len(line[i]) for line in [heads, *lines]) for i in range(5)]
+        text = []
+        for line in [heads, tuple("-" * w for w in widths) + ("-------",), *lines]:
+            cells = [line[0].ljust(widths[0]), line[1].ljust(widths[1])]
+            cells += [line[i].rjust(widths[i]) for i in (2, 3, 4)]
+            text.append("  ".join(cells + [line[5]]).rstrip())
+        return "\n".join(text)
+
+    def failed(self):
+        return sum(row.verdict.startswith("FAIL") for row in self.rows)
+
+    def skipped(self):
+        return sum(row.verdict.startswith("skip") for row in self.rows)
