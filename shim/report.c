@@ -153,6 +153,8 @@ static struct figure unit_figure(uint64_t value, enum unit unit)
 static struct figure label(const char *field)
 {
     static const char *const tails[] = {"_bytes", "_ns"};
+    static const char *const said[] = {"", " time"};
+    const char *tail = "";
     struct figure f;
     size_t n;
 
@@ -164,14 +166,14 @@ static struct figure label(const char *field)
 
         if (n > m && strcmp(field + n - m, tails[i]) == 0) {
             n -= m;
+            tail = said[i];
             break;
         }
     }
-    if (n >= sizeof(f.text))
-        n = sizeof(f.text) - 1;
-    for (size_t i = 0; i < n; i++)
-        f.text[i] = field[i] == '_' ? ' ' : field[i];
-    f.text[n] = '\0';
+    snprintf(f.text, sizeof(f.text), "%.*s%s", n < 24 ? (int)n : 24, field, tail);
+    for (char *c = f.text; *c; c++)
+        if (*c == '_')
+            *c = ' ';
     return f;
 }
 

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The log's manners: levels, one line each, and that a write of ours never harms the process (closed and
+ * reused descriptors, broken and full pipes, file size limits, errno). Each scene runs in a child, since
+ * some of them kill it if they fail.
+ */
+#include "shim/log.h"
+#include "tests/unit/capture.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static char dir[] = "/tmp/gpucache-log-XXXXXX";
+
+/* Runs a scene in a child; 0 is success, its own number otherwise, -signal if it was killed. */
+static int in_child(int (*scene)(void))
+{
+    int status;
+    pid_t pid = fork();
+
+    if (!pid) {
+        alarm(20);
+        _exit(scene());
+    }
+    assert_true(pid > 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void in_dir(const char *name, char path[PATH_MAX])
+{
+    snprintf(path, PATH_MAX, "%s/%s", dir, name);
+}
+
+static size_t read_file(const char *path, char *out, size_t size_bytes)
+{
+    FILE *f = fopen(path, "r");
+
+    if (!f) {
+        out[0] = '\0';
+        return 0;
+    }
+    size_t n = fread(out, 1, size_bytes - 1, f);
+    out[n] = '\0';
+    fclose(f);
+    return n;
+}
+
+static void lines_up_to_the_level_are_written(void **state)
+{
+    char said[4096];
+
+    capture_begin();
+    log_configure(LOG_LEVEL_INFO, NULL);
+    errno = 4711;
+    log_error("a %d", 1);
+    log_warn("b");
+    log_info("c");
+    log_debug("d");
+    assert_int_equal(errno, 4711);
+    log_configure(LOG_LEVEL_OFF, NULL);
+    log_error("e");
+    capture_end(said, sizeof(said));
+    assert_string_equal(said, "gpucache: error: a 1\ngpucache: warning: b\ngpucache: info: c\n");
+}
+
+static void once_is_once_and_only_counts_when_written(void **state)
+{
+    char said[4096];
+
+    capture_begin();
+    for (int i = 0; i < 5; i++) {
+        log_configure(i < 2 ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, NULL);
+        log_once(LOG_LEVEL_WARN, "round %d", i);
+    }
+    capture_end(said, sizeof(said));
+    assert_string_equal(said, "gpucache: warning: round 2\n");
+}
+
+static void a_long_line_is_cut_and_control_characters_replaced(void **state)
+{
+    static char text[3000], said[8192];
+
+    memset(text, 'x', sizeof(text) - 1);
+    text[1] = '\n';
+    text[2] = '\x1b';
+    capture_begin();
+    log_configure(LOG_LEVEL_WARN, "");
+    log_warn("%s", text);
+    capture_end(said, sizeof(said));
+    assert_int_equal(strlen(said), 1001);
+    assert_memory_equal(said, "gpucache: warning: x??xxx", 25);
+    assert_ptr_equal(strchr(said, '\n'), said + 1000);
+}
+
+static void a_file_gets_the_lines_and_the_process_id_in_its_name(void **state)
+{
+    char pattern[PATH_MAX], name[64], path[PATH_MAX], text[256];
+
+    in_dir("100%%-%p.log", pattern);
+    snprintf(name, sizeof(name), "100%%-%ld.log", (long)getpid());
+    in_dir(name, path);
+    log_configure(LOG_LEVEL_WARN, pattern);
+    log_warn("one");
+    log_warn("two");
+    log_configure(LOG_LEVEL_WARN, NULL);
+    read_file(path, text, sizeof(text));
+    assert_string_equal(text, "gpucache: warning: one\ngpucache: warning: two\n");
+    assert_true(log_put(pattern, "anew\n", 5));
+    read_file(path, text, sizeof(text));
+    assert_string_equal(text, "anew\n");
+}
+
+/* The program closes all its files, ours too if there were any, and opens its own as fd 2. */
+static int scene_reused_stderr(void)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    log_configure(LOG_LEVEL_WARN, NULL);
+    for (int fd = 0; fd < 256; fd++)
+        close(fd);
+    in_dir("database", path);
+    for (int fd = 0; fd < 10; fd++)
+        if (open(path, O_RDWR | O_CREAT, 0600) != fd)
+            return 1;
+    log_warn("must not go there");
+    if (log_put(NULL, "nor this", 8))
+        return 2;
+    return stat(path, &st) || st.st_size != 0 ? 3 : 0;
+}
+
+static void a_stderr_that_became_another_file_is_left_alone(void **state)
+{
+    assert_int_equal(in_child(scene_reused_stderr), 0);
+}
+
+static int scene_no_descriptor(void)
+{
+    char path[PATH_MAX];
+    int before = dup(1);
+
+    in_dir("some.log", path);
+    log_configure(LOG_LEVEL_WARN, path);
+    log_warn("x");
+    log_put(path, "y", 1);
+    return dup(1) == before + 1 ? 0 : 1;
+}
+
+static void no_descriptor_is_held_between_two_lines(void **state)
+{
+    assert_int_equal(in_child(scene_no_descriptor), 0);
+}
+
+static int scene_broken_pipe(void)
+{
+    sigset_t pending, mask;
+    int p[2];
+
+    if (pipe(p) || dup2(p[1], 2) != 2)
+        return 1;
+    close(p[0]);
+    close(p[1]);
+    log_configure(LOG_LEVEL_WARN, NULL);
+    errno = 4711;
+    log_warn("nobody reads");
+    if (errno != 4711)
+        return 2;
+    sigpending(&pending);
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    return sigismember(&pending, SIGPIPE) || sigismember(&mask, SIGPIPE) ? 3 : 0;
+}
+
+static void a_broken_pipe_does_not_kill_the_program(void **state)
+{
+    assert_int_equal(in_child(scene_broken_pipe), 0);
+}
+
+static int scene_pending_signal_kept(void)
+{
+    sigset_t set, pending;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    raise(SIGPIPE);
+    if (scene_broken_pipe() != 3)
+        return 1;
+    sigpending(&pending);
+    return sigismember(&pending, SIGPIPE) ? 0 : 2;
+}
+
+static void a_signal_that_the_program_has_pending_stays_so(void **state)
+{
+    assert_int_equal(in_child(scene_pending_signal_kept), 0);
+}
+
+static int scene_file_limit(void)
+{
+    struct rlimit limit = {10, 10};
+    char path[PATH_MAX];
+
+    in_dir("limited.log", path);
+    log_configure(LOG_LEVEL_WARN, path);
+    if (setrlimit(RLIMIT_FSIZE, &limit))
+        return 1;
+    log_warn("more than ten bytes");
+    log_warn("and again");
+    return log_put(path, "twelve bytes", 12) ? 2 : 0;
+}
+
+static void a_file_size_limit_does_not_kill_the_program(void **state)
+{
+    assert_int_equal(in_child(scene_file_limit), 0);
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static int scene_full_pipe(void)
+{
+    static char text[1 << 20];
+    int64_t start_ms;
+    int p[2];
+
+    if (pipe(p) || dup2(p[1], 2) != 2)
+        return 1;
+    log_configure(LOG_LEVEL_WARN, NULL);
+    memset(text, 'x', sizeof(text));
+    start_ms = now_ms();
+    if (log_put(NULL, text, sizeof(text)))
+        return 2;
+    log_warn("one more");
+    return now_ms() - start_ms < 5000 ? 0 : 3;
+}
+
+static void a_full_pipe_is_given_up(void **state)
+{
+    assert_int_equal(in_child(scene_full_pipe), 0);
+}
+
+static int scene_fifo(void)
+{
+    char path[PATH_MAX];
+
+    in_dir("fifo", path);
+    if (mkfifo(path, 0600))
+        return 1;
+    return log_put(path, "x", 1) ? 2 : 0;
+}
+
+static void a_fifo_without_a_reader_is_not_waited_for(void **state)
+{
+    assert_int_equal(in_child(scene_fifo), 0);
+}
+
+static int scene_large_text(void)
+{
+    static char text[300000], back[sizeof(text) + 2];
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = (char)('a' + i % 23);
+    in_dir("large", path);
+    if (!log_put(path, text, sizeof(text)))
+        return 1;
+    return read_file(path, back, sizeof(back)) == sizeof(text) && !memcmp(text, back, sizeof(text)) ? 0 : 2;
+}
+
+static void a_large_text_arrives_whole(void **state)
+{
+    assert_int_equal(in_child(scene_large_text), 0);
+}
+
+static int clean(void **state)
+{
+    char command[PATH_MAX];
+
+    snprintf(command, sizeof(command), "rm -rf '%s'", dir);
+    return system(command);
+}
+
+static int make_dir(void **state)
+{
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_up_to_the_level_are_written),
+        cmocka_unit_test(once_is_once_and_only_counts_when_written),
+        cmocka_unit_test(a_long_line_is_cut_and_control_characters_replaced),
+        cmocka_unit_test(a_file_gets_the_lines_and_the_process_id_in_its_name),
+        cmocka_unit_test(a_stderr_that_became_another_file_is_left_alone),
+        cmocka_unit_test(no_descriptor_is_held_between_two_lines),
+        cmocka_unit_test(a_broken_pipe_does_not_kill_the_program),
+        cmocka_unit_test(a_signal_that_the_program_has_pending_stays_so),
+        cmocka_unit_test(a_file_size_limit_does_not_kill_the_program),
+        cmocka_unit_test(a_full_pipe_is_given_up),
+        cmocka_unit_test(a_fifo_without_a_reader_is_not_waited_for),
+        cmocka_unit_test(a_large_text_arrives_whole),
+    };
+
+    return cmocka_run_group_tests(tests, make_dir, clean);
+}
