@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The small programs of tests/preload and tests/misuse, and one made by nvcc: the same output and the
+same exit status on the real driver, bare and under the shim."""
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import time
+
+import suite as base
+
+# Programs that fill the device or look at how full it is see their neighbours.
+ALONE = re.compile(r"oom|capacity|mem_?info|observe|second_process|device_reset|timing")
+
+
+def figures(path):
+    try:
+        with open(path) as file:
+            return {key: int(value) for key, value in (line.split() for line in file)}
+    except FileNotFoundError:
+        return {}
+
+
+def nvcc(suite):
+    """A program as users have it. Without nvcc the C compiler stands in for it."""
+    arguments = ["--steps", "100" if suite.quick else "400"]
+    if suite.simulate:
+        arguments = ["--steps", "10", "--words", "4096"]
+    programs = []
+    if suite.nvcc:
+        source, out = os.path.join(base.HERE, "demo.c"), os.path.join(suite.build, "demo")
+        for name, flags in (("static cudart", ["-cudart", "static"]), ("shared cudart", ["-cudart", "shared"]),
+                            ("per-thread stream", ["-cudart", "static", "--default-stream", "per-thread"])):
+            path = f"{out}-{name.split()[0]}"
+            suite.must([suite.nvcc, "-O2", "-x", "cu", "-I", base.ROOT, "-o", path, source, *flags],
+                       f"nvcc, {name}")
+            programs.append((f"nvcc, {name}", path))
+    else:
+        suite.row("nvcc", verdict="skip: no nvcc; the C compiler builds the program instead")
+    programs.append(("cc, static cudart", suite.compile("demo-cc", ["demo.c"], "-Wno-overlength-strings",
+                                                        static_cudart=True)))
+    for name, path in programs:
+        results = []
+        for kind, env in (("bare", suite.bare_env), ("shim", suite.shim_env())):
+            file = f"{path}.{kind}"
+            result = suite.run([path, *arguments, "--figures", file], env)
+            taken = figures(file)
+            if "ns" in taken:
+                result.seconds = taken["ns"] / 1e9
+            results.append(result)
+        row = suite.compare(name, *results)
+        if row.verdict == "ok":
+            row.verdict = f"ok: {results[0].out.strip()}"
+        signalled(suite, f"{name}, signalled", path, arguments, results[0])
+
+
+def signalled(suite, name, path, arguments, bare):
+    """The same under the shim with flushes all along."""
+    process = subprocess.Popen([path, *arguments], env=suite.shim_env(), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    sent = 0
+
+    def catches():
+        """Whether SIGUSR1 has a handler: before the pool starts it would end the process."""
+        try:
+            with open(f"/proc/{process.pid}/status") as status:
+                mask = next(int(l.split()[1], 16) for l in status if l.startswith("SigCgt"))
+            return mask >> (signal.SIGUSR1 - 1) & 1
+        except (OSError, StopIteration):
+            return False
+
+    def send():
+        nonlocal sent
+        while process.poll() is None:
+            if catches():
+                process.send_signal(signal.SIGUSR1)
+                sent += 1
+            time.sleep(0.02)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        out, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    sender.join()
+    if process.returncode != bare.rc or out != bare.out:
+        verdict = f"FAIL: exit {process.returncode}, {base.first_difference(bare.out, out)} {err[-200:]}"
+    elif sent == 0:
+        verdict = "FAIL: no SIGUSR1 handler was ever installed"
+    else:
+        verdict = f"ok: {sent} times SIGUSR1"
+    suite.row(name, verdict=verdict)
+
+
+class Relinker:
+    """Links the project's test programs again, against the machine's own libcuda and libcudart in place
+    of the simulated ones; everything else of the link command stays."""
+
+    def __init__(self, suite, tree):
+        self.suite, self.tree = suite, tree
+        self.out = os.path.join(suite.build, "real")
+        self.made = {}
+        os.makedirs(self.out, exist_ok=True)
+
+    def replace(self, word):
+        """The real library for a simulated one, None to leave the word out."""
+        name = os.path.basename(word)
+        if word.startswith("-Wl,-rpath"):
+            return None
+        if name.startswith("libcuda.so"):
+            return self.suite.libcuda
+        if name == "libcudart_static.a":
+            return os.path.join(self.suite.cudart_dir(), name)
+        if re.fullmatch(r"libcudart\.so(\.\d+)*", name):
+            return os.path.join(self.suite.cudart_dir(), "libcudart.so.13")
+        return word
+
+    def link(self, target):
+        """The program (or plugin) `target`, relative to the tree, linked again; its new path."""
+        if target in self.made:
+            return self.made[target]
+        lines = self.suite.must(["ninja", "-C", self.tree, "-t", "commands", target], "ninja").splitlines()
+        command = next(l for l in reversed(lines) if re.search(r"-o " + re.escape(target) + r"(\s|$)", l))
+        words = [self.replace(w) for w in shlex.split(command)]
+        words = [w for w in words if w is not None]
+        new = os.path.join(self.out, target.replace("/", "_"))
+        words[words.index("-o") + 1] = new
+        if any(w.endswith("libcudart_static.a") for w in words):
+            words += ["-lpthread", "-ldl", "-lrt"]
+        self.suite.must(words, f"linking {target}", cwd=self.tree)
+        self.made[target] = new
+        return new
+
+
+def programs(suite):
+    if suite.simulate:
+        tree = suite.simulate
+    else:
+        tree = suite.meson("tests", "-Dtests=true", "--buildtype=release")
+    tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
+    linker = Relinker(suite, tree)
+    found = []
+    for test in tests:
+        suites = [s.split(":")[-1] for s in test["suite"]]
+        if not {"preload", "misuse"} & set(suites):
+            continue
+        pair = pair_of(test, tree, linker, suite)
+        if pair:
+            found.append((*pair, bool(ALONE.search(test["name"])) or not test.get("is_parallel", True)))
+    if not found:
+        raise base.Skip("the build has no preload or misuse programs")
+    suite.run_pairs(found, jobs=6)
+
+
+def pair_of(test, tree, linker, suite):
+    """(name, command, environment) of a test that runs one program bare and preloaded, else None: what
+    follows the runner's options is the program and its arguments."""
+    words = test["cmd"]
+    start = next((i for i, w in enumerate(words) if os.path.basename(w) == "run_pair.py"), None)
+    if start is None:
+        return None
+    rest = words[start + 1:]
+    if "--" in rest:
+        rest = rest[rest.index("--") + 1:]
+    else:
+        while rest and not (rest[0].startswith(tree) and os.path.exists(rest[0])):
+            rest = rest[1:]
+    if not rest:
+        return None
+    command = []
+    for word in rest:
+        inside = os.path.relpath(word, tree) if word.startswith(tree + os.sep) else None
+        if inside and not suite.simulate and os.path.isfile(word):
+            word = linker.link(inside)
+        command.append(word)
+    keep = {k: v for k, v in test["env"].items() if not k.startswith(("SIM_", "LD_", "MALLOC_", "ASAN", "UBSAN"))}
+    return test["name"], command, keep
