@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See arena.h. Growing works in three steps: under the lock a window of addresses is chosen and all
+ * blocks in it become BUSY; without the lock the driver is asked; under the lock again every part of
+ * the window becomes free memory or a hole, as it came out.
+ */
+#include "pool/arena.h"
+
+#include "pool/chunk.h"
+#include "pool/map.h"
+#include "pool/state.h"
+
+/* Chunks never exceed this: larger ones cost less to commit, but come back only as a whole. */
+#define CHUNK_MAX_BYTES (UINT64_C(128) << 20)
+/* The small zone grows by an eighth of itself, so that a small program stays small. */
+#define SMALL_STEP_SHIFT 3
+#define SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
+
+bool arena_reserve(struct pool *p)
+{
+    struct backend *b = p->backend;
+    struct zone *zones[] = {&p->small, &p->large};
+    /* The large zone fragments only in address space: give it plenty. */
+    uint64_t device = UINT64_C(1) << (log2_floor(max_u64(b->total_bytes, GRANULE_BYTES)) + 1);
+    uint64_t sizes[] = {device, min_u64(device * 16, ADDR_LIMIT / 16)};
+    for (int i = 0; i < 2; i++) {
+        uint64_t addr;
+        if (b->ops->reserve(b, sizes[i], &addr))
+            break;
+        if (addr % GRANULE_BYTES || addr + sizes[i] > ADDR_LIMIT ||
+            !zone_reserve(zones[i], addr, sizes[i])) {
+            b->ops->unreserve(b, addr, sizes[i]);
+            break;
+        }
+        if (i == 1)
+            return true;
+    }
+    arena_unreserve(p);
+    return false;
+}
+
+void arena_unreserve(struct pool *p)
+{
+    struct zone *zones[] = {&p->small, &p->large};
+    for (int i = 0; i < 2; i++) {
+        struct zone *z = zones[i];
+        if (z->size_bytes)
+            p->backend->ops->unreserve(p->backend, z->base, z->size_bytes);
+        zone_init(z, p, z->kind);
+    }
+}
+
+struct window {
+    struct block *run;      /* lowest block of the run of free memory and holes that it lies in */
+    uint64_t start, end;
+    uint64_t missing_bytes; /* without memory, in whole granules */
+};
+
+static bool is_open(const struct block *b)
+{
+    return b && (b->state == BLOCK_FREE || b->state == BLOCK_HOLE);
+}
+
+/* Holes start and end at granules, so the missing parts of different holes never share one. */
+static uint64_t missing(const struct block *run, uint64_t start, uint64_t end)
+{
+    uint64_t sum = 0;
+    for (const struct block *b = run; b && b->addr < end; b = b->next)
+        if (b->state == BLOCK_HOLE && block_end(b) > start)
+            sum += round_up(min_u64(end, block_end(b)), GRANULE_BYTES) -
+                   round_down(max_u64(start, b->addr), GRANULE_BYTES);
+    return sum;
+}
+
+static void consider(struct window *best, struct block *run, uint64_t start, uint64_t size_bytes)
+{
+    uint64_t short_bytes = missing(run, start, start + size_bytes);
+    if (short_bytes < best->missing_bytes ||
+        (short_bytes == best->missing_bytes && start < best->start))
+        *best = (struct window){run, start, start + size_bytes, short_bytes};
+}
+
+/* The windows worth a look begin or end where a block of the run does. */
+static void consider_run(struct window *best, struct block *run, const struct block *last,
+                         uint64_t size_bytes, uint64_t align)
+{
+    for (const struct block *b = run;; b = b->next) {
+        uint64_t start = round_up(b->addr, align);
+        if (start + size_bytes <= block_end(last))
+            consider(best, run, start, size_bytes);
+        /* The last hole of the zone is the untouched rest of the reservation: only its start counts. */
+        if (block_end(b) >= run->addr + size_bytes && b->next) {
+            start = round_down(block_end(b) - size_bytes, align);
+            if (start >= run->addr)
+                consider(best, run, start, size_bytes);
+        }
+        if (b == last)
+            return;
+    }
+}
+
+static bool find_window(const struct zone *z, uint64_t size_bytes, uint64_t align,
+                        struct window *best)
+{
+    *best = (struct window){.missing_bytes = UINT64_MAX};
+    for (const struct list *n = z->holes.next; n != &z->holes; n = n->next) {
+        struct block *run = list_entry(n, struct block, link), *last = run;
+        while (run->prev && run->prev->state == BLOCK_FREE)
+            run = run->prev;
+        if (is_open(run->prev))
+            continue; /* a hole: it is the lowest of this run, or leads to it */
+        while (is_open(last->next))
+            last = last->next;
+        consider_run(best, run, last, size_bytes, align);
+    }
+    return best->missing_bytes != UINT64_MAX;
+}
+
+/* What one call to arena_grow works on; its blocks are BUSY and its chunks in no other thread's hands. */
+struct plan {
+    struct block *first, *last; /* the window, by address */
+    uint64_t missing_bytes;     /* its holes */
+    struct chunk *idle;         /* seized, to be moved; not yet placed */
+    struct chunk *list, **tail; /* one chunk for each hole of the window, by address */
+    uint64_t create_bytes;      /* of those that are to be created */
+};
+
+static uint64_t step_bytes(const struct pool *p, const struct zone *z)
+{
+    uint64_t have = 0;
+    if (z->kind == ZONE_LARGE)
+        return 0;
+    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next)
+        have += list_entry(n, struct chunk, all)->size_bytes;
+    have = min_u64(round_down(have >> SMALL_STEP_SHIFT, GRANULE_BYTES), SMALL_STEP_MAX_BYTES);
+    bool fits = p->stats.reserved_bytes + p->planned_bytes + have < p->config->max_reserved_bytes;
+    return fits ? have : 0;
+}
+
+/* Makes every block of the window BUSY: holes cut to whole granules, the last one stretched to the
+ * zone's step; free blocks as they are. false: no host memory, nothing done. */
+static bool occupy(struct pool *p, struct zone *z, const struct window *w, struct plan *plan)
+{
+    uint64_t step = step_bytes(p, z);
+    uint64_t extra = step > w->missing_bytes ? step - w->missing_bytes : 0;
+    struct block *b = w->run;
+    /* Splitting needs two records for the first hole and two for the last. */
+    if (!host_cache_ensure(&p->block_cache, 4))
+        return false;
+    while (block_end(b) <= w->start)
+        b = b->next;
+    plan->first = NULL;
+    for (; b && b->addr < w->end; b = b->next) {
+        if (b->state == BLOCK_FREE) {
+            bins_remove(&z->bins, b);
+            b->was_free = true;
+        } else {
+            uint64_t lo = round_down(max_u64(w->start, b->addr), GRANULE_BYTES);
+            uint64_t hi = round_up(min_u64(w->end, block_end(b)), GRANULE_BYTES);
+            if (block_end(b) > hi)
+                hi = min_u64(hi + extra, block_end(b));
+            if (lo > b->addr)
+                b = zone_split(b, lo);
+            if (hi < block_end(b))
+                zone_split(b, hi);
+            list_remove(&b->link);
+            b->was_free = false;
+            plan->missing_bytes += b->size_bytes;
+        }
+        b->state = BLOCK_BUSY;
+        if (!plan->first)
+            plan->first = b;
+        plan->last = b;
+    }
+    return true;
+}
+
+/* The next chunk for a hole with that much room: an idle one that fits, else a new one. */
+static struct chunk *next_chunk(struct pool *p, struct plan *plan, uint64_t room_bytes)
+{
+    for (struct chunk **at = &plan->idle; *at; at = &(*at)->plan)
+        if ((*at)->size_bytes <= room_bytes) {
+            struct chunk *c = *at;
+            *at = c->plan;
+            c->outcome = CHUNK_STAYED;
+            return c;
+        }
+    struct chunk *c = host_cache_get(&p->chunk_cache);
+    if (c) {
+        c->outcome = CHUNK_GONE;
+        c->size_bytes = min_u64(room_bytes, CHUNK_MAX_BYTES);
+        plan->create_bytes += c->size_bytes;
+        list_init(&c->all);
+    }
+    return c;
+}
+
+/* Cuts the holes of the window into pieces, one for each chunk; false: no host memory. */
+static bool assign(struct pool *p, struct plan *plan)
+{
+    for (struct block *b = plan->first;; b = b->next) {
+        if (!b->was_free) {
+            struct chunk *c = NULL;
+            if (host_cache_ensure(&p->block_cache, 1) && map_ensure(b->addr, b->size_bytes))
+                c = next_chunk(p, plan, b->size_bytes);
+            if (!c)
+                return false;
+            if (c->size_bytes < b->size_bytes) {
+                struct block *rest = zone_split(b, b->addr + c->size_bytes);
+                if (plan->last == b)
+                    plan->last = rest;
+            }
+            c->target = b;
+            c->plan = NULL;
+            *plan->tail = c;
+            plan->tail = &c->plan;
+        }
+        if (b == plan->last)
+            return true;
+    }
+}
+
+/* Brings one chunk to its target, not yet accessible. */
+static int place(struct backend *b, struct chunk *c)
+{
+    int code = 0;
+    bool moved = c->outcome == CHUNK_STAYED;
+    if (!moved)
+        code = b->ops->create(b, c->size_bytes, &c->handle);
+    else
+        b->ops->unmap(b, c->addr, c->size_bytes);
+    if (code)
+        return code;
+    code = b->ops->map(b, c->target->addr, c->size_bytes, c->handle);
+    if (code)
+        b->ops->release(b, c->handle, c->size_bytes);
+    c->outcome = code ? CHUNK_GONE : moved ? CHUNK_MOVED : CHUNK_CREATED;
+    return code;
+}
+
+static bool is_placed(const struct chunk *c)
+{
+    return c && (c->outcome == CHUNK_MOVED || c->outcome == CHUNK_CREATED);
+}
+
+/* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk is.
+ * Access is granted once for each contiguous range: cheaper than chunk by chunk. */
+static int carry_out(struct backend *b, struct chunk *list)
+{
+    int code = 0;
+    for (struct chunk *c = list; c && !code; c = c->plan)
+        code = place(b, c);
+    for (struct chunk *c = list; is_placed(c);) {
+        struct chunk *last = c;
+        while (is_placed(last->plan) && last->plan->target->addr == block_end(last->target))
+            last = last->plan;
+        struct chunk *after = last->plan;
+        int denied = b->ops->allow(b, c->target->addr, block_end(last->target) - c->target->addr);
+        for (; denied && c != after; c = c->plan) {
+            b->ops->unmap(b, c->target->addr, c->size_bytes);
+            b->ops->release(b, c->handle, c->size_bytes);
+            c->outcome = c->outcome == CHUNK_MOVED ? CHUNK_LOST : CHUNK_GONE;
+        }
+        code = code ? code : denied;
+        c = after;
+    }
+    return code;
+}
+
+/* A chunk that was placed belongs to its new place, every other one to where it was, if anywhere. */
+static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
+{
+    bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
+    if (leaves) {
+        list_remove(&c->all);
+        map_disclaim(c);
+        zone_make_hole(c->cover);
+        p->stats.num_chunk_moves++;
+    }
+    if (is_placed(c)) {
+        c->addr = c->target->addr;
+        c->zone = z;
+        c->idle_since_ns = p->now_ns;
+        c->target->was_free = true;
+        c->target->epoch = 0;
+        map_claim(c, p);
+        list_push_back(&z->chunks, &c->all);
+        if (c->outcome == CHUNK_CREATED) {
+            stats_raise(&p->stats.reserved_bytes, c->size_bytes);
+            p->stats.num_device_alloc++;
+        }
+        return;
+    }
+    if (c->outcome == CHUNK_STAYED) {
+        zone_give(c->cover);
+        return;
+    }
+    if (c->outcome == CHUNK_LOST)
+        p->stats.reserved_bytes -= c->size_bytes;
+    host_cache_put(&p->chunk_cache, c);
+}
+
+static void settle(struct pool *p, struct zone *z, struct plan *plan)
+{
+    chunk_unseize(plan->idle);
+    while (plan->list) {
+        struct chunk *c = plan->list;
+        plan->list = c->plan;
+        settle_chunk(p, z, c);
+    }
+    for (struct block *b = plan->first, *next;; b = next) {
+        bool last = b == plan->last;
+        next = b->next; /* BUSY, or beyond the window: what b merges with lies below it */
+        if (b->was_free)
+            zone_give(b);
+        else
+            zone_make_hole(b);
+        if (last)
+            return;
+    }
+}
+
+enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
+                            int *code)
+{
+    struct window w;
+    struct plan plan = {0};
+    enum grow_result result = GROW_FAILED;
+    plan.tail = &plan.list;
+    if (!find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
+        return GROW_FAILED;
+    uint64_t got = 0, more = 0;
+    plan.idle = chunk_seize_idle(&p->large, plan.missing_bytes, UINT64_MAX, true, &got);
+    if (got < plan.missing_bytes) {
+        struct chunk *small =
+            chunk_seize_idle(&p->small, plan.missing_bytes - got, UINT64_MAX, true, &more);
+        struct chunk **end = &plan.idle;
+        while (*end)
+            end = &(*end)->plan;
+        *end = small;
+    }
+    if (!assign(p, &plan))
+        goto out;
+    if (plan.create_bytes && state_over_limit(p, plan.create_bytes)) {
+        result = GROW_LIMIT;
+        goto out;
+    }
+    p->planned_bytes += plan.create_bytes;
+    p->busy++;
+    state_unlock(p);
+    int failed = carry_out(p->backend, plan.list);
+    state_lock(p);
+    p->busy--;
+    p->planned_bytes -= plan.create_bytes;
+    result = GROW_OK;
+    if (failed) {
+        *code = failed;
+        result = failed == p->backend->nomem_code ? GROW_NOMEM : GROW_FAILED;
+        p->stats.num_backend_failures += result == GROW_FAILED;
+    }
+out:
+    settle(p, z, &plan);
+    state_broadcast(p);
+    return result;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool_check: walks a pool and names the first broken invariant. The invariants are those of
+ * pool/README.md. Quiet moments only: what another thread has in work is BUSY and counted as such.
+ */
+#include "pool/chunk.h"
+#include "pool/map.h"
+#include "pool/pool.h"
+#include "pool/state.h"
+
+#define BUSY_STATES 7
+
+struct sums {
+    uint64_t bytes[BUSY_STATES]; /* by block state, holes included */
+    uint64_t live_bytes, live_count, requested_bytes, slab_pending_bytes;
+};
+
+#define CHECK(condition, words)                                                                    \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            return words;                                                                          \
+    } while (0)
+
+static bool in_list(const struct list *head, const struct list *node)
+{
+    for (const struct list *n = head->next; n != head; n = n->next)
+        if (n == node)
+            return true;
+    return false;
+}
+
+static const char *check_slab(const struct slab *s, struct sums *sums)
+{
+    unsigned free_count = 0;
+    CHECK(s->block->slab == s, "a slab and its block point to each other");
+    CHECK(s->block->addr % SLAB_PAGE_BYTES == 0, "slabs start at multiples of their page");
+    for (unsigned i = 0; i < s->object_count; i++) {
+        const struct slab_object *o = &s->objects[i];
+        bool is_free = s->free_map[i / 64] >> (i % 64) & 1;
+        CHECK(!(is_free && o->live), "a free object is not live");
+        free_count += is_free;
+        if (o->live) {
+            sums->live_bytes += s->object_bytes;
+            sums->requested_bytes += o->requested_less_one + UINT64_C(1);
+            sums->live_count++;
+        }
+    }
+    CHECK(free_count == s->free_count, "a slab's count of free objects is that of its bitmap");
+    return NULL;
+}
+
+static const char *check_block(const struct block *b, struct sums *sums)
+{
+    CHECK(b->size_bytes && b->size_bytes % UNIT_BYTES == 0 && b->addr % UNIT_BYTES == 0,
+          "blocks are whole units");
+    CHECK(!b->next || (b->next->prev == b && b->next->addr == block_end(b)),
+          "neighbours touch and know each other");
+    sums->bytes[b->state] += b->size_bytes;
+    const struct granule *g = map_find(b->addr);
+    switch (b->state) {
+    case BLOCK_FREE:
+        CHECK(!b->next || b->next->state != BLOCK_FREE, "free neighbours are merged");
+        CHECK(b->epoch <= b->zone->pool->fences.open_epoch, "no block is freed in a later epoch");
+        break;
+    case BLOCK_HOLE:
+        CHECK(!b->next || b->next->state != BLOCK_HOLE, "neighbouring holes are merged");
+        CHECK(b->addr % GRANULE_BYTES == 0 && b->size_bytes % GRANULE_BYTES == 0,
+              "holes are whole granules");
+        return NULL;
+    case BLOCK_LIVE:
+        CHECK(map_block(g, b->addr) == b, "a live block is found by its address");
+        CHECK(b->requested_bytes <= b->size_bytes, "a block holds what was asked for");
+        sums->live_bytes += b->size_bytes;
+        sums->requested_bytes += b->requested_bytes;
+        sums->live_count++;
+        break;
+    case BLOCK_SLAB:
+        CHECK(map_block(g, b->addr) == b, "a slab is found by its address");
+        return check_slab(b->slab, sums);
+    case BLOCK_PENDING:
+        CHECK(!map_block(g, b->addr) || map_block(g, b->addr) != b, "a freed block is not found");
+        break;
+    case BLOCK_BUSY:
+    case BLOCK_DEAD:
+        break;
+    }
+    if (b->state != BLOCK_BUSY)
+        for (uint64_t at = round_down(b->addr, GRANULE_BYTES); at < block_end(b); at += GRANULE_BYTES)
+            CHECK(map_find(at) && map_find(at)->chunk, "committed blocks lie on chunks");
+    return NULL;
+}
+
+static const char *check_bins(const struct zone *z, uint64_t *free_bytes)
+{
+    *free_bytes = 0;
+    for (unsigned bin = 0; bin < BIN_COUNT; bin++) {
+        bool marked = z->bins.map[bin / 64] >> (bin % 64) & 1;
+        CHECK(marked == !list_empty(&z->bins.heads[bin]), "the bitmap tells which bins hold blocks");
+        for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
+            const struct block *b = list_entry(n, struct block, link);
+            CHECK(b->state == BLOCK_FREE && b->zone == z, "bins hold the zone's free blocks only");
+            *free_bytes += b->size_bytes;
+        }
+    }
+    return NULL;
+}
+
+/* An arena's zone is one chain of blocks, so everything can be walked. */
+static const char *check_arena(const struct zone *z, struct sums *sums)
+{
+    uint64_t before[BUSY_STATES], binned, end = z->base;
+    const char *words;
+    for (int i = 0; i < BUSY_STATES; i++)
+        before[i] = sums->bytes[i];
+    CHECK(z->first && z->first->addr == z->base && !z->first->prev, "an arena starts at its base");
+    for (const struct block *b = z->first; b; b = b->next) {
+        words = check_block(b, sums);
+        CHECK(!words, words);
+        CHECK(b->zone == z, "blocks know their zone");
+        CHECK(b->state != BLOCK_HOLE || in_list(&z->holes, &b->link), "holes are listed");
+        end = block_end(b);
+    }
+    CHECK(end == z->base + z->size_bytes, "an arena's blocks cover it");
+    words = check_bins(z, &binned);
+    CHECK(!words, words);
+    CHECK(binned == sums->bytes[BLOCK_FREE] - before[BLOCK_FREE], "every free block is in a bin");
+    return NULL;
+}
+
+static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
+{
+    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
+        const struct chunk *c = list_entry(n, struct chunk, all);
+        CHECK(c->addr % GRANULE_BYTES == 0 && c->size_bytes % GRANULE_BYTES == 0,
+              "chunks are whole granules");
+        CHECK(c->zone == z, "chunks know their zone");
+        for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES)
+            CHECK(map_find(at)->chunk == c, "every granule of a chunk names it");
+        *reserved_bytes += c->size_bytes;
+    }
+    return NULL;
+}
+
+static uint32_t used_blocks_on(const struct zone *z, const struct chunk *c)
+{
+    uint32_t used = 0;
+    for (const struct block *b = z->first; b; b = b->next)
+        used += b->addr < c->addr + c->size_bytes && block_end(b) > c->addr &&
+                (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING || b->state == BLOCK_SLAB);
+    return used;
+}
+
+static const char *check_use(const struct zone *z)
+{
+    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
+        const struct chunk *c = list_entry(n, struct chunk, all);
+        CHECK(used_blocks_on(z, c) == c->use, "a chunk counts the blocks in use on it");
+    }
+    return NULL;
+}
+
+static const char *check_pending(const struct pool *p, uint64_t *bytes)
+{
+    uint64_t epoch = 0;
+    for (struct pending *i = p->pendings.head; i; i = i->next) {
+        CHECK(i->epoch >= epoch, "pending memory waits in the order of its epochs");
+        epoch = i->epoch;
+        *bytes += i->slot == PENDING_BLOCK ? list_entry(i, struct block, pending)->size_bytes
+                                           : slab_of(i)->object_bytes;
+    }
+    return NULL;
+}
+
+static const char *check_fences(const struct fences *f)
+{
+    for (unsigned i = 0; i < f->count; i++) {
+        CHECK(f->ring[i].epoch < f->open_epoch, "only closed epochs have fences");
+        CHECK(i == 0 || f->ring[i - 1].epoch < f->ring[i].epoch, "fences stand in order");
+    }
+    CHECK(f->complete_epoch < f->open_epoch && f->ordered_epoch < f->open_epoch,
+          "nothing is complete before it is closed");
+    return NULL;
+}
+
+static const char *check_locked(const struct pool *p)
+{
+    const struct zone *zones[] = {&p->small, &p->large};
+    struct sums sums = {0};
+    uint64_t reserved_bytes = 0, pending_bytes = 0;
+    const char *words;
+    for (int i = 0; i < 2; i++) {
+        uint64_t ignored;
+        words = check_chunks(zones[i], &reserved_bytes);
+        CHECK(!words, words);
+        words = p->arena ? check_arena(zones[i], &sums) : check_bins(zones[i], &ignored);
+        CHECK(!words, words);
+        words = p->arena && !p->busy ? check_use(zones[i]) : NULL;
+        CHECK(!words, words);
+    }
+    words = check_pending(p, &pending_bytes);
+    CHECK(!words, words);
+    words = check_fences(&p->fences);
+    CHECK(!words, words);
+    CHECK(pending_bytes == p->stats.pending_bytes, "pending bytes are counted");
+    CHECK(pending_bytes == p->small.pending_bytes + p->large.pending_bytes,
+          "pending bytes are counted by zone");
+    if (p->busy)
+        return NULL;
+    CHECK(reserved_bytes == p->stats.reserved_bytes, "reserved bytes are those of the chunks");
+    if (!p->arena)
+        return NULL;
+    CHECK(sums.live_bytes == p->stats.allocated_bytes, "allocated bytes are those of the live blocks");
+    CHECK(sums.requested_bytes == p->stats.requested_bytes, "requested bytes are counted");
+    CHECK(sums.live_count == p->stats.live_blocks, "live blocks are counted");
+    uint64_t committed = 0;
+    for (int s = 0; s < BUSY_STATES; s++)
+        committed += s == BLOCK_HOLE ? 0 : sums.bytes[s];
+    CHECK(committed == reserved_bytes, "every committed byte is in one block");
+    return NULL;
+}
+
+const char *pool_check(struct pool *p)
+{
+    state_lock(p);
+    const char *words = p->abandoned ? NULL : check_locked(p);
+    state_unlock(p);
+    return words;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See chunk.h.
+ */
+#include "pool/chunk.h"
+
+#include "pool/map.h"
+#include "pool/state.h"
+
+void chunk_use(const struct block *b)
+{
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_find(at)->chunk;
+        c->use++;
+        at = c->addr + c->size_bytes;
+    }
+}
+
+void chunk_unuse(const struct block *b)
+{
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_find(at)->chunk;
+        if (--c->use == 0)
+            c->idle_since_ns = b->zone->pool->now_ns;
+        at = c->addr + c->size_bytes;
+    }
+}
+
+/* The chunk that starts at or after addr; NULL: none in this region. */
+static struct chunk *chunk_from(uint64_t addr, uint64_t end)
+{
+    struct chunk *c = addr < end ? map_find(addr)->chunk : NULL;
+    if (c && c->addr < addr)
+        c = c->addr + c->size_bytes < end ? map_find(c->addr + c->size_bytes)->chunk : NULL;
+    return c;
+}
+
+struct hunt {
+    struct chunk *list;
+    uint64_t want_bytes, got_bytes, unused_ns;
+    bool fit;
+};
+
+static bool eligible(const struct hunt *h, const struct chunk *c)
+{
+    return c->use == 0 && c->idle_since_ns <= h->unused_ns &&
+           (!h->fit || (c->dead == 0 && c->size_bytes <= h->want_bytes - h->got_bytes));
+}
+
+static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
+{
+    if (!host_cache_ensure(&inside->zone->pool->block_cache, 2))
+        return false;
+    c->cover = zone_seize(inside, c->addr, c->size_bytes);
+    c->plan = h->list;
+    h->list = c;
+    h->got_bytes += c->size_bytes;
+    return true;
+}
+
+/* Seizes what is eligible within one free block. */
+static void seize_within(struct hunt *h, struct block *b)
+{
+    struct chunk *c = chunk_from(b->addr, block_end(b));
+    while (c && c->addr + c->size_bytes <= block_end(b) && h->got_bytes < h->want_bytes) {
+        uint64_t next = c->addr + c->size_bytes;
+        if (eligible(h, c)) {
+            if (!seize(h, c, b))
+                return;
+            b = c->cover->next;
+            if (!b || b->state != BLOCK_FREE)
+                return;
+        }
+        c = chunk_from(next, block_end(b));
+    }
+}
+
+/* The work of everything in the range is complete (shared memory was retired before it died). */
+static bool covered_by_idle(struct block *b, const struct chunk *c, uint64_t complete_epoch)
+{
+    while (b->prev && b->addr > c->addr)
+        b = b->prev;
+    for (; b && b->addr < c->addr + c->size_bytes; b = b->next)
+        if ((b->state != BLOCK_FREE && b->state != BLOCK_DEAD) || b->epoch > complete_epoch)
+            return false;
+    return true;
+}
+
+struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool fit,
+                               uint64_t *got_bytes)
+{
+    struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .fit = fit};
+    uint64_t complete = z->pool->fences.complete_epoch, scan = ++z->pool->scan;
+    for (int bin = BIN_COUNT - 1; bin >= 0 && h.got_bytes < want_bytes; bin--) {
+        struct list *head = &z->bins.heads[bin];
+    again:
+        list_for_each(n, tmp, head)
+        {
+            struct block *b = list_entry(n, struct block, link);
+            if (b->size_bytes < GRANULE_BYTES)
+                goto done; /* this bin and all below hold nothing of a chunk's size */
+            if (b->scan == scan || b->epoch > complete)
+                continue;
+            b->scan = scan;
+            struct chunk *before = h.list;
+            seize_within(&h, b);
+            if (h.list != before)
+                goto again; /* the bin's list has changed */
+        }
+    }
+done:
+    if (!fit) {
+    more:
+        list_for_each(n, tmp, &z->dead)
+        {
+            struct block *b = list_entry(n, struct block, link);
+            struct chunk *c = map_find(b->addr)->chunk;
+            if (h.got_bytes < want_bytes && eligible(&h, c) && covered_by_idle(b, c, complete) &&
+                seize(&h, c, b))
+                goto more;
+        }
+    }
+    *got_bytes = h.got_bytes;
+    return h.list;
+}
+
+void chunk_unseize(struct chunk *list)
+{
+    while (list) {
+        struct chunk *c = list;
+        list = c->plan;
+        zone_give(c->cover);
+    }
+}
+
+uint64_t chunk_release(struct pool *p, struct chunk *list)
+{
+    const struct backend_ops *ops = p->backend->ops;
+    uint64_t bytes = 0;
+    if (!list)
+        return 0;
+    p->busy++;
+    state_unlock(p);
+    for (struct chunk *c = list; c; c = c->plan) {
+        if (p->arena) {
+            ops->unmap(p->backend, c->addr, c->size_bytes);
+            ops->release(p->backend, c->handle, c->size_bytes);
+        } else {
+            ops->segment_free(p->backend, c->addr);
+        }
+        bytes += c->size_bytes;
+    }
+    state_lock(p);
+    while (list) {
+        struct chunk *c = list;
+        list = c->plan;
+        list_remove(&c->all);
+        map_disclaim(c);
+        if (p->arena)
+            zone_make_hole(c->cover);
+        else
+            zone_drop_region(c->cover);
+        host_cache_put(&p->chunk_cache, c);
+        p->stats.num_device_free++;
+    }
+    p->stats.reserved_bytes -= bytes;
+    p->busy--;
+    state_broadcast(p);
+    return bytes;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A chunk: physical memory that comes and goes as one piece. In an arena it is a handle mapped at
+ * addr, in segment backing one allocation of the driver's. Its use count tells how many blocks in use
+ * touch it (live, pending, slabs); at zero it is idle. Belongs to the pool's lock.
+ */
+#ifndef POOL_CHUNK_H
+#define POOL_CHUNK_H
+
+#include "pool/list.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct block;
+struct zone;
+
+/* Where a chunk is after an attempt to create or move it. */
+enum chunk_outcome {
+    CHUNK_STAYED,  /* where it was */
+    CHUNK_MOVED,   /* at its target */
+    CHUNK_CREATED, /* new, at its target */
+    CHUNK_LOST,    /* taken from where it was, and given back to the driver */
+    CHUNK_GONE,    /* never there */
+};
+
+struct chunk {
+    uint64_t addr, size_bytes;
+    uint64_t handle;        /* arena only */
+    struct zone *zone;
+    struct list all;        /* zone.chunks */
+    struct chunk *plan;     /* while a thread works on it: next in its list */
+    struct block *cover;    /* … the block that covers it where it is */
+    struct block *target;   /* … the block it is to come to */
+    enum chunk_outcome outcome;
+    uint64_t idle_since_ns;
+    uint32_t use;
+    uint32_t dead;          /* dead blocks in it: the memory was shared, so it is never moved or reused */
+};
+
+struct pool;
+
+/* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover): as a list through
+ * plan. Only chunks whose last use is complete, and unused since unused_ns or earlier; largest free
+ * ranges first, until want_bytes are together. fit: leave out chunks larger than what is still wanted,
+ * and shared ones (to be moved, not released). *got_bytes is their sum. */
+struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool fit,
+                               uint64_t *got_bytes);
+/* Seized chunks that were not needed after all. */
+void chunk_unseize(struct chunk *list);
+/* Seized chunks go back to the driver. Drops the lock. Returns the bytes given back. */
+uint64_t chunk_release(struct pool *p, struct chunk *list);
+
+/* Counts a block that is taken into use, or no longer used, on every chunk it touches. */
+void chunk_use(const struct block *b);
+void chunk_unuse(const struct block *b);
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See fence.h for the argument that this file keeps.
+ */
+#include "pool/fence.h"
+
+#include "pool/pool.h"
+#include "pool/state.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* How often a submission looks whether a record under way (about 1 us) is over before it goes on. */
+#define SUBMIT_PATIENCE 2000
+/* Fences that nobody may wait for any more are kept only to learn what is done; a few suffice. */
+#define KEEP_PASSED 32
+/* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
+#define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
+
+_Atomic unsigned pool_watch;
+
+/* pool_watch counts what makes submissions look here: pools with unsealed frees and pools that rely on
+ * stream order. */
+static void watch(int by)
+{
+    atomic_fetch_add_explicit(&pool_watch, (unsigned)by, memory_order_seq_cst);
+}
+
+void fence_init(struct fences *f, bool single_stream)
+{
+    memset(f, 0, sizeof *f);
+    f->open_epoch = 1;
+    f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
+    if (single_stream)
+        watch(1);
+}
+
+uint64_t fence_join(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    if (!f->unsealed) {
+        f->unsealed = true;
+        watch(1);
+    }
+    return f->open_epoch;
+}
+
+uint64_t fence_ready_epoch(const struct fences *f)
+{
+    return f->complete_epoch > f->ordered_epoch ? f->complete_epoch : f->ordered_epoch;
+}
+
+static void drop(struct fences *f, unsigned at)
+{
+    f->spare[f->spares++] = f->ring[at].event;
+    f->count--;
+    memmove(&f->ring[at], &f->ring[at + 1], (f->count - at) * sizeof f->ring[0]);
+}
+
+/* Events of fences that are known done, or passed by a newer one, can be recorded again. A pinned one
+ * stays until its user is back. */
+static void collect(struct fences *f)
+{
+    uint64_t passed = f->mode == FENCE_SINGLE ? UINT64_MAX : f->ordered_epoch;
+    unsigned extra = 0;
+    for (unsigned i = 0; i < f->count; i++)
+        extra += f->ring[i].epoch < passed;
+    for (unsigned i = 0; i < f->count;) {
+        struct fence *e = &f->ring[i];
+        bool old = e->epoch <= f->complete_epoch;
+        bool spare = e->epoch < passed && i > 0 && i + 1 < f->count && extra > KEEP_PASSED;
+        if (e->pins == 0 && (old || spare)) {
+            extra -= e->epoch < passed;
+            drop(f, i);
+        } else {
+            i++;
+        }
+    }
+}
+
+static void insert(struct fences *f, uint64_t epoch, uint64_t event, bool late)
+{
+    unsigned at = f->count;
+    while (at > 0 && f->ring[at - 1].epoch > epoch)
+        at--;
+    memmove(&f->ring[at + 1], &f->ring[at], (f->count - at) * sizeof f->ring[0]);
+    f->ring[at] = (struct fence){.epoch = epoch, .event = event, .late = late};
+    f->count++;
+}
+
+/* A context that reports an error for ever: nothing may be handed out again. */
+static void lose(struct pool *p)
+{
+    p->fences.lost = true;
+    p->stats.num_backend_failures++;
+}
+
+static bool take_event(struct pool *p, uint64_t *event)
+{
+    struct fences *f = &p->fences;
+    if (f->spares) {
+        *event = f->spare[--f->spares];
+        return true;
+    }
+    state_unlock(p);
+    int code = p->backend->ops->fence_create(p->backend, event);
+    state_lock(p);
+    return code == 0;
+}
+
+void fence_seal(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    if (!f->unsealed || f->lost)
+        return;
+    if (f->count + f->sealing >= FENCE_MAX - 1) {
+        collect(f);
+        if (f->count + f->sealing >= FENCE_MAX - 1) {
+            f->late = true;
+            return;
+        }
+    }
+    f->sealing++; /* from here on a submission waits, also while the event is being created */
+    uint64_t event;
+    if (!take_event(p, &event)) {
+        f->sealing--;
+        lose(p);
+        return;
+    }
+    if (!f->unsealed) { /* somebody else was faster */
+        f->spare[f->spares++] = event;
+        f->sealing--;
+        return;
+    }
+    uint64_t epoch = f->open_epoch++;
+    bool late = f->late;
+    f->unsealed = f->late = false;
+    state_unlock(p);
+    enum fence_record r = p->backend->ops->fence_record(p->backend, event);
+    state_lock(p);
+    late = late || f->sealing_late;
+    if (--f->sealing == 0)
+        f->sealing_late = false;
+    if (r == FENCE_RECORDED) {
+        p->stats.num_fences++;
+        insert(f, epoch, event, late);
+        watch(-1);
+        return;
+    }
+    f->spare[f->spares++] = event;
+    if (r == FENCE_FAILED) {
+        lose(p);
+        watch(-1);
+        return;
+    }
+    /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
+     * between them and it. */
+    if (f->unsealed)
+        watch(-1);
+    f->unsealed = f->late = true;
+}
+
+void fence_submit(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    if (f->unsealed)
+        fence_seal(p);
+    for (int patience = SUBMIT_PATIENCE; f->sealing && patience > 0; patience--) {
+        state_unlock(p);
+        sched_yield();
+        state_lock(p);
+    }
+    if (f->sealing)
+        f->sealing_late = true;
+    if (f->unsealed)
+        f->late = true;
+}
+
+static enum fence_state query(struct pool *p, unsigned at)
+{
+    struct fences *f = &p->fences;
+    struct fence asked = f->ring[at];
+    f->ring[at].pins++;
+    p->stats.num_fence_queries++;
+    state_unlock(p);
+    enum fence_state s = p->backend->ops->fence_query(p->backend, asked.event);
+    state_lock(p);
+    for (unsigned i = 0; i < f->count; i++)
+        if (f->ring[i].event == asked.event)
+            f->ring[i].pins--;
+    if (s == FENCE_DONE)
+        f->complete_epoch = max_u64(f->complete_epoch, asked.epoch);
+    else if (s == FENCE_LOST)
+        lose(p);
+    return s;
+}
+
+bool fence_poll(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    uint64_t before = f->complete_epoch;
+    if (!f->count || f->lost)
+        return false;
+    if (query(p, f->count - 1) == FENCE_BUSY) {
+        /* Epochs finish in turn: look at the oldest, and only if that is done halve the rest. */
+        uint64_t busy = UINT64_MAX;
+        for (bool first = true; !f->lost; first = false) {
+            unsigned lo = 0, hi = 0;
+            while (lo < f->count && f->ring[lo].epoch <= f->complete_epoch)
+                lo++;
+            for (hi = lo; hi < f->count && f->ring[hi].epoch < busy;)
+                hi++;
+            if (lo >= hi)
+                break;
+            unsigned at = first ? lo : lo + (hi - lo) / 2;
+            uint64_t epoch = f->ring[at].epoch;
+            if (query(p, at) == FENCE_BUSY) {
+                if (first)
+                    break;
+                busy = epoch;
+            }
+        }
+    }
+    if (f->complete_epoch == before)
+        return false;
+    collect(f);
+    return true;
+}
+
+/* Index of the oldest fence that covers epoch and may be waited for; count: none. */
+static unsigned find_waitable(const struct fences *f, uint64_t epoch, bool late_too)
+{
+    unsigned at = 0;
+    while (at < f->count && (f->ring[at].epoch < epoch || (f->ring[at].late && !late_too)))
+        at++;
+    return at;
+}
+
+static void unpin(struct fences *f, uint64_t event)
+{
+    for (unsigned i = 0; i < f->count; i++)
+        if (f->ring[i].event == event)
+            f->ring[i].pins--;
+}
+
+bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
+{
+    struct fences *f = &p->fences;
+    if (epoch >= f->open_epoch)
+        fence_seal(p);
+    unsigned at = find_waitable(f, epoch, late_too);
+    if (at == f->count || f->lost || !p->backend->has_order)
+        return false;
+    struct fence taken = f->ring[at];
+    f->ring[at].pins++;
+    p->stats.num_fence_orders++;
+    state_unlock(p);
+    int code = p->backend->ops->fence_order(p->backend, taken.event);
+    state_lock(p);
+    unpin(f, taken.event);
+    if (code || taken.epoch <= f->ordered_epoch)
+        return false;
+    f->ordered_epoch = taken.epoch;
+    collect(f);
+    return true;
+}
+
+bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns)
+{
+    struct fences *f = &p->fences;
+    if (epoch >= f->open_epoch)
+        fence_seal(p);
+    unsigned at = find_waitable(f, epoch, late_too);
+    if (at == f->count || f->lost)
+        return false;
+    struct fence taken = f->ring[at];
+    f->ring[at].pins++;
+    p->stats.num_fence_waits++;
+    state_unlock(p);
+    int code = p->backend->ops->fence_wait(p->backend, taken.event, timeout_ns);
+    state_lock(p);
+    unpin(f, taken.event);
+    if (code || taken.epoch <= f->complete_epoch)
+        return false;
+    f->complete_epoch = taken.epoch;
+    collect(f);
+    return true;
+}
+
+void fence_leave_single(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    if (f->mode == FENCE_MULTI)
+        return;
+    if (f->mode == FENCE_LEAVING) {
+        while (f->mode == FENCE_LEAVING)
+            state_wait(p);
+        return;
+    }
+    /* From here on frees wait for fences; what is in the bins by now was freed in epochs up to this
+     * one, and everything handed out of them so far too. */
+    f->mode = FENCE_LEAVING;
+    uint64_t last = f->unsealed ? f->open_epoch : f->open_epoch - 1;
+    fence_seal(p);
+    if (last > f->complete_epoch && f->count && query(p, f->count - 1) != FENCE_DONE &&
+        !fence_order(p, last, false) && !fence_order(p, last, true))
+        fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
+    f->mode = FENCE_MULTI;
+    watch(-1);
+    state_broadcast(p);
+}
+
+void fence_finish(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    if (f->unsealed)
+        watch(-1);
+    if (f->mode == FENCE_SINGLE)
+        watch(-1);
+    f->unsealed = false;
+    f->mode = FENCE_MULTI;
+    f->lost = true;
+    while (f->count || f->spares) {
+        uint64_t event = f->count ? f->ring[--f->count].event : f->spare[--f->spares];
+        state_unlock(p);
+        p->backend->ops->fence_destroy(p->backend, event);
+        state_lock(p);
+    }
+}

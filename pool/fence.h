@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * When may freed memory be used again? Frees are counted in epochs. A free joins the open epoch; the
+ * next work that the program submits, or a request for the memory, seals it: the epoch closes and one
+ * fence is recorded that captures everything submitted so far.
+ *
+ * Safety. All work that may touch a block was submitted before its free, its free joined epoch e, e
+ * was closed after that and its fence recorded after that. So the fence of e, and of any later epoch,
+ * captures all of it: once such a fence is done, or ordered before all later work, the block may be
+ * handed out. Fences may be recorded out of turn by several threads; each is recorded after its own
+ * epoch was closed, which is all that the argument uses. What stream order alone makes safe needs no
+ * fence: see "single stream" below.
+ *
+ * Liveness. A wait, on the host or on the GPU, must wait for nothing that the program submitted after
+ * the free, or a persistent kernel would stop a program that runs without us. Between the free and
+ * the record no work of the program is submitted, because submission itself records first (pool_submit)
+ * and waits for a record under way. Where that cannot be kept (a capture forbids the record, the ring
+ * is full, a submission would have to wait too long) the fence is *late*: it may be queried, never
+ * waited for. Whatever is waited for, the driver's own free would have waited for too.
+ *
+ * Single stream. While the program uses nothing but the legacy default stream of one context, later
+ * work runs behind earlier work, so freed memory is handed out at once, with the newest fence still
+ * recorded as above. Before the second stream can be used, fence_leave_single orders all later work
+ * behind that fence: after it, what stream order promised holds for every stream.
+ *
+ * All functions want the pool's lock held; those that say so drop it for driver calls.
+ */
+#ifndef POOL_FENCE_H
+#define POOL_FENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pool;
+
+#define FENCE_MAX 256
+
+struct fence {
+    uint64_t epoch;
+    uint64_t event;   /* the backend's handle */
+    uint16_t pins;    /* threads that use the event without the lock */
+    bool late;
+};
+
+enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
+
+struct fences {
+    struct fence ring[FENCE_MAX]; /* recorded and not known done, oldest epoch first */
+    unsigned count;
+    uint64_t spare[FENCE_MAX + 64];
+    unsigned spares;
+    uint64_t open_epoch;     /* joined by frees now */
+    uint64_t complete_epoch; /* frees up to here: their work is done */
+    uint64_t ordered_epoch;  /* frees up to here: all future work runs behind theirs */
+    bool unsealed;           /* the open epoch has frees */
+    bool late;               /* work was submitted since the first of them */
+    unsigned sealing;        /* records under way */
+    bool sealing_late;       /* work was submitted while one was under way */
+    bool lost;               /* the context is broken: nothing becomes ready any more */
+    enum fence_mode mode;
+};
+
+void fence_init(struct fences *f, bool single_stream);
+
+/* The epoch that a block freed now belongs to. Arms pool_watch. */
+uint64_t fence_join(struct pool *p);
+/* Frees up to this epoch may be handed out. */
+uint64_t fence_ready_epoch(const struct fences *f);
+
+/* Closes the open epoch and records its fence. Drops the lock. */
+void fence_seal(struct pool *p);
+/* The program is about to submit work. Drops the lock. */
+void fence_submit(struct pool *p);
+/* Asks the driver what is done, with few queries; true: complete_epoch moved. Drops the lock. */
+bool fence_poll(struct pool *p);
+/* All later work behind the oldest fence that covers epoch and is not late (with late_too: also a late
+ * one, where nothing else is left and safety goes before liveness); true: ordered_epoch moved. Drops
+ * the lock. */
+bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
+/* The host waits for the same fence, for a bounded time; true: complete_epoch moved. Drops the lock. */
+bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
+/* End of the single-stream mode, whoever comes first; the others wait for him. Drops the lock. */
+void fence_leave_single(struct pool *p);
+/* Destroys every event; the context may be gone. Drops the lock. */
+void fence_finish(struct pool *p);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See find.h, and pool_find and pool_taint in pool.h.
+ */
+#include "pool/find.h"
+
+#include "pool/chunk.h"
+#include "pool/map.h"
+#include "pool/state.h"
+
+struct pool *find_owner(uint64_t addr, struct granule **g)
+{
+    *g = map_find(addr);
+    if (!*g)
+        return NULL;
+    for (;;) {
+        struct pool *p = atomic_load_explicit(&(*g)->pool, memory_order_acquire);
+        if (!p)
+            return NULL;
+        state_lock(p);
+        if (atomic_load_explicit(&(*g)->pool, memory_order_relaxed) == p)
+            return p;
+        state_unlock(p);
+    }
+}
+
+/* The live block or object around addr, its pool locked. */
+static enum pool_status find_locked(uint64_t addr, struct pool **owner, struct block **block, int *slot)
+{
+    struct granule *g;
+    struct pool *p = *owner = find_owner(addr, &g);
+    if (!p)
+        return POOL_FOREIGN;
+    struct block *b = *block = map_block_around(addr, p);
+    *slot = -1;
+    if (b && b->state == BLOCK_LIVE)
+        return POOL_OK;
+    if (b && b->state == BLOCK_SLAB) {
+        *slot = slab_slot_around(b->slab, addr);
+        if (*slot >= 0 && b->slab->objects[*slot].live)
+            return POOL_OK;
+    }
+    state_unlock(p);
+    return POOL_INVALID;
+}
+
+enum pool_status pool_find(uint64_t addr, struct pool_block *out)
+{
+    struct pool *p;
+    struct block *b;
+    int slot;
+    enum pool_status status = find_locked(addr, &p, &b, &slot);
+    if (status != POOL_OK)
+        return status;
+    *out = (struct pool_block){.pool = p, .addr = b->addr, .size_bytes = b->size_bytes,
+                               .requested_bytes = b->requested_bytes, .serial = b->serial,
+                               .tainted = b->tainted};
+    if (slot >= 0) {
+        const struct slab_object *o = &b->slab->objects[slot];
+        out->addr = slab_object_addr(b->slab, (unsigned)slot);
+        out->size_bytes = b->slab->object_bytes;
+        out->requested_bytes = o->requested_less_one + UINT64_C(1);
+        out->serial = o->serial;
+        out->tainted = o->tainted;
+    }
+    if (!p->arena)
+        out->segment_addr = map_find(b->addr)->chunk->addr;
+    state_unlock(p);
+    return POOL_OK;
+}
+
+enum pool_status pool_taint(uint64_t addr)
+{
+    struct pool *p;
+    struct block *b;
+    int slot;
+    enum pool_status status = find_locked(addr, &p, &b, &slot);
+    if (status != POOL_OK)
+        return status;
+    if (slot >= 0)
+        b->slab->objects[slot].tainted = true;
+    else
+        b->tainted = true;
+    state_unlock(p);
+    return POOL_OK;
+}

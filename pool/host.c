@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See host.h.
+ */
+#include "pool/host.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define BATCH_BYTES (64 * 1024)
+
+void *host_pages(size_t bytes)
+{
+    int saved = errno;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    errno = saved;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void host_pages_free(void *pages, size_t bytes)
+{
+    int saved = errno;
+    if (pages)
+        munmap(pages, bytes);
+    errno = saved;
+}
+
+void host_cache_init(struct host_cache *c, size_t record_bytes)
+{
+    c->record_bytes = (record_bytes + 15) & ~(size_t)15;
+    c->count = 0;
+    c->free = NULL;
+}
+
+bool host_cache_ensure(struct host_cache *c, size_t count)
+{
+    while (c->count < count) {
+        char *batch = host_pages(BATCH_BYTES);
+        if (!batch)
+            return false;
+        for (size_t at = 0; at + c->record_bytes <= BATCH_BYTES; at += c->record_bytes)
+            host_cache_put(c, batch + at);
+    }
+    return true;
+}
+
+void *host_cache_get(struct host_cache *c)
+{
+    if (!host_cache_ensure(c, 1))
+        return NULL;
+    void *record = c->free;
+    memcpy(&c->free, record, sizeof c->free);
+    memset(record, 0, c->record_bytes);
+    c->count--;
+    return record;
+}
+
+void host_cache_put(struct host_cache *c, void *record)
+{
+    memcpy(record, &c->free, sizeof c->free);
+    c->free = record;
+    c->count++;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Host memory for the pool's own records. It comes from mmap, not malloc: the program may have
+ * replaced malloc, may be inside it, or may be short of it. Records are recycled, never unmapped.
+ */
+#ifndef POOL_HOST_H
+#define POOL_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A cache of records of one size. Guarded by the owner's lock. */
+struct host_cache {
+    size_t record_bytes; /* a multiple of 16 */
+    size_t count;        /* free records */
+    void *free;          /* linked through the first word */
+};
+
+void host_cache_init(struct host_cache *c, size_t record_bytes);
+/* At least count free records from now on (count is small); false: no host memory. */
+bool host_cache_ensure(struct host_cache *c, size_t count);
+/* A zeroed record, or NULL (never after enough was ensured). */
+void *host_cache_get(struct host_cache *c);
+void host_cache_put(struct host_cache *c, void *record);
+
+/* Zeroed pages, touched only when used; NULL if there are none. */
+void *host_pages(size_t bytes);
+void host_pages_free(void *pages, size_t bytes);
+
+#endif

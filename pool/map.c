@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See map.h. Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each.
+ */
+#include "pool/map.h"
+
+#include "pool/block.h"
+#include "pool/chunk.h"
+#include "pool/host.h"
+#include "pool/zone.h"
+
+#define LEAF_BITS 14
+#define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
+#define LEAF_BYTES (LEAF_GRANULES * sizeof(struct granule))
+#define ROOTS (ADDR_LIMIT >> (GRANULE_SHIFT + LEAF_BITS))
+
+static _Atomic(struct granule *) roots[ROOTS];
+
+struct granule *map_find(uint64_t addr)
+{
+    if (unlikely(addr >= ADDR_LIMIT))
+        return NULL;
+    struct granule *leaf = atomic_load_explicit(&roots[addr >> (GRANULE_SHIFT + LEAF_BITS)],
+                                                memory_order_acquire);
+    return leaf ? &leaf[(addr >> GRANULE_SHIFT) & (LEAF_GRANULES - 1)] : NULL;
+}
+
+static bool leaf_ensure(uint64_t root)
+{
+    if (atomic_load_explicit(&roots[root], memory_order_acquire))
+        return true;
+    struct granule *leaf = host_pages(LEAF_BYTES), *none = NULL;
+    if (!leaf)
+        return false;
+    /* Two pools may need the same leaf at the same time; the loser drops his. */
+    if (!atomic_compare_exchange_strong(&roots[root], &none, leaf))
+        host_pages_free(leaf, LEAF_BYTES);
+    return true;
+}
+
+bool map_ensure(uint64_t addr, uint64_t size_bytes)
+{
+    uint64_t end = addr + size_bytes;
+    if (end > ADDR_LIMIT || end <= addr)
+        return false;
+    for (uint64_t root = addr >> (GRANULE_SHIFT + LEAF_BITS);
+         root <= (end - 1) >> (GRANULE_SHIFT + LEAF_BITS); root++)
+        if (!leaf_ensure(root))
+            return false;
+    return true;
+}
+
+void map_claim(struct chunk *c, struct pool *owner)
+{
+    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+        struct granule *g = map_find(at);
+        g->chunk = c;
+        atomic_store_explicit(&g->pool, owner, memory_order_release);
+    }
+}
+
+void map_disclaim(const struct chunk *c)
+{
+    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+        struct granule *g = map_find(at);
+        atomic_store_explicit(&g->pool, NULL, memory_order_release);
+        g->chunk = NULL;
+    }
+}
+
+static uint64_t unit_of(uint64_t addr)
+{
+    return (addr & (GRANULE_BYTES - 1)) >> UNIT_SHIFT;
+}
+
+static bool unit_write(uint64_t addr, struct block *b)
+{
+    struct granule *g = map_find(addr);
+    if (!g->units) {
+        g->units = host_pages(GRANULE_UNITS * sizeof *g->units);
+        if (!g->units)
+            return false;
+    }
+    g->units[unit_of(addr)] = b;
+    return true;
+}
+
+bool map_set(struct block *b)
+{
+    if (b->zone->kind == ZONE_SMALL) {
+        uint64_t step = b->state == BLOCK_SLAB ? SLAB_PAGE_BYTES : b->size_bytes;
+        for (uint64_t at = b->addr; at < block_end(b); at += step)
+            if (!unit_write(at, b)) {
+                map_clear(b);
+                return false;
+            }
+        return true;
+    }
+    struct granule *g = map_find(b->addr);
+    g->starts[g->starts[0] ? 1 : 0] = b;
+    return true;
+}
+
+void map_clear(const struct block *b)
+{
+    struct granule *g = map_find(b->addr);
+    if (b->zone->kind == ZONE_SMALL) {
+        uint64_t step = b->state == BLOCK_SLAB ? SLAB_PAGE_BYTES : b->size_bytes;
+        for (uint64_t at = b->addr; at < block_end(b); at += step) {
+            g = map_find(at);
+            if (g->units)
+                g->units[unit_of(at)] = NULL;
+        }
+        return;
+    }
+    if (g->starts[0] == b)
+        g->starts[0] = NULL;
+    else
+        g->starts[1] = NULL;
+}
+
+struct block *map_block(const struct granule *g, uint64_t addr)
+{
+    if (g->units) {
+        struct block *b = g->units[unit_of(addr)];
+        if (b && b->addr == addr)
+            return b;
+        b = g->units[unit_of(round_down(addr, SLAB_PAGE_BYTES))];
+        if (b && b->state == BLOCK_SLAB)
+            return b;
+    }
+    for (int i = 0; i < 2; i++)
+        if (g->starts[i] && g->starts[i]->addr == addr)
+            return g->starts[i];
+    return NULL;
+}
+
+static struct block *nearest_start(const struct granule *g, uint64_t addr, bool same_granule)
+{
+    struct block *found = NULL;
+    if (g->units) {
+        uint64_t unit = same_granule ? unit_of(addr) : GRANULE_UNITS - 1;
+        for (uint64_t i = unit + 1; i-- > 0 && !found;)
+            found = g->units[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        struct block *b = g->starts[i];
+        if (b && b->addr <= addr && (!found || b->addr > found->addr))
+            found = b;
+    }
+    return found;
+}
+
+struct block *map_block_around(uint64_t addr, const struct pool *owner)
+{
+    for (uint64_t at = round_down(addr, GRANULE_BYTES);; at -= GRANULE_BYTES) {
+        const struct granule *g = map_find(at);
+        if (!g || atomic_load_explicit(&g->pool, memory_order_relaxed) != owner || !g->chunk)
+            return NULL;
+        struct block *b = nearest_start(g, addr, at == round_down(addr, GRANULE_BYTES));
+        if (b)
+            return addr < block_end(b) ? b : NULL;
+        if (!at)
+            return NULL;
+    }
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See pending.h.
+ */
+#include "pool/pending.h"
+
+#include "pool/state.h"
+
+#define LOOK 64
+
+void pending_init(struct pendings *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t size_bytes,
+                uint64_t epoch)
+{
+    item->next = NULL;
+    item->epoch = epoch;
+    *p->pendings.tail = item;
+    p->pendings.tail = &item->next;
+    z->pending_bytes += size_bytes;
+    stats_raise(&p->stats.pending_bytes, size_bytes);
+}
+
+void pending_add_block(struct pool *p, struct block *b, uint64_t epoch)
+{
+    b->state = BLOCK_PENDING;
+    b->pending.slot = PENDING_BLOCK;
+    add(p, &b->pending, b->zone, b->size_bytes, epoch);
+}
+
+void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
+{
+    s->objects[slot].pending.slot = (uint16_t)slot;
+    add(p, &s->objects[slot].pending, &p->small, s->object_bytes, epoch);
+}
+
+static struct block *block_of(struct pending *item)
+{
+    return list_entry(item, struct block, pending);
+}
+
+bool pending_retire(struct pool *p, uint64_t epoch)
+{
+    struct pendings *q = &p->pendings;
+    bool any = false;
+    while (q->head && q->head->epoch <= epoch) {
+        struct pending *item = q->head;
+        q->head = item->next;
+        if (!q->head)
+            q->tail = &q->head;
+        uint64_t size_bytes;
+        struct zone *z = &p->small;
+        if (item->slot == PENDING_BLOCK) {
+            struct block *b = block_of(item);
+            size_bytes = b->size_bytes;
+            z = b->zone;
+            b->epoch = item->epoch;
+            if (b->tainted)
+                zone_bury(b);
+            else
+                zone_give(b);
+        } else {
+            struct slab *s = slab_of(item);
+            size_bytes = s->object_bytes;
+            slab_give(p, s, item->slot, item->epoch);
+        }
+        z->pending_bytes -= size_bytes;
+        p->stats.pending_bytes -= size_bytes;
+        any = true;
+    }
+    return any;
+}
+
+uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes)
+{
+    int left = LOOK;
+    for (struct pending *item = p->pendings.head; item && left > 0; item = item->next, left--) {
+        if (item->slot != PENDING_BLOCK) {
+            if (z->kind == ZONE_SMALL && slab_of(item)->object_bytes == size_bytes)
+                return item->epoch;
+            continue;
+        }
+        const struct block *b = block_of(item);
+        uint64_t slack = z->kind == ZONE_LARGE && !p->arena ? size_bytes / 8 : UINT64_MAX / 2;
+        if (b->zone == z && !b->tainted && b->size_bytes >= size_bytes &&
+            b->size_bytes - size_bytes <= slack)
+            return item->epoch;
+    }
+    return 0;
+}

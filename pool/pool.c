@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The pool's policy: where a request is served from, and what happens when nothing is ready.
+ */
+#include "pool/pool.h"
+
+#include "pool/arena.h"
+#include "pool/chunk.h"
+#include "pool/find.h"
+#include "pool/map.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+#include "pool/trim.h"
+
+#include <string.h>
+
+#define SECOND_NS UINT64_C(1000000000)
+/* Out of memory: how long a request waits for GPU work, natively an immediate failure. */
+#define OOM_WAIT_NS (10 * SECOND_NS)
+/* With several busy streams, pending memory may reach this before later work is ordered behind it. */
+#define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
+/* The clock is read again after so many frees at the latest, if nothing else reads it. */
+#define CLOCK_EVERY 1024
+
+static _Atomic uint64_t pools_made;
+
+struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner)
+{
+    struct pool *p = host_pages(sizeof *p);
+    if (!p)
+        return NULL;
+    p->backend = b;
+    p->config = config;
+    p->owner = owner;
+    p->serial_base = (atomic_fetch_add(&pools_made, 1) + 1) << 48;
+    p->now_ns = b->ops->now_ns(b);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    host_cache_init(&p->block_cache, sizeof(struct block));
+    host_cache_init(&p->chunk_cache, sizeof(struct chunk));
+    host_cache_init(&p->slab_cache, sizeof(struct slab));
+    zone_init(&p->small, p, ZONE_SMALL);
+    zone_init(&p->large, p, ZONE_LARGE);
+    slab_init(&p->slabs);
+    pending_init(&p->pendings);
+    fence_init(&p->fences, b->single_stream);
+    if (config->backing != BACKING_SEGMENT && b->has_arena)
+        p->arena = arena_reserve(p);
+    if (config->prealloc_bytes) {
+        int code;
+        state_lock(p);
+        if (p->arena)
+            arena_grow(p, &p->large, round_up(config->prealloc_bytes, GRANULE_BYTES), 1, &code);
+        else
+            segment_grow(p, &p->large, config->prealloc_bytes, &code);
+        state_unlock(p);
+    }
+    return p;
+}
+
+void *pool_owner(const struct pool *p)
+{
+    return p->owner;
+}
+
+bool pool_uses_arena(const struct pool *p)
+{
+    return p->arena;
+}
+
+/* What a request takes: one object of a slab, or a block. */
+struct request {
+    struct zone *zone;
+    uint64_t size_bytes; /* rounded */
+    int class_index;     /* of the slab, or -1 */
+    struct block *block; /* result */
+    struct slab *slab;
+    unsigned slot;
+};
+
+/* Tries what is ready, in memory that is there. */
+static bool take(struct pool *p, struct request *r)
+{
+    if (r->class_index < 0) {
+        r->block = zone_take(r->zone, r->size_bytes, UNIT_BYTES, BLOCK_LIVE);
+        return r->block != NULL;
+    }
+    unsigned class_index = (unsigned)r->class_index;
+    r->slab = slab_take(p, class_index, &r->slot);
+    if (r->slab)
+        return true;
+    struct block *b = zone_take(&p->small, slab_block_bytes(class_index), SLAB_PAGE_BYTES, BLOCK_SLAB);
+    if (!b)
+        return false;
+    if (!slab_add(p, b, class_index)) {
+        zone_give(b);
+        return false;
+    }
+    r->slab = slab_take(p, class_index, &r->slot);
+    return true;
+}
+
+static bool retire_and_take(struct pool *p, struct request *r)
+{
+    return pending_retire(p, fence_ready_epoch(&p->fences)) && take(p, r);
+}
+
+static enum grow_result grow(struct pool *p, const struct request *r, int *code)
+{
+    uint64_t size_bytes = r->size_bytes, align = UNIT_BYTES;
+    if (r->class_index >= 0) {
+        size_bytes = slab_block_bytes((unsigned)r->class_index);
+        align = SLAB_PAGE_BYTES;
+    }
+    return p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
+                    : segment_grow(p, r->zone, size_bytes, code);
+}
+
+/* Did work of more than one stream follow the latest frees? */
+static bool several_streams(const struct pool *p)
+{
+    for (int i = 1; i < STREAM_RING; i++)
+        if (p->streams[i] != p->streams[0])
+            return true;
+    return false;
+}
+
+/* Should later work wait on the GPU for earlier work, so that pending memory can serve the request?
+ * One stream runs in order anyway, and loses nothing. With several, ordering costs their overlap, so
+ * memory is spent first, within bounds. */
+static bool should_order(const struct pool *p, const struct request *r)
+{
+    switch (p->config->reuse) {
+    case REUSE_ORDER:
+        return true;
+    case REUSE_READY:
+    case REUSE_WAIT:
+        return false;
+    case REUSE_AUTO:
+        break;
+    }
+    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / 4);
+    return !several_streams(p) || p->stats.pending_bytes + r->size_bytes > budget;
+}
+
+/* Orders later work behind the oldest pending memory that fits, or behind all of it. */
+static bool order_and_take(struct pool *p, struct request *r)
+{
+    uint64_t epoch = pending_find(p, r->zone, r->size_bytes);
+    if (epoch && fence_order(p, epoch, false) && retire_and_take(p, r))
+        return true;
+    return fence_order(p, p->fences.open_epoch - !p->fences.unsealed, false) && retire_and_take(p, r);
+}
+
+/* Serves the request out of memory that was freed while GPU work may still use it. */
+static bool reuse(struct pool *p, struct request *r)
+{
+    if (!p->pendings.head)
+        return false;
+    fence_seal(p);
+    if (fence_poll(p) && retire_and_take(p, r))
+        return true;
+    if (r->zone->pending_bytes < r->size_bytes)
+        return false;
+    if (should_order(p, r) && p->backend->has_order)
+        return order_and_take(p, r);
+    if (p->config->reuse == REUSE_WAIT || (should_order(p, r) && !p->backend->has_order))
+        return fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && retire_and_take(p, r);
+    return false;
+}
+
+/* The driver has no memory, or a limit is reached: whatever can still be had, cheapest first. */
+static bool climb(struct pool *p, struct request *r, int *code)
+{
+    uint64_t ignored;
+    p->stats.num_alloc_retries++;
+    if (order_and_take(p, r)) {
+        p->stats.num_oom_ordered++;
+        return true;
+    }
+    for (int waited = 0; waited < 2; waited++) {
+        if (waited) {
+            /* Nothing that the program submitted after its frees is waited for: see fence.h. */
+            if (!fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && !p->busy)
+                return false;
+            while (p->busy)
+                state_wait(p);
+        }
+        pending_retire(p, fence_ready_epoch(&p->fences));
+        bool taken = take(p, r);
+        if (!taken) {
+            trim_release(p, UINT64_MAX, UINT64_MAX);
+            taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
+        }
+        if (taken) {
+            ignored = waited ? ++p->stats.num_oom_waited : ++p->stats.num_oom_released;
+            (void)ignored;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nothing is ready. */
+static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
+{
+    p->now_ns = p->backend->ops->now_ns(p->backend);
+    if (reuse(p, r)) {
+        p->stats.num_hits++;
+        return POOL_OK;
+    }
+    /* Another thread may take what this one commits; each turn makes progress for one of them. */
+    for (;;) {
+        if (p->fences.lost || p->abandoned)
+            return POOL_PASS;
+        switch (grow(p, r, code)) {
+        case GROW_OK:
+            if (take(p, r))
+                return POOL_OK;
+            continue;
+        case GROW_FAILED:
+            return take(p, r) ? POOL_OK : POOL_PASS;
+        case GROW_LIMIT:
+            *code = p->backend->nomem_code;
+            if (climb(p, r, code))
+                return POOL_OK;
+            p->stats.num_limit_rejections++;
+            return POOL_NOMEM;
+        case GROW_NOMEM:
+            if (climb(p, r, code))
+                return POOL_OK;
+            p->stats.num_ooms++;
+            return POOL_NOMEM;
+        }
+    }
+}
+
+static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested_bytes)
+{
+    struct pool_stats *s = &p->stats;
+    stats_raise(&s->allocated_bytes, size_bytes);
+    stats_raise(&s->requested_bytes, requested_bytes);
+    stats_raise(&s->live_blocks, 1);
+    s->num_allocs++;
+}
+
+static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
+{
+    uint64_t serial = p->serial_base + ++p->serial;
+    if (r->slab) {
+        struct slab_object *o = &r->slab->objects[r->slot];
+        o->live = true;
+        o->serial = serial;
+        o->requested_less_one = (uint16_t)(requested_bytes - 1);
+        *addr = slab_object_addr(r->slab, r->slot);
+        account_live(p, r->slab->object_bytes, requested_bytes);
+        return true;
+    }
+    struct block *b = r->block;
+    if (!map_set(b)) {
+        zone_give(b);
+        return false;
+    }
+    b->requested_bytes = requested_bytes;
+    b->serial = serial;
+    *addr = b->addr;
+    account_live(p, b->size_bytes, requested_bytes);
+    return true;
+}
+
+enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
+{
+    const struct pool_config *c = p->config;
+    if (unlikely(size_bytes < c->min_block_bytes || size_bytes > c->max_block_bytes ||
+                 size_bytes > p->backend->total_bytes))
+        return POOL_PASS;
+    struct request r = {.class_index = -1};
+    r.size_bytes = round_up(size_bytes, UNIT_BYTES);
+    if (size_bytes <= SLAB_MAX_BYTES) {
+        r.class_index = (int)slab_class(size_bytes);
+        r.size_bytes = slab_object_bytes((unsigned)r.class_index);
+    }
+    r.zone = r.size_bytes <= SMALL_MAX_BYTES ? &p->small : &p->large;
+
+    enum pool_status status = POOL_PASS;
+    state_lock(p);
+    if (likely(!p->fences.lost && !p->abandoned)) {
+        if (likely(take(p, &r))) {
+            p->stats.num_hits++;
+            status = POOL_OK;
+        } else {
+            status = serve_slowly(p, &r, code);
+        }
+        if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
+            status = POOL_PASS;
+    }
+    state_unlock(p);
+    return status;
+}
+
+/* A tainted segment's block goes back at once: cuMemFree waits for the work itself. */
+static void free_block(struct pool *p, struct block *b)
+{
+    map_clear(b);
+    p->stats.allocated_bytes -= b->size_bytes;
+    p->stats.requested_bytes -= b->requested_bytes;
+    if (unlikely(b->tainted)) {
+        p->stats.num_tainted++;
+        if (!p->arena && b->zone->kind == ZONE_LARGE) {
+            struct chunk *c = map_find(b->addr)->chunk;
+            chunk_unuse(b);
+            b->state = BLOCK_BUSY;
+            c->cover = b;
+            c->plan = NULL;
+            chunk_release(p, c);
+            return;
+        }
+    }
+    uint64_t epoch = fence_join(p);
+    if (p->fences.mode == FENCE_SINGLE && !b->tainted) {
+        b->epoch = epoch;
+        zone_give(b);
+    } else {
+        pending_add_block(p, b, epoch);
+    }
+}
+
+static void free_object(struct pool *p, struct slab *s, unsigned slot)
+{
+    struct slab_object *o = &s->objects[slot];
+    o->live = false;
+    p->stats.allocated_bytes -= s->object_bytes;
+    p->stats.requested_bytes -= o->requested_less_one + UINT64_C(1);
+    p->stats.num_tainted += o->tainted;
+    uint64_t epoch = fence_join(p);
+    if (p->fences.mode == FENCE_SINGLE)
+        slab_give(p, s, slot, epoch);
+    else
+        pending_add_object(p, s, slot, epoch);
+}
+
+/* Waits as cudaFree does, for programs that lean on it. Before the free: the block is still live. */
+static void sync_before_free(struct pool *p)
+{
+    fence_join(p);
+    fence_wait(p, p->fences.open_epoch, false, UINT64_MAX);
+}
+
+enum pool_status pool_free(uint64_t addr)
+{
+    struct granule *g;
+    struct pool *p = find_owner(addr, &g);
+    if (!p)
+        return POOL_FOREIGN;
+    if (unlikely(p->config->sync_free))
+        sync_before_free(p);
+    enum pool_status status = POOL_INVALID;
+    struct block *b = map_block(g, addr);
+    if (b && b->state == BLOCK_LIVE) {
+        free_block(p, b);
+        status = POOL_OK;
+    } else if (b && b->state == BLOCK_SLAB) {
+        int slot = slab_slot_around(b->slab, addr);
+        if (slot >= 0 && b->slab->objects[slot].live &&
+            slab_object_addr(b->slab, (unsigned)slot) == addr) {
+            free_object(p, b->slab, (unsigned)slot);
+            status = POOL_OK;
+        }
+    }
+    if (status == POOL_OK) {
+        p->stats.live_blocks--;
+        if (++p->stats.num_frees % CLOCK_EVERY == 0)
+            p->now_ns = p->backend->ops->now_ns(p->backend);
+    }
+    state_unlock(p);
+    return status;
+}
+
+void pool_submit(struct pool *p, uint64_t stream)
+{
+    state_lock(p);
+    if (p->fences.unsealed || p->fences.sealing) {
+        p->streams[p->streams_at++ % STREAM_RING] = stream;
+        fence_submit(p);
+    }
+    state_unlock(p);
+}
+
+void pool_leave_single_stream(struct pool *p)
+{
+    state_lock(p);
+    fence_leave_single(p);
+    state_unlock(p);
+}
+
+void pool_stats(struct pool *p, struct pool_stats *stats)
+{
+    state_lock(p);
+    *stats = p->stats;
+    state_unlock(p);
+}
+
+uint64_t pool_idle_bytes(struct pool *p)
+{
+    state_lock(p);
+    uint64_t idle = p->stats.reserved_bytes - p->stats.allocated_bytes;
+    state_unlock(p);
+    return idle;
+}
+
+void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+                         void *arg)
+{
+    struct zone *zones[] = {&p->small, &p->large};
+    struct range {
+        uint64_t addr, size_bytes;
+    } *ranges = NULL;
+    size_t count = 0, at = 0;
+    state_lock(p);
+    /* Chunks under way are mapped with the rights that the backend knows by then. */
+    for (int i = 0; i < 2; i++)
+        for (struct list *n = zones[i]->chunks.next; n != &zones[i]->chunks; n = n->next)
+            count++;
+    if (count)
+        ranges = host_pages(count * sizeof *ranges);
+    for (int i = 0; i < 2 && ranges; i++)
+        for (struct list *n = zones[i]->chunks.next; n != &zones[i]->chunks; n = n->next) {
+            const struct chunk *c = list_entry(n, struct chunk, all);
+            ranges[at++] = (struct range){c->addr, c->size_bytes};
+        }
+    p->busy++;
+    state_unlock(p);
+    for (size_t i = 0; i < at; i++)
+        f(arg, ranges[i].addr, ranges[i].size_bytes);
+    state_lock(p);
+    p->busy--;
+    state_broadcast(p);
+    state_unlock(p);
+    host_pages_free(ranges, count * sizeof *ranges);
+}
+
+/* Every chunk out of the map and the lists, as a list through plan. */
+static struct chunk *detach_chunks(struct pool *p)
+{
+    struct zone *zones[] = {&p->small, &p->large};
+    struct chunk *list = NULL;
+    for (int i = 0; i < 2; i++)
+        list_for_each(n, tmp, &zones[i]->chunks)
+        {
+            struct chunk *c = list_entry(n, struct chunk, all);
+            map_disclaim(c);
+            list_remove(&c->all);
+            c->plan = list;
+            list = c;
+        }
+    return list;
+}
+
+void pool_abandon(struct pool *p)
+{
+    const struct backend_ops *ops = p->backend->ops;
+    state_lock(p);
+    if (p->abandoned) {
+        state_unlock(p);
+        return;
+    }
+    p->abandoned = true;
+    while (p->busy)
+        state_wait(p);
+    fence_finish(p);
+    struct chunk *list = detach_chunks(p);
+    p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
+    p->stats.pending_bytes = p->stats.live_blocks = 0;
+    state_unlock(p);
+    if (!p->arena)
+        return; /* the driver freed the segments with the context */
+    for (struct chunk *c = list; c; c = c->plan) {
+        ops->unmap(p->backend, c->addr, c->size_bytes);
+        ops->release(p->backend, c->handle, c->size_bytes);
+    }
+    arena_unreserve(p);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See segment.h.
+ */
+#include "pool/segment.h"
+
+#include "pool/chunk.h"
+#include "pool/map.h"
+#include "pool/state.h"
+
+/* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
+static uint64_t segment_bytes(uint64_t size_bytes)
+{
+    return round_up(size_bytes, max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
+}
+
+enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
+{
+    uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    if (state_over_limit(p, bytes))
+        return GROW_LIMIT;
+    struct chunk *c = host_cache_get(&p->chunk_cache);
+    if (!c || !host_cache_ensure(&p->block_cache, 1)) {
+        if (c)
+            host_cache_put(&p->chunk_cache, c);
+        return GROW_FAILED;
+    }
+    p->planned_bytes += bytes;
+    p->busy++;
+    state_unlock(p);
+    int failed = p->backend->ops->segment_alloc(p->backend, bytes, &addr);
+    /* The map wants whole granules; every driver so far aligns allocations of this size to them. */
+    bool odd = !failed && (addr % GRANULE_BYTES || !map_ensure(addr, bytes));
+    if (odd)
+        p->backend->ops->segment_free(p->backend, addr);
+    state_lock(p);
+    p->planned_bytes -= bytes;
+    p->busy--;
+    state_broadcast(p);
+    struct block *b = failed || odd ? NULL : zone_add_region(z, addr, bytes, BLOCK_BUSY);
+    if (!b) {
+        host_cache_put(&p->chunk_cache, c);
+        if (failed)
+            *code = failed;
+        if (failed && failed == p->backend->nomem_code)
+            return GROW_NOMEM;
+        p->stats.num_backend_failures++;
+        return GROW_FAILED;
+    }
+    c->addr = addr;
+    c->size_bytes = bytes;
+    c->zone = z;
+    c->idle_since_ns = p->now_ns;
+    map_claim(c, p);
+    list_push_back(&z->chunks, &c->all);
+    stats_raise(&p->stats.reserved_bytes, bytes);
+    p->stats.num_device_alloc++;
+    zone_give(b);
+    return GROW_OK;
+}

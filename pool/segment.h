@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Segment backing: every chunk is one allocation of the driver's (cuMemAlloc) and a region of its own.
+ * Large blocks have a segment each, cached whole; small ones share segments of 2 MiB. Freeing a
+ * segment may wait for the device, as cuMemFree does.
+ */
+#ifndef POOL_SEGMENT_H
+#define POOL_SEGMENT_H
+
+#include "pool/arena.h"
+
+/* Takes a segment that holds size_bytes (at any multiple of align up to GRANULE_BYTES). Lock held;
+ * drops it. */
+enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Slabs: blocks of the small zone carved into objects of one size, for requests up to SLAB_MAX_BYTES.
+ * What is free is a bitmap in host memory. Of several slabs of a size the fullest serves first, so
+ * that the others drain. All functions want the pool's lock held.
+ */
+#ifndef POOL_SLAB_H
+#define POOL_SLAB_H
+
+#include "pool/block.h"
+
+struct pool;
+
+#define SLAB_MAX_BYTES (UINT64_C(32) << 10)
+#define SLAB_CLASSES 32
+#define SLAB_OBJECTS_MAX 128
+#define SLAB_FULLNESS 4
+
+struct slab_object {
+    struct pending pending;
+    uint64_t serial;
+    uint16_t requested_less_one; /* bytes asked for, less one */
+    bool live;
+    bool tainted;
+};
+
+struct slab {
+    struct block *block;
+    struct list link;    /* in a fullness list while it has free objects */
+    uint64_t object_bytes;
+    uint64_t epoch;      /* newest epoch in which an object was freed */
+    uint64_t free_map[SLAB_OBJECTS_MAX / 64];
+    uint16_t class_index, object_count, free_count;
+    struct slab_object objects[SLAB_OBJECTS_MAX];
+};
+
+struct slabs {
+    struct list partial[SLAB_CLASSES][SLAB_FULLNESS]; /* fullest first */
+    unsigned empty_count;                             /* slabs kept with nothing in them */
+};
+
+void slab_init(struct slabs *s);
+unsigned slab_class(uint64_t size_bytes);
+uint64_t slab_object_bytes(unsigned class_index);
+/* Bytes and alignment of the block that a new slab of this class needs. */
+uint64_t slab_block_bytes(unsigned class_index);
+
+/* A free object; NULL slab: none. */
+struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot);
+/* A block in state SLAB, already in use, becomes an empty slab; false: no host memory. */
+bool slab_add(struct pool *p, struct block *b, unsigned class_index);
+/* The object is free again (not live, not pending); an empty slab may return to the zone. */
+void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
+/* Every empty slab goes back to the small zone. */
+void slab_release_empty(struct pool *p);
+
+struct slab *slab_of(struct pending *item);
+uint64_t slab_object_addr(const struct slab *s, unsigned slot);
+/* The slot that covers addr, or -1 (a tail that holds no object). */
+int slab_slot_around(const struct slab *s, uint64_t addr);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What a pool is made of, for the files of pool/ alone; and its lock.
+ *
+ * One lock per pool, never held over a driver call, and no other lock is taken while it is held.
+ * What a thread works on while the lock is dropped is BUSY (a block) or pinned (a fence), so that no
+ * other thread touches it; `busy` counts such threads, and `changed` tells when one is through.
+ */
+#ifndef POOL_STATE_H
+#define POOL_STATE_H
+
+#include "pool/fence.h"
+#include "pool/host.h"
+#include "pool/pending.h"
+#include "pool/pool.h"
+#include "pool/slab.h"
+#include "pool/zone.h"
+
+#include <pthread.h>
+
+#define STREAM_RING 16
+
+struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct backend *backend;
+    const struct pool_config *config;
+    void *owner;
+    bool arena;              /* backing */
+    bool abandoned;
+    unsigned busy;           /* threads that commit, move or release memory */
+    uint64_t now_ns;         /* coarse clock, read at slow moments */
+    uint64_t serial;         /* of the last block handed out */
+    uint64_t serial_base;    /* tells pools apart */
+    uint64_t scan;           /* of the latest walk over the bins */
+    uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
+    struct zone small, large;
+    struct slabs slabs;
+    struct fences fences;
+    struct pendings pendings;
+    uint64_t streams[STREAM_RING]; /* who submitted the work after the latest frees */
+    unsigned streams_at;
+    struct host_cache block_cache, chunk_cache, slab_cache;
+    struct pool_stats stats;
+};
+
+static inline void state_lock(struct pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+}
+
+static inline void state_unlock(struct pool *p)
+{
+    pthread_mutex_unlock(&p->lock);
+}
+
+static inline void state_wait(struct pool *p)
+{
+    pthread_cond_wait(&p->changed, &p->lock);
+}
+
+static inline void state_broadcast(struct pool *p)
+{
+    pthread_cond_broadcast(&p->changed);
+}
+
+/* Would taking so much more from the driver break MAX_RESERVED? */
+static inline bool state_over_limit(const struct pool *p, uint64_t more_bytes)
+{
+    uint64_t have = p->stats.reserved_bytes + p->planned_bytes, max = p->config->max_reserved_bytes;
+    return have > max || more_bytes > max - have;
+}
+
+#endif

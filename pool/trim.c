@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See trim.h, and pool_trim and pool_tick in pool.h.
+ */
+#include "pool/trim.h"
+
+#include "pool/chunk.h"
+#include "pool/state.h"
+
+#define MS UINT64_C(1000000)
+
+uint64_t trim_idle_bytes(const struct pool *p)
+{
+    uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
+    return p->stats.reserved_bytes > used ? p->stats.reserved_bytes - used : 0;
+}
+
+uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
+{
+    struct zone *zones[] = {&p->large, &p->small};
+    uint64_t back = 0;
+    slab_release_empty(p);
+    for (int i = 0; i < 2 && back < want_bytes; i++) {
+        uint64_t got;
+        struct chunk *list = chunk_seize_idle(zones[i], want_bytes - back, unused_ns, false, &got);
+        back += chunk_release(p, list);
+    }
+    return back;
+}
+
+void trim_settle(struct pool *p, uint64_t wait_ns)
+{
+    struct fences *f = &p->fences;
+    fence_seal(p);
+    fence_poll(p);
+    uint64_t last = f->open_epoch - 1;
+    if (wait_ns && last > f->complete_epoch)
+        fence_wait(p, last, true, wait_ns);
+    pending_retire(p, fence_ready_epoch(f));
+}
+
+uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
+{
+    uint64_t back = 0;
+    state_lock(p);
+    if (!p->abandoned) {
+        uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
+        trim_settle(p, t->wait_ns);
+        uint64_t idle = trim_idle_bytes(p);
+        if (idle > t->keep_bytes)
+            back = trim_release(p, idle - t->keep_bytes, p->now_ns - min_u64(t->idle_ns, p->now_ns));
+        p->now_ns = p->backend->ops->now_ns(p->backend);
+        p->stats.num_flushes++;
+        p->stats.flushed_bytes += back;
+        p->stats.flush_ns += p->now_ns - start_ns;
+    }
+    state_unlock(p);
+    return back;
+}
+
+uint64_t pool_tick_ns(const struct pool *p)
+{
+    const struct pool_config *c = p->config;
+    uint64_t tick = 0;
+    if (c->max_idle_bytes != UINT64_MAX || c->min_free_bytes)
+        tick = 100 * MS;
+    if (c->idle_timeout_ns) {
+        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS);
+        tick = tick ? min_u64(tick, eighth) : eighth;
+    }
+    return tick;
+}
+
+/* Bytes by which the driver's free memory falls short of MIN_FREE. */
+static uint64_t free_shortage(struct pool *p)
+{
+    uint64_t free_bytes, total_bytes, min = p->config->min_free_bytes;
+    if (!min)
+        return 0;
+    state_unlock(p);
+    int code = p->backend->ops->mem_info(p->backend, &free_bytes, &total_bytes);
+    state_lock(p);
+    return code || free_bytes >= min ? 0 : min - free_bytes;
+}
+
+uint64_t pool_tick(struct pool *p)
+{
+    const struct pool_config *c = p->config;
+    uint64_t back = 0;
+    state_lock(p);
+    if (!p->abandoned && p->stats.reserved_bytes) {
+        p->now_ns = p->backend->ops->now_ns(p->backend);
+        trim_settle(p, 0);
+        uint64_t idle = trim_idle_bytes(p), over = 0;
+        if (idle > c->max_idle_bytes)
+            over = idle - c->max_idle_bytes;
+        over = max_u64(over, free_shortage(p));
+        if (over)
+            back += trim_release(p, over, UINT64_MAX);
+        if (c->idle_timeout_ns && p->now_ns > c->idle_timeout_ns)
+            back += trim_release(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
+        p->stats.flushed_bytes += back;
+    }
+    state_unlock(p);
+    return back;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See zone.h, chunk.h.
+ */
+#include "pool/zone.h"
+
+#include "pool/chunk.h"
+#include "pool/map.h"
+#include "pool/state.h"
+
+void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
+{
+    z->pool = p;
+    z->kind = kind;
+    z->base = z->size_bytes = z->pending_bytes = 0;
+    z->first = NULL;
+    list_init(&z->holes);
+    list_init(&z->chunks);
+    list_init(&z->dead);
+    bins_init(&z->bins);
+}
+
+static struct block *block_new(struct zone *z, uint64_t addr, uint64_t size_bytes,
+                               enum block_state state)
+{
+    struct block *b = host_cache_get(&z->pool->block_cache);
+    if (b) {
+        b->addr = addr;
+        b->size_bytes = size_bytes;
+        b->zone = z;
+        b->state = state;
+        list_init(&b->link);
+    }
+    return b;
+}
+
+bool zone_reserve(struct zone *z, uint64_t base, uint64_t size_bytes)
+{
+    z->first = block_new(z, base, size_bytes, BLOCK_HOLE);
+    if (!z->first)
+        return false;
+    z->base = base;
+    z->size_bytes = size_bytes;
+    list_push_back(&z->holes, &z->first->link);
+    return true;
+}
+
+struct block *zone_add_region(struct zone *z, uint64_t addr, uint64_t size_bytes,
+                              enum block_state state)
+{
+    return block_new(z, addr, size_bytes, state);
+}
+
+void zone_drop_region(struct block *b)
+{
+    host_cache_put(&b->zone->pool->block_cache, b);
+}
+
+/* Free blocks sit in bins by size: a change of size means out and in again. */
+static void resize(struct block *b, uint64_t addr, uint64_t size_bytes)
+{
+    if (b->state == BLOCK_FREE)
+        bins_remove(&b->zone->bins, b);
+    b->addr = addr;
+    b->size_bytes = size_bytes;
+    if (b->state == BLOCK_FREE)
+        bins_insert(&b->zone->bins, b);
+}
+
+struct block *zone_split(struct block *b, uint64_t addr)
+{
+    struct block *upper = block_new(b->zone, addr, block_end(b) - addr, b->state);
+    upper->epoch = b->epoch;
+    upper->was_free = b->was_free;
+    upper->scan = b->scan;
+    upper->prev = b;
+    upper->next = b->next;
+    if (b->next)
+        b->next->prev = upper;
+    b->next = upper;
+    resize(b, b->addr, addr - b->addr);
+    if (b->state == BLOCK_FREE)
+        bins_insert(&b->zone->bins, upper);
+    else if (b->state == BLOCK_HOLE)
+        list_push_back(&b->zone->holes, &upper->link);
+    else if (b->state == BLOCK_DEAD)
+        list_push_back(&b->zone->dead, &upper->link);
+    return upper;
+}
+
+/* b takes in its upper neighbour, whose record goes. Both are out of every list. */
+static void absorb_next(struct block *b)
+{
+    struct block *gone = b->next;
+    b->size_bytes += gone->size_bytes;
+    b->epoch = max_u64(b->epoch, gone->epoch);
+    b->next = gone->next;
+    if (gone->next)
+        gone->next->prev = b;
+    host_cache_put(&b->zone->pool->block_cache, gone);
+}
+
+struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enum block_state state)
+{
+    struct block *b = bins_find(&z->bins, size_bytes, align);
+    if (!b || unlikely(!host_cache_ensure(&z->pool->block_cache, 2)))
+        return NULL;
+    if (z->kind == ZONE_LARGE && !z->size_bytes) {
+        /* Segments are cached whole, with little slack, so that idle always means releasable. */
+        if (b->size_bytes - size_bytes > size_bytes / 8)
+            return NULL;
+    } else {
+        uint64_t start = round_up(b->addr, align);
+        if (start != b->addr)
+            b = zone_split(b, start);
+        if (b->size_bytes > size_bytes)
+            zone_split(b, b->addr + size_bytes);
+    }
+    bins_remove(&z->bins, b);
+    b->state = state;
+    chunk_use(b);
+    return b;
+}
+
+static struct block *merge_same(struct block *b)
+{
+    if (b->next && b->next->state == b->state) {
+        list_remove(&b->next->link);
+        absorb_next(b);
+    }
+    if (b->prev && b->prev->state == b->state) {
+        b = b->prev;
+        list_remove(&b->link);
+        absorb_next(b);
+    }
+    return b;
+}
+
+/* Puts b into the bins, merged. Its chunks' use is the caller's matter. */
+static void insert_free(struct block *b)
+{
+    struct bins *bins = &b->zone->bins;
+    b->state = BLOCK_FREE;
+    b->tainted = false;
+    b->slab = NULL;
+    if (b->next && b->next->state == BLOCK_FREE) {
+        bins_remove(bins, b->next);
+        absorb_next(b);
+    }
+    if (b->prev && b->prev->state == BLOCK_FREE) {
+        b = b->prev;
+        bins_remove(bins, b);
+        absorb_next(b);
+    }
+    bins_insert(bins, b);
+}
+
+void zone_give(struct block *b)
+{
+    if (b->state != BLOCK_BUSY)
+        chunk_unuse(b);
+    insert_free(b);
+}
+
+void zone_bury(struct block *b)
+{
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_find(at)->chunk;
+        c->dead++;
+        at = c->addr + c->size_bytes;
+    }
+    chunk_unuse(b);
+    b->state = BLOCK_DEAD;
+    list_push_back(&b->zone->dead, &b->link);
+}
+
+void zone_make_hole(struct block *b)
+{
+    b->state = BLOCK_HOLE;
+    b->epoch = 0;
+    b = merge_same(b);
+    list_push_front(&b->zone->holes, &b->link);
+}
+
+struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_bytes)
+{
+    struct block *b = inside;
+    while (b->addr > addr)
+        b = b->prev;
+    if (b->addr < addr)
+        b = zone_split(b, addr);
+    struct block *last = b;
+    while (block_end(last) < addr + size_bytes)
+        last = last->next;
+    if (block_end(last) > addr + size_bytes)
+        zone_split(last, addr + size_bytes);
+    for (struct block *at = b;; at = at->next) {
+        if (at->state == BLOCK_FREE)
+            bins_remove(&at->zone->bins, at);
+        else
+            list_remove(&at->link);
+        at->state = BLOCK_BUSY;
+        at->was_free = true;
+        if (block_end(at) == addr + size_bytes)
+            break;
+    }
+    while (b->size_bytes < size_bytes)
+        absorb_next(b);
+    return b;
+}

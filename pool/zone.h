@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A zone holds the blocks of one kind of size: the small ones (at most SMALL_MAX_BYTES, slabs among
+ * them) apart from the large ones, so that a block of 512 bytes does not pin a chunk of large memory.
+ * It splits and merges blocks and keeps the use count of the chunks below them. It makes no driver
+ * call. All functions want the pool's lock held.
+ */
+#ifndef POOL_ZONE_H
+#define POOL_ZONE_H
+
+#include "pool/bins.h"
+#include "pool/block.h"
+
+struct pool;
+
+struct zone {
+    struct pool *pool;
+    enum zone_kind kind;
+    uint64_t base, size_bytes; /* reserved address space (arena), else 0 */
+    struct block *first;       /* lowest block of the arena; NULL in segment backing */
+    struct list holes;         /* HOLE blocks */
+    struct list chunks;        /* all chunks, struct chunk.all */
+    struct list dead;          /* DEAD blocks */
+    uint64_t pending_bytes;
+    struct bins bins;
+};
+
+void zone_init(struct zone *z, struct pool *p, enum zone_kind kind);
+/* Gives an arena zone its address space, one hole; false: no host memory. */
+bool zone_reserve(struct zone *z, uint64_t base, uint64_t size_bytes);
+
+/* Takes size_bytes (a multiple of UNIT_BYTES) out of the bins as a block in the given state, aligned
+ * to align (a power of two). NULL: nothing fits, or no host memory to split with. */
+struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enum block_state state);
+/* A block that is used no more, or a BUSY one whose memory is there: merged with its free neighbours
+ * and put into the bins. */
+void zone_give(struct block *b);
+/* A block of memory that must never be handed out again. Its chunk can still be released. */
+void zone_bury(struct block *b);
+/* Address space whose memory is gone: merged with neighbouring holes. */
+void zone_make_hole(struct block *b);
+
+/* Cuts b in two at addr (inside it, multiple of UNIT_BYTES); returns the upper part, in the same state
+ * and in the same lists. A record must have been ensured in the pool's block_cache. */
+struct block *zone_split(struct block *b, uint64_t addr);
+/* The free or dead blocks that cover [addr, addr+size) become one BUSY block, out of every list. The
+ * range must be free or dead throughout; inside is any block of it. Two records must be ensured. */
+struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_bytes);
+
+/* A new region of one chunk (segment backing): one block in the given state; NULL: no host memory. */
+struct block *zone_add_region(struct zone *z, uint64_t addr, uint64_t size_bytes, enum block_state state);
+/* The only block of a region, BUSY; forgotten. */
+void zone_drop_region(struct block *b);
+
+#endif
