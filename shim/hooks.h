@@ -50,7 +50,7 @@ enum hook_id {
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), pfn), #symbol);
 #include "shim/submit.def"
 
-/* The driver's functions. A wrapped one may be called at any time: before the driver is known, its
+/* The driver's functions, but for those that submit work (shim/submit.h has them). A wrapped one may be called at any time: before the driver is known, its
  * slot looks for the driver first, and answers CUDA_ERROR_NOT_INITIALIZED without one or if this driver
  * lacks the function. One that is only called (HOOK_CALLED) is NULL until hooks_init() has returned
  * true, and stays NULL if this driver lacks it. A slot changes once, to the driver's address. */
@@ -59,8 +59,6 @@ struct hooks_real {
 #define HOOK(symbol, pfn, params, args, group) _Atomic(pfn) symbol;
 #define HOOK_CALLED(symbol, pfn) _Atomic(pfn) symbol;
 #include "shim/hooks.def"
-#define SUBMIT(symbol, pfn, params, args, stream, flags) _Atomic(pfn) symbol;
-#include "shim/submit.def"
 };
 extern struct hooks_real real __attribute__((visibility("hidden")));
 

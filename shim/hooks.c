@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The table of the driver's functions and of our wrappers of them; the wrappers that only count. Who
+ * looks for names is in resolve.c. Atomics, no lock: a thread may come here from inside a dlopen, with
+ * the loader's lock held, and several may come at once; they all find the same and store the same.
+ */
+#include "shim/hooks.h"
+
+#include "shim/counters.h"
+#include "shim/resolve.h"
+#include "shim/submit.h"
+#include "shim/table.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+
+static _Atomic bool filled;
+
+/* What a slot of `real` holds before the driver's function. */
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group)                                                     \
+    static CUresult first_##symbol params                                                          \
+    {                                                                                              \
+        pfn driver_fn = hooks_init() ? atomic_load_explicit(&real.symbol, memory_order_relaxed) : NULL;    \
+        return driver_fn && driver_fn != first_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;                     \
+    }
+#include "shim/hooks.def"
+
+struct hooks_real real = {
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group) .symbol = first_##symbol,
+#include "shim/hooks.def"
+};
+
+const struct hook hook_table[NUM_HOOKS] = {
+#define ROW(symbol, pfn) {#symbol, #pfn, sizeof(#symbol) - 1, (void (*)(void))symbol},
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group) ROW(symbol, pfn)
+#include "shim/hooks.def"
+#define SUBMIT(symbol, pfn, params, args, stream, flags) ROW(symbol, pfn)
+#include "shim/submit.def"
+};
+
+_Atomic(uintptr_t) hook_address[NUM_HOOKS];
+_Atomic(uintptr_t) hook_alias[NUM_HOOKS];
+
+bool hooks_present(enum hook_id id)
+{
+    return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
+}
+
+/* A driver that is a wrapper of ours would call itself for ever. */
+static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
+{
+    uintptr_t address = (uintptr_t)resolve_symbol(driver, name);
+    return address == wrapper ? 0 : address;
+}
+
+/* The slot first: whoever finds the address may hand out the wrapper, which uses the slot. */
+static void fill(void *driver)
+{
+    uintptr_t address;
+#define FILL(symbol, pfn, slot)                                                                    \
+    address = find(driver, #symbol, (uintptr_t)symbol);                                            \
+    if (address) {                                                                                 \
+        atomic_store_explicit(&(slot), (pfn)address, memory_order_release);                         \
+        atomic_store_explicit(&hook_address[HOOK_##symbol], address, memory_order_release);        \
+    }
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
+#define HOOK_CALLED(symbol, pfn)                                                                   \
+    address = find(driver, #symbol, 0);                                                            \
+    if (address)                                                                                   \
+        atomic_store_explicit(&real.symbol, (pfn)address, memory_order_release);
+#include "shim/hooks.def"
+#define SUBMIT(symbol, pfn, params, args, stream, flags) FILL(symbol, pfn, real_##symbol)
+#include "shim/submit.def"
+}
+
+bool hooks_init(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&filled, memory_order_acquire), 1))
+        return true;
+    int saved_errno = errno;
+    /* By its soname: finds it too if it was opened as libcuda.so, by a path, or RTLD_LOCAL. The
+     * reference is never given up, the wrappers need the code behind their pointers. */
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) {
+        fill(driver);
+        /* What this driver does not have left a message for a dlerror() that the program did not earn. */
+        dlerror();
+        atomic_store_explicit(&filled, true, memory_order_release);
+    }
+    errno = saved_errno;
+    return driver != NULL;
+}
+
+#define HOOK_COUNTED(symbol, pfn, params, args, counter)                                           \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        CUresult rc = real.symbol args;                                                            \
+        if (rc == CUDA_SUCCESS)                                                                    \
+            counter_add(COUNTER_##counter, 1);                                                     \
+        return rc;                                                                                 \
+    }
+#include "shim/hooks.def"

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible, passed to
+ * the caller's own runtime where not. A process may have several runtimes, and a runtime that came in
+ * under an RTLD_LOCAL library is not in the global scope; so the real functions are found from the
+ * caller's object, and kept for each place that calls. Atomics, no lock.
+ */
+#include "shim/runtime.h"
+
+#include "shim/resolve.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SHIM_EXPORT __attribute__((visibility("default")))
+
+/* 11.x makes the device's context current at its own discretion: until then, the current context may
+ * belong to another device than the program has chosen. */
+enum { SHORT_CUT_SINCE = 12000 };
+
+enum { MAX_RUNTIMES = 8, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8 };
+
+typedef cudaError_t malloc_fn(void **, size_t);
+typedef cudaError_t free_fn(void *);
+
+/* One libcudart. The malloc function is its key, and is written last. */
+struct runtime {
+    _Atomic(malloc_fn *) malloc;
+    _Atomic(free_fn *) free;
+    atomic_int version;
+};
+
+/* A place that calls, by its return address, and its runtime. */
+struct site {
+    _Atomic(uintptr_t) address;
+    _Atomic(struct runtime *) runtime;
+};
+
+static struct runtime runtimes[MAX_RUNTIMES];
+static struct site sites[MAX_SITES];
+
+bool runtime_exports(const char *name)
+{
+    return strcmp(name, "cudaMalloc") == 0 || strcmp(name, "cudaFree") == 0;
+}
+
+/* In `handle`, past ours: a handle of the main program is the global scope, and finds us first. */
+static malloc_fn *malloc_in(void *handle)
+{
+    malloc_fn *found = (malloc_fn *)(uintptr_t)resolve_symbol(handle, "cudaMalloc");
+    return found == cudaMalloc ? NULL : found;
+}
+
+struct search {
+    char name[4096]; /* of the first loaded libcudart */
+};
+
+static int is_runtime(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct search *search = arg;
+    const char *slash = strrchr(info->dlpi_name, '/');
+    const char *base = slash ? slash + 1 : info->dlpi_name;
+    if (strncmp(base, "libcudart.so", strlen("libcudart.so")) != 0 ||
+        strlen(info->dlpi_name) >= sizeof search->name)
+        return 0;
+    strcpy(search->name, info->dlpi_name);
+    return 1;
+}
+
+bool runtime_loaded(void)
+{
+    struct search search;
+    return dl_iterate_phdr(is_runtime, &search);
+}
+
+/* The caller's own object and its dependencies first. Then, for callers in the main program or in no
+ * object at all, what comes after us in the global scope; then whatever runtime is loaded. */
+static malloc_fn *find_malloc(void *caller)
+{
+    malloc_fn *found = NULL;
+    struct link_map *map = NULL;
+    Dl_info info;
+    if (dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_name[0]) {
+        void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+        if (handle) {
+            found = malloc_in(handle);
+            dlclose(handle); /* the caller's object stays: it is running */
+        }
+    }
+    if (!found)
+        found = malloc_in(RTLD_NEXT);
+    struct search search;
+    if (!found && dl_iterate_phdr(is_runtime, &search)) {
+        void *handle = dlopen(search.name, RTLD_LAZY | RTLD_NOLOAD);
+        if (handle) {
+            found = malloc_in(handle);
+            dlclose(handle); /* remember() keeps it */
+        }
+    }
+    return found;
+}
+
+/* Fills a free row, or finds the one that another thread has filled. The runtime stays loaded from here
+ * on: its functions are kept. Version 0, and so no short cut, if it does not say. */
+static struct runtime *remember(malloc_fn *real_malloc)
+{
+    for (int i = 0; i < MAX_RUNTIMES; i++)
+        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc)
+            return &runtimes[i];
+
+    struct link_map *map = NULL;
+    Dl_info info;
+    if (!dladdr1((void *)(uintptr_t)real_malloc, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+        return NULL;
+    /* An executable with the runtime in it has no name, and finds its own functions in itself. */
+    void *handle = dlopen(map->l_name[0] ? map->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle)
+        return NULL;
+    free_fn *real_free = (free_fn *)(uintptr_t)resolve_symbol(handle, "cudaFree");
+    cudaError_t (*get_version)(int *) =
+        (cudaError_t(*)(int *))(uintptr_t)resolve_symbol(handle, "cudaRuntimeGetVersion");
+    int version = 0;
+    if (!real_free || real_free == cudaFree) {
+        dlclose(handle);
+        return NULL;
+    }
+    if (!get_version || get_version(&version) != cudaSuccess)
+        version = 0;
+
+    /* Two threads may take the same free row for different runtimes: the loser takes the next. */
+    for (int i = 0; i < MAX_RUNTIMES; i++) {
+        struct runtime *r = &runtimes[i];
+        free_fn *no_free = NULL;
+        if (atomic_compare_exchange_strong(&r->free, &no_free, real_free) || no_free == real_free) {
+            atomic_store_explicit(&r->version, version, memory_order_relaxed);
+            atomic_store_explicit(&r->malloc, real_malloc, memory_order_release);
+            return r;
+        }
+    }
+    dlclose(handle);
+    return NULL;
+}
+
+static struct runtime *find_runtime(void *caller)
+{
+    int saved_errno = errno;
+    malloc_fn *real_malloc = find_malloc(caller);
+    struct runtime *r = real_malloc ? remember(real_malloc) : NULL;
+    dlerror(); /* the program has not asked for anything */
+    errno = saved_errno;
+    return r;
+}
+
+static struct runtime *runtime_of(void *caller)
+{
+    uintptr_t address = (uintptr_t)caller;
+    size_t hash = (address ^ address >> 8) * 0x9e3779b97f4a7c15u >> 40;
+    for (size_t probe = 0; probe < MAX_PROBES; probe++) {
+        struct site *s = &sites[(hash + probe) & (MAX_SITES - 1)];
+        uintptr_t key = atomic_load_explicit(&s->address, memory_order_acquire);
+        if (key == address) {
+            struct runtime *r = atomic_load_explicit(&s->runtime, memory_order_acquire);
+            return r ? r : find_runtime(caller); /* its first caller is still at it */
+        }
+        if (key == 0) {
+            struct runtime *r = find_runtime(caller);
+            if (r && atomic_compare_exchange_strong(&s->address, &key, address))
+                atomic_store_explicit(&s->runtime, r, memory_order_release);
+            return r;
+        }
+    }
+    return find_runtime(caller);
+}
+
+SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
+{
+    struct runtime *r = runtime_of(__builtin_return_address(0));
+    if (!r)
+        return cudaErrorInitializationError;
+    if (atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
+        entry_runtime_malloc(p, size))
+        return cudaSuccess;
+    return atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
+}
+
+SHIM_EXPORT cudaError_t cudaFree(void *p)
+{
+    struct runtime *r = runtime_of(__builtin_return_address(0));
+    if (!r)
+        return cudaErrorInitializationError;
+    if (atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
+        entry_runtime_free(p))
+        return cudaSuccess;
+    return atomic_load_explicit(&r->free, memory_order_relaxed)(p);
+}

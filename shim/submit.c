@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrappers of everything in shim/submit.def: tell the pool that work is about to be submitted, if
+ * it wants to know, then go on to the driver. No state but the driver's functions, no lock.
+ */
+#include "shim/submit.h"
+
+#include "pool/pool.h"
+
+#include <stdatomic.h>
+
+/* The caller may pass NULL where the driver expects a structure: the refusal is the driver's. */
+#define SUBMIT_CONFIG_STREAM(config) ((config) ? (config)->hStream : NULL)
+#define SUBMIT_CONFIG_FLAGS(config) ((config) && (config)->numAttrs ? SUBMIT_FLAG_ATTRS : 0u)
+
+/* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
+ * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags and
+ * scratch registers are free at a function's entry. The tail jump leaves the shadow stack balanced. */
+#if defined(__x86_64__)
+#define SUBMIT_ENTRY(symbol)                                                                       \
+    "    cmpl $0, pool_watch(%rip)\n"                                                              \
+    "    jne slow_" symbol "\n"                                                                    \
+    "    jmp *real_" symbol "(%rip)\n"
+#elif defined(__aarch64__)
+#define SUBMIT_ENTRY(symbol)                                                                       \
+    "    hint #34\n" /* bti c */                                                                   \
+    "    adrp x16, pool_watch\n"                                                                   \
+    "    ldr w16, [x16, #:lo12:pool_watch]\n"                                                      \
+    "    cbnz w16, 1f\n"                                                                           \
+    "    adrp x16, real_" symbol "\n"                                                              \
+    "    ldr x16, [x16, #:lo12:real_" symbol "]\n"                                                 \
+    "    br x16\n"                                                                                 \
+    "1:  b slow_" symbol "\n"
+#else
+#error "the wrappers of work submission are written for x86-64 and aarch64"
+#endif
+
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    __asm__(".pushsection .text\n"                                                                 \
+            ".balign 16\n"                                                                         \
+            ".globl " #symbol "\n"                                                                 \
+            ".type " #symbol ", %function\n"                                                       \
+            ".hidden pool_watch\n" #symbol ":\n"                                                   \
+            ".cfi_startproc\n" SUBMIT_ENTRY(#symbol) ".cfi_endproc\n"                              \
+            ".size " #symbol ", . - " #symbol "\n"                                                 \
+            ".popsection\n");
+#include "shim/submit.def"
+
+static void enter(CUstream stream, unsigned flags)
+{
+    if (hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed))
+        submit_note(stream, flags);
+}
+
+/* The way through the pool, and through the search for the driver at the first call of all. */
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    CUresult slow_##symbol params __attribute__((used, cold, visibility("hidden")));               \
+    CUresult slow_##symbol params                                                                  \
+    {                                                                                              \
+        enter(stream, flags);                                                                      \
+        pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);                \
+        return driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;           \
+    }                                                                                              \
+    _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;
+#include "shim/submit.def"

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The work-submission entry points (shim/submit.def), seen from outside: what their wrappers call
+ * before the driver. They do so only while the pool asks for it (pool_watch, pool/pool.h); otherwise
+ * a wrapper is a compare, a branch and a jump, with the caller's arguments where they were.
+ */
+#ifndef SHIM_SUBMIT_H
+#define SHIM_SUBMIT_H
+
+#include "shim/hooks.h"
+
+enum {
+    SUBMIT_FLAG_PTSZ = 1,  /* per-thread variant: the NULL stream is the calling thread's own */
+    SUBMIT_FLAG_ATTRS = 2, /* a launch with attributes, which may order it otherwise than its stream */
+    SUBMIT_FLAG_MANY = 4,  /* several streams at once, on several devices; `stream` says nothing */
+};
+
+/* Implemented in shim/stream.c; may call the driver, must keep errno. NULL is the default stream, the
+ * legacy one unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are.
+ * Whether the stream is valid is not known yet. */
+void submit_note(CUstream stream, unsigned flags);
+
+/* The driver's functions, real_cuLaunchKernel and so on: like the slots of `real` in shim/hooks.h, but
+ * symbols of their own, because the wrappers are written in assembler. */
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    extern _Atomic(pfn) real_##symbol __attribute__((visibility("hidden")));
+#include "shim/submit.def"
+
+#endif
