@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""scripts/check-style names each fault in a doctored file, and finds none in a clean one."""
+import os
+import subprocess
+import sys
+import tempfile
+
+CHECK = sys.argv[1]
+SPDX = "/* SPDX-License-Identifier: BSD-2-Clause */\n"
+CASES = {
+    "blank at the end of the line": SPDX + "int a; \n",
+    "tab": SPDX + "\tint a;\n",
+    "no newline at the end": SPDX + "int a;",
+    "empty lines at the end": SPDX + "int a;\n\n",
+    "no SPDX line": "int a;\n",
+    "at most 600": SPDX + "int a;\n" * 600,
+    "mark for later": SPDX + "/* TO" "DO: more */\n",
+    "place on a machine": SPDX + '#include "/ho' 'me/me/a.h"\n',
+    "foreign word": SPDX + "/* made by co" "pilot */\n",
+}
+
+
+def check(folder, text):
+    path = os.path.join(folder, "case.c")
+    with open(path, "w") as file:
+        file.write(text)
+    result = subprocess.run([CHECK, path], capture_output=True, text=True)
+    return result.returncode, result.stdout
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        code, out = check(folder, SPDX + "int a;\n")
+        assert code == 0, out
+        for fault, text in CASES.items():
+            code, out = check(folder, text)
+            assert code == 1 and fault in out, f"{fault!r} not found: exit {code}, {out!r}"
+    print(f"{len(CASES)} faults found")
+
+
+main()

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""A process without CUDA cannot tell that the library is preloaded: the same output, exit status,
+threads, descriptors, signal handlers and environment, and no system call after the loader's.
+
+test_transparent.py LIBRARY [--self-test]
+--self-test: LIBRARY is one that does not keep quiet; the test has to notice."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PROBE = r"""
+import os, re
+status = open("/proc/self/status").read()
+for key in ("Threads", "SigCgt", "SigBlk", "SigIgn", "FDSize"):
+    print(key, re.search(key + r":\s*(\S+)", status)[1])
+print("fds", sorted(os.listdir("/proc/self/fd"))[:-1])
+print("environment", sorted(k for k in os.environ if k != "LD_PRELOAD"))
+print("cwd", os.getcwd(), "umask", os.umask(0))
+"""
+SHELL = "ls; python3 -c 1; true"
+PROGRAMS = {
+    "shell": ["bash", "-c", SHELL],
+    "failing shell": ["bash", "-c", "ls /no/such/folder; exit 3"],
+    "true": ["true"],
+    "python": ["python3", "-c", PROBE],
+    "pipe": ["bash", "-c", "seq 1000 | sort -r | tail -2; env -i PATH=$PATH true"],
+    "fork": ["python3", "-c", "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1])"],
+}
+# What the loader does to map one more library.
+LOADER_CALLS = {"access", "openat", "open", "read", "pread64", "fstat", "newfstatat", "mmap", "mprotect",
+                "close", "munmap", "readlink", "stat"}
+
+
+def environment(library=None):
+    env = {k: v for k, v in os.environ.items()
+           if not k.startswith("GPUCACHE") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    if library:
+        env["LD_PRELOAD"] = library
+    return env
+
+
+def same_result(name, command, library):
+    results = []
+    for env in (environment(), environment(library)):
+        done = subprocess.run(command, env=env, capture_output=True, cwd="/", timeout=60)
+        results.append((done.returncode, done.stdout, done.stderr))
+    bare, shim = results
+    if bare != shim:
+        return [f"{name}: bare {bare}, preloaded {shim}"]
+    return []
+
+
+def trace(command, env, folder, library):
+    """The system calls of every process of a command, in the order of the processes' start. Addresses
+    are not randomised: what the heap asks for would depend on them."""
+    for old in os.listdir(folder):
+        os.remove(os.path.join(folder, old))
+    prefix = os.path.join(folder, "trace")
+    fixed = ["setarch", os.uname().machine, "-R"]
+    # An environment of the same size either way, and the same order in Python's dictionaries.
+    preload = env.pop("LD_PRELOAD", None)
+    variable = f"LD_PRELOAD={preload}" if preload else f"XX_PRELOAD={library}"
+    inner = ["env", "PYTHONHASHSEED=0", variable] + command
+    subprocess.run([*fixed, "strace", "-ff", "-o", prefix, *inner], env=env, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL, cwd="/", check=False, timeout=120)
+    files = sorted(os.listdir(folder), key=lambda n: int(n.rsplit(".", 1)[1]))
+    processes = []
+    for file in files:
+        with open(os.path.join(folder, file), errors="replace") as lines:
+            processes.append([line.rstrip("\n") for line in lines])
+    return processes
+
+
+def programs_of(lines):
+    """One process's calls, cut at each execve: (calls of the loader, calls of the program)."""
+    images, current = [], []
+    for line in lines:
+        if line.startswith("execve(") and line.endswith("= 0"):
+            images.append(current)
+            current = []
+        current.append(line)
+    images.append(current)
+    result = []
+    for image in images:
+        # The loader's last call unmaps the cache of library names.
+        end = next((i for i, l in enumerate(image) if l.startswith("munmap(")), -1)
+        result.append((image[:end + 1], image[end + 1:]))
+    return result
+
+
+def call_names(lines):
+    return [re.match(r"\w+", line)[0] for line in lines if re.match(r"\w+\(", line)]
+
+
+def run_calls(loader, run):
+    """A program's calls. How Python grows its heap depends on the length of paths: left out there."""
+    names = call_names(run)
+    if loader and "python" in loader[0]:
+        names = [n for n in names if n not in ("brk", "mmap", "munmap", "mremap")]
+    return names
+
+
+def extra_calls(name, bare, shim, library):
+    """Differences in system calls between two traces."""
+    faults = []
+    if len(bare) != len(shim):
+        return [f"{name}: {len(bare)} processes bare, {len(shim)} preloaded"]
+    for i, (bare_lines, shim_lines) in enumerate(zip(bare, shim)):
+        bare_images, shim_images = programs_of(bare_lines), programs_of(shim_lines)
+        if len(bare_images) != len(shim_images):
+            faults.append(f"{name}: process {i} runs {len(bare_images)} images bare, {len(shim_images)} preloaded")
+            continue
+        for (bare_loader, bare_run), (shim_loader, shim_run) in zip(bare_images, shim_images):
+            before, after = run_calls(bare_loader, bare_run), run_calls(shim_loader, shim_run)
+            if before != after:
+                at = next((k for k, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
+                faults.append(f"{name}: process {i} differs after the loader, call {at}: {after[at:at + 3]} "
+                              f"instead of {before[at:at + 3]}")
+            loader = call_names(shim_loader)
+            for call in call_names(bare_loader):
+                if call in loader:
+                    loader.remove(call)
+            foreign = [c for c in loader if c not in LOADER_CALLS]
+            if foreign or len(loader) > 16:
+                faults.append(f"{name}: process {i}, the loader also calls {loader}")
+    if library and not any(os.path.basename(library) in line for lines in shim for line in lines):
+        faults.append(f"{name}: the library was not preloaded")
+    return faults
+
+
+def quiet(library):
+    """Everything that gives the library away."""
+    faults = []
+    for name, command in PROGRAMS.items():
+        faults += same_result(name, command, library)
+    with tempfile.TemporaryDirectory() as folder:
+        if not shutil.which("strace") or not trace(["true"], environment(), folder, library):
+            print("strace does not work here: system calls were not compared")
+            return faults
+        for name in ("true", "shell", "pipe"):
+            bare = trace(PROGRAMS[name], environment(), folder, library)
+            again = trace(PROGRAMS[name], environment(), folder, library)
+            if extra_calls(name, bare, again, None):
+                print(f"{name}: two bare runs differ in their system calls: not compared")
+                continue
+            shim = trace(PROGRAMS[name], environment(library), folder, library)
+            faults += extra_calls(name, bare, shim, library)
+    return faults
+
+
+def main():
+    library = os.path.abspath(sys.argv[1])
+    faults = quiet(library)
+    if "--self-test" in sys.argv:
+        print(f"noticed: {faults[0]}" if faults else "a library that gives itself away was not noticed")
+        return 0 if faults else 1
+    print("\n".join(faults) or "nothing to tell them apart")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
