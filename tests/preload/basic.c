@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The least that every route has to serve: a loop of allocations, written and checked by kernels
+ * and copies, freed again; memory information; a pointer's range. Played on every route.
+ */
+#include "tests/preload/scene.h"
+
+enum { ROUNDS = 200, BLOCKS = 4 };
+
+int main(void)
+{
+    static const size_t sizes[BLOCKS] = {1000, 64 * KIB, 1 * MIB, 5 * MIB + 4};
+    uint32_t wrong = 0;
+    scene_start(1, 120);
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        uint64_t blocks[BLOCKS];
+        for (int i = 0; i < BLOCKS; i++) {
+            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+            EXPECT(blocks[i] % 256 == 0);
+            REQUIRE(gpu_fill(blocks[i], sizes[i] / 4, round * 10 + (uint32_t)i, NULL));
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            wrong += scene_wrong_words(blocks[i], sizes[i] / 4, round * 10 + (uint32_t)i, NULL);
+            REQUIRE(gpu_free(blocks[i]));
+        }
+    }
+    printf("%d rounds, %u wrong words\n", ROUNDS, wrong);
+
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
+    EXPECT(free_bytes > 0 && free_bytes <= total_bytes);
+
+    uint64_t block = 0;
+    uint64_t base = 0;
+    size_t size_bytes = 0;
+    REQUIRE(gpu_malloc(&block, 3 * MIB));
+    REQUIRE(gpu_address_range(&base, &size_bytes, block + MIB));
+    printf("range: base %s, %zu bytes\n", base == block ? "right" : "wrong", size_bytes);
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_sync());
+    printf("last error %d\n", gpu_last_error());
+    return wrong != 0;
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * gpu.h through the driver API, each function found by the build's route (gpu_resolve.h). Kernels
+ * are handles of a library loaded from the PTX text. State: that library's kernels, loaded by
+ * the first gpu_open under a lock, and again after a reset.
+ */
+#include "tests/preload/gpu.h"
+#include "tests/preload/gpu_resolve.h"
+#include "tests/preload/kernels.h"
+#include "tests/preload/track.h"
+
+#include <pthread.h>
+
+const bool gpu_is_runtime = false;
+
+static CUkernel kernels[GPU_KERNELS];
+static bool kernels_loaded;
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static CUresult load_kernels(void)
+{
+    CUlibrary library = NULL;
+    CUresult rc = DRIVER(cuLibraryLoadData)(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0);
+    for (int i = 0; rc == CUDA_SUCCESS && i < GPU_KERNELS; i++)
+        rc = DRIVER(cuLibraryGetKernel)(&kernels[i], library, gpu_kernel_names[i]);
+    return rc;
+}
+
+int gpu_open(int device)
+{
+    CUcontext context = NULL;
+    CUresult rc = DRIVER(cuInit)(0);
+    if (rc == CUDA_SUCCESS)
+        rc = DRIVER(cuDevicePrimaryCtxRetain)(&context, device);
+    if (rc == CUDA_SUCCESS)
+        rc = DRIVER(cuCtxSetCurrent)(context);
+    pthread_mutex_lock(&kernels_lock);
+    if (rc == CUDA_SUCCESS && !kernels_loaded)
+        rc = load_kernels();
+    kernels_loaded |= rc == CUDA_SUCCESS;
+    pthread_mutex_unlock(&kernels_lock);
+    return (int)rc;
+}
+
+int gpu_device_count(int *count)
+{
+    CUresult rc = DRIVER(cuInit)(0);
+    return (int)(rc == CUDA_SUCCESS ? DRIVER(cuDeviceGetCount)(count) : rc);
+}
+
+int gpu_sync(void)
+{
+    return (int)DRIVER(cuCtxSynchronize)();
+}
+
+int gpu_last_error(void)
+{
+    return 0;
+}
+
+int gpu_malloc(uint64_t *address, size_t size_bytes)
+{
+    CUdeviceptr p = 0;
+    int rc = (int)DRIVER(cuMemAlloc)(&p, size_bytes);
+    *address = p;
+    return track_malloc(rc, p, size_bytes);
+}
+
+int gpu_free(uint64_t address)
+{
+    track_free(address);
+    return (int)DRIVER(cuMemFree)((CUdeviceptr)address);
+}
+
+int gpu_malloc_nowhere(size_t size_bytes)
+{
+    return (int)DRIVER(cuMemAlloc)(NULL, size_bytes);
+}
+
+int gpu_malloc_pitch(uint64_t *address, size_t *pitch_bytes, size_t width_bytes, size_t height)
+{
+    CUdeviceptr p = 0;
+    int rc = (int)DRIVER(cuMemAllocPitch)(&p, pitch_bytes, width_bytes, height, 4);
+    *address = p;
+    return track_malloc(rc, p, *pitch_bytes * height);
+}
+
+int gpu_malloc_async(uint64_t *address, size_t size_bytes, CUstream stream)
+{
+    CUdeviceptr p = 0;
+    int rc = (int)DRIVER(cuMemAllocAsync)(&p, size_bytes, stream);
+    *address = p;
+    return rc;
+}
+
+int gpu_free_async(uint64_t address, CUstream stream)
+{
+    track_free(address);
+    return (int)DRIVER(cuMemFreeAsync)((CUdeviceptr)address, stream);
+}
+
+int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
+{
+    CUdeviceptr p = 0;
+    int rc = (int)DRIVER(cuMemAllocManaged)(&p, size_bytes, CU_MEM_ATTACH_GLOBAL);
+    *address = p;
+    return rc;
+}
+
+int gpu_host_alloc(void **host, size_t size_bytes)
+{
+    return (int)DRIVER(cuMemHostAlloc)(host, size_bytes, CU_MEMHOSTALLOC_DEVICEMAP);
+}
+
+int gpu_host_free(void *host)
+{
+    return (int)DRIVER(cuMemFreeHost)(host);
+}
+
+int gpu_host_register(void *host, size_t size_bytes)
+{
+    return (int)DRIVER(cuMemHostRegister)(host, size_bytes, 0);
+}
+
+int gpu_host_unregister(void *host)
+{
+    return (int)DRIVER(cuMemHostUnregister)(host);
+}
+
+int gpu_mem_info(size_t *free_bytes, size_t *total_bytes)
+{
+    return (int)DRIVER(cuMemGetInfo)(free_bytes, total_bytes);
+}
+
+int gpu_array_create(void **array, size_t width, size_t height)
+{
+    CUDA_ARRAY_DESCRIPTOR floats = {width, height, CU_AD_FORMAT_FLOAT, 1};
+    return (int)DRIVER(cuArrayCreate)((CUarray *)array, &floats);
+}
+
+int gpu_array_destroy(void *array)
+{
+    return (int)DRIVER(cuArrayDestroy)((CUarray)array);
+}
+
+int gpu_put(uint64_t to, const void *from, size_t size_bytes)
+{
+    return (int)DRIVER(cuMemcpyHtoD)((CUdeviceptr)to, from, size_bytes);
+}
+
+int gpu_get(void *to, uint64_t from, size_t size_bytes)
+{
+    return (int)DRIVER(cuMemcpyDtoH)(to, (CUdeviceptr)from, size_bytes);
+}
+
+int gpu_move(uint64_t to, uint64_t from, size_t size_bytes)
+{
+    return (int)DRIVER(cuMemcpyDtoD)((CUdeviceptr)to, (CUdeviceptr)from, size_bytes);
+}
+
+int gpu_put_async(uint64_t to, const void *from, size_t size_bytes, CUstream stream)
+{
+    return (int)DRIVER(cuMemcpyHtoDAsync)((CUdeviceptr)to, from, size_bytes, stream);
+}
+
+int gpu_get_async(void *to, uint64_t from, size_t size_bytes, CUstream stream)
+{
+    return (int)DRIVER(cuMemcpyDtoHAsync)(to, (CUdeviceptr)from, size_bytes, stream);
+}
+
+int gpu_move_async(uint64_t to, uint64_t from, size_t size_bytes, CUstream stream)
+{
+    return (int)DRIVER(cuMemcpyDtoDAsync)((CUdeviceptr)to, (CUdeviceptr)from, size_bytes, stream);
+}
+
+int gpu_memset(uint64_t to, int byte, size_t size_bytes)
+{
+    return (int)DRIVER(cuMemsetD8)((CUdeviceptr)to, (unsigned char)byte, size_bytes);
+}
+
+int gpu_memset_async(uint64_t to, int byte, size_t size_bytes, CUstream stream)
+{
+    return (int)DRIVER(cuMemsetD8Async)((CUdeviceptr)to, (unsigned char)byte, size_bytes, stream);
+}
+
+int gpu_stream_create(CUstream *stream, bool blocking)
+{
+    return (int)DRIVER(cuStreamCreate)(stream,
+                                       blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING);
+}
+
+int gpu_stream_destroy(CUstream stream)
+{
+    return (int)DRIVER(cuStreamDestroy)(stream);
+}
+
+int gpu_stream_sync(CUstream stream)
+{
+    return (int)DRIVER(cuStreamSynchronize)(stream);
+}
+
+int gpu_stream_query(CUstream stream)
+{
+    return (int)DRIVER(cuStreamQuery)(stream);
+}
+
+int gpu_stream_wait(CUstream stream, CUevent event)
+{
+    return (int)DRIVER(cuStreamWaitEvent)(stream, event, 0);
+}
+
+int gpu_event_create(CUevent *event)
+{
+    return (int)DRIVER(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+}
+
+int gpu_event_destroy(CUevent event)
+{
+    return (int)DRIVER(cuEventDestroy)(event);
+}
+
+int gpu_event_record(CUevent event, CUstream stream)
+{
+    return (int)DRIVER(cuEventRecord)(event, stream);
+}
+
+int gpu_event_query(CUevent event)
+{
+    return (int)DRIVER(cuEventQuery)(event);
+}
+
+int gpu_event_sync(CUevent event)
+{
+    return (int)DRIVER(cuEventSynchronize)(event);
+}
+
+int gpu_capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+    return (int)DRIVER(cuStreamBeginCapture)(stream, mode);
+}
+
+int gpu_capture_end(CUstream stream, CUgraph *graph)
+{
+    return (int)DRIVER(cuStreamEndCapture)(stream, graph);
+}
+
+int gpu_capture_exchange(CUstreamCaptureMode *mode)
+{
+    return (int)DRIVER(cuThreadExchangeStreamCaptureMode)(mode);
+}
+
+int gpu_graph_instantiate(CUgraphExec *exec, CUgraph graph)
+{
+    return (int)DRIVER(cuGraphInstantiateWithFlags)(exec, graph, 0);
+}
+
+int gpu_graph_launch(CUgraphExec exec, CUstream stream)
+{
+    return (int)DRIVER(cuGraphLaunch)(exec, stream);
+}
+
+int gpu_graph_destroy(CUgraph graph, CUgraphExec exec)
+{
+    CUresult rc = exec != NULL ? DRIVER(cuGraphExecDestroy)(exec) : CUDA_SUCCESS;
+    return (int)(rc == CUDA_SUCCESS && graph != NULL ? DRIVER(cuGraphDestroy)(graph) : rc);
+}
+
+int gpu_reset(void)
+{
+    CUdevice device = 0;
+    CUresult rc = DRIVER(cuCtxGetDevice)(&device);
+    pthread_mutex_lock(&kernels_lock);
+    kernels_loaded = false;
+    pthread_mutex_unlock(&kernels_lock);
+    return (int)(rc == CUDA_SUCCESS ? DRIVER(cuDevicePrimaryCtxReset)(device) : rc);
+}
+
+int gpu_peer_can(bool *can, int device, int peer)
+{
+    int answer = 0;
+    CUresult rc = DRIVER(cuDeviceCanAccessPeer)(&answer, device, peer);
+    *can = answer != 0;
+    return (int)rc;
+}
+
+int gpu_peer_enable(int peer)
+{
+    CUcontext context = NULL;
+    CUresult rc = DRIVER(cuDevicePrimaryCtxRetain)(&context, peer);
+    return (int)(rc == CUDA_SUCCESS ? DRIVER(cuCtxEnablePeerAccess)(context, 0) : rc);
+}
+
+int gpu_peer_disable(int peer)
+{
+    CUcontext context = NULL;
+    CUresult rc = DRIVER(cuDevicePrimaryCtxRetain)(&context, peer);
+    return (int)(rc == CUDA_SUCCESS ? DRIVER(cuCtxDisablePeerAccess)(context) : rc);
+}
+
+int gpu_ipc_export(CUipcMemHandle *handle, uint64_t address)
+{
+    return (int)DRIVER(cuIpcGetMemHandle)(handle, (CUdeviceptr)address);
+}
+
+int gpu_ipc_open(uint64_t *address, CUipcMemHandle handle)
+{
+    CUdeviceptr p = 0;
+    CUresult rc = DRIVER(cuIpcOpenMemHandle)(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    *address = p;
+    return (int)rc;
+}
+
+int gpu_ipc_close(uint64_t address)
+{
+    return (int)DRIVER(cuIpcCloseMemHandle)((CUdeviceptr)address);
+}
+
+int gpu_address_range(uint64_t *base, size_t *size_bytes, uint64_t address)
+{
+    CUdeviceptr found = 0;
+    CUresult rc = DRIVER(cuMemGetAddressRange)(&found, size_bytes, (CUdeviceptr)address);
+    *base = found;
+    return (int)rc;
+}
+
+int gpu_pointer_is_device(bool *is_device, int *device, uint64_t address)
+{
+    unsigned type = 0;
+    CUresult rc = DRIVER(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                (CUdeviceptr)address);
+    *is_device = type == CU_MEMORYTYPE_DEVICE;
+    if (rc == CUDA_SUCCESS)
+        rc = DRIVER(cuPointerGetAttribute)(device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                           (CUdeviceptr)address);
+    return (int)rc;
+}
+
+int gpu_launch(enum gpu_kernel kernel, CUstream stream, void **params)
+{
+    unsigned grid = kernel == GPU_WAIT_FLAG ? 1 : 64;
+    unsigned block = kernel == GPU_WAIT_FLAG ? 1 : 128;
+    return (int)DRIVER(cuLaunchKernel)((CUfunction)kernels[kernel], grid, 1, 1, block, 1, 1, 0,
+                                       stream, params, NULL);
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
+ * linked with. Kernels are handles of a library loaded from the PTX text. State: that library's
+ * kernels, loaded by the first gpu_open under a lock, and again after a reset.
+ */
+#include "tests/preload/gpu.h"
+#include "tests/preload/kernels.h"
+#include "tests/preload/track.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <string.h>
+
+const bool gpu_is_runtime = true;
+
+static cudaKernel_t kernels[GPU_KERNELS];
+static bool kernels_loaded;
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *pointer(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+static int load_kernels(void)
+{
+    cudaLibrary_t library = NULL;
+    int rc = cudaLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0);
+    for (int i = 0; rc == 0 && i < GPU_KERNELS; i++)
+        rc = cudaLibraryGetKernel(&kernels[i], library, gpu_kernel_names[i]);
+    return rc;
+}
+
+int gpu_open(int device)
+{
+    int rc = cudaSetDevice(device);
+    if (rc == 0)
+        rc = cudaFree(NULL);
+    pthread_mutex_lock(&kernels_lock);
+    if (rc == 0 && !kernels_loaded)
+        rc = load_kernels();
+    kernels_loaded |= rc == 0;
+    pthread_mutex_unlock(&kernels_lock);
+    return rc;
+}
+
+int gpu_device_count(int *count)
+{
+    return cudaGetDeviceCount(count);
+}
+
+int gpu_sync(void)
+{
+    return cudaDeviceSynchronize();
+}
+
+int gpu_last_error(void)
+{
+    return cudaGetLastError();
+}
+
+int gpu_malloc(uint64_t *address, size_t size_bytes)
+{
+    void *p = NULL;
+    int rc = cudaMalloc(&p, size_bytes);
+    *address = (uintptr_t)p;
+    return track_malloc(rc, *address, size_bytes);
+}
+
+int gpu_free(uint64_t address)
+{
+    track_free(address);
+    return cudaFree(pointer(address));
+}
+
+int gpu_malloc_nowhere(size_t size_bytes)
+{
+    return cudaMalloc(NULL, size_bytes);
+}
+
+int gpu_malloc_pitch(uint64_t *address, size_t *pitch_bytes, size_t width_bytes, size_t height)
+{
+    void *p = NULL;
+    int rc = cudaMallocPitch(&p, pitch_bytes, width_bytes, height);
+    *address = (uintptr_t)p;
+    return track_malloc(rc, *address, *pitch_bytes * height);
+}
+
+int gpu_malloc_async(uint64_t *address, size_t size_bytes, CUstream stream)
+{
+    void *p = NULL;
+    int rc = cudaMallocAsync(&p, size_bytes, stream);
+    *address = (uintptr_t)p;
+    return rc;
+}
+
+int gpu_free_async(uint64_t address, CUstream stream)
+{
+    track_free(address);
+    return cudaFreeAsync(pointer(address), stream);
+}
+
+int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
+{
+    void *p = NULL;
+    int rc = cudaMallocManaged(&p, size_bytes, cudaMemAttachGlobal);
+    *address = (uintptr_t)p;
+    return rc;
+}
+
+int gpu_host_alloc(void **host, size_t size_bytes)
+{
+    return cudaHostAlloc(host, size_bytes, cudaHostAllocMapped);
+}
+
+int gpu_host_free(void *host)
+{
+    return cudaFreeHost(host);
+}
+
+int gpu_host_register(void *host, size_t size_bytes)
+{
+    return cudaHostRegister(host, size_bytes, cudaHostRegisterDefault);
+}
+
+int gpu_host_unregister(void *host)
+{
+    return cudaHostUnregister(host);
+}
+
+int gpu_mem_info(size_t *free_bytes, size_t *total_bytes)
+{
+    return cudaMemGetInfo(free_bytes, total_bytes);
+}
+
+int gpu_array_create(void **array, size_t width, size_t height)
+{
+    struct cudaChannelFormatDesc floats = {32, 0, 0, 0, cudaChannelFormatKindFloat};
+    return cudaMallocArray((cudaArray_t *)array, &floats, width, height, cudaArrayDefault);
+}
+
+int gpu_array_destroy(void *array)
+{
+    return cudaFreeArray(array);
+}
+
+int gpu_put(uint64_t to, const void *from, size_t size_bytes)
+{
+    return cudaMemcpy(pointer(to), from, size_bytes, cudaMemcpyHostToDevice);
+}
+
+int gpu_get(void *to, uint64_t from, size_t size_bytes)
+{
+    return cudaMemcpy(to, pointer(from), size_bytes, cudaMemcpyDeviceToHost);
+}
+
+int gpu_move(uint64_t to, uint64_t from, size_t size_bytes)
+{
+    return cudaMemcpy(pointer(to), pointer(from), size_bytes, cudaMemcpyDeviceToDevice);
+}
+
+int gpu_put_async(uint64_t to, const void *from, size_t size_bytes, CUstream stream)
+{
+    return cudaMemcpyAsync(pointer(to), from, size_bytes, cudaMemcpyHostToDevice, stream);
+}
+
+int gpu_get_async(void *to, uint64_t from, size_t size_bytes, CUstream stream)
+{
+    return cudaMemcpyAsync(to, pointer(from), size_bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+int gpu_move_async(uint64_t to, uint64_t from, size_t size_bytes, CUstream stream)
+{
+    return cudaMemcpyAsync(pointer(to), pointer(from), size_bytes, cudaMemcpyDeviceToDevice,
+                           stream);
+}
+
+int gpu_memset(uint64_t to, int byte, size_t size_bytes)
+{
+    return cudaMemset(pointer(to), byte, size_bytes);
+}
+
+int gpu_memset_async(uint64_t to, int byte, size_t size_bytes, CUstream stream)
+{
+    return cudaMemsetAsync(pointer(to), byte, size_bytes, stream);
+}
+
+int gpu_stream_create(CUstream *stream, bool blocking)
+{
+    return cudaStreamCreateWithFlags(stream, blocking ? cudaStreamDefault : cudaStreamNonBlocking);
+}
+
+int gpu_stream_destroy(CUstream stream)
+{
+    return cudaStreamDestroy(stream);
+}
+
+int gpu_stream_sync(CUstream stream)
+{
+    return cudaStreamSynchronize(stream);
+}
+
+int gpu_stream_query(CUstream stream)
+{
+    return cudaStreamQuery(stream);
+}
+
+int gpu_stream_wait(CUstream stream, CUevent event)
+{
+    return cudaStreamWaitEvent(stream, event, 0);
+}
+
+int gpu_event_create(CUevent *event)
+{
+    return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+}
+
+int gpu_event_destroy(CUevent event)
+{
+    return cudaEventDestroy(event);
+}
+
+int gpu_event_record(CUevent event, CUstream stream)
+{
+    return cudaEventRecord(event, stream);
+}
+
+int gpu_event_query(CUevent event)
+{
+    return cudaEventQuery(event);
+}
+
+int gpu_event_sync(CUevent event)
+{
+    return cudaEventSynchronize(event);
+}
+
+int gpu_capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+    return cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)mode);
+}
+
+int gpu_capture_end(CUstream stream, CUgraph *graph)
+{
+    return cudaStreamEndCapture(stream, graph);
+}
+
+int gpu_capture_exchange(CUstreamCaptureMode *mode)
+{
+    enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode) * mode;
+    int rc = cudaThreadExchangeStreamCaptureMode(&exchanged);
+    *mode = (CUstreamCaptureMode)exchanged;
+    return rc;
+}
+
+int gpu_graph_instantiate(CUgraphExec *exec, CUgraph graph)
+{
+    return cudaGraphInstantiate(exec, graph, 0);
+}
+
+int gpu_graph_launch(CUgraphExec exec, CUstream stream)
+{
+    return cudaGraphLaunch(exec, stream);
+}
+
+int gpu_graph_destroy(CUgraph graph, CUgraphExec exec)
+{
+    cudaError_t rc = exec != NULL ? cudaGraphExecDestroy(exec) : cudaSuccess;
+    return rc == cudaSuccess && graph != NULL ? cudaGraphDestroy(graph) : rc;
+}
+
+int gpu_reset(void)
+{
+    pthread_mutex_lock(&kernels_lock);
+    kernels_loaded = false;
+    pthread_mutex_unlock(&kernels_lock);
+    return cudaDeviceReset();
+}
+
+int gpu_peer_can(bool *can, int device, int peer)
+{
+    int answer = 0;
+    int rc = cudaDeviceCanAccessPeer(&answer, device, peer);
+    *can = answer != 0;
+    return rc;
+}
+
+int gpu_peer_enable(int peer)
+{
+    return cudaDeviceEnablePeerAccess(peer, 0);
+}
+
+int gpu_peer_disable(int peer)
+{
+    return cudaDeviceDisablePeerAccess(peer);
+}
+
+int gpu_ipc_export(CUipcMemHandle *handle, uint64_t address)
+{
+    cudaIpcMemHandle_t runtime_handle;
+    int rc = cudaIpcGetMemHandle(&runtime_handle, pointer(address));
+    if (rc == 0)
+        memcpy(handle, &runtime_handle, sizeof *handle);
+    return rc;
+}
+
+int gpu_ipc_open(uint64_t *address, CUipcMemHandle handle)
+{
+    cudaIpcMemHandle_t runtime_handle;
+    void *p = NULL;
+    memcpy(&runtime_handle, &handle, sizeof runtime_handle);
+    int rc = cudaIpcOpenMemHandle(&p, runtime_handle, cudaIpcMemLazyEnablePeerAccess);
+    *address = (uintptr_t)p;
+    return rc;
+}
+
+int gpu_ipc_close(uint64_t address)
+{
+    return cudaIpcCloseMemHandle(pointer(address));
+}
+
+int gpu_address_range(uint64_t *base, size_t *size_bytes, uint64_t address)
+{
+    /* The runtime has no such call; programs ask the driver for it this way. */
+    CUdeviceptr found = 0;
+    void *symbol = NULL;
+    enum cudaDriverEntryPointQueryResult status;
+    int rc = cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &symbol, 12000,
+                                              cudaEnableDefault, &status);
+    if (rc != 0 || symbol == NULL)
+        return rc != 0 ? rc : cudaErrorSymbolNotFound;
+    CUresult (*range)(CUdeviceptr *, size_t *, CUdeviceptr);
+    memcpy(&range, &symbol, sizeof range);
+    rc = (int)range(&found, size_bytes, (CUdeviceptr)address);
+    *base = found;
+    return rc;
+}
+
+int gpu_pointer_is_device(bool *is_device, int *device, uint64_t address)
+{
+    struct cudaPointerAttributes attributes;
+    int rc = cudaPointerGetAttributes(&attributes, pointer(address));
+    if (rc == 0) {
+        *is_device = attributes.type == cudaMemoryTypeDevice;
+        *device = attributes.device;
+    }
+    return rc;
+}
+
+int gpu_launch(enum gpu_kernel kernel, CUstream stream, void **params)
+{
+    dim3 grid = {kernel == GPU_WAIT_FLAG ? 1 : 64, 1, 1};
+    dim3 block = {kernel == GPU_WAIT_FLAG ? 1 : 128, 1, 1};
+    return cudaLaunchKernel((const void *)kernels[kernel], grid, block, params, 0, stream);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Peer access: off, a copy by the driver still works; on, a kernel and a copy of one device read
+ * and write the other one's memory, blocks of before and after alike; on twice and off twice give
+ * their errors.
+ */
+#include "tests/preload/scene.h"
+
+static uint32_t use_peer(uint64_t own, uint64_t peer, uint64_t words, uint32_t value)
+{
+    REQUIRE(gpu_fill(own, words, value, NULL));
+    REQUIRE(gpu_copy(peer, own, words, NULL));
+    REQUIRE(gpu_sync());
+    uint32_t wrong = scene_wrong_words(peer, words, value, NULL);
+    REQUIRE(gpu_fill(own, words, 0, NULL));
+    REQUIRE(gpu_move(own, peer, words * 4));
+    REQUIRE(gpu_sync());
+    return wrong + scene_wrong_words(own, words, value, NULL);
+}
+
+int main(void)
+{
+    const uint64_t words = 256 * KIB;
+    bool can = false;
+    uint64_t own = 0;
+    uint64_t before = 0;
+    uint64_t after = 0;
+    uint32_t wrong = 0;
+    scene_start(2, 60);
+    REQUIRE(gpu_peer_can(&can, 0, 1));
+    if (!can)
+        scene_skip("the devices are no peers");
+    REQUIRE(gpu_open(1));
+    REQUIRE(gpu_malloc(&before, words * 4));
+    REQUIRE(gpu_memset(before, 0, words * 4));
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_malloc(&own, words * 4));
+
+    printf("disable before enable: %d\n", gpu_peer_disable(1));
+    printf("last error %d\n", gpu_last_error());
+    for (uint32_t round = 1; round <= 3; round++) {
+        printf("enable: %d\n", gpu_peer_enable(1));
+        printf("enable again: %d\n", gpu_peer_enable(1));
+        gpu_last_error();
+        wrong += use_peer(own, before, words, round);
+        REQUIRE(gpu_open(1));
+        REQUIRE(gpu_malloc(&after, (words + round * 100) * 4));
+        REQUIRE(gpu_open(0));
+        wrong += use_peer(own, after, words, round + 10);
+        /* The owner frees it; its bytes may come back as another block, for the peer to use. */
+        REQUIRE(gpu_open(1));
+        REQUIRE(gpu_free(after));
+        REQUIRE(gpu_malloc(&after, words * 4));
+        REQUIRE(gpu_open(0));
+        wrong += use_peer(own, after, words, round + 20);
+        printf("disable: %d\n", gpu_peer_disable(1));
+        REQUIRE(gpu_open(1));
+        REQUIRE(gpu_free(after));
+        REQUIRE(gpu_open(0));
+    }
+    printf("%u wrong words\n", wrong);
+    REQUIRE(gpu_free(own));
+    REQUIRE(gpu_open(1));
+    REQUIRE(gpu_free(before));
+    return wrong != 0;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A program without CUDA that opens plugins with it: each argument pair is a plugin's path and
+ * "local" or "global". Each plays the basic scene; then each one's block is freed by the next.
+ */
+#include "tests/preload/plugin.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST = 4 };
+
+struct plugin {
+    int (*play)(void);
+    int (*give)(uint64_t *block, uint32_t value);
+    int (*take)(uint64_t block, uint32_t value);
+};
+
+static int find(void *handle, const char *name, void *function)
+{
+    void *symbol = dlsym(handle, name);
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol != NULL ? 0 : -1;
+}
+
+static int open_plugin(struct plugin *plugin, const char *path, const char *scope)
+{
+    void *handle = dlopen(path, RTLD_NOW | (strcmp(scope, "global") == 0 ? RTLD_GLOBAL : 0));
+    if (handle == NULL) {
+        printf("cannot open a plugin: %s\n", dlerror());
+        return -1;
+    }
+    return find(handle, "plugin_main", &plugin->play) + find(handle, "plugin_give", &plugin->give) +
+           find(handle, "plugin_take", &plugin->take);
+}
+
+int main(int argc, char **argv)
+{
+    struct plugin plugins[MOST];
+    int n = 0;
+    int failed = 0;
+    for (int i = 1; i + 1 < argc && n < MOST; i += 2)
+        if (open_plugin(&plugins[n++], argv[i], argv[i + 1]) != 0)
+            return 1;
+    for (int i = 0; i < n; i++) {
+        int rc = plugins[i].play();
+        if (rc != 0)
+            return rc;
+    }
+    for (uint32_t round = 0; round < 10; round++) {
+        for (int i = 0; i < n; i++) {
+            uint64_t block = 0;
+            failed += plugins[i].give(&block, round) != 0;
+            failed += plugins[(i + 1) % n].take(block, round) != 0;
+        }
+    }
+    printf("%d plugins, %d failures\n", n, failed);
+    return failed != 0;
+}

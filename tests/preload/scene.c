@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The helpers of scene.h. No state. */
+#include "tests/preload/scene.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+void scene_require(const char *file, int line, const char *what, int rc)
+{
+    if (rc == 0)
+        return;
+    const char *name = strrchr(file, '/');
+    printf("%s:%d: %s gave %d\n", name != NULL ? name + 1 : file, line, what, rc);
+    fflush(stdout);
+    _exit(1);
+}
+
+void scene_skip(const char *why)
+{
+    printf("skipped: %s\n", why);
+    fflush(stdout);
+    _exit(SCENE_SKIP);
+}
+
+void scene_watchdog(unsigned seconds)
+{
+    alarm(seconds);
+}
+
+void scene_start(int devices, unsigned watchdog_s)
+{
+    int count = 0;
+    scene_watchdog(watchdog_s);
+    int rc = gpu_device_count(&count);
+    if (rc == CUDA_ERROR_NO_DEVICE || (rc == 0 && count < devices))
+        scene_skip("not enough devices");
+    REQUIRE(rc);
+    REQUIRE(gpu_open(0));
+}
+
+bool scene_preloaded(void)
+{
+    return getenv("SCENE_PRELOADED") != NULL;
+}
+
+uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream)
+{
+    uint64_t errors_ptr = 0;
+    uint32_t errors = 0;
+    REQUIRE(gpu_malloc(&errors_ptr, sizeof errors));
+    REQUIRE(gpu_memset_async(errors_ptr, 0, sizeof errors, stream));
+    REQUIRE(gpu_check(ptr, n_words, value, errors_ptr, stream));
+    REQUIRE(gpu_get_async(&errors, errors_ptr, sizeof errors, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    REQUIRE(gpu_free(errors_ptr));
+    return errors;
+}
+
+size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte)
+{
+    unsigned char *host = malloc(size_bytes);
+    size_t wrong = 0;
+    EXPECT(host != NULL);
+    REQUIRE(gpu_get(host, ptr, size_bytes));
+    for (size_t i = 0; i < size_bytes; i++)
+        wrong += host[i] != byte;
+    free(host);
+    return wrong;
+}
+
+struct thread {
+    pthread_t handle;
+    int index;
+    int (*body)(int index, void *context);
+    void *context;
+    int failures;
+};
+
+static void *thread_main(void *argument)
+{
+    struct thread *thread = argument;
+    thread->failures = thread->body(thread->index, thread->context);
+    return NULL;
+}
+
+int scene_threads(int n, int (*body)(int index, void *context), void *context)
+{
+    struct thread *threads = calloc((size_t)n, sizeof *threads);
+    int failures = 0;
+    EXPECT(threads != NULL);
+    for (int i = 0; i < n; i++) {
+        threads[i] = (struct thread){.index = i, .body = body, .context = context};
+        REQUIRE(pthread_create(&threads[i].handle, NULL, thread_main, &threads[i]));
+    }
+    for (int i = 0; i < n; i++) {
+        REQUIRE(pthread_join(threads[i].handle, NULL));
+        failures += threads[i].failures;
+    }
+    free(threads);
+    return failures;
+}
+
+int scene_elsewhere(int (*body)(int index, void *context), void *context)
+{
+    return scene_threads(1, body, context);
+}
+
+void scene_sleep_ms(unsigned ms)
+{
+    struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&time, NULL);
+}

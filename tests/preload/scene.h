@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What the test programs share: a program is one scene, prints the same lines bare and preloaded,
+ * and ends with 0, or with 77 where the machine cannot play it.
+ */
+#pragma once
+
+#include "tests/preload/gpu.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define KIB ((size_t)1024)
+#define MIB (1024 * KIB)
+#define MS_NS ((uint64_t)1000000) /* nanoseconds of a millisecond */
+
+enum { SCENE_SKIP = 77 };
+
+/* Ends the program with 1, naming the place, unless a call returns 0 or a condition holds. */
+#define REQUIRE(call) scene_require(__FILE__, __LINE__, #call, (int)(call))
+#define EXPECT(condition) scene_require(__FILE__, __LINE__, #condition, !(condition))
+void scene_require(const char *file, int line, const char *what, int rc);
+
+/* Opens the GPU under a watchdog: a scene that hangs is killed after so many seconds. Skips the
+ * scene if there are fewer devices. */
+void scene_start(int devices, unsigned watchdog_s);
+
+/* The watchdog alone, for a scene that opens the GPU itself. */
+void scene_watchdog(unsigned seconds);
+void scene_skip(const char *why);
+
+/* Whether the program runs under the cache: the runner says so in SCENE_PRELOADED. */
+bool scene_preloaded(void);
+
+/* How many of the words differ from value, by the check kernel on that stream. */
+uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);
+
+/* The same by a copy to the host, all bytes. */
+size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte);
+
+/* Starts n threads of one body, each with its index, and joins them; a body returns its number of
+ * failures, their sum is returned. */
+int scene_threads(int n, int (*body)(int index, void *context), void *context);
+
+/* Runs one body in another thread. */
+int scene_elsewhere(int (*body)(int index, void *context), void *context);
+
+void scene_sleep_ms(unsigned ms);
