@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A libcuda.so.1 that exports every function of hooks.def and submit.def and tells which one was called.
+ * cuGetProcAddress chooses by name, version and flag as the driver does. While it is loaded it looks
+ * itself up, as the one for WSL2 does.
+ */
+#include "tests/unit/resolve/probe.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct driver driver;
+
+SHIM_EXPORT struct driver *driver_probe(void)
+{
+    return &driver;
+}
+
+static CUresult called(int base, int id, ...)
+{
+    driver.calls[id]++;
+    if (id == HOOK_cuLaunchKernel) {
+        va_list args;
+        va_start(args, id);
+        for (int i = 0; i < 11; i++)
+            driver.launch[i] =
+                i >= 1 && i <= 7 ? va_arg(args, unsigned) : (uintptr_t)va_arg(args, void *);
+        va_end(args);
+    }
+    return (CUresult)(base + id);
+}
+
+#define LIST(...) __VA_ARGS__
+#define DEFINE(symbol, params, args)                                                               \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        return called(DRIVER_ANSWER, HOOK_##symbol, LIST args);                                    \
+    }                                                                                              \
+    static CUresult alias_##symbol params                                                          \
+    {                                                                                              \
+        return called(DRIVER_ALIAS, HOOK_##symbol, LIST args);                                     \
+    }
+#define HOOK(symbol, pfn, params, args, group) DEFINE(symbol, params, args)
+#define HOOK_COUNTED(symbol, pfn, params, args, counter) DEFINE(symbol, params, args)
+#include "shim/hooks.def"
+#define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
+#include "shim/submit.def"
+
+/* The 32-bit ABI of old, which nobody wraps */
+SHIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned bytesize)
+{
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* Of the functions that are called but not wrapped, one. */
+SHIM_EXPORT CUresult cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+struct entry {
+    const char *pfn;
+    void *address, *alias;
+};
+
+static const struct entry entries[] = {
+#define ENTRY(symbol, pfn) {#pfn, (void *)symbol, (void *)alias_##symbol},
+#define HOOK(symbol, pfn, params, args, group) ENTRY(symbol, pfn)
+#define HOOK_COUNTED(symbol, pfn, params, args, counter) ENTRY(symbol, pfn)
+#define HOOK_RESOLVER(symbol, pfn, params, args) {#pfn, (void *)symbol, (void *)symbol},
+#include "shim/hooks.def"
+#define SUBMIT(symbol, pfn, params, args, stream, flags) ENTRY(symbol, pfn)
+#include "shim/submit.def"
+    {"PFN_cuMemAlloc_v2000", (void *)cuMemAlloc, (void *)cuMemAlloc},
+    {"PFN_cuDriverGetVersion_v2020", (void *)cuDriverGetVersion, (void *)cuDriverGetVersion},
+};
+
+/* The newest function of this name that the version knows; a per-thread one if asked for and there is. */
+static const struct entry *choose(const char *symbol, int version, bool per_thread)
+{
+    const struct entry *best = NULL;
+    int best_version = -1;
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        char name[128], suffix[16] = "";
+        int since;
+        snprintf(name, sizeof name, "PFN_%s_v%%d%%15s", symbol);
+        if (sscanf(entries[i].pfn, name, &since, suffix) < 1 || since > version)
+            continue;
+        bool pt = suffix[0];
+        if (pt && !per_thread)
+            continue;
+        int rank = since + (pt ? 1000000 : 0);
+        if (rank > best_version) {
+            best = &entries[i];
+            best_version = rank;
+        }
+    }
+    return best;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status)
+{
+    if (version > 13000)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct entry *e =
+        choose(symbol, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    *pfn = !e ? NULL : driver.aliases ? e->alias : e->address;
+    if (status)
+        *status = e ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+    CUresult rc = cuGetProcAddress_v2(symbol, pfn, version, flags, NULL);
+    return rc == CUDA_SUCCESS && !*pfn ? CUDA_ERROR_NOT_FOUND : rc;
+}
+
+__attribute__((constructor)) static void look_oneself_up(void)
+{
+    void *self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    driver.found_by_constructor = self ? dlsym(self, "cuMemAlloc_v2") : NULL;
+}

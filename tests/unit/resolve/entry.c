@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What the resolver needs of the rest of the library, made to be looked at: wrappers that count and pass
+ * on, a pool that watches when told to, a short cut that serves when told to.
+ */
+#include "tests/unit/resolve/probe.h"
+
+#include "pool/pool.h"
+#include "shim/runtime.h"
+#include "shim/submit.h"
+
+_Atomic unsigned pool_watch __attribute__((visibility("hidden")));
+
+static struct probe probe = {.table = hook_table, .watch = &pool_watch};
+
+SHIM_EXPORT struct probe *resolve_probe(void)
+{
+    return &probe;
+}
+
+void submit_note(CUstream stream, unsigned flags)
+{
+    probe.notes++;
+    probe.note_stream = stream;
+    probe.note_flags = flags;
+}
+
+bool entry_runtime_malloc(void **p, size_t size_bytes)
+{
+    if (probe.serve) {
+        *p = &probe;
+        probe.served++;
+    }
+    return probe.serve;
+}
+
+bool entry_runtime_free(void *p)
+{
+    if (probe.serve)
+        probe.served++;
+    return probe.serve;
+}
+
+#define HOOK(symbol, pfn, params, args, group)                                                     \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        probe.calls[HOOK_##symbol]++;                                                              \
+        return real.symbol args;                                                                   \
+    }
+#include "shim/hooks.def"

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A library of somebody else's that happens to have a function with a driver function's name.
+ */
+int cuMemAlloc_v2(void);
+
+int cuMemAlloc_v2(void)
+{
+    return 4242;
+}

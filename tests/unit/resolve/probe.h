@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What the resolver's test programs see of the library under test and of the driver made for them.
+ */
+#ifndef TESTS_UNIT_RESOLVE_PROBE_H
+#define TESTS_UNIT_RESOLVE_PROBE_H
+
+#include "shim/table.h"
+
+/* Of the preloaded library (entry.c): the resolver with wrappers that count and pass on. */
+struct probe {
+    const struct hook *table;
+    unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry.c would hold */
+    _Atomic unsigned *watch;   /* pool_watch */
+    unsigned notes;            /* calls of submit_note, and the last one's arguments */
+    CUstream note_stream;
+    unsigned note_flags;
+    bool serve;      /* whether the runtime's short cut serves */
+    unsigned served; /* how often it did */
+};
+struct probe *resolve_probe(void);
+
+/* Of the driver (driver.c). Every function answers DRIVER_ANSWER plus its id, or DRIVER_ALIAS plus its id if
+ * it was reached by an address that cuGetProcAddress gave while aliases were on. */
+enum { DRIVER_ANSWER = 10000, DRIVER_ALIAS = 20000 };
+struct driver {
+    unsigned calls[NUM_HOOKS];
+    uintptr_t launch[11]; /* the arguments of the last cuLaunchKernel */
+    int aliases;          /* cuGetProcAddress answers with other addresses than the symbol table has */
+    void *found_by_constructor; /* what the driver's own dlsym of cuMemAlloc_v2 gave while it was loaded */
+};
+struct driver *driver_probe(void);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver that says
+ * which of its functions was called. The tests run in order: first without the driver, then with it. With
+ * RESOLVE_ALIASES in the environment, cuGetProcAddress of that driver answers with other addresses than
+ * dlsym.
+ */
+#include "tests/unit/resolve/probe.h"
+
+#include "shim/submit.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#pragma weak cuMemAlloc_v2
+#pragma weak cuLaunchKernel
+#pragma weak cuGetProcAddress_v2
+
+typedef CUresult any_fn(void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
+                        void *);
+typedef void *dlsym_fn(void *, const char *);
+
+static struct probe *probe;
+static struct driver *driver;
+static void *libcuda;
+static dlsym_fn *native; /* the C library's own */
+
+static void *driver_symbol(const char *name)
+{
+    return native(libcuda, name);
+}
+
+static CUresult call(void *address)
+{
+    any_fn *f = (any_fn *)(uintptr_t)address;
+    return f(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+}
+
+static bool is_resolver(int id)
+{
+    return id == HOOK_cuGetProcAddress || id == HOOK_cuGetProcAddress_v2;
+}
+
+static const char *message_of(dlsym_fn *lookup, void *handle, const char *name)
+{
+    assert_null(lookup(handle, name));
+    return dlerror();
+}
+
+static void without_a_driver_no_name_of_it_is_found(void **state)
+{
+    dlerror();
+    assert_null(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+    assert_non_null(strstr(dlerror(), "undefined symbol: cuMemAlloc_v2"));
+    assert_null(dlsym(dlopen(NULL, RTLD_LAZY), "cuLaunchKernel"));
+    assert_non_null(strstr(dlerror(), "undefined symbol: cuLaunchKernel"));
+    assert_null(dlsym(RTLD_DEFAULT, "cudaMalloc"));
+    assert_non_null(dlsym(RTLD_DEFAULT, "malloc"));
+}
+
+static void without_a_driver_wrappers_say_not_initialized(void **state)
+{
+    CUdeviceptr p;
+    void *pfn;
+    errno = 77;
+    assert_int_equal(cuMemAlloc_v2(&p, 1), CUDA_ERROR_NOT_INITIALIZED);
+    assert_int_equal(cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL),
+                     CUDA_ERROR_NOT_INITIALIZED);
+    assert_int_equal(cuGetProcAddress_v2("cuMemAlloc", &pfn, 12000, 0, NULL),
+                     CUDA_ERROR_NOT_INITIALIZED);
+    assert_int_equal(errno, 77);
+}
+
+static void a_driver_that_looks_itself_up_while_it_loads_gets_an_answer(void **state)
+{
+    libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(libcuda);
+    driver = ((struct driver * (*)(void))(uintptr_t)dlsym(libcuda, "driver_probe"))();
+    driver->aliases = getenv("RESOLVE_ALIASES") != NULL;
+    assert_ptr_equal(driver->found_by_constructor, probe->table[HOOK_cuMemAlloc_v2].wrapper);
+    assert_int_equal(call(driver->found_by_constructor), DRIVER_ANSWER + HOOK_cuMemAlloc_v2);
+    assert_int_equal(driver->calls[HOOK_cuMemAlloc_v2], 1);
+}
+
+static void by_handle_each_wrapped_name_gives_its_wrapper_which_reaches_its_function(void **state)
+{
+    for (int id = 0; id < NUM_HOOKS; id++) {
+        const char *name = probe->table[id].name;
+        assert_non_null(driver_symbol(name));
+        errno = 77;
+        void *found = dlsym(libcuda, name);
+        assert_int_equal(errno, 77);
+        assert_ptr_equal(found, probe->table[id].wrapper);
+        assert_ptr_not_equal(found, driver_symbol(name));
+        if (is_resolver(id))
+            continue;
+        unsigned before = driver->calls[id];
+        assert_int_equal(call(found), DRIVER_ANSWER + id);
+        assert_int_equal(driver->calls[id], before + 1);
+    }
+    assert_true(probe->calls[HOOK_cuMemFree_v2] > 0);
+}
+
+static void names_that_are_not_wrapped_are_the_drivers_own(void **state)
+{
+    static const char *const names[] = {"cuDriverGetVersion", "cuMemAlloc", "driver_probe"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_non_null(dlsym(libcuda, names[i]));
+        assert_ptr_equal(dlsym(libcuda, names[i]), driver_symbol(names[i]));
+    }
+}
+
+static void a_failing_lookup_fails_as_natively(void **state)
+{
+    static const char *const names[] = {"cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cu", "",
+                                        "cuMemAlloc_v9"};
+    void *libm = dlopen("libm.so.6", RTLD_NOW);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char expected[512];
+        strncpy(expected, message_of(native, libcuda, names[i]), sizeof expected - 1);
+        assert_string_equal(message_of(dlsym, libcuda, names[i]), expected);
+    }
+    /* A wrapped name in a library that has no such function. */
+    char expected[512];
+    strncpy(expected, message_of(native, libm, "cuMemAlloc_v2"), sizeof expected - 1);
+    assert_string_equal(message_of(dlsym, libm, "cuMemAlloc_v2"), expected);
+}
+
+static void another_librarys_function_of_the_same_name_stays(void **state)
+{
+    void *other = dlopen("libother.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(other);
+    void *found = dlsym(other, "cuMemAlloc_v2");
+    assert_non_null(found);
+    assert_ptr_equal(found, native(other, "cuMemAlloc_v2"));
+    assert_int_equal(call(found), 4242);
+}
+
+static void a_successful_lookup_leaves_no_message(void **state)
+{
+    dlerror();
+    assert_non_null(dlsym(libcuda, "cuMemAlloc_v2"));
+    assert_null(dlerror());
+}
+
+static void next_and_default_are_the_callers_own(void **state)
+{
+    void *plugin = dlopen("libplugin12.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(plugin);
+    void *(*next)(const char *) = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_next");
+    void *(*any)(const char *) = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_default");
+    for (int again = 0; again < 2; again++) {
+        int (*f)(void) = (int (*)(void))(uintptr_t)next("next_of_plugin");
+        assert_non_null(f);
+        assert_int_equal(f(), 2);
+        f = (int (*)(void))(uintptr_t)any("only_in_dependency");
+        assert_non_null(f);
+        assert_int_equal(f(), 3);
+        assert_null(any("ompt_start_tool"));
+        assert_null(next("cuMemAlloc_v2"));
+    }
+    assert_null(dlsym(RTLD_DEFAULT, "only_in_dependency"));
+}
+
+/* PFN_<base>_v<version>[_ptds|_ptsz], taken apart */
+static void query_of(int id, char *base, int *version, cuuint64_t *flags)
+{
+    strcpy(base, probe->table[id].pfn + strlen("PFN_"));
+    char *p = base + strlen(base);
+    do
+        p--;
+    while (strncmp(p, "_v", 2) != 0 || p[2] < '0' || p[2] > '9');
+    *version = atoi(p + 2);
+    *flags = strstr(p, "_pt") ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
+    *p = '\0';
+}
+
+static void get_proc_address_gives_the_wrapper_of_what_the_driver_answers(void **state)
+{
+    PFN_cuGetProcAddress_v12000 v2 =
+        (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+    PFN_cuGetProcAddress_v11030 v1 =
+        (PFN_cuGetProcAddress_v11030)(uintptr_t)dlsym(libcuda, "cuGetProcAddress");
+    for (int id = 0; id < NUM_HOOKS; id++) {
+        char base[128];
+        int version;
+        cuuint64_t flags;
+        query_of(id, base, &version, &flags);
+        CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)99;
+        void *pfn = NULL;
+        assert_int_equal(v2(base, &pfn, version, flags, &status), CUDA_SUCCESS);
+        assert_ptr_equal(pfn, probe->table[id].wrapper);
+        assert_int_equal(status, CU_GET_PROC_ADDRESS_SUCCESS);
+        pfn = NULL;
+        assert_int_equal(v1(base, &pfn, version, flags), CUDA_SUCCESS);
+        assert_ptr_equal(pfn, probe->table[id].wrapper);
+        assert_int_equal(v2(base, &pfn, version, flags, NULL), CUDA_SUCCESS);
+        if (!is_resolver(id))
+            assert_int_equal(call(pfn), DRIVER_ANSWER + id);
+    }
+}
+
+static void get_proc_address_leaves_other_answers_alone(void **state)
+{
+    PFN_cuGetProcAddress_v12000 get =
+        (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+    CUdriverProcAddressQueryResult status;
+    void *pfn;
+
+    /* The 32-bit ABI: same base name, not wrapped. */
+    assert_int_equal(get("cuMemAlloc", &pfn, 2000, 0, &status), CUDA_SUCCESS);
+    assert_ptr_equal(pfn, driver_symbol("cuMemAlloc"));
+    assert_int_equal(get("cuDriverGetVersion", &pfn, 13000, 0, &status), CUDA_SUCCESS);
+    assert_ptr_equal(pfn, driver_symbol("cuDriverGetVersion"));
+
+    pfn = &pfn;
+    assert_int_equal(get("", &pfn, 0, 0, &status), CUDA_SUCCESS);
+    assert_null(pfn);
+    assert_int_equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    pfn = &pfn;
+    assert_int_equal(get("cuMemAlloc", &pfn, 99000, 0, &status), CUDA_ERROR_INVALID_VALUE);
+    assert_ptr_equal(pfn, &pfn);
+}
+
+static void get_proc_address_gives_itself(void **state)
+{
+    PFN_cuGetProcAddress_v12000 get =
+        (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+    void *pfn;
+    assert_int_equal(get("cuGetProcAddress", &pfn, 11030, 0, NULL), CUDA_SUCCESS);
+    assert_ptr_equal(pfn, probe->table[HOOK_cuGetProcAddress].wrapper);
+    assert_int_equal(get("cuGetProcAddress", &pfn, 12000, 0, NULL), CUDA_SUCCESS);
+    assert_ptr_equal(pfn, probe->table[HOOK_cuGetProcAddress_v2].wrapper);
+}
+
+static void linked_calls_reach_the_driver_too(void **state)
+{
+    CUdeviceptr p;
+    assert_int_equal(cuMemAlloc_v2(&p, 1), DRIVER_ANSWER + HOOK_cuMemAlloc_v2);
+}
+
+static void launch(PFN_cuLaunchKernel_v4000 f)
+{
+    static void *params[1], *extra[1];
+    memset(driver->launch, 0, sizeof driver->launch);
+    assert_int_equal(f((CUfunction)0x11, 2, 3, 4, 5, 6, 7, 8, (CUstream)0x99, params, extra),
+                     DRIVER_ANSWER + HOOK_cuLaunchKernel);
+    const uintptr_t expected[11] = {0x11, 2,    3, 4, 5, 6, 7, 8, 0x99, (uintptr_t)params,
+                                    (uintptr_t)extra};
+    assert_memory_equal(driver->launch, expected, sizeof expected);
+}
+
+static void submissions_are_noted_while_the_pool_watches(void **state)
+{
+    PFN_cuLaunchKernel_v4000 f =
+        (PFN_cuLaunchKernel_v4000)(uintptr_t)dlsym(libcuda, "cuLaunchKernel");
+    probe->notes = 0;
+    launch(f);
+    assert_int_equal(probe->notes, 0);
+
+    atomic_store(probe->watch, 1);
+    launch(f);
+    assert_int_equal(probe->notes, 1);
+    assert_ptr_equal(probe->note_stream, 0x99);
+    assert_int_equal(probe->note_flags, 0);
+
+    PFN_cuLaunchKernelEx_v11060_ptsz ex =
+        (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
+    CUlaunchConfig config = {.hStream = (CUstream)0x55, .numAttrs = 1};
+    ex(&config, NULL, NULL, NULL);
+    assert_ptr_equal(probe->note_stream, 0x55);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_ATTRS);
+    assert_int_equal(ex(NULL, NULL, NULL, NULL), DRIVER_ANSWER + HOOK_cuLaunchKernelEx_ptsz);
+    assert_null(probe->note_stream);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
+
+    call(dlsym(libcuda, "cuMemcpyDtoH_v2"));
+    assert_int_equal(probe->note_flags, 0);
+    call(dlsym(libcuda, "cuMemcpyDtoH_v2_ptds"));
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
+    call(dlsym(libcuda, "cuLaunchCooperativeKernelMultiDevice"));
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_MANY);
+    atomic_store(probe->watch, 0);
+}
+
+static void every_submission_is_noted(void **state)
+{
+    atomic_store(probe->watch, 1);
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    probe->notes = 0;                                                                              \
+    call(dlsym(libcuda, #symbol));                                                                 \
+    assert_int_equal(probe->notes, 1);
+#include "shim/submit.def"
+    atomic_store(probe->watch, 0);
+}
+
+static int find_all(void **state)
+{
+    struct probe *(*get_probe)(void) =
+        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
+    if (!get_probe)
+        return -1;
+    probe = get_probe();
+    native = (dlsym_fn *)(uintptr_t)dlvsym(RTLD_DEFAULT, "dlsym", NATIVE_DLSYM_VERSION);
+    return native && native != dlsym ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_driver_no_name_of_it_is_found),
+        cmocka_unit_test(without_a_driver_wrappers_say_not_initialized),
+        cmocka_unit_test(a_driver_that_looks_itself_up_while_it_loads_gets_an_answer),
+        cmocka_unit_test(by_handle_each_wrapped_name_gives_its_wrapper_which_reaches_its_function),
+        cmocka_unit_test(names_that_are_not_wrapped_are_the_drivers_own),
+        cmocka_unit_test(a_failing_lookup_fails_as_natively),
+        cmocka_unit_test(another_librarys_function_of_the_same_name_stays),
+        cmocka_unit_test(a_successful_lookup_leaves_no_message),
+        cmocka_unit_test(next_and_default_are_the_callers_own),
+        cmocka_unit_test(get_proc_address_gives_the_wrapper_of_what_the_driver_answers),
+        cmocka_unit_test(get_proc_address_leaves_other_answers_alone),
+        cmocka_unit_test(get_proc_address_gives_itself),
+        cmocka_unit_test(linked_calls_reach_the_driver_too),
+        cmocka_unit_test(submissions_are_noted_while_the_pool_watches),
+        cmocka_unit_test(every_submission_is_noted),
+    };
+    return cmocka_run_group_tests(tests, find_all, NULL);
+}

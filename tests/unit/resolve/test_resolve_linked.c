@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A program that is linked to the driver, and whose threads all make their first call at the same time:
+ * our exports come first, each call reaches the driver once, and RTLD_DEFAULT and the program's own handle
+ * give the same as the linker.
+ */
+#include "tests/unit/resolve/probe.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { NUM_THREADS = 8, NUM_CALLS = 2000 };
+
+static pthread_barrier_t barrier;
+
+static void *first_call(void *arg)
+{
+    CUdeviceptr p;
+    bool *ok = arg;
+    *ok = true;
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < NUM_CALLS; i++) {
+        if ((int)cuMemAlloc_v2(&p, 1) != DRIVER_ANSWER + HOOK_cuMemAlloc_v2 ||
+            (int)cuMemcpyDtoD_v2(1, 2, 3) != DRIVER_ANSWER + HOOK_cuMemcpyDtoD_v2)
+            *ok = false;
+        if (dlsym(RTLD_DEFAULT, "cuMemFree_v2") != (void *)(uintptr_t)cuMemFree_v2)
+            *ok = false;
+    }
+    return NULL;
+}
+
+static void all_threads_first_calls_reach_the_driver(void **state)
+{
+    pthread_t threads[NUM_THREADS];
+    bool ok[NUM_THREADS];
+    pthread_barrier_init(&barrier, NULL, NUM_THREADS);
+    for (int i = 0; i < NUM_THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, first_call, &ok[i]), 0);
+    for (int i = 0; i < NUM_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(ok[i]);
+    }
+}
+
+static void the_program_sees_the_wrappers_everywhere(void **state)
+{
+    struct probe *(*get_probe)(void) =
+        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
+    assert_non_null(get_probe);
+    void *wrapper = (void *)(uintptr_t)get_probe()->table[HOOK_cuMemAlloc_v2].wrapper;
+    assert_ptr_equal((void *)(uintptr_t)cuMemAlloc_v2, wrapper);
+    assert_ptr_equal(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), wrapper);
+    assert_ptr_equal(dlsym(dlopen(NULL, RTLD_LAZY), "cuMemAlloc_v2"), wrapper);
+    void *pfn;
+    assert_int_equal(cuGetProcAddress_v2("cuMemAlloc", &pfn, 3020, 0, NULL), CUDA_SUCCESS);
+    assert_ptr_equal(pfn, wrapper);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_threads_first_calls_reach_the_driver),
+        cmocka_unit_test(the_program_sees_the_wrappers_everywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a process that has
+ * two of them, neither in the global scope.
+ */
+#include "tests/unit/resolve/probe.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+int cudaMalloc(void **p, size_t size);
+int cudaFree(void *p);
+#pragma weak cudaMalloc
+#pragma weak cudaFree
+
+enum { NOT_INITIALIZED = 3 };
+
+struct plugin {
+    int (*malloc)(void **p, size_t size);
+    int (*malloc_elsewhere)(void **p, size_t size);
+    int (*free)(void *p);
+};
+
+static struct probe *probe;
+static struct plugin old, new;
+
+static struct plugin load(const char *name)
+{
+    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        fail_msg("%s", dlerror());
+    return (struct plugin){
+        (int (*)(void **, size_t))(uintptr_t)dlsym(handle, "plugin_malloc"),
+        (int (*)(void **, size_t))(uintptr_t)dlsym(handle, "plugin_malloc_elsewhere"),
+        (int (*)(void *))(uintptr_t)dlsym(handle, "plugin_free"),
+    };
+}
+
+static void without_a_runtime_calls_fail(void **state)
+{
+    void *p = &p;
+    probe->serve = true;
+    errno = 77;
+    assert_int_equal(cudaMalloc(&p, 1), NOT_INITIALIZED);
+    assert_int_equal(cudaFree(NULL), NOT_INITIALIZED);
+    assert_int_equal(errno, 77);
+    assert_ptr_equal(p, &p);
+    assert_int_equal(probe->served, 0);
+    probe->serve = false;
+}
+
+static void each_caller_reaches_its_own_runtime(void **state)
+{
+    void *p;
+    old = load("libplugin11.so");
+    new = load("libplugin12.so");
+    for (int again = 0; again < 3; again++) {
+        errno = 77;
+        assert_int_equal(new.malloc(&p, 5), 1205);
+        assert_int_equal(old.malloc(&p, 6), 1106);
+        assert_int_equal(old.free(NULL), 1100);
+        assert_int_equal(new.free(NULL), 1200);
+        assert_int_equal(new.malloc_elsewhere(&p, 7), 1207);
+        assert_int_equal(errno, 77);
+    }
+}
+
+static void the_short_cut_serves_new_runtimes_only(void **state)
+{
+    void *p = NULL;
+    probe->serve = true;
+    assert_int_equal(new.malloc(&p, 5), 0);
+    assert_ptr_equal(p, probe);
+    assert_int_equal(new.free(p), 0);
+    assert_int_equal(probe->served, 2);
+    assert_int_equal(old.malloc(&p, 5), 1105);
+    assert_int_equal(old.free(p), 1100);
+    assert_int_equal(probe->served, 2);
+    probe->serve = false;
+}
+
+/* The main program has no runtime of its own: some loaded one serves. */
+static void a_caller_without_a_runtime_gets_a_loaded_one(void **state)
+{
+    void *p;
+    int rc = cudaMalloc(&p, 9);
+    assert_true(rc == 1109 || rc == 1209);
+}
+
+static void by_handle_the_runtimes_own_function_is_found(void **state)
+{
+    void *handle = dlopen("libcudart.so.12", RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(handle);
+    int (*f)(void **, size_t) = (int (*)(void **, size_t))(uintptr_t)dlsym(handle, "cudaMalloc");
+    void *p;
+    assert_ptr_not_equal(f, cudaMalloc);
+    assert_int_equal(f(&p, 3), 1203);
+    assert_non_null(dlsym(RTLD_DEFAULT, "cudaMalloc"));
+}
+
+static int find_probe(void **state)
+{
+    struct probe *(*get_probe)(void) =
+        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
+    if (!get_probe)
+        return -1;
+    probe = get_probe();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_runtime_calls_fail),
+        cmocka_unit_test(each_caller_reaches_its_own_runtime),
+        cmocka_unit_test(the_short_cut_serves_new_runtimes_only),
+        cmocka_unit_test(a_caller_without_a_runtime_gets_a_loaded_one),
+        cmocka_unit_test(by_handle_the_runtimes_own_function_is_found),
+    };
+    return cmocka_run_group_tests(tests, find_probe, NULL);
+}
