@@ -22,17 +22,17 @@
 #define SHOWN_BACKING_AUTO "auto"
 #define SHOWN_REUSE_AUTO "auto"
 
-#define ALLOWED_BYTES "a size such as 512M, 8G or 50% (of the device), one for each device as 0=8G,1=50%, or none"
-#define ALLOWED_SECONDS "a time such as 30, 0.5s, 200ms, 5m or 1h"
+#define ALLOWED_BYTES "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none"
+#define ALLOWED_SECONDS "a time (30, 0.5s, 200ms, 5m, 1h)"
 #define ALLOWED_BACKING "auto, arena, segment or driver"
 #define ALLOWED_REUSE "auto, order, ready or wait"
-#define ALLOWED_SWITCH "1 or 0, on or off, yes or no, true or false"
+#define ALLOWED_SWITCH "on or off, 1 or 0"
 #define ALLOWED_SIGNAL "USR1, USR2, RTMIN+n or none"
-#define ALLOWED_EMPTY_CACHE "1, all, oom, every:TIME, device=N or keep=SIZE, several with commas, or off"
+#define ALLOWED_EMPTY_CACHE "1, all, oom, every:TIME, device=N, keep=SIZE, separated by commas, or off"
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file"
-#define ALLOWED_GLOBS "patterns of process names such as python3*,train, separated by commas"
+#define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
 const struct option_row option_rows[] = {
 #define POOL_OPTION(field, name, type, value, help)                                                \

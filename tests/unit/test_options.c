@@ -324,7 +324,7 @@ static void a_bad_value_is_warned_of_once_and_the_default_kept(void **state)
 
     assert_int_equal(num_lines(said), 1);
     assert_non_null(strstr(said, "gpucache: warning: GPUCACHE_MAX_IDLE=8X is not understood"));
-    assert_non_null(strstr(said, "a size such as 512M, 8G or 50%"));
+    assert_non_null(strstr(said, "a size (512M, 8G, 50% of the device)"));
     assert_non_null(strstr(said, "the default holds: none"));
     assert_true(options.max_idle_bytes.others.bytes == UINT64_MAX);
 
