@@ -20,11 +20,16 @@
 
 _Atomic unsigned pool_watch;
 
-/* pool_watch counts what makes submissions look here: pools with unsealed frees and pools that rely on
- * stream order. */
-static void watch(int by)
+/* pool_watch counts what makes submissions look here: pools that rely on stream order, and pools with
+ * unsealed frees. */
+static void watch_single(int by)
 {
-    atomic_fetch_add_explicit(&pool_watch, (unsigned)by, memory_order_seq_cst);
+    atomic_fetch_add(&pool_watch, (unsigned)by);
+}
+
+static void watch_unsealed(int by)
+{
+    atomic_fetch_add(&pool_watch, (unsigned)by << 16);
 }
 
 void fence_init(struct fences *f, bool single_stream)
@@ -33,7 +38,7 @@ void fence_init(struct fences *f, bool single_stream)
     f->open_epoch = 1;
     f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
     if (single_stream)
-        watch(1);
+        watch_single(1);
 }
 
 uint64_t fence_join(struct pool *p)
@@ -41,7 +46,7 @@ uint64_t fence_join(struct pool *p)
     struct fences *f = &p->fences;
     if (!f->unsealed) {
         f->unsealed = true;
-        watch(1);
+        watch_unsealed(1);
     }
     return f->open_epoch;
 }
@@ -145,19 +150,19 @@ void fence_seal(struct pool *p)
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
         insert(f, epoch, event, late);
-        watch(-1);
+        watch_unsealed(-1);
         return;
     }
     f->spare[f->spares++] = event;
     if (r == FENCE_FAILED) {
         lose(p);
-        watch(-1);
+        watch_unsealed(-1);
         return;
     }
     /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
      * between them and it. */
     if (f->unsealed)
-        watch(-1);
+        watch_unsealed(-1);
     f->unsealed = f->late = true;
 }
 
@@ -307,7 +312,7 @@ void fence_leave_single(struct pool *p)
         !fence_order(p, last, false) && !fence_order(p, last, true))
         fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
     f->mode = FENCE_MULTI;
-    watch(-1);
+    watch_single(-1);
     state_broadcast(p);
 }
 
@@ -315,9 +320,9 @@ void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
     if (f->unsealed)
-        watch(-1);
+        watch_unsealed(-1);
     if (f->mode == FENCE_SINGLE)
-        watch(-1);
+        watch_single(-1);
     f->unsealed = false;
     f->mode = FENCE_MULTI;
     f->lost = true;

@@ -68,6 +68,8 @@ enum pool_status pool_taint(uint64_t addr);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of what was
  * freed before. stream tells streams apart, nothing more. */
+#define POOL_WATCH_SINGLE 0x0000ffffu   /* number of pools that rely on stream order */
+#define POOL_WATCH_UNSEALED 0xffff0000u /* number of pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
 void pool_submit(struct pool *p, uint64_t stream);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Build-time tool: prints the .def tables as documentation, and the list of exported symbols. Runs on
- * the building machine and is not installed.
+ * Build-time tool: prints the .def tables as documentation, and the list of exported symbols. Runs
+ * on the building machine and is not installed.
  *
  *   docgen --options|--stats|--counters=markdown|roff|help
  *   docgen --symbols
@@ -218,13 +218,16 @@ static int fill(const char *path)
 
 static int usage(void)
 {
-    fputs("usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --fill FILE\n", stderr);
+    fputs(
+        "usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --fill FILE\n",
+        stderr);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
-    static const char *const formats[] = {[MARKDOWN] = "markdown", [ROFF] = "roff", [HELP] = "help"};
+    static const char *const formats[] = {
+        [MARKDOWN] = "markdown", [ROFF] = "roff", [HELP] = "help"};
     char *word;
 
     if (argc == 3 && strcmp(argv[1], "--fill") == 0)

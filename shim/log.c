@@ -25,8 +25,8 @@ enum { LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
 static _Atomic int log_level_now = LOG_LEVEL_WARN;
 static char log_path[PATH_MAX];
 
-/* stderr as it was when first looked at. A program may close fd 2 and get the same number for a file of
- * its own: words of ours in there would be damage. */
+/* stderr as it was when first looked at. A program may close fd 2 and get the same number for a
+ * file of its own: words of ours in there would be damage. */
 enum { STDERR_UNSEEN, STDERR_LOOKING, STDERR_OPEN, STDERR_CLOSED };
 static _Atomic int stderr_seen = STDERR_UNSEEN;
 static dev_t stderr_dev;
@@ -158,8 +158,9 @@ static bool expand_path(const char *pattern, char *out, size_t size_bytes)
     return true;
 }
 
-/* A file is opened for each text and closed behind it: no descriptor of ours lies about for a program
- * that closes them all and opens its own. O_NONBLOCK: a FIFO without a reader is an error, not a wait. */
+/* A file is opened for each text and closed behind it: no descriptor of ours lies about for a
+ * program that closes them all and opens its own. O_NONBLOCK: a FIFO without a reader is an error,
+ * not a wait. */
 static bool put(const char *path, int open_flags, const char *text, size_t size_bytes, int wait_ms)
 {
     char name[PATH_MAX];
@@ -170,7 +171,8 @@ static bool put(const char *path, int open_flags, const char *text, size_t size_
     if (!path || !path[0]) {
         done = stderr_is_ours() && put_fd(&q, STDERR_FILENO, text, size_bytes, wait_ms);
     } else if (expand_path(path, name, sizeof(name))) {
-        int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | open_flags, 0666);
+        int fd =
+            open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | open_flags, 0666);
         if (fd >= 0) {
             done = put_fd(&q, fd, text, size_bytes, wait_ms);
             close(fd);

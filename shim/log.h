@@ -3,10 +3,10 @@
  * The library's few words to its user: one line each, `gpucache: level: text`, to stderr or a file,
  * by write(2). Silent below the level that is set (warnings, unless GPUCACHE_LOG says otherwise).
  *
- * Keeps errno and never disturbs the process: no descriptor is held between two lines; fd 2 is written
- * to only while it is the file that it was when the log was configured or first used; no SIGPIPE or
- * SIGXFSZ reaches the program; a full pipe is waited for 100 ms, then the line is dropped. Any thread;
- * not in a signal handler. Takes no lock.
+ * Keeps errno and never disturbs the process: no descriptor is held between two lines; fd 2 is
+ * written to only while it is the file that it was when the log was configured or first used; no
+ * SIGPIPE or SIGXFSZ reaches the program; a full pipe is waited for 100 ms, then the line is
+ * dropped. Any thread; not in a signal handler. Takes no lock.
  */
 #ifndef SHIM_LOG_H
 #define SHIM_LOG_H
@@ -17,12 +17,12 @@
 
 enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
-/* From now on lines up to `level` go to the file `path`, in which %p stands for the process id; NULL or
- * "": to stderr. To be called before other threads log. */
+/* From now on lines up to `level` go to the file `path`, in which %p stands for the process id, or
+ * to stderr if it is NULL or "". To be called before other threads log. */
 void log_configure(enum log_level level, const char *path);
 bool log_wants(enum log_level level);
 
-/* One line; no newline at the end of the format. Cut after 1000 bytes; control characters become '?'. */
+/* One line; the format has no newline. Cut after 1000 bytes; control characters become '?'. */
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
@@ -42,8 +42,9 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
             log_line(level, __VA_ARGS__);                                                          \
     } while (0)
 
-/* A whole text to the file `path` (made anew, %p as above), or to stderr if NULL or "", with the same
- * manners; a full pipe is waited for at most a second in all. False if not all of it was written. */
+/* A whole text to the file `path` (made anew, %p as above), or to stderr if NULL or "", with the
+ * same manners; a full pipe is waited for at most a second in all. False if not all of it was
+ * written. */
 bool log_put(const char *path, const char *text, size_t size_bytes);
 
 #endif

@@ -28,7 +28,7 @@ struct option_bytes {
     struct option_size others;                 /* for all that have no name of their own */
 };
 
-/* GPUCACHE_EMPTY_CACHE, as a request and as a policy. device and keep_bytes qualify all the rest. */
+/* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes qualify all the rest. */
 struct empty_cache {
     bool now;            /* flush once, at once */
     bool on_oom;         /* flush whenever the driver has no memory left */
@@ -79,8 +79,8 @@ struct options {
 
 /* One row of the table, as documentation and warnings need it. */
 struct option_row {
-    const char *env;     /* full name of the variable */
-    const char *value;   /* the default, as a user would write it; "": unset */
+    const char *env;   /* full name of the variable */
+    const char *value; /* the default, as a user would write it; "": unset */
     const char *help;
     const char *allowed; /* what may be written, in words */
 };
@@ -88,15 +88,16 @@ struct option_row {
 extern const struct option_row option_rows[];
 extern const size_t num_option_rows;
 
-/* Whether this process is to be served at all: GPUCACHE, GPUCACHE_ONLY, GPUCACHE_SKIP, and never one
- * that runs with privileges of its file (AT_SECURE). Cheap, needs nothing, writes nothing, keeps
- * errno; reads the environment anew at each call. */
+/* Whether this process is to be served at all: GPUCACHE, GPUCACHE_ONLY, GPUCACHE_SKIP, and never
+ * one that runs with privileges of its file (AT_SECURE). Cheap, needs nothing, writes nothing,
+ * keeps errno; reads the environment anew at each call. */
 bool options_enabled_early(void);
 
-/* Fills *o with the defaults, then from the environment, and configures the log accordingly. Each value
- * that is not understood is warned of once and its default kept; unknown GPUCACHE_* names are warned of
- * with the nearest name. False, with the defaults and no word said, if the process is not to be served
- * (see options_enabled_early). struct options is large (PATH_MAX): better static than on a stack. */
+/* Fills *o with the defaults, then from the environment, and configures the log accordingly. Each
+ * value that is not understood is warned of once and its default kept; unknown GPUCACHE_* names are
+ * warned of with the nearest name. False, with the defaults and no word said, if the process is not
+ * to be served (see options_enabled_early). struct options is large (PATH_MAX): better static than
+ * on a stack. */
 bool options_load(struct options *o);
 
 /* The pool's part for one device, shares turned into bytes of total_bytes. device: its ordinal; one
@@ -104,13 +105,13 @@ bool options_load(struct options *o);
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out);
 
-/* A value of GPUCACHE_EMPTY_CACHE: 1, all, oom, every:TIME, device=N, keep=SIZE, separated by commas; or
- * 0, off, "" for nothing at all. device and keep alone ask for a flush now. False, with *out as it was
- * and no word said, if it is not understood. */
+/* A value of GPUCACHE_EMPTY_CACHE: 1, all, oom, every:TIME, device=N, keep=SIZE, separated by
+ * commas; or 0, off, "" for nothing at all. device and keep alone ask for a flush now. False, with
+ * *out as it was and no word said, if it is not understood. */
 bool options_parse_empty_cache(const char *text, struct empty_cache *out);
 
-/* Warns that a value of a variable was not understood, naming what is allowed and what holds instead.
- * env must be a name of the table. */
+/* Warns that a value of a variable was not understood, naming what is allowed and what holds
+ * instead. env must be a name of the table. */
 void options_warn_value(const char *env, const char *value, const char *instead);
 
 #endif

@@ -59,8 +59,8 @@ static bool is_off(const char *text)
            is_word(text, "none") || is_word(text, "false");
 }
 
-/* Copies the next item of a list, blanks around it left off, and moves *text behind it and its comma.
- * False at the end of the list and, with *bad set, for an item that is empty or too long. */
+/* Copies the next item of a list, blanks around it left off, and moves *text behind it and its
+ * comma. False at the end of the list and, with *bad set, for an item that is empty or too long. */
 static bool next_item(const char **text, char item[ITEM_MAX], bool *bad)
 {
     const char *start = *text;
@@ -162,7 +162,8 @@ bool parse_SECONDS(const char *text, uint64_t *out)
     static const struct {
         const char *word;
         uint64_t ns;
-    } units[] = {{"", SEC}, {"ms", MS}, {"s", SEC}, {"m", 60 * SEC}, {"min", 60 * SEC}, {"h", 3600 * SEC}};
+    } units[] = {{"", SEC},       {"ms", MS},        {"s", SEC},
+                 {"m", 60 * SEC}, {"min", 60 * SEC}, {"h", 3600 * SEC}};
     char v[ITEM_MAX];
     const char *p = v;
     struct number n;
@@ -180,9 +181,9 @@ static bool parse_size(const char *text, struct option_size *out)
     static const struct {
         const char *word;
         uint64_t bytes;
-    } units[] = {{"", 1},      {"b", 1},    {"k", KIB},  {"kb", KIB}, {"kib", KIB},
+    } units[] = {{"", 1},      {"b", 1},    {"k", KIB},   {"kb", KIB}, {"kib", KIB},
                  {"m", MIB},   {"mb", MIB}, {"mib", MIB}, {"g", GIB},  {"gb", GIB},
-                 {"gib", GIB}, {"t", TIB},  {"tb", TIB}, {"tib", TIB}};
+                 {"gib", GIB}, {"t", TIB},  {"tb", TIB},  {"tib", TIB}};
     struct option_size size = {0};
     struct number n;
 
@@ -204,7 +205,8 @@ static bool parse_size(const char *text, struct option_size *out)
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
         if (is_word(text, units[i].word)) {
             /* a fraction of a byte is a slip of the pen */
-            if ((units[i].bytes == 1 && n.millionths) || !scale_number(&n, units[i].bytes, &size.bytes))
+            if ((units[i].bytes == 1 && n.millionths) ||
+                !scale_number(&n, units[i].bytes, &size.bytes))
                 return false;
             *out = size;
             return true;
@@ -355,8 +357,8 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
     return true;
 }
 
-/* Copies a path, made absolute. In a pattern %p is to become the process id, so a percent sign of the
- * working directory is doubled. */
+/* Copies a path, made absolute. In a pattern %p is to become the process id, so a percent sign of
+ * the working directory is doubled. */
 static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 {
     char cwd[PATH_MAX];
@@ -428,9 +430,9 @@ bool parse_LOG(const char *text, struct option_log *out)
     static const struct {
         const char *word;
         enum log_level level;
-    } levels[] = {{"off", LOG_LEVEL_OFF},   {"none", LOG_LEVEL_OFF},     {"0", LOG_LEVEL_OFF},
+    } levels[] = {{"off", LOG_LEVEL_OFF},     {"none", LOG_LEVEL_OFF},     {"0", LOG_LEVEL_OFF},
                   {"error", LOG_LEVEL_ERROR}, {"warning", LOG_LEVEL_WARN}, {"warn", LOG_LEVEL_WARN},
-                  {"info", LOG_LEVEL_INFO}, {"debug", LOG_LEVEL_DEBUG}};
+                  {"info", LOG_LEVEL_INFO},   {"debug", LOG_LEVEL_DEBUG}};
     struct option_log v = {.path = ""};
 
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Statistics as a text table and as JSON. Holds the layout and the few figures that are derived from
- * others; the rows come from the .def tables. Numbers are printed as integers throughout: the decimal
- * point of printf is the locale's. No state, no lock.
+ * Statistics as a text table and as JSON. Holds the layout and the few figures that are derived
+ * from others; the rows come from the .def tables. Numbers are printed as integers throughout: the
+ * decimal point of printf is the locale's. No state, no lock.
  */
 #include "shim/report.h"
 
@@ -193,7 +193,8 @@ static void add_row(struct text *t, const char *name, const char *a, const char 
     add(t, "| %-26s | %19s | %19s |\n", name, a, b);
 }
 
-/* Words that come from outside, broken into lines; anything that a terminal would obey becomes '?'. */
+/* Words that come from outside, broken into lines; anything that a terminal would obey becomes '?'.
+ */
 static void add_words(struct text *t, const char *words)
 {
     while (*words) {
@@ -244,7 +245,8 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     if (p->stats.num_allocs) {
         uint64_t saved = calls_saved(&p->stats);
 
-        add_row(t, "hit rate", fixed(p->stats.num_hits * 100, p->stats.num_allocs, 1, "%").text, "");
+        add_row(t, "hit rate", fixed(p->stats.num_hits * 100, p->stats.num_allocs, 1, "%").text,
+                "");
         add_row(t, "driver calls saved", count_figure(saved).text, "");
         snprintf(words, sizeof(words), "%s a call", unit_figure(call_ns(r), NS).text);
         add_row(t, "time saved, estimated", unit_figure(saved * call_ns(r), NS).text, words);
@@ -283,8 +285,11 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
 /* Length of the well-formed UTF-8 sequence at s, 0 if it is none. */
 static size_t utf8_length(const unsigned char *s)
 {
-    size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3
-             : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+               : (s[0] & 0xf0) == 0xe0       ? 3
+               : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
+                                             : 0;
 
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80)
@@ -337,8 +342,9 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
         add_json_string(&t, "reason", p->reason);
         for (size_t j = 0; j < NUM_ROWS; j++)
             add(&t, ",\"%s\":%" PRIu64, rows[j].field, v[j]);
-        add(&t, ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
-                ",\"saved_ns\":%" PRIu64 "}",
+        add(&t,
+            ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
+            ",\"saved_ns\":%" PRIu64 "}",
             idle_bytes(&p->stats), calls_saved(&p->stats), calls_saved(&p->stats) * call_ns(r));
     }
     add(&t, "],\"counters\":{");
@@ -350,7 +356,8 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
 
 bool report_write(const struct report *r, const struct option_stats *where)
 {
-    size_t (*format)(const struct report *, char *, size_t) = where->json ? report_json : report_text;
+    size_t (*format)(const struct report *, char *, size_t) =
+        where->json ? report_json : report_text;
     int saved_errno = errno;
     bool done = false;
 

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See backing.h. Libraries that register device memory with a network card, or share it by legacy IPC,
+ * do not accept memory of the VMM functions, or only slowly: a process that has one of them loaded when
+ * its pool starts gets segments.
+ */
+#include "shim/backing.h"
+
+#include <link.h>
+#include <string.h>
+
+struct library {
+    const char *name, *reason;
+};
+
+static const struct library libraries[] = {
+    {"libucp.so", "UCX is loaded: it registers memory"},
+    {"libuct.so", "UCX is loaded: it registers memory"},
+    {"libmpi.so", "MPI is loaded: it shares and registers memory"},
+    {"libmpi_cxx.so", "MPI is loaded: it shares and registers memory"},
+    {"libmpich.so", "MPI is loaded: it shares and registers memory"},
+    {"libpsm2.so", "PSM2 is loaded: it registers memory"},
+    {"libfabric.so", "libfabric is loaded: it registers memory"},
+    {"libnixl.so", "NIXL is loaded: it registers memory"},
+    {"libnvshmem_host.so", "NVSHMEM is loaded: it shares memory"},
+};
+
+static int look(struct dl_phdr_info *info, size_t size, void *found)
+{
+    const char *base = strrchr(info->dlpi_name, '/');
+    base = base ? base + 1 : info->dlpi_name;
+    for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++)
+        if (strncmp(base, libraries[i].name, strlen(libraries[i].name)) == 0) {
+            *(const struct library **)found = &libraries[i];
+            return 1;
+        }
+    return 0;
+}
+
+void backing_choose(const struct device_backend *d, struct pool_config *config,
+                    const char **backing, const char **reason)
+{
+    const struct library *library = NULL;
+    switch (config->backing) {
+    case BACKING_DRIVER:
+        *backing = "driver";
+        *reason = "asked for";
+        return;
+    case BACKING_SEGMENT:
+        *backing = "segment";
+        *reason = "asked for";
+        return;
+    case BACKING_ARENA:
+        *reason = "asked for";
+        break;
+    case BACKING_AUTO:
+        *reason = "the best where nothing speaks against it";
+        if (d->base.has_arena)
+            dl_iterate_phdr(look, &library);
+        break;
+    }
+    config->backing = d->base.has_arena && !library ? BACKING_ARENA : BACKING_SEGMENT;
+    *backing = config->backing == BACKING_ARENA ? "arena" : "segment";
+    if (!d->base.has_arena)
+        *reason = "the device has no virtual memory management";
+    else if (library)
+        *reason = library->reason;
+}

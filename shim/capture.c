@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See capture.h. The list of capturing streams has a lock of its own, never held over a driver call.
+ */
+#include "shim/capture.h"
+
+#include "shim/context.h"
+#include "shim/control.h"
+#include "shim/state.h"
+#include "shim/stream.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { CAPTURES_MAX = 256 };
+
+/* A stream is known by its handle; the per-thread default stream by its thread too. */
+struct capture {
+    CUcontext ctx;
+    CUstream stream;
+    pthread_t thread;
+    bool used;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture captures[CAPTURES_MAX];
+static atomic_int open_count, holders;
+
+bool capture_open(void)
+{
+    return atomic_load(&open_count) > 0;
+}
+
+bool capture_hold_off(void)
+{
+    atomic_fetch_add(&holders, 1);
+    if (atomic_load(&open_count) == 0)
+        return true;
+    atomic_fetch_sub(&holders, 1);
+    return false;
+}
+
+void capture_let_go(void)
+{
+    atomic_fetch_sub(&holders, 1);
+}
+
+static void opening(void)
+{
+    atomic_fetch_add(&open_count, 1);
+    while (atomic_load(&holders) > 0)
+        sched_yield();
+}
+
+static void closed(void)
+{
+    if (atomic_fetch_sub(&open_count, 1) == 1)
+        control_capture_closed();
+}
+
+static CUstream name_of(CUstream stream, bool per_thread)
+{
+    if (!stream)
+        return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    return stream;
+}
+
+static struct capture *find(CUcontext ctx, CUstream stream)
+{
+    for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
+        if (c->used && c->stream == stream &&
+            (stream != CU_STREAM_PER_THREAD || (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
+            return c;
+    return NULL;
+}
+
+static CUcontext current(void)
+{
+    CUcontext ctx = NULL;
+    if (real.cuCtxGetCurrent)
+        real.cuCtxGetCurrent(&ctx);
+    return ctx;
+}
+
+/* The capture of the stream is over. Its end may be seen twice (end, then destroy). */
+static void forget(CUstream stream)
+{
+    CUcontext ctx = current();
+    pthread_mutex_lock(&lock);
+    struct capture *c = find(ctx, stream);
+    if (c)
+        c->used = false;
+    pthread_mutex_unlock(&lock);
+    if (c)
+        closed();
+}
+
+void capture_forget(CUcontext ctx)
+{
+    int gone = 0;
+    pthread_mutex_lock(&lock);
+    for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
+        if (c->used && c->ctx == ctx) {
+            c->used = false;
+            gone++;
+        }
+    pthread_mutex_unlock(&lock);
+    while (gone--)
+        closed();
+}
+
+/* A capture beyond what the list holds stays counted for ever: then no fence is recorded any more, and
+ * memory is reused only when all work is known to be done. Nothing breaks. */
+static void remember(CUstream stream)
+{
+    CUcontext ctx = current();
+    pthread_mutex_lock(&lock);
+    for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
+        if (!c->used) {
+            *c = (struct capture){ctx, stream, pthread_self(), true};
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+static bool still_capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return real.cuStreamIsCapturing &&
+           real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Captured work is submitted later, by a graph launch on some stream: no stream order to rely on. */
+#define BEGIN(stream, per_thread, call)                                                            \
+    do {                                                                                           \
+        stream_leave_single();                                                                     \
+        opening();                                                                                 \
+        CUresult rc_ = (call);                                                                     \
+        if (rc_ == CUDA_SUCCESS)                                                                   \
+            remember(name_of(stream, per_thread));                                                 \
+        else                                                                                       \
+            closed();                                                                              \
+        return rc_;                                                                                \
+    } while (0)
+
+CUresult cuStreamBeginCapture(CUstream stream)
+{
+    BEGIN(stream, false, real.cuStreamBeginCapture(stream));
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream stream)
+{
+    BEGIN(stream, true, real.cuStreamBeginCapture_ptsz(stream));
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
+{
+    BEGIN(stream, false, real.cuStreamBeginCapture_v2(stream, mode));
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
+{
+    BEGIN(stream, true, real.cuStreamBeginCapture_v2_ptsz(stream, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+                                     const CUgraphEdgeData *edges, size_t num_deps,
+                                     CUstreamCaptureMode mode)
+{
+    BEGIN(stream, false,
+          real.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, num_deps, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+                                          const CUgraphEdgeData *edges, size_t num_deps,
+                                          CUstreamCaptureMode mode)
+{
+    BEGIN(stream, true,
+          real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, num_deps, mode));
+}
+
+/* Some failures end the capture (it was invalidated), some do not (wrong thread). */
+static CUresult ended(CUresult rc, CUstream stream)
+{
+    if (rc == CUDA_SUCCESS || !still_capturing(stream))
+        forget(stream);
+    return rc;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    return ended(real.cuStreamEndCapture(stream, graph), name_of(stream, false));
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+    return ended(real.cuStreamEndCapture_ptsz(stream, graph), name_of(stream, true));
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    CUresult rc = real.cuStreamDestroy(stream);
+    if (rc == CUDA_SUCCESS && capture_open())
+        forget(stream);
+    return rc;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    CUresult rc = real.cuStreamDestroy_v2(stream);
+    if (rc == CUDA_SUCCESS && capture_open())
+        forget(stream);
+    return rc;
+}

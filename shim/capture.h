@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Stream captures: while one is open anywhere in the process, cuCtxRecordEvent, cuCtxWaitEvent and
+ * synchronisation would fail and destroy the program's capture (measured; so documented too). This file
+ * knows the open captures and keeps the two apart.
+ *
+ * The argument: a caller of capture_hold_off first announces himself, then looks for open captures; the
+ * start of a capture is first announced, then waits until nobody is announced (a record takes
+ * microseconds), and only then reaches the driver. Both orders are sequentially consistent, so one of
+ * the two always sees the other.
+ */
+#ifndef SHIM_CAPTURE_H
+#define SHIM_CAPTURE_H
+
+#include "shim/hooks.h"
+
+#include <stdbool.h>
+
+/* True: no capture will begin before capture_let_go. False: one is open; nothing to let go. */
+bool capture_hold_off(void);
+void capture_let_go(void);
+bool capture_open(void);
+/* The context is gone, and its captures with it. */
+void capture_forget(CUcontext ctx);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See context.h. One thread makes a record; others that want the same one wait for it. No lock is held
+ * while the driver is called.
+ */
+#include "shim/context.h"
+
+#include "pool/host.h"
+#include "shim/backing.h"
+#include "shim/control.h"
+#include "shim/log.h"
+#include "shim/state.h"
+#include "shim/stream.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+static _Atomic(struct context *) contexts[CONTEXTS_MAX];
+static atomic_int context_count;
+static _Atomic(CUcontext) greens[CONTEXTS_MAX];
+
+static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
+static bool making;
+
+static __thread struct context *latest __attribute__((tls_model("initial-exec")));
+
+struct context *context_find(CUcontext ctx)
+{
+    int count = atomic_load_explicit(&context_count, memory_order_acquire);
+    for (int i = 0; i < count; i++) {
+        struct context *c = atomic_load_explicit(&contexts[i], memory_order_acquire);
+        if (atomic_load_explicit(&c->handle, memory_order_acquire) == ctx)
+            return c;
+    }
+    return NULL;
+}
+
+static bool is_green(CUcontext ctx)
+{
+    for (int i = 0; i < CONTEXTS_MAX; i++)
+        if (atomic_load(&greens[i]) == ctx)
+            return true;
+    return false;
+}
+
+void context_mark_green(CUcontext ctx)
+{
+    for (int i = 0; i < CONTEXTS_MAX && !is_green(ctx); i++) {
+        CUcontext none = NULL;
+        if (atomic_compare_exchange_strong(&greens[i], &none, ctx))
+            return;
+    }
+}
+
+/* Retaining counts up, releasing counts down: the program sees nothing of it. */
+static bool is_primary(CUcontext ctx, CUdevice device)
+{
+    unsigned flags;
+    int active = 0;
+    CUcontext primary = NULL;
+    if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active ||
+        real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return false;
+    atomic_load(&real.cuDevicePrimaryCtxRelease_v2)(device);
+    return primary == ctx;
+}
+
+static void fill(struct context *c, CUcontext ctx)
+{
+    size_t total = 0;
+    real.cuCtxGetDevice(&c->device);
+    real.cuDeviceGetName(c->name, sizeof c->name, c->device);
+    real.cuDeviceTotalMem_v2(&total, c->device);
+    c->primary = is_primary(ctx, c->device);
+    options_pool_config(state_options(), c->device, total, &c->config);
+    device_init(&c->backend, ctx, c->device, stream_is_single());
+    if (is_green(ctx)) {
+        c->backing = "driver";
+        c->reason = "a green context";
+        return;
+    }
+    backing_choose(&c->backend, &c->config, &c->backing, &c->reason);
+    if (c->config.backing == BACKING_DRIVER)
+        return;
+    c->pool = pool_create(&c->backend.base, &c->config, c);
+    if (!c->pool) {
+        c->backing = "driver";
+        c->reason = "no host memory";
+    } else if (c->config.backing == BACKING_ARENA && !pool_uses_arena(c->pool)) {
+        c->backing = "segment";
+        c->reason = "no address space for an arena";
+    }
+}
+
+static void publish(struct context *c, CUcontext ctx)
+{
+    int at = atomic_load(&context_count);
+    atomic_store_explicit(&c->handle, ctx, memory_order_release);
+    atomic_store_explicit(&contexts[at], c, memory_order_release);
+    atomic_store_explicit(&context_count, at + 1, memory_order_seq_cst);
+    /* A stream may have been created, or a second context may be at work, since the pool was told that
+     * there is but one: now that it is listed, tell it. */
+    if (!stream_is_single() || at > 0)
+        stream_leave_single();
+    log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
+    control_pool_made();
+}
+
+static struct context *make(CUcontext ctx)
+{
+    pthread_mutex_lock(&making_lock);
+    while (making)
+        pthread_cond_wait(&made, &making_lock);
+    struct context *c = context_find(ctx);
+    bool mine = !c && atomic_load(&context_count) < CONTEXTS_MAX;
+    making = mine;
+    pthread_mutex_unlock(&making_lock);
+    if (!mine)
+        return c;
+    c = host_pages(sizeof *c);
+    if (c) {
+        fill(c, ctx);
+        publish(c, ctx);
+    }
+    pthread_mutex_lock(&making_lock);
+    making = false;
+    pthread_cond_broadcast(&made);
+    pthread_mutex_unlock(&making_lock);
+    return c;
+}
+
+static struct context *find_or_make(CUcontext ctx)
+{
+    int saved_errno = errno;
+    struct context *c = context_find(ctx);
+    if (!c)
+        c = make(ctx);
+    errno = saved_errno;
+    return c;
+}
+
+struct context *context_current(void)
+{
+    CUcontext ctx = NULL;
+    struct context *c = latest;
+    if (__builtin_expect(!state_is_on(), 0) && (!hooks_init() || !real.cuCtxGetCurrent))
+        return NULL;
+    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return NULL;
+    if (__builtin_expect(c && atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx, 1) &&
+        state_is_on())
+        return c;
+    if (!state_is_on() && !state_start())
+        return NULL;
+    return latest = find_or_make(ctx);
+}
+
+#define FOR_EACH_CONTEXT(c)                                                                        \
+    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
+        for (struct context *c = atomic_load_explicit(&contexts[i_], memory_order_acquire);        \
+             c && c->pool && atomic_load(&c->handle); c = NULL)
+
+struct context *context_primary(CUdevice device)
+{
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device && c->primary)
+            return c;
+    return NULL;
+}
+
+void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+                            void *arg)
+{
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device && pool_uses_arena(c->pool))
+            pool_for_each_range(c->pool, f, arg);
+}
+
+void context_for_each_pool(void (*f)(struct pool *p))
+{
+    FOR_EACH_CONTEXT(c)
+        f(c->pool);
+}
+
+void context_submit(uint64_t stream)
+{
+    FOR_EACH_CONTEXT(c)
+        pool_submit(c->pool, stream);
+}
+
+uint64_t context_trim(int device, const struct pool_trim *trim)
+{
+    uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (device < 0 || device == c->device)
+            back += pool_trim(c->pool, trim);
+    return back;
+}
+
+uint64_t context_tick(void)
+{
+    uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (pool_tick_ns(c->pool))
+            back += pool_tick(c->pool);
+    return back;
+}
+
+uint64_t context_tick_ns(void)
+{
+    uint64_t shortest = 0;
+    FOR_EACH_CONTEXT(c)
+    {
+        uint64_t tick = pool_tick_ns(c->pool);
+        if (tick && (!shortest || tick < shortest))
+            shortest = tick;
+    }
+    return shortest;
+}
+
+uint64_t context_idle_bytes(int device)
+{
+    uint64_t idle = 0;
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device)
+            idle += pool_idle_bytes(c->pool);
+    return idle;
+}
+
+/* Pools of contexts that are gone are reported too: what they did is part of the story. */
+size_t context_report(struct report_pool *out, size_t max)
+{
+    size_t count = 0;
+    for (int i = 0; i < atomic_load(&context_count) && count < max; i++) {
+        struct context *c = atomic_load(&contexts[i]);
+        out[count] = (struct report_pool){
+            .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
+        if (c->pool)
+            pool_stats(c->pool, &out[count].stats);
+        count++;
+    }
+    return count;
+}

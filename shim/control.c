@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See control.h.
+ *
+ * The signal handler posts a semaphore and nothing else. It is not an eventfd on purpose: a program may
+ * close every descriptor that it did not open (daemons do), and open its own files under the same
+ * numbers; a handler that then wrote to "its" descriptor would write eight bytes into the program's
+ * file. No check in a handler can tell our eventfd from one of the program's, so there is none.
+ */
+#include "shim/control.h"
+
+#include "shim/capture.h"
+#include "shim/context.h"
+#include "shim/counters.h"
+#include "shim/log.h"
+#include "shim/state.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define MS UINT64_C(1000000)
+/* How often the file of GPUCACHE_EMPTY_CACHE_FILE is looked at. */
+#define FILE_POLL_NS (200 * MS)
+/* How long a flush waits for pending memory: on the control thread, and on the program's own. */
+#define WAIT_NS (5000 * MS)
+#define WAIT_OWN_NS (200 * MS)
+/* The driver needs some; the rest of the default 8 MiB would be the program's to account for. */
+#define STACK_BYTES (512 * 1024)
+
+_Atomic bool control_requested;
+
+static sem_t wake;
+static atomic_bool signalled, put_off, thread_made;
+static struct sigaction chained;
+static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct empty_cache request;
+
+static void flush(int device, uint64_t keep_bytes, uint64_t wait_ns, const char *why)
+{
+    struct pool_trim trim = {.keep_bytes = keep_bytes, .wait_ns = wait_ns};
+    uint64_t start_ns = state_clock_ns(), back = context_trim(device, &trim);
+    log_info("%s: gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
+             (double)(state_clock_ns() - start_ns) / 1e6);
+}
+
+static void on_signal(int signal_number, siginfo_t *info, void *context)
+{
+    int saved_errno = errno;
+    atomic_store(&signalled, true);
+    sem_post(&wake);
+    if (chained.sa_flags & SA_SIGINFO) {
+        if (chained.sa_sigaction)
+            chained.sa_sigaction(signal_number, info, context);
+    } else if (chained.sa_handler != SIG_DFL && chained.sa_handler != SIG_IGN) {
+        chained.sa_handler(signal_number);
+    }
+    errno = saved_errno;
+}
+
+/* A handler of the program's keeps its mask and its way of interrupting calls; where there was none,
+ * interrupted calls are restarted, so that the program notices nothing. */
+static void install_handler(int signal_number)
+{
+    struct sigaction mine;
+    if (!signal_number || sigaction(signal_number, NULL, &chained))
+        return;
+    bool own = (chained.sa_flags & SA_SIGINFO) ||
+               (chained.sa_handler != SIG_DFL && chained.sa_handler != SIG_IGN);
+    mine = chained;
+    mine.sa_sigaction = on_signal;
+    mine.sa_flags = SA_SIGINFO | SA_ONSTACK | (own ? chained.sa_flags & ~SA_RESETHAND : SA_RESTART);
+    if (!own)
+        sigemptyset(&mine.sa_mask);
+    sigaction(signal_number, &mine, NULL);
+}
+
+void control_start(void)
+{
+    sem_init(&wake, 0, 0);
+    install_handler(state_options()->signal);
+}
+
+/* The file's time of change; 0: it is not there. */
+static uint64_t touched_ns(const char *path)
+{
+    struct stat st;
+    if (!*path || stat(path, &st))
+        return 0;
+    return (uint64_t)st.st_mtim.tv_sec * 1000 * MS + (uint64_t)st.st_mtim.tv_nsec;
+}
+
+struct schedule {
+    uint64_t tick_ns, every_ns, file_ns; /* when each is due next, 0: never */
+    uint64_t file_seen;
+};
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return !a ? b : !b || a < b ? a : b;
+}
+
+static void sleep_until(uint64_t due_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(due_ns / 1000000000u),
+                         .tv_nsec = (long)(due_ns % 1000000000u)};
+    if (!due_ns)
+        sem_wait(&wake);
+    else
+        sem_clockwait(&wake, CLOCK_MONOTONIC, &t);
+}
+
+/* A flush must not synchronise while a capture is open; the end of the capture wakes this thread. */
+static bool may_flush(void)
+{
+    atomic_store(&put_off, true);
+    if (capture_open())
+        return false;
+    atomic_store(&put_off, false);
+    return true;
+}
+
+static void run_due(struct schedule *s)
+{
+    const struct options *o = state_options();
+    uint64_t now_ns = state_clock_ns();
+    if (atomic_load(&signalled) && may_flush()) {
+        atomic_store(&signalled, false);
+        counter_add(COUNTER_SIGNAL, 1);
+        flush(o->empty_cache.device, o->empty_cache.keep_bytes, WAIT_NS, "signal");
+    }
+    if (s->every_ns && now_ns >= s->every_ns && may_flush()) {
+        s->every_ns = now_ns + o->empty_cache.every_ns;
+        flush(o->empty_cache.device, o->empty_cache.keep_bytes, WAIT_NS, "interval");
+    }
+    if (s->file_ns && now_ns >= s->file_ns) {
+        uint64_t touched = touched_ns(o->empty_cache_file.path);
+        s->file_ns = now_ns + FILE_POLL_NS;
+        if (touched && touched != s->file_seen && may_flush()) {
+            counter_add(COUNTER_FILE, 1);
+            flush(o->empty_cache.device, o->empty_cache.keep_bytes, WAIT_NS, "file");
+            s->file_seen = touched;
+        } else if (!touched) {
+            s->file_seen = 0;
+        }
+    }
+    if (s->tick_ns && now_ns >= s->tick_ns && may_flush())
+        context_tick();
+    uint64_t tick_ns = context_tick_ns();
+    s->tick_ns = tick_ns ? now_ns + tick_ns : 0;
+}
+
+static void *run(void *unused)
+{
+    const struct options *o = state_options();
+    struct schedule s = {0};
+    if (o->empty_cache.every_ns)
+        s.every_ns = state_clock_ns() + o->empty_cache.every_ns;
+    if (*o->empty_cache_file.path) {
+        s.file_ns = state_clock_ns() + FILE_POLL_NS;
+        s.file_seen = touched_ns(o->empty_cache_file.path);
+    }
+    if (o->empty_cache.now)
+        flush(o->empty_cache.device, o->empty_cache.keep_bytes, WAIT_NS, "start");
+    while (state_is_on()) {
+        run_due(&s);
+        uint64_t due_ns = sooner(s.tick_ns, s.file_ns);
+        /* While a capture puts the interval off, the capture's end is the next moment to look. */
+        if (!s.every_ns || s.every_ns > state_clock_ns() || !capture_open())
+            due_ns = sooner(due_ns, s.every_ns);
+        sleep_until(due_ns);
+    }
+    return NULL;
+}
+
+void control_pool_made(void)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, before;
+    if (atomic_exchange(&thread_made, true)) {
+        sem_post(&wake); /* the new pool may have a shorter tick */
+        return;
+    }
+    if (pthread_attr_init(&attr))
+        return;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, &attr, run, NULL) == 0)
+        pthread_setname_np(thread, "gpucache");
+    else
+        log_once(LOG_LEVEL_WARN, "no control thread: signals, limits and timeouts will do nothing");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+}
+
+void control_capture_closed(void)
+{
+    if (atomic_exchange(&put_off, false))
+        sem_post(&wake);
+}
+
+void control_environ(const char *value)
+{
+    struct empty_cache wanted;
+    if (!state_is_on())
+        return;
+    if (!options_parse_empty_cache(value, &wanted)) {
+        options_warn_value("GPUCACHE_EMPTY_CACHE", value, "nothing is given back");
+        return;
+    }
+    if (!wanted.now)
+        return;
+    pthread_mutex_lock(&request_lock);
+    request = wanted;
+    pthread_mutex_unlock(&request_lock);
+    atomic_store(&control_requested, true);
+}
+
+void control_serve_request(void)
+{
+    struct empty_cache wanted;
+    if (capture_open() || !atomic_exchange(&control_requested, false))
+        return;
+    pthread_mutex_lock(&request_lock);
+    wanted = request;
+    pthread_mutex_unlock(&request_lock);
+    counter_add(COUNTER_ENVIRON, 1);
+    flush(wanted.device, wanted.keep_bytes, WAIT_OWN_NS, "environment");
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See device.h and pool/backend.h. Rows that need the context push it if it is not current, and all
+ * run in the relaxed capture mode, in which the driver forbids least (7 ns, measured on an H200): a
+ * capture of the program's must not be broken by what we do beside it.
+ */
+#include "shim/device.h"
+
+#include "pool/bits.h"
+#include "shim/capture.h"
+#include "shim/state.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+static _Atomic uint64_t peers_of[DEVICES_MAX];
+
+struct visit {
+    bool pushed, mode_known;
+    CUstreamCaptureMode mode;
+    int saved_errno;
+};
+
+static struct device_backend *self(struct backend *b)
+{
+    return (struct device_backend *)(void *)b;
+}
+
+static struct visit relax(void)
+{
+    struct visit v = {.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno};
+    v.mode_known = real.cuThreadExchangeStreamCaptureMode &&
+                   real.cuThreadExchangeStreamCaptureMode(&v.mode) == CUDA_SUCCESS;
+    return v;
+}
+
+static struct visit enter(const struct device_backend *d)
+{
+    CUcontext current = NULL;
+    struct visit v = relax();
+    if (real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != d->ctx)
+        v.pushed = real.cuCtxPushCurrent_v2(d->ctx) == CUDA_SUCCESS;
+    return v;
+}
+
+static void leave(struct visit *v)
+{
+    CUcontext ignored;
+    if (v->pushed)
+        real.cuCtxPopCurrent_v2(&ignored);
+    if (v->mode_known)
+        real.cuThreadExchangeStreamCaptureMode(&v->mode);
+    errno = v->saved_errno;
+}
+
+static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
+{
+    CUdeviceptr at = 0;
+    struct visit v = relax();
+    CUresult rc = real.cuMemAddressReserve(&at, size_bytes, b->granularity_bytes, 0, 0);
+    leave(&v);
+    *addr = at;
+    return (int)rc;
+}
+
+static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    struct visit v = relax();
+    real.cuMemAddressFree(addr, size_bytes);
+    leave(&v);
+}
+
+static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
+{
+    CUmemGenericAllocationHandle h = 0;
+    struct visit v = relax();
+    CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(&h, size_bytes, &self(b)->prop, 0);
+    leave(&v);
+    *handle = h;
+    return (int)rc;
+}
+
+static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
+{
+    struct visit v = relax();
+    real.cuMemRelease(handle);
+    leave(&v);
+}
+
+static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
+{
+    struct visit v = relax();
+    CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
+    leave(&v);
+    return (int)rc;
+}
+
+static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    CUmemAccessDesc desc[DEVICES_MAX + 1];
+    size_t count = 0;
+    int device = self(b)->device;
+    uint64_t allowed = device < DEVICES_MAX ? atomic_load(&peers_of[device]) : 0;
+    for (int d = 0; d <= DEVICES_MAX; d++) {
+        bool wanted = d == DEVICES_MAX || (d != device && (allowed >> d & 1));
+        if (wanted)
+            desc[count++] = (CUmemAccessDesc){
+                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d == DEVICES_MAX ? device : d},
+                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    }
+    struct visit v = relax();
+    CUresult rc = real.cuMemSetAccess(addr, size_bytes, desc, count);
+    leave(&v);
+    return (int)rc;
+}
+
+static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    struct visit v = relax();
+    real.cuMemUnmap(addr, size_bytes);
+    leave(&v);
+}
+
+static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
+{
+    CUdeviceptr at = 0;
+    struct visit v = enter(self(b));
+    CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
+    leave(&v);
+    *addr = at;
+    return (int)rc;
+}
+
+static int row_segment_free(struct backend *b, uint64_t addr)
+{
+    struct visit v = enter(self(b));
+    CUresult rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
+    leave(&v);
+    return (int)rc;
+}
+
+static int row_fence_create(struct backend *b, uint64_t *fence)
+{
+    struct device_backend *d = self(b);
+    if (!d->context_events) {
+        unsigned at = atomic_fetch_add(&d->soft_count, 1);
+        *fence = at;
+        return at < SOFT_FENCES ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUevent event = NULL;
+    struct visit v = enter(d);
+    CUresult rc = real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    leave(&v);
+    *fence = (uint64_t)(uintptr_t)event;
+    return (int)rc;
+}
+
+/* Events die with their context. */
+static void row_fence_destroy(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = self(b);
+    if (!d->context_events || atomic_load(&d->gone))
+        return;
+    struct visit v = enter(d);
+    real.cuEventDestroy_v2((CUevent)(uintptr_t)fence);
+    leave(&v);
+}
+
+static bool is_capture_error(CUresult rc)
+{
+    return rc >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+static enum fence_record row_fence_record(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = self(b);
+    if (!d->context_events) {
+        atomic_store(&d->soft[fence], atomic_fetch_add(&d->soft_drawn, 1) + 1);
+        return FENCE_RECORDED;
+    }
+    if (!capture_hold_off())
+        return FENCE_REFUSED;
+    struct visit v = enter(d);
+    CUresult rc = real.cuCtxRecordEvent(d->ctx, (CUevent)(uintptr_t)fence);
+    leave(&v);
+    capture_let_go();
+    return rc == CUDA_SUCCESS ? FENCE_RECORDED : is_capture_error(rc) ? FENCE_REFUSED : FENCE_FAILED;
+}
+
+static enum fence_state row_fence_query(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = self(b);
+    if (!d->context_events)
+        return atomic_load(&d->soft[fence]) <= atomic_load(&d->soft_done) ? FENCE_DONE : FENCE_BUSY;
+    struct visit v = enter(d);
+    CUresult rc = real.cuEventQuery((CUevent)(uintptr_t)fence);
+    leave(&v);
+    if (rc == CUDA_SUCCESS)
+        return FENCE_DONE;
+    return rc == CUDA_ERROR_NOT_READY || is_capture_error(rc) ? FENCE_BUSY : FENCE_LOST;
+}
+
+static int row_fence_order(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = self(b);
+    if (!d->context_events)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!capture_hold_off())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct visit v = enter(d);
+    CUresult rc = real.cuCtxWaitEvent(d->ctx, (CUevent)(uintptr_t)fence);
+    leave(&v);
+    capture_let_go();
+    return (int)rc;
+}
+
+/* Whatever was drawn before the synchronisation began is done after it. */
+static int soft_wait(struct device_backend *d)
+{
+    uint64_t drawn = atomic_load(&d->soft_drawn), done = atomic_load(&d->soft_done);
+    if (!capture_hold_off())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct visit v = enter(d);
+    CUresult rc = real.cuCtxSynchronize();
+    leave(&v);
+    capture_let_go();
+    while (rc == CUDA_SUCCESS && done < drawn &&
+           !atomic_compare_exchange_weak(&d->soft_done, &done, drawn))
+        ;
+    return (int)rc;
+}
+
+/* CUDA has no timed wait: look, ever less often (10 us to 1 ms). Without a limit the driver waits. */
+static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
+{
+    struct device_backend *d = self(b);
+    if (!d->context_events)
+        return soft_wait(d);
+    if (timeout_ns == UINT64_MAX) {
+        struct visit v = enter(d);
+        CUresult rc = real.cuEventSynchronize((CUevent)(uintptr_t)fence);
+        leave(&v);
+        return (int)rc;
+    }
+    uint64_t start_ns = state_clock_ns(), pause_ns = 10000;
+    for (;;) {
+        switch (row_fence_query(b, fence)) {
+        case FENCE_DONE:
+            return 0;
+        case FENCE_LOST:
+            return CUDA_ERROR_UNKNOWN;
+        case FENCE_BUSY:
+            break;
+        }
+        if (state_clock_ns() - start_ns >= timeout_ns)
+            return CUDA_ERROR_NOT_READY;
+        int saved_errno = errno;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        errno = saved_errno;
+        pause_ns = min_u64(pause_ns * 2, 1000000);
+    }
+}
+
+static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    size_t free_now = 0, total = 0;
+    struct visit v = enter(self(b));
+    CUresult rc = atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
+    leave(&v);
+    *free_bytes = free_now;
+    *total_bytes = total;
+    return (int)rc;
+}
+
+static uint64_t row_now_ns(struct backend *b)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static const struct backend_ops rows = {
+    .reserve = row_reserve,
+    .unreserve = row_unreserve,
+    .create = row_create,
+    .release = row_release,
+    .map = row_map,
+    .allow = row_allow,
+    .unmap = row_unmap,
+    .segment_alloc = row_segment_alloc,
+    .segment_free = row_segment_free,
+    .fence_create = row_fence_create,
+    .fence_destroy = row_fence_destroy,
+    .fence_record = row_fence_record,
+    .fence_query = row_fence_query,
+    .fence_order = row_fence_order,
+    .fence_wait = row_fence_wait,
+    .mem_info = row_mem_info,
+    .now_ns = row_now_ns,
+};
+
+static int attribute(CUdevice device, CUdevice_attribute which)
+{
+    int value = 0;
+    return real.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+/* Arena memory must look as much like cuMemAlloc's as it can: open to network cards and exportable.
+ * Neither costs anything (measured on an H200). */
+static bool init_arena(struct device_backend *d)
+{
+    size_t granularity = 0;
+    d->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device}};
+    if (attribute(d->device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        d->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (attribute(d->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        d->prop.allocFlags.gpuDirectRDMACapable = 1;
+    if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
+        !real.cuMemAddressReserve || !real.cuMemAddressFree || !real.cuMemMap || !real.cuMemUnmap ||
+        !real.cuMemRelease || !real.cuMemSetAccess || !hooks_present(HOOK_cuMemCreate) ||
+        !real.cuMemGetAllocationGranularity)
+        return false;
+    CUresult rc = real.cuMemGetAllocationGranularity(&granularity, &d->prop,
+                                                     CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    return rc == CUDA_SUCCESS && granularity && GRANULE_BYTES % granularity == 0;
+}
+
+void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream)
+{
+    size_t total = 0;
+    memset(d, 0, sizeof *d);
+    d->ctx = ctx;
+    d->device = device;
+    d->context_events = real.cuCtxRecordEvent && real.cuCtxWaitEvent && real.cuEventCreate &&
+                        real.cuEventQuery && real.cuEventSynchronize && real.cuEventDestroy_v2;
+    real.cuDeviceTotalMem_v2(&total, device);
+    d->base = (struct backend){
+        .ops = &rows,
+        .granularity_bytes = GRANULE_BYTES,
+        .total_bytes = total,
+        .nomem_code = CUDA_ERROR_OUT_OF_MEMORY,
+        .has_arena = init_arena(d),
+        .has_order = d->context_events,
+        .single_stream = single_stream,
+    };
+}
+
+void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed)
+{
+    if (owner < 0 || owner >= DEVICES_MAX || peer < 0 || peer >= DEVICES_MAX)
+        return;
+    if (allowed)
+        atomic_fetch_or(&peers_of[owner], UINT64_C(1) << peer);
+    else
+        atomic_fetch_and(&peers_of[owner], ~(UINT64_C(1) << peer));
+}
+
+void device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
+{
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
+                            .flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                             : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    struct visit v = relax();
+    real.cuMemSetAccess(addr, size_bytes, &desc, 1);
+    leave(&v);
+}

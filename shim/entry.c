@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions that allocate and free. What the pool does not serve goes to the driver with
+ * the caller's own arguments, and the answer is the driver's. No lock.
+ */
+#include "shim/capture.h"
+#include "shim/context.h"
+#include "shim/control.h"
+#include "shim/counters.h"
+#include "shim/hooks.h"
+#include "shim/runtime.h"
+#include "shim/state.h"
+
+#include <errno.h>
+
+/* The pool has no memory and the driver has none: other contexts of the device may hold idle memory. */
+static bool release_elsewhere(const struct context *c)
+{
+    struct pool_trim all = {0};
+    return context_trim(state_options()->empty_cache.on_oom ? -1 : c->device, &all) > 0;
+}
+
+/* True: *rc is the answer. False: the driver is to be asked. */
+static bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes, CUresult *rc)
+{
+    uint64_t addr;
+    int code = 0;
+    if (__builtin_expect(atomic_load_explicit(&control_requested, memory_order_relaxed), 0))
+        control_serve_request();
+    enum pool_status status = pool_alloc(c->pool, size_bytes, &addr, &code);
+    if (__builtin_expect(status == POOL_NOMEM, 0) && release_elsewhere(c))
+        status = pool_alloc(c->pool, size_bytes, &addr, &code);
+    switch (status) {
+    case POOL_OK:
+        *dptr = addr;
+        *rc = CUDA_SUCCESS;
+        return true;
+    case POOL_NOMEM:
+        *rc = (CUresult)code;
+        return true;
+    case POOL_PASS:
+    case POOL_FOREIGN:
+    case POOL_INVALID:
+        break;
+    }
+    return false;
+}
+
+/* The driver's own allocation, when memory is short after what we hold idle went back. */
+static CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
+{
+    CUresult rc = real.cuMemAlloc_v2(dptr, size_bytes);
+    if (rc == CUDA_ERROR_OUT_OF_MEMORY && c && size_bytes <= c->backend.base.total_bytes &&
+        release_elsewhere(c))
+        rc = real.cuMemAlloc_v2(dptr, size_bytes);
+    if (rc == CUDA_SUCCESS)
+        counter_add(COUNTER_DRIVER, 1);
+    return rc;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    CUresult rc;
+    if (!dptr || !bytesize)
+        return real.cuMemAlloc_v2(dptr, bytesize);
+    struct context *c = context_current();
+    if (c && c->pool) {
+        int saved_errno = errno;
+        bool served = serve_alloc(c, dptr, bytesize, &rc);
+        errno = saved_errno;
+        if (served)
+            return rc;
+    }
+    return pass_alloc(c, dptr, bytesize);
+}
+
+/* The driver's rows start at multiples of a fixed number of bytes; the driver is asked for it once, with
+ * a row of one byte. 0: it did not say. */
+static size_t row_alignment(struct context *c)
+{
+    size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
+    CUdeviceptr probe;
+    if (!pitch && real.cuMemAllocPitch_v2(&probe, &pitch, 1, 1, 4) == CUDA_SUCCESS) {
+        real.cuMemFree_v2(probe);
+        atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
+    }
+    return pitch;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+                            unsigned element_size)
+{
+    CUresult rc;
+    size_t row = 0, bytes;
+    bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
+                (element_size == 4 || element_size == 8 || element_size == 16);
+    struct context *c = sane ? context_current() : NULL;
+    if (c && c->pool) {
+        int saved_errno = errno;
+        size_t align = row_alignment(c);
+        bool served = false;
+        if (align && (align & (align - 1)) == 0) {
+            row = (width + align - 1) & ~(align - 1);
+            served = !__builtin_mul_overflow(row, height, &bytes) &&
+                     serve_alloc(c, dptr, bytes, &rc);
+        }
+        errno = saved_errno;
+        if (served) {
+            if (rc == CUDA_SUCCESS)
+                *pitch = row;
+            return rc;
+        }
+    }
+    rc = real.cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
+    if (rc == CUDA_SUCCESS)
+        counter_add(COUNTER_DRIVER, 1);
+    return rc;
+}
+
+/* True: *rc is the answer. False: not the pool's pointer. */
+static bool serve_free(CUdeviceptr dptr, CUresult *rc)
+{
+    if (!state_is_on())
+        return false;
+    int saved_errno = errno;
+    enum pool_status status = pool_free(dptr);
+    errno = saved_errno;
+    switch (status) {
+    case POOL_OK:
+        *rc = CUDA_SUCCESS;
+        return true;
+    case POOL_INVALID:
+        /* The driver must not see it: a segment of ours that is idle would be freed under us. */
+        counter_add(COUNTER_INVALID_FREE, 1);
+        *rc = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    case POOL_NOMEM:
+    case POOL_PASS:
+    case POOL_FOREIGN:
+        break;
+    }
+    return false;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    CUresult rc;
+    if (serve_free(dptr, &rc))
+        return rc;
+    if (dptr && state_is_on())
+        counter_add(COUNTER_FOREIGN_FREE, 1);
+    return real.cuMemFree_v2(dptr);
+}
+
+/* Natively legal for memory of cuMemAlloc, outside a capture. The free takes its place in stream order,
+ * behind all work submitted to the stream so far, and that is what a free in the pool waits for too. */
+static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
+{
+    struct pool_block block;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!state_is_on() || !real.cuStreamIsCapturing)
+        return false;
+    enum pool_status found = pool_find(dptr, &block);
+    if (found == POOL_FOREIGN)
+        return false;
+    *rc = real.cuStreamIsCapturing(stream, &status);
+    if (*rc != CUDA_SUCCESS)
+        return true; /* no such stream */
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return false; /* no memory of a graph: the driver refuses it in its words */
+    counter_add(COUNTER_ASYNC_FREE, 1);
+    return serve_free(dptr, rc);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
+{
+    CUresult rc;
+    return serve_free_async(dptr, stream, &rc) ? rc : real.cuMemFreeAsync(dptr, stream);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
+{
+    CUresult rc;
+    CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
+    return serve_free_async(dptr, named, &rc) ? rc : real.cuMemFreeAsync_ptsz(dptr, stream);
+}
+
+bool entry_runtime_malloc(void **p, size_t size_bytes)
+{
+    CUresult rc;
+    CUdeviceptr at;
+    int saved_errno = errno;
+    if (!p || !size_bytes)
+        return false;
+    struct context *c = context_current();
+    if (!c || !c->pool || !serve_alloc(c, &at, size_bytes, &rc) || rc != CUDA_SUCCESS) {
+        errno = saved_errno;
+        return false;
+    }
+    *p = (void *)(uintptr_t)at;
+    errno = saved_errno;
+    return true;
+}
+
+bool entry_runtime_free(void *p)
+{
+    int saved_errno = errno;
+    bool freed = p && state_is_on() && pool_free((uint64_t)(uintptr_t)p) == POOL_OK;
+    errno = saved_errno;
+    return freed;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions that end contexts, and those that open memory to other devices. A context's
+ * end frees its allocations without a call for each; an arena's memory outlives it (measured) and is
+ * given back here. The pool is closed to new requests first, then the driver ends the context and with
+ * it all its work, then the memory goes. No lock.
+ */
+#include "shim/capture.h"
+#include "shim/context.h"
+#include "shim/hooks.h"
+#include "shim/state.h"
+#include "shim/stream.h"
+
+#include <errno.h>
+
+/* From here on the context is not found any more; NULL: it had no pool. */
+static struct context *close_context(CUcontext ctx)
+{
+    struct context *c = ctx && state_is_on() ? context_find(ctx) : NULL;
+    if (c) {
+        atomic_store(&c->backend.gone, true);
+        atomic_store(&c->handle, NULL);
+    }
+    return c;
+}
+
+static void reopen_context(struct context *c, CUcontext ctx)
+{
+    if (c) {
+        atomic_store(&c->backend.gone, false);
+        atomic_store(&c->handle, ctx);
+    }
+}
+
+static void end_context(struct context *c, CUcontext ctx)
+{
+    int saved_errno = errno;
+    capture_forget(ctx);
+    if (c && c->pool)
+        pool_abandon(c->pool);
+    errno = saved_errno;
+}
+
+static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
+{
+    struct context *c = close_context(ctx);
+    CUresult rc = how(ctx);
+    if (rc == CUDA_SUCCESS)
+        end_context(c, ctx);
+    else
+        reopen_context(c, ctx);
+    return rc;
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return destroy(real.cuCtxDestroy, ctx);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    return destroy(real.cuCtxDestroy_v2, ctx);
+}
+
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    return destroy(real.cuCtxDetach, ctx);
+}
+
+static bool primary_is_active(CUdevice dev)
+{
+    unsigned flags;
+    int active = 0;
+    return real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* A reset ends the primary context at once, a release with the last of its users. The handle stays the
+ * same when the context comes to life again, so it is closed before and, if it lives on, reopened. */
+static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
+{
+    CUcontext ctx = NULL;
+    struct context *c = state_is_on() ? context_primary(dev) : NULL;
+    if (c) {
+        ctx = atomic_load(&c->handle);
+        if (reset)
+            close_context(ctx);
+    }
+    CUresult rc = how(dev);
+    if (!c)
+        return rc;
+    if (rc == CUDA_SUCCESS && (reset || !primary_is_active(dev))) {
+        if (!reset)
+            close_context(ctx);
+        end_context(c, ctx);
+    } else if (reset) {
+        reopen_context(c, ctx);
+    }
+    return rc;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return end_primary(real.cuDevicePrimaryCtxReset, dev, true);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    return end_primary(real.cuDevicePrimaryCtxReset_v2, dev, true);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return end_primary(real.cuDevicePrimaryCtxRelease, dev, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    return end_primary(real.cuDevicePrimaryCtxRelease_v2, dev, false);
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
+{
+    CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
+    if (rc == CUDA_SUCCESS) {
+        context_mark_green(*ctx);
+        stream_leave_single();
+    }
+    return rc;
+}
+
+struct peer_change {
+    CUdevice peer;
+    bool allowed;
+};
+
+static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    const struct peer_change *change = arg;
+    device_peer_range(change->peer, change->allowed, addr, size_bytes);
+}
+
+/* Access is granted to the current context, to memory of the peer context: the driver does so for its
+ * own allocations, we do it for what is mapped in the arenas of the peer's device. */
+static void change_access(CUcontext owner_ctx, bool allowed)
+{
+    CUdevice accessor, owner;
+    CUcontext ignored;
+    if (real.cuCtxGetDevice(&accessor) != CUDA_SUCCESS ||
+        real.cuCtxPushCurrent_v2(owner_ctx) != CUDA_SUCCESS)
+        return;
+    CUresult rc = real.cuCtxGetDevice(&owner);
+    real.cuCtxPopCurrent_v2(&ignored);
+    if (rc != CUDA_SUCCESS || owner == accessor)
+        return;
+    device_peer_allow(owner, accessor, allowed);
+    struct peer_change change = {accessor, allowed};
+    context_for_each_range(owner, change_range, &change);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
+    if (rc == CUDA_SUCCESS) {
+        int saved_errno = errno;
+        stream_leave_single();
+        change_access(peer, true);
+        errno = saved_errno;
+    }
+    return rc;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+    CUresult rc = real.cuCtxDisablePeerAccess(peer);
+    if (rc == CUDA_SUCCESS) {
+        int saved_errno = errno;
+        change_access(peer, false);
+        errno = saved_errno;
+    }
+    return rc;
+}

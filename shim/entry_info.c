@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions that tell about memory, or make it known outside: a pooled block must look like
+ * an allocation of its own. No lock.
+ */
+#include "shim/context.h"
+#include "shim/hooks.h"
+#include "shim/log.h"
+#include "shim/state.h"
+
+/* Idle memory is the program's for the asking: programs size themselves by what is free. */
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    CUdevice device;
+    CUresult rc = real.cuMemGetInfo_v2(free, total);
+    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
+        real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return rc;
+    size_t all = SIZE_MAX;
+    if (total)
+        all = *total;
+    else
+        real.cuDeviceTotalMem_v2(&all, device);
+    uint64_t sum = *free + context_idle_bytes(device);
+    *free = sum < all ? sum : all;
+    return rc;
+}
+
+static bool find(CUdeviceptr dptr, struct pool_block *block)
+{
+    return state_is_on() && pool_find(dptr, block) == POOL_OK;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
+{
+    struct pool_block block;
+    if (!find(dptr, &block))
+        return real.cuMemGetAddressRange_v2(base, size, dptr);
+    if (base)
+        *base = block.addr;
+    if (size)
+        *size = block.requested_bytes;
+    return CUDA_SUCCESS;
+}
+
+/* What the driver would say of an allocation of the block's own; false: the driver's answer is right. */
+static bool describe(const struct pool_block *block, CUpointer_attribute attribute, void *data)
+{
+    const struct context *c = pool_owner(block->pool);
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)data = atomic_load(&c->handle);
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)data = block->addr;
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)data = block->requested_bytes;
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)data = block->serial;
+        return true;
+    default:
+        return false;
+    }
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    struct pool_block block;
+    CUresult rc = real.cuPointerGetAttribute(data, attribute, ptr);
+    if (rc == CUDA_SUCCESS && data && find(ptr, &block))
+        describe(&block, attribute, data);
+    return rc;
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                CUdeviceptr ptr)
+{
+    struct pool_block block;
+    CUresult rc = real.cuPointerGetAttributes(count, attributes, data, ptr);
+    if (rc == CUDA_SUCCESS && find(ptr, &block))
+        for (unsigned i = 0; i < count; i++)
+            if (data[i])
+                describe(&block, attributes[i], data[i]);
+    return rc;
+}
+
+/* Memory that is known outside must never be handed to somebody else. */
+static void taint(CUresult rc, CUdeviceptr dptr)
+{
+    if (rc == CUDA_SUCCESS && state_is_on())
+        pool_taint(dptr);
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    struct pool_block block;
+    CUresult rc = real.cuPointerSetAttribute(value, attribute, ptr);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED && find(ptr, &block))
+        log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
+                                 "run it with GPUCACHE_BACKING=segment");
+    taint(rc, ptr);
+    return rc;
+}
+
+/* A handle names the driver's allocation: it is right only for a block that is one. */
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+{
+    struct pool_block block;
+    if (!find(dptr, &block)) 
+        return real.cuIpcGetMemHandle(handle, dptr);
+    if (block.segment_addr != block.addr) {
+        log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this memory cannot "
+                                 "have: run it with GPUCACHE_BACKING=segment%s",
+                 block.segment_addr ? " and GPUCACHE_MIN_BLOCK=1048577" : "");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult rc = real.cuIpcGetMemHandle(handle, dptr);
+    taint(rc, dptr);
+    return rc;
+}
+
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
+                                       CUmemRangeHandleType type, unsigned long long flags)
+{
+    CUresult rc = real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
+    taint(rc, dptr);
+    return rc;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    CUresult rc = real.cuMemRetainAllocationHandle(handle, addr);
+    taint(rc, (CUdeviceptr)(uintptr_t)addr);
+    return rc;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * setenv and putenv as the program sees them: the C library's own, and a look at whether the name is
+ * that of a request. Scanning the environment at every allocation would cost more than the allocation.
+ */
+#include "shim/control.h"
+#include "shim/hooks.h"
+#include "shim/resolve.h"
+
+#include <errno.h>
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define REQUEST "GPUCACHE_EMPTY_CACHE"
+
+SHIM_EXPORT int setenv(const char *name, const char *value, int overwrite);
+SHIM_EXPORT int putenv(char *text);
+
+int setenv(const char *name, const char *value, int overwrite)
+{
+    static _Atomic(uintptr_t) real_setenv;
+    uintptr_t f = atomic_load_explicit(&real_setenv, memory_order_relaxed);
+    if (!f) {
+        f = (uintptr_t)resolve_symbol(RTLD_NEXT, "setenv");
+        atomic_store_explicit(&real_setenv, f, memory_order_relaxed);
+    }
+    if (!f) {
+        errno = ENOSYS;
+        return -1;
+    }
+    int rc = ((int (*)(const char *, const char *, int))f)(name, value, overwrite);
+    if (rc == 0 && strcmp(name, REQUEST) == 0)
+        control_environ(value);
+    return rc;
+}
+
+int putenv(char *text)
+{
+    static _Atomic(uintptr_t) real_putenv;
+    uintptr_t f = atomic_load_explicit(&real_putenv, memory_order_relaxed);
+    if (!f) {
+        f = (uintptr_t)resolve_symbol(RTLD_NEXT, "putenv");
+        atomic_store_explicit(&real_putenv, f, memory_order_relaxed);
+    }
+    if (!f) {
+        errno = ENOSYS;
+        return -1;
+    }
+    int rc = ((int (*)(char *))f)(text);
+    if (rc == 0 && strncmp(text, REQUEST "=", sizeof REQUEST) == 0)
+        control_environ(text + sizeof REQUEST);
+    return rc;
+}

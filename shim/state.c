@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See state.h. The start is lock-free: one thread does it, and the allocations of others meanwhile go
+ * to the driver.
+ */
+#include "shim/state.h"
+
+#include "pool/pool.h"
+#include "shim/context.h"
+#include "shim/control.h"
+#include "shim/report.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+_Atomic int state_now;
+
+static struct options options;
+static uint64_t started_ns;
+
+const struct options *state_options(void)
+{
+    return &options;
+}
+
+uint64_t state_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t state_started_ns(void)
+{
+    return started_ns;
+}
+
+/* CUDA does not work in a forked child, and another thread may have been inside the pool: from here on
+ * every call goes to the driver, whose answer is the native one. */
+static void forked_child(void)
+{
+    atomic_store(&state_now, STATE_OFF);
+    atomic_store(&pool_watch, 0);
+}
+
+static void report_at_exit(void)
+{
+    struct report_pool pools[CONTEXTS_MAX];
+    if (!state_is_on())
+        return;
+    struct report r = {.pools = pools,
+                       .num_pools = context_report(pools, CONTEXTS_MAX),
+                       .elapsed_ns = state_clock_ns() - started_ns};
+    report_write(&r, &options.stats);
+}
+
+bool state_start(void)
+{
+    int expected = STATE_NEW;
+    if (!atomic_compare_exchange_strong(&state_now, &expected, STATE_STARTING))
+        return expected == STATE_ON;
+    int saved_errno = errno;
+    bool on = options_load(&options) && pthread_atfork(NULL, NULL, forked_child) == 0;
+    if (on) {
+        started_ns = state_clock_ns();
+        if (options.stats.at_exit) {
+            atexit(report_at_exit);
+            at_quick_exit(report_at_exit);
+        }
+    }
+    atomic_store(&state_now, on ? STATE_ON : STATE_OFF);
+    if (on)
+        control_start();
+    errno = saved_errno;
+    return on;
+}
