@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The process ends by exit() from one thread while seven others allocate, launch and free: it ends
- * at once and with its own code.
+ * at once and with its own code. Several
+ * times over, in processes forked before any CUDA call.
  */
 #include "tests/preload/scene.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { THREADS = 7, EXIT_CODE = 21 };
 
@@ -27,7 +30,7 @@ static void *churn(void *context)
     }
 }
 
-int main(void)
+static void leave_busy(void)
 {
     scene_start(1, 30);
     for (intptr_t i = 0; i < THREADS; i++) {
@@ -38,7 +41,25 @@ int main(void)
     while (atomic_load(&running) < THREADS)
         scene_sleep_ms(1);
     scene_sleep_ms(50);
-    printf("leaving\n");
-    fflush(stdout);
     exit(EXIT_CODE);
+}
+
+int main(void)
+{
+    int wrong = 0;
+    for (int i = 0; i < 5; i++) {
+        int status = -1;
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        if (child == 0)
+            leave_busy();
+        EXPECT(waitpid(child, &status, 0) == child);
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+        if (code == SCENE_SKIP)
+            scene_skip("not enough devices");
+        printf("left with %d\n", code);
+        fflush(stdout);
+        wrong += code != EXIT_CODE;
+    }
+    return wrong != 0;
 }

@@ -32,7 +32,7 @@ int main(void)
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < IDLE; i++) {
             REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
-            REQUIRE(gpu_memset(idle[i], 1, 64 * MIB));
+            REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
         }
         REQUIRE(gpu_sync());
         size_t full = observer_free_bytes(&observer);

@@ -2,6 +2,7 @@
 /* The helpers of scene.h. No state. */
 #include "tests/preload/scene.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
@@ -42,7 +43,14 @@ void scene_start(int devices, unsigned watchdog_s)
 
 bool scene_preloaded(void)
 {
-    return getenv("SCENE_PRELOADED") != NULL;
+    const char *preload = getenv("LD_PRELOAD");
+    return preload != NULL && strstr(preload, "libgpucache") != NULL;
+}
+
+bool scene_simulated(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return driver != NULL && dlsym(driver, "simHazardCount") != NULL;
 }
 
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream)

@@ -31,8 +31,11 @@ void scene_start(int devices, unsigned watchdog_s);
 void scene_watchdog(unsigned seconds);
 void scene_skip(const char *why);
 
-/* Whether the program runs under the cache: the runner says so in SCENE_PRELOADED. */
+/* Whether the program runs under the cache: whether LD_PRELOAD names it. */
 bool scene_preloaded(void);
+
+/* Whether the driver, which must be open, is the simulated one. */
+bool scene_simulated(void);
 
 /* How many of the words differ from value, by the check kernel on that stream. */
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Runs a program bare and with the cache preloaded, and holds the two against each other: standard
+output, standard error and exit status have to be the same, and 0. On the simulated driver, which sees
+every access, a hazard is a failure too. Without --preload the program runs bare only.
+
+Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
+import argparse
+import difflib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+SKIP = 77
+# What the driver allocates with: plain memory, and the physical memory of the address space calls.
+ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
+
+
+class Outcome:
+    def __init__(self, name, status, out, err, calls):
+        self.name, self.status, self.out, self.err, self.calls = name, status, out, err, calls
+
+    def describe_status(self):
+        if self.status is None:
+            return "ran too long"
+        if self.status < 0:
+            return f"ended by {signal.Signals(-self.status).name}"
+        return f"exit {self.status}"
+
+    def allocations(self):
+        return sum(self.calls.get(name, 0) for name in ALLOCATIONS)
+
+
+def read_calls(path):
+    """The simulated driver's call counts, {function: calls}; empty without a simulated driver."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {name: int(count) for name, count in re.findall(r"\b(cu\w+)\W+(\d+)", file.read())}
+    except FileNotFoundError:
+        return {}
+
+
+def environment(options, preload, scratch):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
+    env.update(assignment.split("=", 1) for assignment in options.env)
+    if preload:
+        env.update(assignment.split("=", 1) for assignment in options.preload_env)
+    libraries = ([options.sanitizer] if options.sanitizer else []) + ([preload] if preload else [])
+    if libraries:
+        env["LD_PRELOAD"] = " ".join(libraries)
+    if options.library_path:
+        inherited = env.get("LD_LIBRARY_PATH")
+        env["LD_LIBRARY_PATH"] = options.library_path + (":" + inherited if inherited else "")
+    env.setdefault("SIM_HAZARD", "abort")
+    env.setdefault("SIM_TRACE", "calls:" + os.path.join(scratch, "calls"))
+    env.setdefault("SIM_SHARED", f"scene-{os.getpid()}-{'preloaded' if preload else 'bare'}")
+    for name in ("ASAN_OPTIONS", "LSAN_OPTIONS"):
+        env[name] = ":".join(filter(None, (env.get(name), "detect_leaks=0")))
+    return env
+
+
+def run(options, name, preload):
+    with tempfile.TemporaryDirectory(prefix="scene-") as scratch:
+        process = subprocess.Popen(options.program, env=environment(options, preload, scratch),
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            out, err = process.communicate(timeout=options.timeout)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            status = None
+        calls = read_calls(os.path.join(scratch, "calls"))
+    return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls)
+
+
+def show(outcome):
+    print(f"--- {outcome.name}: {outcome.describe_status()}")
+    for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
+        if text:
+            print(f"  {name}:")
+            sys.stdout.writelines(f"    {line}\n" for line in text.splitlines()[-40:])
+
+
+def differences(name, bare, preloaded):
+    return list(difflib.unified_diff(bare.splitlines(), preloaded.splitlines(), f"bare {name}",
+                                     f"preloaded {name}", lineterm="", n=1))
+
+
+def judge_pair(options, bare, preloaded):
+    """What is wrong with the preloaded run, as lines; none if it equals the bare one."""
+    wrong = []
+    if bare.status != preloaded.status:
+        wrong.append(f"bare {bare.describe_status()}, preloaded {preloaded.describe_status()}")
+    wrong += differences("stdout", bare.out, preloaded.out)
+    wrong += differences("stderr", bare.err, preloaded.err)
+    if options.at_most is not None:
+        asked, served = bare.allocations(), preloaded.allocations()
+        if asked < 2 * options.at_most:
+            wrong.append(f"bare, the driver was asked for memory {asked} times only: the scene shows nothing")
+        if served > options.at_most:
+            wrong.append(f"preloaded, the driver was asked for memory {served} times, more than "
+                         f"{options.at_most}: a route escapes the cache")
+        if not preloaded.calls:
+            wrong.append("the simulated driver left no call counts")
+    return wrong
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preload", metavar="LIBRARY", help="the cache; without it, bare only")
+    parser.add_argument("--library-path", metavar="FOLDERS", help="first in LD_LIBRARY_PATH")
+    parser.add_argument("--sanitizer", metavar="LIBRARY", help="a runtime that has to be preloaded first")
+    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="of both runs")
+    parser.add_argument("--preload-env", metavar="NAME=VALUE", action="append", default=[],
+                        help="of the preloaded run")
+    parser.add_argument("--at-most", metavar="N", type=int,
+                        help="times that the driver may be asked for memory when preloaded")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
+    parser.add_argument("program", nargs="+", help="-- program and its arguments")
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse(arguments)
+    bare = run(options, "bare", None)
+    if bare.status == SKIP:
+        print(bare.out.strip() or "skipped")
+        return SKIP
+    if bare.status != 0:
+        show(bare)
+        print("FAIL: bare")
+        return 1
+    if not options.preload:
+        print("ok: bare only")
+        return 0
+    preloaded = run(options, "preloaded", options.preload)
+    wrong = judge_pair(options, bare, preloaded)
+    if wrong:
+        show(preloaded)
+        print("\n".join(wrong))
+        print("FAIL: bare and preloaded differ")
+        return 1
+    served = f", the driver asked {preloaded.allocations()} times for {bare.allocations()}" \
+        if options.at_most is not None else ""
+    print(f"ok: equal{served}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
