@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Entry and exit of all exported functions, cuInit, fork, and the one lock of the driver. */
+#include "tests/sim/api.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/sim/clock.h"
+#include "tests/sim/config.h"
+#include "tests/sim/context.h"
+#include "tests/sim/device.h"
+#include "tests/sim/fault.h"
+#include "tests/sim/thread.h"
+
+static const struct row {
+    const char *symbol;
+    unsigned flags;
+    uint64_t cost_ns, mib_ns; /* of the h200 preset */
+} rows[FUNCTION_COUNT] = {
+#define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) {#symbol, flags, cost_ns, mib_ns},
+#include "tests/sim/functions.def"
+#undef FUNCTION
+};
+
+enum { FRESH, READY, FORKED };
+
+static _Atomic int state = FRESH;
+static _Atomic uint64_t calls[FUNCTION_COUNT];
+static uint64_t cost_ns[FUNCTION_COUNT], mib_ns[FUNCTION_COUNT];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+void api_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void api_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void api_sleep(unsigned wait_us)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)wait_us * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&changed, &lock, &until);
+}
+
+void api_wake(void)
+{
+    pthread_cond_broadcast(&changed);
+}
+
+/* The child of a process that has initialised CUDA cannot use it, as natively. */
+static void after_fork_in_child(void)
+{
+    if (atomic_load(&state) == READY)
+        atomic_store(&state, FORKED);
+}
+
+static void set_costs(void)
+{
+    bool h200 = config.cost != NULL && strcmp(config.cost, "h200") == 0;
+    for (int i = 0; i < FUNCTION_COUNT; i++) {
+        char name[96] = "SIM_COST_";
+        strncat(name, rows[i].symbol, sizeof name - 10);
+        const char *text = getenv(name);
+        uint64_t value;
+        cost_ns[i] = h200 ? rows[i].cost_ns : 0;
+        mib_ns[i] = h200 ? rows[i].mib_ns : 0;
+        if (text != NULL && config_parse_number(text, &value)) {
+            cost_ns[i] = value;
+            mib_ns[i] = 0;
+        }
+    }
+}
+
+CUresult api_init(unsigned flags)
+{
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (atomic_load(&state) == FORKED)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (atomic_load(&state) == READY)
+        return CUDA_SUCCESS;
+    config_read();
+    if (config.devices == 0)
+        return CUDA_ERROR_NO_DEVICE;
+    set_costs();
+    fault_read();
+    CUresult rc = device_init();
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+    atomic_store(&state, READY);
+    return CUDA_SUCCESS;
+}
+
+bool api_ready(void)
+{
+    return atomic_load(&state) == READY;
+}
+
+CUresult api_enter(enum function function)
+{
+    const struct row *row = &rows[function];
+    atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
+    int now = atomic_load_explicit(&state, memory_order_acquire);
+    if (now != READY && !(row->flags & ANYTIME))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (now == FORKED) {
+        /* The lock may have been copied while another thread of the parent held it. */
+        static pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+        memcpy(&lock, &fresh, sizeof lock);
+    }
+    api_lock();
+    if (now == READY) {
+        CUresult rc = fault_check(function);
+        clock_charge(cost_ns[function]);
+        if (rc == CUDA_SUCCESS && (row->flags & CURRENT))
+            rc = context_usable(thread_current());
+        if (rc != CUDA_SUCCESS)
+            return api_leave(rc);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult api_leave(CUresult result)
+{
+    uint64_t debt_ns = clock_take_debt();
+    api_unlock();
+    if (debt_ns > 0)
+        clock_pay(debt_ns);
+    return result;
+}
+
+CUresult api_touch(enum function function)
+{
+    atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
+    if (atomic_load_explicit(&state, memory_order_acquire) != READY)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (fault_armed() || cost_ns[function] > 0) {
+        api_lock();
+        CUresult rc = fault_check(function);
+        clock_charge(cost_ns[function]);
+        return api_leave(rc);
+    }
+    return CUDA_SUCCESS;
+}
+
+const char *api_name(enum function function)
+{
+    return rows[function].symbol;
+}
+
+enum function api_by_name(const char *symbol)
+{
+    enum function i = 0;
+    while (i < FUNCTION_COUNT && strcmp(rows[i].symbol, symbol) != 0)
+        i++;
+    return i;
+}
+
+uint64_t api_calls(enum function function)
+{
+    return atomic_load_explicit(&calls[function], memory_order_relaxed);
+}
+
+void api_charge_size(enum function function, uint64_t size_bytes)
+{
+    clock_charge(mib_ns[function] * (size_bytes / MIB));
+}
+
+void api_set_cost(enum function function, uint64_t value_ns)
+{
+    cost_ns[function] = value_ns;
+    mib_ns[function] = 0;
+}
+
+API(cuInit, (unsigned flags), api_init(flags))

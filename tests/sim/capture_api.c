@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Begin, end and inspection of stream captures. */
+#include <stdlib.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture_list.h"
+#include "tests/sim/context.h"
+#include "tests/sim/graph.h"
+#include "tests/sim/thread.h"
+
+static uint64_t last_id;
+
+static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph, const CUgraphNode *nodes,
+                      size_t count)
+{
+    CUstream stream;
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (stream->kind == STREAM_LEGACY)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture != NULL)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct capture *capture = malloc(sizeof *capture);
+    if (capture == NULL)
+        abort();
+    *capture = (struct capture){.mode = mode,
+                                .thread_id = thread_self()->id,
+                                .id = ++last_id,
+                                .graph = graph != NULL ? graph : graph_create(),
+                                .origin = stream,
+                                .context = stream->context,
+                                .next = capture_list};
+    capture->graph->borrowed = graph != NULL;
+    capture_list = capture;
+    stream->capture = capture;
+    capture_set_tail(stream, nodes, count);
+    return CUDA_SUCCESS;
+}
+
+/* Every captured node has to lead to the origin stream's end. */
+static bool joined(struct capture *capture)
+{
+    for (CUstream stream = capture->context->streams; stream != NULL; stream = stream->next) {
+        if (stream->capture != capture || stream == capture->origin)
+            continue;
+        for (size_t i = 0; i < stream->capture_tail_count; i++)
+            if (!graph_leads(capture->graph, stream->capture_tail[i], capture->origin->capture_tail,
+                             capture->origin->capture_tail_count))
+                return false;
+    }
+    return true;
+}
+
+static CUresult end(CUstream handle, CUgraph *out)
+{
+    CUstream stream;
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    struct capture *capture = stream->capture;
+    if (capture == NULL || out == NULL)
+        return capture == NULL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
+    if (capture->origin != stream) {
+        capture->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread_id != thread_self()->id) {
+        capture->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
+    CUgraph graph = capture->graph;
+    if (capture->invalid)
+        rc = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    else if (!joined(capture))
+        rc = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    capture_close(capture);
+    if (rc != CUDA_SUCCESS && !graph->borrowed) {
+        graph_destroy(graph);
+        graph = NULL;
+    }
+    *out = rc == CUDA_SUCCESS ? graph : NULL;
+    return rc;
+}
+
+static CUresult status(CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph,
+                       const CUgraphNode **nodes, const CUgraphEdgeData **edges, size_t *count)
+{
+    CUstream stream;
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct capture *capture = stream->capture;
+    *out = capture == NULL    ? CU_STREAM_CAPTURE_STATUS_NONE
+           : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                              : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (capture == NULL)
+        return capture_implicit(stream);
+    if (id != NULL)
+        *id = capture->id;
+    if (graph != NULL)
+        *graph = capture->graph;
+    if (nodes != NULL)
+        *nodes = stream->capture_tail;
+    if (edges != NULL)
+        *edges = NULL;
+    if (count != NULL)
+        *count = stream->capture_tail_count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
+{
+    CUstream stream;
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (stream->capture == NULL)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    size_t kept = flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? 0 : stream->capture_tail_count;
+    CUgraphNode *all = malloc((kept + count + 1) * sizeof *all);
+    if (all == NULL)
+        abort();
+    for (size_t i = 0; i < kept; i++)
+        all[i] = stream->capture_tail[i];
+    for (size_t i = 0; i < count; i++)
+        all[kept + i] = nodes[i];
+    capture_set_tail(stream, all, kept + count);
+    free(all);
+    return CUDA_SUCCESS;
+}
+
+API_BOTH(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, (CUstream handle),
+         begin(STREAM(handle), CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0))
+API_BOTH(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
+         (CUstream handle, CUstreamCaptureMode mode), begin(STREAM(handle), mode, NULL, NULL, 0))
+API_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
+         (CUstream handle, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges,
+          size_t count, CUstreamCaptureMode mode),
+         graph == NULL ? CUDA_ERROR_INVALID_VALUE : begin(STREAM(handle), mode, graph, nodes, count))
+API_BOTH(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream handle, CUgraph *out),
+         end(STREAM(handle), out))
+API_BOTH(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream handle, CUstreamCaptureStatus *out),
+         status(STREAM(handle), out, NULL, NULL, NULL, NULL, NULL))
+API_BOTH(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
+         (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id),
+         status(STREAM(handle), out, id, NULL, NULL, NULL, NULL))
+API_BOTH(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
+         (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph,
+          const CUgraphNode **nodes, size_t *count),
+         status(STREAM(handle), out, id, graph, nodes, NULL, count))
+API_BOTH(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
+         (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph,
+          const CUgraphNode **nodes, const CUgraphEdgeData **edges, size_t *count),
+         status(STREAM(handle), out, id, graph, nodes, edges, count))
+API_BOTH(cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz,
+         (CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags),
+         update(STREAM(handle), nodes, count, flags))
+API_BOTH(cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz,
+         (CUstream handle, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags),
+         update(STREAM(handle), nodes, count, flags))

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What a piece of work does: one value that streams, graphs and the clock pass around. Says which memory
+ * it touches, how long it takes, and does it. Driver lock. */
+#ifndef SIM_COMMAND_H
+#define SIM_COMMAND_H
+
+#include "tests/sim/driver.h"
+
+enum command_kind {
+    COMMAND_MARKER, /* no effect: events, joins, empty graph nodes */
+    COMMAND_KERNEL,
+    COMMAND_COPY,
+    COMMAND_SET,
+    COMMAND_HOST_FUNCTION,
+    COMMAND_CALLBACK, /* cuStreamAddCallback */
+    COMMAND_WAIT_VALUE,
+    COMMAND_WRITE_VALUE,
+    COMMAND_POOL_FREE, /* cuMemFreeAsync: gives the memory back when it is reached */
+};
+
+enum kernel {
+#define KERNEL(name, sizes) KERNEL_##name,
+#include "tests/sim/kernels.def"
+#undef KERNEL
+    KERNEL_COUNT
+};
+
+#define KERNEL_PARAMETERS_MAX 5
+
+/* Rows of width bytes, height rows a slice, depth slices. Pitches count when there is more than one. */
+struct copy {
+    uint64_t dst, src;
+    size_t width, height, depth;
+    size_t dst_pitch, src_pitch, dst_slice, src_slice;
+    bool dst_host, src_host; /* the address is the host's, whatever the driver knows of it */
+    bool peer; /* needs no peer access */
+    void *staging; /* a malloc'd copy of the source, freed when done; or NULL */
+};
+
+struct command {
+    enum command_kind kind;
+    union {
+        struct {
+            enum kernel kernel;
+            uint64_t args[KERNEL_PARAMETERS_MAX];
+        } launch;
+        struct copy copy;
+        struct {
+            uint64_t dst;
+            size_t pitch, width, height; /* width in elements */
+            unsigned element_bytes;
+            uint32_t value;
+        } set;
+        struct {
+            CUhostFn function;
+            void *data;
+        } host;
+        struct {
+            CUstreamCallback function;
+            CUstream stream;
+            void *data;
+        } callback;
+        struct {
+            uint64_t addr, value;
+            unsigned flags, bytes;
+        } word;
+        struct {
+            uint64_t addr;
+        } pool_free;
+    };
+};
+
+enum access_kind { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
+
+struct access {
+    uint64_t addr;
+    size_t size;
+    enum access_kind kind;
+};
+
+#define COMMAND_ACCESSES_MAX 3
+
+/* Fills out (room for COMMAND_ACCESSES_MAX) with the device memory that the command touches; the count. */
+unsigned command_accesses(const struct command *command, struct access *out);
+
+const char *command_name(const struct command *command);
+uint64_t command_duration_ns(const struct command *command);
+
+/* Does the work as seen from the context. CUDA_ERROR_ILLEGAL_ADDRESS when it touches what is not there. */
+CUresult command_run(struct command *command, struct CUctx_st *context);
+
+/* The command ends when a word in memory says so, rather than at a time. */
+bool command_condition(const struct command *command);
+bool command_holds(const struct command *command, struct CUctx_st *context);
+
+/* The command runs a function of the program. */
+bool command_calls_host(const struct command *command);
+
+/* Frees what a command that never ran owns. */
+void command_drop(struct command *command);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Settings of the simulated driver, from config.def. Read-only after config_read. */
+#ifndef SIM_CONFIG_H
+#define SIM_CONFIG_H
+
+#include "tests/sim/driver.h"
+
+struct config {
+#define NUMBER(field, name, value, help) uint64_t field;
+#define TEXT(field, name, help) const char *field;
+#include "tests/sim/config.def"
+#undef NUMBER
+#undef TEXT
+};
+
+extern struct config config;
+
+/* Reads the environment. A value that cannot be parsed is named on stderr and the default kept. */
+void config_read(void);
+
+/* A number with an optional K, M, G or T. False when text is not one. */
+bool config_parse_number(const char *text, uint64_t *out);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Life and death of contexts, and waiting for all of their work. Exports: context_api.c, primary.c. */
+#include "tests/sim/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/capture.h"
+#include "tests/sim/clock.h"
+#include "tests/sim/config.h"
+#include "tests/sim/device.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/module.h"
+
+#define MAGIC 0x43545854u
+
+static _Atomic(CUcontext) contexts;
+static uint64_t last_id;
+
+CUcontext context_blank(int device)
+{
+    CUcontext context = calloc(1, sizeof *context);
+    if (context == NULL)
+        abort();
+    context->magic = MAGIC;
+    context->device = device;
+    context->next = atomic_load(&contexts);
+    atomic_store(&contexts, context);
+    return context;
+}
+
+CUresult context_revive(CUcontext context, unsigned flags)
+{
+    if (!device_take(context->device, config.context_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->alive = true;
+    context->flags = flags;
+    context->id = ++last_id;
+    context->error = CUDA_SUCCESS;
+    context->peers = 0;
+    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 * MIB;
+    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
+    context->legacy = stream_create(context, STREAM_LEGACY, 0, 0);
+    return CUDA_SUCCESS;
+}
+
+CUcontext context_create(int device, unsigned flags)
+{
+    CUcontext context = context_blank(device);
+    return context_revive(context, flags) == CUDA_SUCCESS ? context : NULL;
+}
+
+void context_destroy(CUcontext context)
+{
+    context_wait(context);
+    capture_forget_context(context);
+    while (context->streams != NULL)
+        stream_destroy(context->streams);
+    memory_free_context(context);
+    module_unload_context(context);
+    work_assign(&context->gate, NULL);
+    work_assign(&context->orphans, NULL);
+    vector_finish(&context->gate_clock);
+    vector_finish(&context->orphan_clock);
+    context->legacy = NULL;
+    context->alive = false;
+    device_give(context->device, config.context_bytes);
+}
+
+bool context_known(CUcontext context)
+{
+    for (CUcontext c = atomic_load(&contexts); c != NULL; c = c->next)
+        if (c == context)
+            return true;
+    return false;
+}
+
+bool context_is(CUcontext context, uint64_t id)
+{
+    return context->alive && context->id == id;
+}
+
+CUresult context_usable(CUcontext context)
+{
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context->alive ? context->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+void context_fail(CUcontext context, CUresult error)
+{
+    if (context->error == CUDA_SUCCESS)
+        context->error = error;
+}
+
+struct work *context_frontier(CUcontext context, struct vector *clock)
+{
+    struct work *one = NULL, *join = NULL;
+    vector_join(clock, &stream_host_clock);
+    vector_join(clock, &context->gate_clock);
+    vector_join(clock, &context->orphan_clock);
+    for (CUstream stream = context->streams; stream != NULL; stream = stream->next)
+        vector_join(clock, &stream->clock);
+
+    /* One pending piece of work is its own frontier; more are joined by a marker. */
+    CUstream stream = context->streams;
+    struct work *pending = context->gate;
+    for (int step = 0;; step++) {
+        if (step == 1)
+            pending = context->orphans;
+        if (step >= 2) {
+            if (stream == NULL)
+                break;
+            pending = stream->tail;
+            stream = stream->next;
+        }
+        if (work_done(pending) || pending == one)
+            continue;
+        if (one == NULL) {
+            one = pending;
+            continue;
+        }
+        if (join == NULL) {
+            join = work_create(context, &(struct command){.kind = COMMAND_MARKER});
+            work_after(join, one);
+        }
+        work_after(join, pending);
+    }
+    if (join == NULL)
+        return work_retain(one);
+    work_submit(join);
+    return join;
+}
+
+CUresult context_wait(CUcontext context)
+{
+    struct vector seen = {0};
+    struct work *last = context_frontier(context, &seen);
+    CUresult rc = clock_wait(last);
+    work_release(last);
+    if (rc == CUDA_SUCCESS)
+        vector_join(&stream_host_clock, &seen);
+    vector_finish(&seen);
+    return rc != CUDA_SUCCESS ? rc : context->error;
+}
+
+CUresult context_wait_device(int device)
+{
+    CUresult rc = CUDA_SUCCESS;
+    for (CUcontext context = atomic_load(&contexts); context != NULL; context = context->next) {
+        if (!context->alive || context->device != device)
+            continue;
+        CUresult one = context_wait(context);
+        if (one == CUDA_ERROR_LAUNCH_TIMEOUT)
+            rc = one;
+    }
+    return rc;
+}
+
+void context_each(void (*each)(CUcontext context, void *data), void *data)
+{
+    for (CUcontext context = atomic_load(&contexts); context != NULL; context = context->next)
+        if (context->alive)
+            each(context, data);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Contexts, primary and created. The structs are never freed, so that a stale handle is recognised.
+ * Driver lock. */
+#ifndef SIM_CONTEXT_H
+#define SIM_CONTEXT_H
+
+#include "tests/sim/stream.h"
+
+#define LIMITS_MAX 16
+
+struct CUctx_st {
+    uint32_t magic;
+    _Atomic bool alive;
+    bool primary;
+    int device;
+    unsigned flags;
+    _Atomic uint64_t id; /* unique; a primary context gets a new one each time it comes to life */
+    CUresult error; /* sticky */
+    unsigned pending; /* unfinished work */
+    CUstream legacy;
+    CUstream streams; /* all live streams, legacy among them */
+    struct work *gate; /* all new work comes after it (cuCtxWaitEvent) */
+    struct vector gate_clock;
+    struct work *orphans; /* done when all work of destroyed streams is, or NULL */
+    struct vector orphan_clock;
+    uint32_t peers; /* bit d: access to memory of device d is enabled */
+    size_t limits[LIMITS_MAX];
+    struct block *blocks; /* pages that small allocations share */
+    CUcontext next; /* list of all contexts ever */
+};
+
+CUcontext context_create(int device, unsigned flags);
+/* Makes the dead struct of a primary context live. */
+CUresult context_revive(CUcontext context, unsigned flags);
+/* A dead struct for a primary context. */
+CUcontext context_blank(int device);
+
+/* Waits for its work, then frees everything in it but VMM memory. */
+void context_destroy(CUcontext context);
+
+/* CUDA_SUCCESS, INVALID_CONTEXT (NULL), CONTEXT_IS_DESTROYED, or the sticky error. */
+CUresult context_usable(CUcontext context);
+
+/* context is a handle that was given out once. */
+bool context_known(CUcontext context);
+/* The context is alive and still the one with this id. */
+bool context_is(CUcontext context, uint64_t id);
+
+/* The first error sticks. */
+void context_fail(CUcontext context, CUresult error);
+
+/* Blocks until all work of the context is done, and records that the host knows. */
+CUresult context_wait(CUcontext context);
+
+/* The same for all contexts of the device. */
+CUresult context_wait_device(int device);
+
+/* Calls `each` for all contexts that are alive. */
+void context_each(void (*each)(CUcontext context, void *data), void *data);
+
+/* Work that is done when all of the context is, or NULL, with a reference; *clock grows by what it covers. */
+struct work *context_frontier(CUcontext context, struct vector *clock);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The exported context functions but those of primary contexts, peers and events. */
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/clock.h"
+#include "tests/sim/config.h"
+#include "tests/sim/context.h"
+#include "tests/sim/device.h"
+#include "tests/sim/thread.h"
+
+static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+{
+    if (out == NULL || (flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct thread *thread = thread_self();
+    if (thread->depth == THREAD_CONTEXTS_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = context_create(device, flags);
+    if (context == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    thread->stack[thread->depth++] = context;
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUcontext context)
+{
+    if (context == NULL || !context_known(context) || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    context_destroy(context);
+    /* Popped where it is current on top; elsewhere it stays and answers CONTEXT_IS_DESTROYED. */
+    if (thread_current() == context)
+        thread_self()->depth--;
+    return CUDA_SUCCESS;
+}
+
+static CUresult synchronize(CUcontext context)
+{
+    if (context == NULL)
+        context = thread_current();
+    if (context != NULL && !context_known(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult rc = context_usable(context);
+    if (rc == CUDA_SUCCESS)
+        rc = capture_context_unsafe(context);
+    return rc == CUDA_SUCCESS ? context_wait(context) : rc;
+}
+
+static CUresult get_device(CUdevice *out, CUcontext context)
+{
+    if (context == NULL)
+        context = thread_current();
+    if (context == NULL || !context_known(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = context->device;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_id(CUcontext context, unsigned long long *out)
+{
+    if (context == NULL)
+        context = thread_current();
+    if (context == NULL || !context_known(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *out = context->id;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_version(CUcontext context, unsigned *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (context != NULL && !context_known(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *out = 3020;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_flags(unsigned *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = thread_current()->flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_flags(unsigned flags)
+{
+    if ((flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    thread_current()->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_limit(size_t *out, CUlimit limit)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((unsigned)limit >= LIMITS_MAX)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *out = thread_current()->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_limit(CUlimit limit, size_t value)
+{
+    if ((unsigned)limit >= LIMITS_MAX)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    thread_current()->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_cache(CUfunc_cache *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = CU_FUNC_CACHE_PREFER_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_shared(CUsharedconfig *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    return CUDA_SUCCESS;
+}
+
+API(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice device), create(out, flags, device))
+API(cuCtxCreate_v3,
+    (CUcontext *out, CUexecAffinityParam *params, int count, unsigned flags, CUdevice device),
+    params != NULL && count > 0 ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device))
+API(cuCtxCreate_v4, (CUcontext *out, CUctxCreateParams *params, unsigned flags, CUdevice device),
+    params != NULL && params->cigParams != NULL ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device))
+API(cuCtxDestroy, (CUcontext context), destroy(context))
+API(cuCtxDestroy_v2, (CUcontext context), destroy(context))
+API(cuCtxDetach, (CUcontext context), destroy(context))
+API(cuCtxSynchronize, (void), synchronize(NULL))
+API(cuCtxSynchronize_v2, (CUcontext context), synchronize(context))
+API_UNLOCKED(cuCtxGetDevice, (CUdevice *out), get_device(out, NULL))
+API_UNLOCKED(cuCtxGetDevice_v2, (CUdevice *out, CUcontext context), get_device(out, context))
+API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out), get_id(context, out))
+API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), get_version(context, out))
+API(cuCtxGetFlags, (unsigned *out), get_flags(out))
+API(cuCtxSetFlags, (unsigned flags), set_flags(flags))
+API(cuCtxGetLimit, (size_t *out, CUlimit limit), get_limit(out, limit))
+API(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(limit, value))
+API(cuCtxGetCacheConfig, (CUfunc_cache *out), get_cache(out))
+API(cuCtxSetCacheConfig, (CUfunc_cache config_value), config_value > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
+API(cuCtxGetSharedMemConfig, (CUsharedconfig *out), get_shared(out))
+API(cuCtxSetSharedMemConfig, (CUsharedconfig config_value),
+    config_value > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
+API(cuCtxResetPersistingL2Cache, (void), CUDA_SUCCESS)

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Submission of copies of any shape. Driver lock. */
+#ifndef SIM_COPY_H
+#define SIM_COPY_H
+
+#include "tests/sim/stream.h"
+
+/* What the function promises of its addresses. Without a promise the address itself tells. */
+enum copy_flags {
+    COPY_FROM_HOST = 1 << 0,
+    COPY_TO_HOST = 1 << 1,
+    COPY_FROM_DEVICE = 1 << 2,
+    COPY_TO_DEVICE = 1 << 3,
+    COPY_SYNCHRONOUS = 1 << 4,
+};
+
+/* request: all but dst_host, src_host, peer and staging. CUDA_ERROR_INVALID_VALUE when an address that has to
+ * be known is not. */
+CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream stream);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Device table, capacity, and the exported device functions. */
+#include "tests/sim/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/config.h"
+#include "tests/sim/context.h"
+#include "tests/sim/physical.h"
+#include "tests/sim/shared.h"
+
+static struct device devices[DEVICES_MAX];
+
+CUresult device_init(void)
+{
+    shared_open();
+    return physical_init();
+}
+
+bool device_valid(CUdevice ordinal)
+{
+    return ordinal >= 0 && (uint64_t)ordinal < config.devices;
+}
+
+struct device *device_at(CUdevice ordinal)
+{
+    return &devices[ordinal];
+}
+
+bool device_take(CUdevice ordinal, uint64_t bytes)
+{
+    struct device *device = &devices[ordinal];
+    device->used_bytes += bytes;
+    shared_publish(ordinal, device->used_bytes);
+    if (bytes <= config.capacity_bytes &&
+        device->used_bytes + shared_others(ordinal) <= config.capacity_bytes)
+        return true;
+    device_give(ordinal, bytes);
+    return false;
+}
+
+void device_give(CUdevice ordinal, uint64_t bytes)
+{
+    devices[ordinal].used_bytes -= bytes;
+    shared_publish(ordinal, devices[ordinal].used_bytes);
+}
+
+uint64_t device_available(CUdevice ordinal)
+{
+    uint64_t used = devices[ordinal].used_bytes + shared_others(ordinal);
+    return used < config.capacity_bytes ? config.capacity_bytes - used : 0;
+}
+
+uint64_t device_total(CUdevice ordinal)
+{
+    (void)ordinal;
+    return config.capacity_bytes;
+}
+
+static CUresult get_count(int *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = (int)config.devices;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get(CUdevice *out, int ordinal)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = ordinal;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_name(char *out, int length, CUdevice ordinal)
+{
+    if (out == NULL || length <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    snprintf(out, (size_t)length, "Simulated GPU");
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_uuid(CUuuid *out, CUdevice ordinal)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    memcpy(out->bytes, "simulated-gpu-00", sizeof out->bytes);
+    out->bytes[15] = (char)('0' + ordinal % 10);
+    out->bytes[14] = (char)('0' + ordinal / 10);
+    return CUDA_SUCCESS;
+}
+
+static CUresult total_memory(size_t *out, CUdevice ordinal)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = device_total(ordinal);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *out, CUdevice_attribute attribute, CUdevice ordinal)
+{
+    if (out == NULL || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    switch ((int)attribute) {
+#define ATTRIBUTE(name, value) \
+    case CU_DEVICE_ATTRIBUTE_##name: *out = (int)(value); break;
+#include "tests/sim/attributes.def"
+#undef ATTRIBUTE
+    default: *out = 0; break;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_pci(char *out, int length, CUdevice ordinal)
+{
+    if (out == NULL || length <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    snprintf(out, (size_t)length, "0000:%02X:00.0", 0x10 + (unsigned)ordinal);
+    return CUDA_SUCCESS;
+}
+
+static CUresult by_pci(CUdevice *out, const char *id)
+{
+    unsigned domain, bus;
+    if (out == NULL || id == NULL || sscanf(id, "%x:%x", &domain, &bus) != 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (domain != 0 || bus < 0x10 || !device_valid((CUdevice)(bus - 0x10)))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = (CUdevice)(bus - 0x10);
+    return CUDA_SUCCESS;
+}
+
+static CUresult version(int *out)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!api_ready())
+        config_read();
+    *out = (int)config.driver_version;
+    return CUDA_SUCCESS;
+}
+
+API(cuDriverGetVersion, (int *out), version(out))
+API(cuDeviceGetCount, (int *out), get_count(out))
+API(cuDeviceGet, (CUdevice *out, int ordinal), get(out, ordinal))
+API(cuDeviceGetName, (char *out, int length, CUdevice device), get_name(out, length, device))
+API(cuDeviceGetUuid, (CUuuid *out, CUdevice device), get_uuid(out, device))
+API(cuDeviceGetUuid_v2, (CUuuid *out, CUdevice device), get_uuid(out, device))
+API(cuDeviceTotalMem_v2, (size_t *out, CUdevice device), total_memory(out, device))
+API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),
+    get_attribute(out, attribute, device))
+API(cuDeviceGetPCIBusId, (char *out, int length, CUdevice device), get_pci(out, length, device))
+API(cuDeviceGetByPCIBusId, (CUdevice *out, const char *id), by_pci(out, id))

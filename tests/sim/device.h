@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The virtual devices and what of their memory is taken, by this process and by those that share it.
+ * Driver lock. */
+#ifndef SIM_DEVICE_H
+#define SIM_DEVICE_H
+
+#include "tests/sim/driver.h"
+
+#define DEVICES_MAX 16
+
+struct device {
+    CUcontext primary; /* NULL until it is first retained */
+    unsigned primary_retained, primary_flags;
+    CUmemoryPool standard_pool, current_pool; /* NULL until first asked for */
+    uint64_t used_bytes; /* by this process */
+};
+
+/* From the configuration; called once. */
+CUresult device_init(void);
+
+bool device_valid(CUdevice ordinal);
+/* ordinal is valid. */
+struct device *device_at(CUdevice ordinal);
+
+/* Takes bytes of the device's capacity; false when there is not that much. */
+bool device_take(CUdevice ordinal, uint64_t bytes);
+void device_give(CUdevice ordinal, uint64_t bytes);
+uint64_t device_available(CUdevice ordinal);
+uint64_t device_total(CUdevice ordinal);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* cuda.h as the author of a driver sees it: every ABI variant (_v2, _ptds, _ptsz) declared under its own
+ * name, with default visibility. Included by every file of the simulated driver instead of <cuda.h>. */
+#ifndef SIM_DRIVER_H
+#define SIM_DRIVER_H
+
+#define __CUDA_API_VERSION_INTERNAL
+#define __CUDA_API_PUSH_VISIBILITY_DEFAULT
+#include <cuda.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+
+/* A 2 MiB page: VMM granularity, and the unit in which physical memory is handed out. */
+#define PAGE_BYTES (2 * MIB)
+
+static inline uint64_t round_up(uint64_t value, uint64_t power_of_two)
+{
+    return (value + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+#endif

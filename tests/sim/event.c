@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Events on streams, and context events: cuCtxRecordEvent covers all work of a context, cuCtxWaitEvent puts
+ * all its future work behind an event. */
+#include "tests/sim/event.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/clock.h"
+#include "tests/sim/config.h"
+#include "tests/sim/context.h"
+#include "tests/sim/thread.h"
+
+#define MAGIC 0x45564e54u
+
+static CUevent spare;
+
+CUresult event_check(CUevent event)
+{
+    if ((uintptr_t)event < 4096 || event->magic != MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return context_is(event->context, event->context_id) ? event->context->error
+                                                         : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
+{
+    const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    bool shared = flags & CU_EVENT_INTERPROCESS;
+    if (out == NULL || (flags & ~known) != 0 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUevent event = spare;
+    if (event != NULL) {
+        spare = event->next;
+    } else {
+        event = calloc(1, sizeof *event);
+        if (event == NULL)
+            abort();
+    }
+    struct vector clock = event->clock;
+    clock.length = 0;
+    *event = (struct CUevent_st){.magic = MAGIC,
+                                 .context = context,
+                                 .context_id = context->id,
+                                 .flags = flags,
+                                 .clock = clock};
+    *out = event;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUevent event)
+{
+    CUresult rc = event_check(event);
+    if (rc == CUDA_ERROR_INVALID_HANDLE)
+        return rc;
+    work_assign(&event->work, NULL);
+    free(event->nodes);
+    event->nodes = NULL;
+    event->magic = 0;
+    event->next = spare;
+    spare = event;
+    return rc;
+}
+
+/* The event covers all until last, whose end it has seen or will see. */
+static void cover(CUevent event, struct work *last, const struct vector *clock)
+{
+    work_assign(&event->work, work_done(last) ? NULL : last);
+    vector_copy(&event->clock, clock);
+    event->recorded = true;
+    event->record_ns = clock_now_ns();
+    event->capture = NULL;
+}
+
+static CUresult record(CUevent event, CUstream handle, unsigned flags)
+{
+    CUstream stream;
+    CUresult rc = event_check(event);
+    if (rc == CUDA_SUCCESS)
+        rc = stream_resolve(handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (flags > CU_EVENT_RECORD_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->context != event->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture != NULL)
+        return capture_record(stream, event);
+    rc = capture_implicit(stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    struct work *last = stream_frontier(stream);
+    cover(event, last, &stream->clock);
+    return CUDA_SUCCESS;
+}
+
+CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags)
+{
+    CUresult rc = event_check(event);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (flags > CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture != NULL || capture_holds(event))
+        return capture_wait(stream, event);
+    rc = capture_implicit(stream);
+    if (rc == CUDA_SUCCESS && event->recorded)
+        stream_order(stream, event->work, &event->clock);
+    return rc;
+}
+
+static CUresult query(CUevent event)
+{
+    CUresult rc = event_check(event);
+    if (rc == CUDA_SUCCESS)
+        rc = capture_unsafe();
+    if (rc == CUDA_SUCCESS && capture_holds(event))
+        rc = CUDA_ERROR_CAPTURED_EVENT;
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    clock_poll();
+    if (!work_done(event->work))
+        return CUDA_ERROR_NOT_READY;
+    vector_join(&stream_host_clock, &event->clock);
+    return event->context->error;
+}
+
+static CUresult synchronize(CUevent event)
+{
+    CUresult rc = event_check(event);
+    if (rc == CUDA_SUCCESS)
+        rc = capture_unsafe();
+    if (rc == CUDA_SUCCESS && capture_holds(event))
+        rc = CUDA_ERROR_CAPTURED_EVENT;
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    struct vector seen = {0};
+    CUcontext context = event->context;
+    vector_copy(&seen, &event->clock);
+    rc = clock_wait(event->work);
+    if (rc == CUDA_SUCCESS)
+        vector_join(&stream_host_clock, &seen);
+    vector_finish(&seen);
+    return rc != CUDA_SUCCESS ? rc : context->error;
+}
+
+static CUresult elapsed(float *out, CUevent start, CUevent end)
+{
+    CUresult rc = event_check(start);
+    if (rc == CUDA_SUCCESS)
+        rc = event_check(end);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!start->recorded || !end->recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
+        return CUDA_ERROR_INVALID_HANDLE;
+    clock_run();
+    if (!work_done(start->work) || !work_done(end->work))
+        return CUDA_ERROR_NOT_READY;
+    uint64_t from_ns = start->work != NULL ? start->work->end_ns : start->record_ns;
+    uint64_t to_ns = end->work != NULL ? end->work->end_ns : end->record_ns;
+    *out = (float)(((double)to_ns - (double)from_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+/* A context named by the program, or the current one for NULL. */
+static CUresult named(CUcontext *context)
+{
+    if (!config.ctx_events)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (*context == NULL)
+        *context = thread_current();
+    if (*context != NULL && !context_known(*context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context_usable(*context);
+}
+
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    CUresult rc = named(&context);
+    if (rc == CUDA_SUCCESS)
+        rc = event_check(event);
+    if (rc == CUDA_SUCCESS && event->context != context)
+        rc = CUDA_ERROR_INVALID_HANDLE;
+    if (rc == CUDA_SUCCESS)
+        rc = capture_context_unsafe(context);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    clock_run();
+    struct vector clock = {0};
+    struct work *last = context_frontier(context, &clock);
+    cover(event, last, &clock);
+    work_release(last);
+    vector_finish(&clock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult wait_context(CUcontext context, CUevent event)
+{
+    CUresult rc = named(&context);
+    if (rc == CUDA_SUCCESS)
+        rc = event_check(event);
+    if (rc == CUDA_SUCCESS)
+        rc = capture_context_unsafe(context);
+    if (rc == CUDA_SUCCESS && capture_holds(event))
+        rc = capture_invalidate_event(event);
+    if (rc != CUDA_SUCCESS || !event->recorded)
+        return rc;
+    vector_join(&context->gate_clock, &event->clock);
+    if (work_done(event->work))
+        return CUDA_SUCCESS;
+    struct work *gate = work_create(context, &(struct command){.kind = COMMAND_MARKER});
+    work_after(gate, context->gate);
+    work_after(gate, event->work);
+    work_submit(gate);
+    work_release(context->gate);
+    context->gate = gate;
+    return CUDA_SUCCESS;
+}
+
+API(cuEventCreate, (CUevent *out, unsigned flags), event_create(thread_current(), flags, out))
+API(cuEventDestroy, (CUevent event), destroy(event))
+API(cuEventDestroy_v2, (CUevent event), destroy(event))
+API(cuEventQuery, (CUevent event), query(event))
+API(cuEventSynchronize, (CUevent event), synchronize(event))
+API(cuEventElapsedTime, (float *out, CUevent start, CUevent end), elapsed(out, start, end))
+API(cuEventElapsedTime_v2, (float *out, CUevent start, CUevent end), elapsed(out, start, end))
+API(cuCtxRecordEvent, (CUcontext context, CUevent event), record_context(context, event))
+API(cuCtxWaitEvent, (CUcontext context, CUevent event), wait_context(context, event))
+API_BOTH(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream handle),
+         record(event, STREAM(handle), 0))
+API_BOTH(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz,
+         (CUevent event, CUstream handle, unsigned flags), record(event, STREAM(handle), flags))

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Graphs, their instantiation and launch. Nodes that the program adds itself are in graph_node.c. */
+#include "tests/sim/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/context.h"
+
+#define MAGIC 0x47525048u
+#define EXEC_MAGIC 0x47455845u
+
+struct CUgraphExec_st {
+    uint32_t magic;
+    CUgraph graph;
+    unsigned long long flags;
+};
+
+static bool valid(CUgraph graph)
+{
+    return (uintptr_t)graph >= 4096 && graph->magic == MAGIC;
+}
+
+CUgraph graph_create(void)
+{
+    CUgraph graph = calloc(1, sizeof *graph);
+    if (graph == NULL)
+        abort();
+    graph->magic = MAGIC;
+    return graph;
+}
+
+void graph_destroy(CUgraph graph)
+{
+    for (size_t i = 0; i < graph->count; i++) {
+        command_drop(&graph->nodes[i]->command);
+        if (graph->nodes[i]->child != NULL)
+            graph_destroy(graph->nodes[i]->child);
+        free(graph->nodes[i]->before);
+        free(graph->nodes[i]);
+    }
+    free(graph->nodes);
+    graph->magic = 0;
+    free(graph);
+}
+
+CUgraphNode graph_add(CUgraph graph, const struct command *command, CUgraphNode const *before,
+                      size_t before_count)
+{
+    if (graph->count == graph->capacity) {
+        graph->capacity = graph->capacity * 2 + 8;
+        graph->nodes = realloc(graph->nodes, graph->capacity * sizeof *graph->nodes);
+        if (graph->nodes == NULL)
+            abort();
+    }
+    CUgraphNode node = malloc(sizeof *node);
+    CUgraphNode *copy = malloc((before_count + 1) * sizeof *copy);
+    if (node == NULL || copy == NULL)
+        abort();
+    if (before_count > 0)
+        memcpy(copy, before, before_count * sizeof *copy);
+    *node = (struct CUgraphNode_st){
+        .command = *command, .before = copy, .before_count = before_count, .index = graph->count};
+    graph->nodes[graph->count++] = node;
+    return node;
+}
+
+bool graph_leads(CUgraph graph, CUgraphNode node, CUgraphNode const *ends, size_t end_count)
+{
+    bool *reached = calloc(graph->count + 1, sizeof *reached);
+    if (reached == NULL)
+        abort();
+    for (size_t i = 0; i < end_count; i++)
+        reached[ends[i]->index] = true;
+    for (size_t i = graph->count; i-- > 0;)
+        for (size_t j = 0; reached[i] && j < graph->nodes[i]->before_count; j++)
+            reached[graph->nodes[i]->before[j]->index] = true;
+    bool leads = reached[node->index];
+    free(reached);
+    return leads;
+}
+
+/* Copies all nodes of from behind `roots`; a child graph takes the place of its node. */
+static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size_t root_count)
+{
+    CUgraphNode *map = malloc((from->count + 1) * sizeof *map);
+    if (map == NULL)
+        abort();
+    for (size_t i = 0; i < from->count; i++) {
+        CUgraphNode node = from->nodes[i];
+        CUgraphNode *before = malloc((node->before_count + 1) * sizeof *before);
+        if (before == NULL)
+            abort();
+        for (size_t j = 0; j < node->before_count; j++)
+            before[j] = map[node->before[j]->index];
+        CUgraphNode const *entry = node->before_count > 0 ? before : roots;
+        size_t entry_count = node->before_count > 0 ? node->before_count : root_count;
+        if (node->child != NULL) {
+            size_t first = to->count;
+            inline_into(to, node->child, entry, entry_count);
+            size_t added = to->count - first;
+            CUgraphNode *all = malloc((added + entry_count + 1) * sizeof *all);
+            if (all == NULL)
+                abort();
+            memcpy(all, to->nodes + first, added * sizeof *all);
+            if (entry_count > 0)
+                memcpy(all + added, entry, entry_count * sizeof *all);
+            map[i] = graph_add(to, &(struct command){.kind = COMMAND_MARKER}, all, added + entry_count);
+            free(all);
+        } else {
+            map[i] = graph_add(to, &node->command, entry, entry_count);
+        }
+        free(before);
+    }
+    free(map);
+}
+
+static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+{
+    if (out == NULL || !valid(graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraphExec exec = malloc(sizeof *exec);
+    if (exec == NULL)
+        abort();
+    *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_create(), .flags = flags};
+    inline_into(exec->graph, graph, NULL, 0);
+    *out = exec;
+    return CUDA_SUCCESS;
+}
+
+static bool exec_valid(CUgraphExec exec)
+{
+    return (uintptr_t)exec >= 4096 && exec->magic == EXEC_MAGIC;
+}
+
+static CUresult launch(CUgraphExec exec, CUstream handle)
+{
+    CUstream stream;
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (!exec_valid(exec))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture != NULL) {
+        struct command marker = {.kind = COMMAND_MARKER};
+        rc = capture_add(stream, &marker);
+        if (rc == CUDA_SUCCESS) {
+            CUgraph child = graph_create();
+            inline_into(child, exec->graph, NULL, 0);
+            stream->capture_tail[0]->child = child;
+        }
+        return rc;
+    }
+    rc = capture_implicit(stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    /* Each node waits for what was in the stream before, and for its own dependencies only; for the
+     * hazard checker a graph is one piece of work of the stream. */
+    CUgraph graph = exec->graph;
+    struct work *entry = work_retain(stream_frontier(stream));
+    struct work **works = calloc(graph->count + 1, sizeof *works);
+    struct work **before = calloc(graph->count + 2, sizeof *before);
+    if (works == NULL || before == NULL)
+        abort();
+    for (size_t i = 0; i < graph->count; i++) {
+        CUgraphNode node = graph->nodes[i];
+        before[0] = entry;
+        for (size_t j = 0; j < node->before_count; j++)
+            before[1 + j] = works[node->before[j]->index];
+        works[i] = stream_enqueue_node(stream, &node->command, before, 1 + node->before_count);
+    }
+    if (graph->count > 0) {
+        struct work *join =
+            stream_enqueue(stream, &(struct command){.kind = COMMAND_MARKER}, works, graph->count);
+        work_release(join);
+    }
+    for (size_t i = 0; i < graph->count; i++)
+        work_release(works[i]);
+    work_release(entry);
+    free(works);
+    free(before);
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUgraph graph)
+{
+    if (!valid(graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_destroy(graph);
+    return CUDA_SUCCESS;
+}
+
+static CUresult exec_destroy(CUgraphExec exec)
+{
+    if (!exec_valid(exec))
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_destroy(exec->graph);
+    exec->magic = 0;
+    free(exec);
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUgraph *out, unsigned flags)
+{
+    if (out == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = graph_create();
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count, bool roots)
+{
+    if (!valid(graph) || count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (size_t i = 0; i < graph->count; i++) {
+        if (roots && graph->nodes[i]->before_count > 0)
+            continue;
+        if (nodes != NULL && found < *count)
+            nodes[found] = graph->nodes[i];
+        found++;
+    }
+    if (nodes == NULL || found < *count)
+        *count = found;
+    return CUDA_SUCCESS;
+}
+
+static CUresult with_params(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    if (params == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = instantiate(out, graph, params->flags);
+    params->result_out =
+        rc == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    return rc;
+}
+
+API(cuGraphCreate, (CUgraph *out, unsigned flags), create(out, flags))
+API(cuGraphDestroy, (CUgraph graph), destroy(graph))
+API(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
+    get_nodes(graph, nodes, count, false))
+API(cuGraphGetRootNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
+    get_nodes(graph, nodes, count, true))
+API(cuGraphInstantiate, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+    instantiate(out, graph, 0))
+API(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+    instantiate(out, graph, 0))
+API(cuGraphInstantiateWithFlags, (CUgraphExec *out, CUgraph graph, unsigned long long flags),
+    instantiate(out, graph, flags))
+API_BOTH(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
+         (CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+         with_params(out, graph, params))
+API_BOTH(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream handle),
+         launch(exec, STREAM(handle)))
+API_BOTH(cuGraphUpload, cuGraphUpload_ptsz, (CUgraphExec exec, CUstream handle),
+         exec_valid(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
+API(cuGraphExecDestroy, (CUgraphExec exec), exec_destroy(exec))

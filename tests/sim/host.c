@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Page-locked host memory: allocated, or registered. Its device address is its host address. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/thread.h"
+
+static CUresult alloc(void **out, size_t size, unsigned flags)
+{
+    const unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if (out == NULL || (flags & ~known) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = capture_unsafe();
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (size == 0) {
+        *out = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    uint64_t extent = round_up(size, 4096);
+    void *host = mmap(NULL, extent, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (host == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct memory *memory = memory_add(MEMORY_HOST, (uint64_t)(uintptr_t)host, extent, thread_current());
+    memory->host = host;
+    memory->size = size;
+    memory->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    *out = host;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_host(void *pointer)
+{
+    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (pointer == NULL || memory == NULL || memory->kind != MEMORY_HOST || memory->host != pointer)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = capture_unsafe();
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    rc = context_wait_device(memory->device);
+    memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (rc == CUDA_ERROR_LAUNCH_TIMEOUT || memory == NULL)
+        return memory == NULL ? CUDA_ERROR_INVALID_VALUE : rc;
+    memory_give_back(memory);
+    return CUDA_SUCCESS;
+}
+
+static CUresult register_host(void *pointer, size_t size, unsigned flags)
+{
+    uint64_t addr = (uint64_t)(uintptr_t)pointer;
+    if (pointer == NULL || size == 0 || addr + size < addr)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct memory *above = memory_from(addr);
+    if (above != NULL && above->range.lo < addr + size)
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    struct memory *memory = memory_add(MEMORY_REGISTERED, addr, size, thread_current());
+    memory->host = pointer;
+    memory->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unregister_host(void *pointer)
+{
+    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (pointer == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (memory == NULL || memory->kind != MEMORY_REGISTERED || memory->host != pointer)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    memory_give_back(memory);
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_pointer(CUdeviceptr *out, void *pointer, unsigned flags)
+{
+    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (out == NULL || flags != 0 || memory == NULL ||
+        (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = (uint64_t)(uintptr_t)pointer;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_flags(unsigned *out, void *pointer)
+{
+    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (out == NULL || memory == NULL ||
+        (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = memory->flags;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemHostAlloc, (void **out, size_t size, unsigned flags), alloc(out, size, flags))
+API(cuMemAllocHost_v2, (void **out, size_t size), alloc(out, size, 0))
+API(cuMemFreeHost, (void *pointer), free_host(pointer))
+API(cuMemHostRegister, (void *pointer, size_t size, unsigned flags), register_host(pointer, size, flags))
+API(cuMemHostRegister_v2, (void *pointer, size_t size, unsigned flags),
+    register_host(pointer, size, flags))
+API(cuMemHostUnregister, (void *pointer), unregister_host(pointer))
+API(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *pointer, unsigned flags),
+    device_pointer(out, pointer, flags))
+API(cuMemHostGetFlags, (unsigned *out, void *pointer), get_flags(out, pointer))

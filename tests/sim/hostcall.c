@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The thread behind hostcall.h. */
+#include "tests/sim/hostcall.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/clock.h"
+#include "tests/sim/context.h"
+#include "tests/sim/thread.h"
+
+static bool running;
+static unsigned outstanding;
+static struct work *first, **last = &first;
+
+static void call(struct work *work)
+{
+    struct command command = work->command;
+    CUresult status = work->context->error;
+    api_unlock();
+    if (command.kind == COMMAND_CALLBACK)
+        command.callback.function(command.callback.stream, status, command.callback.data);
+    else if (status == CUDA_SUCCESS)
+        command.host.function(command.host.data);
+    api_lock();
+    outstanding--;
+    uint64_t now = clock_now_ns();
+    work_complete(work, now > work->earliest_ns ? now : work->earliest_ns);
+    api_wake();
+}
+
+static void *serve(void *unused)
+{
+    (void)unused;
+    thread_self()->in_host_function = true;
+    api_lock();
+    for (;;) {
+        if (first != NULL) {
+            struct work *work = first;
+            first = work->next;
+            if (first == NULL)
+                last = &first;
+            call(work);
+        } else if (outstanding > 0) {
+            api_sleep(500);
+            if (first == NULL)
+                clock_step();
+        } else {
+            api_sleep(100000);
+        }
+    }
+    return NULL;
+}
+
+void hostcall_expect(void)
+{
+    outstanding++;
+    if (running) {
+        api_wake();
+        return;
+    }
+    sigset_t all, old;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (pthread_create(&thread, NULL, serve, NULL) != 0)
+        abort();
+    pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    running = true;
+}
+
+void hostcall_queue(struct work *work)
+{
+    work->next = NULL;
+    *last = work;
+    last = &work->next;
+    api_wake();
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The known kernels, on 32-bit words of simulated memory. */
+#include "tests/sim/kernel.h"
+
+#include <string.h>
+
+#include "tests/sim/config.h"
+#include "tests/sim/memory.h"
+
+static const struct {
+    const char *name, *sizes;
+} kernels[KERNEL_COUNT] = {
+#define KERNEL(name, sizes) {#name, sizes},
+#include "tests/sim/kernels.def"
+#undef KERNEL
+};
+
+enum kernel kernel_by_name(const char *name)
+{
+    enum kernel i = 0;
+    while (i < KERNEL_COUNT && strcmp(kernels[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+const char *kernel_name(enum kernel kernel)
+{
+    return kernels[kernel].name;
+}
+
+unsigned kernel_parameter_count(enum kernel kernel)
+{
+    return (unsigned)strlen(kernels[kernel].sizes);
+}
+
+unsigned kernel_parameter_bytes(enum kernel kernel, unsigned index)
+{
+    return (unsigned)(kernels[kernel].sizes[index] - '0');
+}
+
+unsigned kernel_accesses(enum kernel kernel, const uint64_t *args, struct access *out)
+{
+    switch (kernel) {
+    case KERNEL_fill:
+    case KERNEL_spin_fill:
+        out[0] = (struct access){args[0], args[1] * 4, ACCESS_WRITE};
+        return args[1] > 0;
+    case KERNEL_copy:
+        out[0] = (struct access){args[0], args[2] * 4, ACCESS_WRITE};
+        out[1] = (struct access){args[1], args[2] * 4, ACCESS_READ};
+        return args[2] > 0 ? 2 : 0;
+    case KERNEL_check:
+    case KERNEL_spin_check:
+        out[0] = (struct access){args[3], 4, ACCESS_ATOMIC};
+        out[1] = (struct access){args[0], args[1] * 4, ACCESS_READ};
+        return args[1] > 0 ? 2 : 1;
+    case KERNEL_wait_flag: out[0] = (struct access){args[0], 4, ACCESS_ATOMIC}; return 1;
+    case KERNEL_spin:
+    case KERNEL_COUNT: break;
+    }
+    return 0;
+}
+
+uint64_t kernel_busy_ns(enum kernel kernel, const uint64_t *args)
+{
+    switch (kernel) {
+    case KERNEL_spin: return args[0];
+    case KERNEL_spin_fill: return args[3];
+    case KERNEL_spin_check: return args[4];
+    default: return config.kernel_ns;
+    }
+}
+
+static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value)
+{
+    for (uint64_t left = words * 4; left > 0;) {
+        size_t room;
+        uint32_t *at = memory_at(context, ptr, true, &room);
+        if (at == NULL || room < 4)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        uint64_t now = (left < room ? left : room) & ~(uint64_t)3;
+        for (uint64_t i = 0; i < now / 4; i++)
+            at[i] = value;
+        left -= now;
+        ptr += now;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy(struct CUctx_st *context, uint64_t dst, uint64_t src, uint64_t words)
+{
+    for (uint64_t left = words * 4; left > 0;) {
+        size_t dst_room, src_room;
+        uint8_t *to = memory_at(context, dst, true, &dst_room);
+        const uint8_t *from = memory_at(context, src, false, &src_room);
+        if (to == NULL || from == NULL || dst_room < 4 || src_room < 4)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        uint64_t now = left < dst_room ? left : dst_room;
+        now = (now < src_room ? now : src_room) & ~(uint64_t)3;
+        memmove(to, from, now);
+        left -= now;
+        dst += now;
+        src += now;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value,
+                      uint64_t errors_ptr)
+{
+    size_t room;
+    uint32_t errors = 0;
+    for (uint64_t left = words * 4; left > 0;) {
+        const uint32_t *at = memory_at(context, ptr, false, &room);
+        if (at == NULL || room < 4)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        uint64_t now = (left < room ? left : room) & ~(uint64_t)3;
+        for (uint64_t i = 0; i < now / 4; i++)
+            errors += at[i] != value;
+        left -= now;
+        ptr += now;
+    }
+    uint32_t *sum = memory_at(context, errors_ptr, true, &room);
+    if (sum == NULL || room < 4)
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    __atomic_fetch_add(sum, errors, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
+CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *context)
+{
+    size_t room;
+    struct access accesses[COMMAND_ACCESSES_MAX];
+    for (unsigned i = kernel_accesses(kernel, args, accesses); i-- > 0;)
+        if (accesses[i].addr % 4 != 0)
+            return CUDA_ERROR_MISALIGNED_ADDRESS;
+    switch (kernel) {
+    case KERNEL_fill:
+    case KERNEL_spin_fill: return fill(context, args[0], args[1], (uint32_t)args[2]);
+    case KERNEL_copy: return copy(context, args[0], args[1], args[2]);
+    case KERNEL_check:
+    case KERNEL_spin_check: return check(context, args[0], args[1], (uint32_t)args[2], args[3]);
+    case KERNEL_wait_flag:
+        return memory_at(context, args[0], false, &room) != NULL ? CUDA_SUCCESS
+                                                                 : CUDA_ERROR_ILLEGAL_ADDRESS;
+    case KERNEL_spin:
+    case KERNEL_COUNT: break;
+    }
+    return CUDA_SUCCESS;
+}

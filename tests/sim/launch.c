@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Kernel launches. */
+#include <string.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/context.h"
+#include "tests/sim/module.h"
+#include "tests/sim/thread.h"
+
+/* The parameters as one packed buffer (`extra`), each aligned to its size. */
+static bool unpack(enum kernel kernel, void **extra, uint64_t *args)
+{
+    const uint8_t *buffer = NULL;
+    size_t size = 0, offset = 0;
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            size = *(size_t *)extra[1];
+        else
+            return false;
+    }
+    for (unsigned i = 0; i < kernel_parameter_count(kernel); i++) {
+        unsigned bytes = kernel_parameter_bytes(kernel, i);
+        offset = round_up(offset, bytes);
+        if (buffer == NULL || offset + bytes > size)
+            return false;
+        memcpy(&args[i], buffer + offset, bytes);
+        offset += bytes;
+    }
+    return true;
+}
+
+static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle, void **params,
+                       void **extra)
+{
+    CUstream stream;
+    CUcontext context = thread_current();
+    CUresult rc = stream_resolve(stream_handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    CUfunction function = module_function(handle, context);
+    if (function == NULL || stream->context != context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    for (int i = 0; i < 6; i++)
+        if (shape[i] == 0)
+            return CUDA_ERROR_INVALID_VALUE;
+    if ((uint64_t)shape[3] * shape[4] * shape[5] > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (function->kernel == KERNEL_COUNT)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct command command = {.kind = COMMAND_KERNEL, .launch.kernel = function->kernel};
+    if (params != NULL) {
+        for (unsigned i = 0; i < kernel_parameter_count(function->kernel); i++)
+            memcpy(&command.launch.args[i], params[i], kernel_parameter_bytes(function->kernel, i));
+    } else if (extra == NULL || !unpack(function->kernel, extra, command.launch.args)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return stream_submit(stream, &command, NULL);
+}
+
+#define SHAPE ((const unsigned[]){gx, gy, gz, bx, by, bz})
+
+API_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,
+         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
+         launch(function, SHAPE, STREAM(stream), params, extra))
+API_BOTH(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
+         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
+         launch(function, SHAPE, STREAM(stream), params, NULL))
+API_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
+         (const CUlaunchConfig *config_value, CUfunction function, void **params, void **extra),
+         config_value == NULL
+             ? CUDA_ERROR_INVALID_VALUE
+             : launch(function,
+                      (const unsigned[]){config_value->gridDimX, config_value->gridDimY,
+                                         config_value->gridDimZ, config_value->blockDimX,
+                                         config_value->blockDimY, config_value->blockDimZ},
+                      STREAM(config_value->hStream), params, extra))

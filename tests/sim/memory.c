@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The registry of memory, and device memory of whole pages. Exports: memory_api.c. */
+#include "tests/sim/memory.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "tests/sim/hazard.h"
+
+static struct ranges registry = {.seed = 7};
+static uint64_t last_buffer_id;
+
+struct memory *memory_find(uint64_t addr)
+{
+    return (struct memory *)range_find(&registry, addr);
+}
+
+struct memory *memory_from(uint64_t addr)
+{
+    return (struct memory *)range_from(&registry, addr);
+}
+
+static bool accessible(const struct memory *memory, CUcontext context, bool write)
+{
+    if (context == NULL)
+        return true;
+    switch (memory->kind) {
+    case MEMORY_MAPPED:
+        return ((write ? memory->writable : memory->readable) >> context->device) & 1;
+    case MEMORY_PAGES:
+    case MEMORY_SMALL:
+    case MEMORY_IMPORTED:
+        return memory->device == context->device || ((context->peers >> memory->device) & 1);
+    case MEMORY_MANAGED:
+    case MEMORY_HOST:
+    case MEMORY_REGISTERED: break;
+    }
+    return true;
+}
+
+void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room)
+{
+    struct memory *memory = memory_find(addr);
+    *room = 0;
+    if (memory == NULL || !accessible(memory, context, write))
+        return NULL;
+    if (memory->physical != NULL && write)
+        memory->physical->touched = true;
+    *room = memory->range.hi - addr;
+    return memory->host + (addr - memory->range.lo);
+}
+
+struct memory *memory_add(enum memory_kind kind, uint64_t addr, uint64_t extent, CUcontext context)
+{
+    struct memory *memory = calloc(1, sizeof *memory);
+    if (memory == NULL)
+        abort();
+    memory->kind = kind;
+    memory->range.lo = addr;
+    memory->range.hi = addr + extent;
+    memory->size = extent;
+    memory->context = context;
+    memory->device = context != NULL ? context->device : 0;
+    memory->buffer_id = ++last_buffer_id;
+    range_insert(&registry, &memory->range);
+    return memory;
+}
+
+void memory_drop(struct memory *memory)
+{
+    hazard_forget(memory->range.lo, memory->range.hi);
+    range_remove(&registry, &memory->range);
+    if (memory->physical != NULL)
+        physical_release(memory->physical);
+    free(memory);
+}
+
+CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out)
+{
+    struct memory *memory;
+    if (size > ((uint64_t)1 << 46))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (size < MIB) {
+        memory = small_alloc(context, size);
+        if (memory == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+        uint64_t addr, extent = round_up(size, PAGE_BYTES);
+        struct physical *physical = physical_create(context->device, extent, false);
+        if (physical == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!address_alloc(extent, &addr)) {
+            physical_release(physical);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        memory = memory_add(MEMORY_PAGES, addr, extent, context);
+        memory->physical = physical;
+        memory->host = physical->host;
+    }
+    memory->size = size;
+    *out = memory->range.lo;
+    return CUDA_SUCCESS;
+}
+
+void memory_give_back(struct memory *memory)
+{
+    uint64_t addr = memory->range.lo, extent = memory->range.hi - addr;
+    switch (memory->kind) {
+    case MEMORY_SMALL: small_free(memory); break;
+    case MEMORY_MANAGED:
+    case MEMORY_HOST: munmap(memory->host, round_up(extent, 4096)); break;
+    case MEMORY_PAGES:
+    case MEMORY_IMPORTED: address_free(addr, extent); break;
+    case MEMORY_REGISTERED:
+    case MEMORY_MAPPED: break;
+    }
+    memory_drop(memory);
+}
+
+void memory_free_context(CUcontext context)
+{
+    for (struct memory *memory = memory_from(0), *next; memory != NULL; memory = next) {
+        next = memory_from(memory->range.hi);
+        if (memory->context == context)
+            memory_give_back(memory);
+    }
+    small_free_blocks(context);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* All memory that the driver knows, by device address: what a pointer belongs to, and where the host finds
+ * its bytes. Driver lock. */
+#ifndef SIM_MEMORY_H
+#define SIM_MEMORY_H
+
+#include "tests/sim/context.h"
+#include "tests/sim/physical.h"
+#include "tests/sim/range.h"
+
+enum memory_kind {
+    MEMORY_PAGES, /* cuMemAlloc of 1 MiB and more: pages of its own */
+    MEMORY_SMALL, /* cuMemAlloc below: a part of a page */
+    MEMORY_MAPPED, /* cuMemMap */
+    MEMORY_IMPORTED, /* cuIpcOpenMemHandle */
+    MEMORY_MANAGED,
+    MEMORY_HOST, /* cuMemHostAlloc */
+    MEMORY_REGISTERED, /* cuMemHostRegister */
+};
+
+struct memory {
+    struct range range; /* first: a struct range is cast to its memory */
+    enum memory_kind kind;
+    int device;
+    CUcontext context; /* NULL for MEMORY_MAPPED */
+    uint64_t size; /* as asked for; the range is rounded up */
+    uint8_t *host;
+    struct physical *physical; /* NULL for host memory */
+    struct block *block; /* of MEMORY_SMALL */
+    uint32_t readable, writable; /* MEMORY_MAPPED: bit per device */
+    uint64_t buffer_id;
+    bool sync_memops;
+    bool freeing; /* cuMemFreeAsync is on its way */
+    bool pooled; /* came from a memory pool */
+    unsigned flags; /* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
+    unsigned opens; /* MEMORY_IMPORTED: times opened */
+    CUmemoryPool pool;
+};
+
+/* The memory that contains the address, or NULL. */
+struct memory *memory_find(uint64_t addr);
+/* The lowest memory that ends above the address, or NULL. */
+struct memory *memory_from(uint64_t addr);
+
+/* Where the host reaches the device address as seen from the context (NULL: without regard to access), and
+ * how many bytes are in one piece there. NULL when there is nothing or it may not be accessed. */
+void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room);
+
+/* Adds memory at [addr, addr + extent). Gives it a buffer id. */
+struct memory *memory_add(enum memory_kind kind, uint64_t addr, uint64_t extent, CUcontext context);
+/* Takes it out, releases its physical memory and frees the struct. */
+void memory_drop(struct memory *memory);
+
+/* Device memory for cuMemAlloc and memory pools. */
+CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out);
+/* Undoes memory_alloc, whatever is in flight. */
+void memory_give_back(struct memory *memory);
+
+/* Frees all memory of the context, and its shared pages. */
+void memory_free_context(CUcontext context);
+
+/* The part of a page that the small allocation is. */
+void small_free(struct memory *memory);
+struct memory *small_alloc(CUcontext context, uint64_t size);
+void small_free_blocks(CUcontext context);
+
+#endif

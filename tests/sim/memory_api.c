@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* cuMemAlloc and its kin: device and managed memory, freeing, sizes. */
+#include <sys/mman.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/device.h"
+#include "tests/sim/hazard.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/thread.h"
+
+#define PITCH_BYTES 512
+
+static CUresult alloc(CUdeviceptr *out, uint64_t size)
+{
+    if (out == NULL || size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* Small allocations succeed in captures, allocations of new pages invalidate them: measured. */
+    CUresult rc = size >= MIB ? capture_unsafe() : CUDA_SUCCESS;
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    api_charge_size(FN_cuMemAlloc_v2, size);
+    return memory_alloc(thread_current(), size, out);
+}
+
+static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    if (out == NULL || pitch == NULL || width == 0 || height == 0 ||
+        (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t row = round_up(width, PITCH_BYTES);
+    if (row < width || height > UINT64_MAX / row)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult rc = alloc(out, row * height);
+    if (rc == CUDA_SUCCESS)
+        *pitch = row;
+    return rc;
+}
+
+static CUresult alloc_managed(CUdeviceptr *out, size_t size, unsigned flags)
+{
+    if (out == NULL || size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = capture_unsafe();
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    uint64_t extent = round_up(size, 4096);
+    void *host = mmap(NULL, extent, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (host == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct memory *memory =
+        memory_add(MEMORY_MANAGED, (uint64_t)(uintptr_t)host, extent, thread_current());
+    memory->host = host;
+    memory->size = size;
+    memory->flags = flags;
+    *out = memory->range.lo;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_device(CUdeviceptr addr)
+{
+    if (addr == 0)
+        return CUDA_SUCCESS;
+    struct memory *memory = memory_find(addr);
+    if (memory == NULL || memory->range.lo != addr || memory->freeing ||
+        (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL && memory->kind != MEMORY_MANAGED))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = memory->kind != MEMORY_SMALL ? capture_unsafe() : CUDA_SUCCESS;
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    api_charge_size(FN_cuMemFree_v2, memory->size);
+    /* Waits for all work in flight on the device, also on non-blocking streams: measured. The lock may be
+     * given up meanwhile, so that the memory has to be looked up again. */
+    memory->freeing = true;
+    rc = context_wait_device(memory->device);
+    memory = memory_find(addr);
+    if (memory == NULL || !memory->freeing)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (rc == CUDA_ERROR_LAUNCH_TIMEOUT) {
+        memory->freeing = false;
+        return rc;
+    }
+    hazard_release(memory->range.lo, memory->range.hi, "cuMemFree");
+    memory_give_back(memory);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_info(size_t *available, size_t *total)
+{
+    int device = thread_current()->device;
+    if (available != NULL)
+        *available = device_available(device);
+    if (total != NULL)
+        *total = device_total(device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr addr)
+{
+    struct memory *memory = memory_find(addr);
+    if (memory == NULL || memory->freeing)
+        return CUDA_ERROR_NOT_FOUND;
+    if (base != NULL)
+        *base = memory->range.lo;
+    if (size != NULL)
+        *size = memory->size;
+    return CUDA_SUCCESS;
+}
+
+API(cuMemAlloc_v2, (CUdeviceptr *out, size_t size), alloc(out, size))
+API(cuMemAllocPitch_v2,
+    (CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element),
+    alloc_pitch(out, pitch, width, height, element))
+API(cuMemAllocManaged, (CUdeviceptr *out, size_t size, unsigned flags), alloc_managed(out, size, flags))
+API(cuMemFree_v2, (CUdeviceptr addr), free_device(addr))
+API(cuMemGetInfo_v2, (size_t *available, size_t *total), get_info(available, total))
+API(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr addr),
+    get_range(base, size, addr))

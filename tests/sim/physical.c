@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* One sparse memory file per process, mapped once as a whole. System calls are made directly: under a
+ * sanitizer the intercepted ones would walk shadow memory of the whole span. */
+#include "tests/sim/physical.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/sim/config.h"
+#include "tests/sim/device.h"
+#include "tests/sim/space.h"
+
+#define MAGIC 0x50485953u
+
+static int file = -1;
+static uint8_t *window;
+static struct space offsets, addresses;
+static struct physical *spare;
+static uint64_t last_id;
+
+static void *map(uint64_t size, int protection, int flags, int fd, uint64_t offset)
+{
+    long at = syscall(SYS_mmap, NULL, size, protection, flags | MAP_NORESERVE, fd, offset);
+    return at == -1 ? MAP_FAILED : (void *)at;
+}
+
+static int open_file(int device, uint64_t size)
+{
+    char name[32];
+    snprintf(name, sizeof name, "simulated-gpu-%d", device);
+    int fd = memfd_create(name, MFD_CLOEXEC);
+    if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+CUresult physical_init(void)
+{
+    /* Room for four times the memory, so that fragmentation never fails an allocation that fits. */
+    uint64_t span = 4 * config.capacity_bytes * config.devices + 16 * GIB;
+    file = open_file(0, span);
+    if (file < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    window = map(span, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    uint8_t *reserved = map(span + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (window == MAP_FAILED || reserved == MAP_FAILED)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    space_init(&offsets, 0, span);
+    space_init(&addresses, round_up((uint64_t)(uintptr_t)reserved, PAGE_BYTES), span);
+    return CUDA_SUCCESS;
+}
+
+static struct physical *blank(int device, uint64_t size)
+{
+    struct physical *physical = spare;
+    if (physical != NULL) {
+        spare = physical->next;
+    } else {
+        physical = malloc(sizeof *physical);
+        if (physical == NULL)
+            abort();
+    }
+    *physical = (struct physical){.magic = MAGIC,
+                                  .references = 1,
+                                  .device = device,
+                                  .size = size,
+                                  .fd = -1,
+                                  .id = ++last_id};
+    return physical;
+}
+
+/* The structs are kept: a stale handle must be recognised, not crash. */
+static void discard(struct physical *physical)
+{
+    physical->magic = 0;
+    physical->next = spare;
+    spare = physical;
+}
+
+struct physical *physical_create(int device, uint64_t size, bool own_file)
+{
+    if (!device_take(device, size))
+        return NULL;
+    struct physical *physical = blank(device, size);
+    physical->own_file = own_file;
+    if (own_file) {
+        physical->fd = open_file(device, size);
+        physical->host = physical->fd >= 0
+                             ? map(size, PROT_READ | PROT_WRITE, MAP_SHARED, physical->fd, 0)
+                             : MAP_FAILED;
+        if (physical->host == MAP_FAILED) {
+            if (physical->fd >= 0)
+                close(physical->fd);
+            physical->host = NULL;
+        }
+    } else if (space_alloc(&offsets, size, PAGE_BYTES, &physical->offset)) {
+        physical->fd = file;
+        physical->host = window + physical->offset;
+    }
+    if (physical->host == NULL) {
+        device_give(device, size);
+        discard(physical);
+        return NULL;
+    }
+    return physical;
+}
+
+struct physical *physical_import(int fd, uint64_t offset, uint64_t size, int device)
+{
+    uint8_t *host = map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+    if (host == MAP_FAILED)
+        return NULL;
+    struct physical *physical = blank(device, size);
+    physical->host = host;
+    physical->fd = fd;
+    physical->own_file = offset == 0;
+    physical->imported = true;
+    return physical;
+}
+
+struct physical *physical_retain(struct physical *physical)
+{
+    physical->references++;
+    return physical;
+}
+
+void physical_release(struct physical *physical)
+{
+    if (--physical->references > 0)
+        return;
+    if (!physical->imported)
+        device_give(physical->device, physical->size);
+    if (physical->own_file || physical->imported) {
+        syscall(SYS_munmap, physical->host, physical->size);
+        close(physical->fd);
+    } else {
+        if (physical->touched)
+            madvise(physical->host, physical->size, MADV_REMOVE);
+        space_free(&offsets, physical->offset, physical->size);
+    }
+    discard(physical);
+}
+
+bool physical_valid(const struct physical *physical)
+{
+    return (uintptr_t)physical >= 4096 && physical->magic == MAGIC;
+}
+
+bool address_alloc(uint64_t size, uint64_t *out)
+{
+    return space_alloc(&addresses, round_up(size, PAGE_BYTES), PAGE_BYTES, out);
+}
+
+void address_free(uint64_t addr, uint64_t size)
+{
+    space_free(&addresses, addr, round_up(size, PAGE_BYTES));
+}

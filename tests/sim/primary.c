@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Primary contexts: one per device, counted, the same handle in each of its lives. Driver lock. */
+#include "tests/sim/api.h"
+#include "tests/sim/context.h"
+#include "tests/sim/device.h"
+
+static CUcontext *primary_of(CUdevice ordinal)
+{
+    return &device_at(ordinal)->primary;
+}
+
+static CUresult retain(CUcontext *out, CUdevice ordinal)
+{
+    if (out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct device *device = device_at(ordinal);
+    if (device->primary == NULL) {
+        device->primary = context_blank(ordinal);
+        device->primary->primary = true;
+    }
+    if (!device->primary->alive) {
+        CUresult rc = context_revive(device->primary, device->primary_flags);
+        if (rc != CUDA_SUCCESS)
+            return rc;
+        device->primary_retained = 0;
+    }
+    device->primary_retained++;
+    *out = device->primary;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUdevice ordinal)
+{
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext primary = *primary_of(ordinal);
+    if (primary == NULL || !primary->alive)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device_at(ordinal)->primary_retained == 0)
+        context_destroy(primary);
+    return CUDA_SUCCESS;
+}
+
+static CUresult reset(CUdevice ordinal)
+{
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext primary = *primary_of(ordinal);
+    if (primary != NULL && primary->alive) {
+        context_destroy(primary);
+        device_at(ordinal)->primary_retained = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_flags(CUdevice ordinal, unsigned flags)
+{
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if ((flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    device_at(ordinal)->primary_flags = flags;
+    CUcontext primary = *primary_of(ordinal);
+    if (primary != NULL && primary->alive)
+        primary->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
+{
+    if (!device_valid(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext primary = *primary_of(ordinal);
+    if (flags != NULL)
+        *flags = device_at(ordinal)->primary_flags;
+    if (active != NULL)
+        *active = primary != NULL && primary->alive;
+    return CUDA_SUCCESS;
+}
+
+API(cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice device), retain(out, device))
+API(cuDevicePrimaryCtxRelease, (CUdevice device), release(device))
+API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), release(device))
+API(cuDevicePrimaryCtxReset, (CUdevice device), reset(device))
+API(cuDevicePrimaryCtxReset_v2, (CUdevice device), reset(device))
+API(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned flags), set_flags(device, flags))
+API(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned flags), set_flags(device, flags))
+API(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active),
+    get_state(device, flags, active))

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* One shared-memory table with a row per process. A row whose process is gone counts as free, so that a
+ * crash gives its memory back, as with a real driver. No lock: each row has one writer. */
+#include "tests/sim/shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/sim/config.h"
+#include "tests/sim/device.h"
+
+#define PROCESSES_MAX 128
+
+struct row {
+    _Atomic int process;
+    _Atomic uint64_t used_bytes[DEVICES_MAX];
+};
+
+static struct row *rows, *mine;
+
+static bool gone(int process)
+{
+    return process == 0 || (kill(process, 0) != 0 && errno == ESRCH);
+}
+
+void shared_open(void)
+{
+    if (config.shared == NULL || rows != NULL)
+        return;
+    char name[128];
+    snprintf(name, sizeof name, "/simulated-gpu-%s", config.shared);
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, PROCESSES_MAX * sizeof *rows) != 0) {
+        fprintf(stderr, "sim: SIM_SHARED: cannot open %s\n", name);
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    void *at = mmap(NULL, PROCESSES_MAX * sizeof *rows, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (at == MAP_FAILED)
+        return;
+    rows = at;
+    for (int i = 0; i < PROCESSES_MAX && mine == NULL; i++) {
+        int process = atomic_load(&rows[i].process);
+        if (gone(process) && atomic_compare_exchange_strong(&rows[i].process, &process, getpid()))
+            mine = &rows[i];
+    }
+    for (int device = 0; mine != NULL && device < DEVICES_MAX; device++)
+        atomic_store(&mine->used_bytes[device], 0);
+}
+
+void shared_publish(int device, uint64_t bytes)
+{
+    if (mine != NULL)
+        atomic_store(&mine->used_bytes[device], bytes);
+}
+
+uint64_t shared_others(int device)
+{
+    uint64_t sum = 0;
+    for (int i = 0; rows != NULL && i < PROCESSES_MAX; i++) {
+        uint64_t used = atomic_load(&rows[i].used_bytes[device]);
+        if (&rows[i] != mine && used > 0 && !gone(atomic_load(&rows[i].process)))
+            sum += used;
+    }
+    return sum;
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Submission: which unfinished work and which vector clock come before the next command of a stream.
+ * The exported stream functions are in stream_api.c. */
+#include "tests/sim/stream.h"
+
+#include <stdlib.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/clock.h"
+#include "tests/sim/config.h"
+#include "tests/sim/context.h"
+#include "tests/sim/hazard.h"
+#include "tests/sim/hostcall.h"
+#include "tests/sim/thread.h"
+
+#define MAGIC 0x53545245u
+
+struct vector stream_host_clock;
+
+static CUstream spare;
+static uint64_t last_id;
+
+/* A slot may be used again once the host has seen all work of its last stream complete. */
+static struct slot {
+    uint64_t seq;
+    bool used;
+} *slots;
+static unsigned slot_count;
+
+static unsigned slot_take(uint64_t *seq)
+{
+    unsigned i = 0;
+    while (i < slot_count && (slots[i].used || vector_get(&stream_host_clock, i) < slots[i].seq))
+        i++;
+    if (i == slot_count) {
+        slots = realloc(slots, ++slot_count * sizeof *slots);
+        if (slots == NULL)
+            abort();
+        slots[i] = (struct slot){0};
+    }
+    slots[i].used = true;
+    *seq = slots[i].seq;
+    return i;
+}
+
+CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags, int priority)
+{
+    CUstream stream = spare;
+    if (stream != NULL) {
+        spare = stream->next;
+    } else {
+        stream = calloc(1, sizeof *stream);
+        if (stream == NULL)
+            abort();
+    }
+    struct vector clock = stream->clock;
+    clock.length = 0;
+    *stream = (struct CUstream_st){.magic = MAGIC,
+                                   .kind = kind,
+                                   .context = context,
+                                   .flags = flags,
+                                   .priority = priority,
+                                   .id = ++last_id,
+                                   .clock = clock};
+    stream->slot = slot_take(&stream->seq);
+    stream->next = context->streams;
+    context->streams = stream;
+    return stream;
+}
+
+void stream_destroy(CUstream stream)
+{
+    CUcontext context = stream->context;
+    CUstream *link = &context->streams;
+    capture_forget_stream(stream);
+    stream_frontier(stream);
+    vector_join(&context->orphan_clock, &stream->clock);
+    if (!work_done(stream->tail)) {
+        struct work *join = work_create(context, &(struct command){.kind = COMMAND_MARKER});
+        work_after(join, context->orphans);
+        work_after(join, stream->tail);
+        work_submit(join);
+        work_release(context->orphans);
+        context->orphans = join;
+    }
+    work_assign(&stream->tail, NULL);
+    slots[stream->slot].seq = stream->seq;
+    slots[stream->slot].used = false;
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
+    stream->magic = 0;
+    stream->next = spare;
+    spare = stream;
+}
+
+CUresult stream_resolve(CUstream handle, CUstream *out)
+{
+    if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+        CUcontext context = thread_current();
+        CUresult rc = context_usable(context);
+        if (rc == CUDA_SUCCESS && handle == CU_STREAM_PER_THREAD)
+            return thread_stream(context, out);
+        if (rc == CUDA_SUCCESS)
+            *out = context->legacy;
+        return rc;
+    }
+    if ((uintptr_t)handle < 4096 || handle->magic != MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *out = handle;
+    return context_usable(handle->context);
+}
+
+/* Brings the stream's clock up to date with all that its next work comes after, and collects the
+ * unfinished part of it: either into work's predecessors, or counts it and remembers one. */
+struct gathering {
+    struct work *target; /* or NULL */
+    struct work *one;
+    unsigned count;
+};
+
+static void gather_one(struct gathering *gathering, struct work *before)
+{
+    if (gathering->target != NULL)
+        work_after(gathering->target, before);
+    if (work_done(before) || before == gathering->one)
+        return;
+    gathering->one = before;
+    gathering->count++;
+}
+
+static void gather(CUstream stream, struct gathering *gathering)
+{
+    CUcontext context = stream->context;
+    vector_join(&stream->clock, &stream_host_clock);
+    vector_join(&stream->clock, &context->gate_clock);
+    gather_one(gathering, stream->tail);
+    gather_one(gathering, context->gate);
+    if (stream->kind == STREAM_NON_BLOCKING)
+        return;
+    if (stream->kind != STREAM_LEGACY) {
+        vector_join(&stream->clock, &context->legacy->clock);
+        gather_one(gathering, context->legacy->tail);
+        return;
+    }
+    vector_join(&stream->clock, &context->orphan_clock);
+    gather_one(gathering, context->orphans);
+    for (CUstream other = context->streams; other != NULL; other = other->next) {
+        if (other->kind == STREAM_NON_BLOCKING || other == stream)
+            continue;
+        vector_join(&stream->clock, &other->clock);
+        gather_one(gathering, other->tail);
+    }
+}
+
+struct work *stream_enqueue(CUstream stream, const struct command *command, struct work **after,
+                            size_t after_count)
+{
+    struct work *work = work_create(stream->context, command);
+    struct gathering gathering = {.target = work};
+    gather(stream, &gathering);
+    for (size_t i = 0; i < after_count; i++)
+        work_after(work, after[i]);
+    hazard_command(stream, command);
+    if (command_calls_host(command))
+        hostcall_expect();
+    work_assign(&stream->tail, work);
+    work_submit(work);
+    return work;
+}
+
+struct work *stream_enqueue_node(CUstream stream, const struct command *command, struct work **after,
+                                 size_t after_count)
+{
+    struct work *work = work_create(stream->context, command);
+    for (size_t i = 0; i < after_count; i++)
+        work_after(work, after[i]);
+    hazard_command(stream, command);
+    if (command_calls_host(command))
+        hostcall_expect();
+    work_submit(work);
+    return work;
+}
+
+struct work *stream_frontier(CUstream stream)
+{
+    struct gathering gathering = {0};
+    gather(stream, &gathering);
+    if (gathering.count <= 1)
+        return gathering.one;
+    struct work *join = stream_enqueue(stream, &(struct command){.kind = COMMAND_MARKER}, NULL, 0);
+    work_release(join); /* the stream's tail holds it */
+    return join;
+}
+
+void stream_order(CUstream stream, struct work *before, const struct vector *clock)
+{
+    vector_join(&stream->clock, clock);
+    if (!work_done(before))
+        work_release(stream_enqueue(stream, &(struct command){.kind = COMMAND_MARKER}, &before, 1));
+}
+
+CUresult stream_submit(CUstream stream, const struct command *command, struct work **out)
+{
+    CUcontext context = stream->context;
+    if (out != NULL)
+        *out = NULL;
+    if (stream->capture != NULL)
+        return capture_add(stream, command);
+    CUresult rc = capture_implicit(stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    /* A full queue blocks the host; behind work that waits for the host it may grow instead. */
+    while (context->pending >= config.queue_depth && clock_step())
+        ;
+    struct work *work = stream_enqueue(stream, command, NULL, 0);
+    if (out != NULL)
+        *out = work;
+    else
+        work_release(work);
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_wait(CUstream stream)
+{
+    CUcontext context = stream->context;
+    struct work *last = work_retain(stream_frontier(stream));
+    struct vector seen = {0};
+    vector_copy(&seen, &stream->clock);
+    CUresult rc = clock_wait(last);
+    work_release(last);
+    if (rc == CUDA_SUCCESS)
+        vector_join(&stream_host_clock, &seen);
+    vector_finish(&seen);
+    return rc != CUDA_SUCCESS ? rc : context->error;
+}

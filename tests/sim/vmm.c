@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Virtual memory management: reservations, physical handles, mappings, access per device. Needs no current
+ * context and is legal in captures; orders nothing and waits for nothing (measured): unmapping what work
+ * in flight may touch is a hazard. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/config.h"
+#include "tests/sim/device.h"
+#include "tests/sim/hazard.h"
+#include "tests/sim/memory.h"
+
+static struct ranges reservations = {.seed = 3};
+
+static bool aligned(uint64_t addr, uint64_t size)
+{
+    return size > 0 && addr % PAGE_BYTES == 0 && size % PAGE_BYTES == 0 && addr + size > addr;
+}
+
+static CUresult granularity(size_t *out, const CUmemAllocationProp *prop, int option)
+{
+    if (out == NULL || prop == NULL || option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = PAGE_BYTES;
+    return CUDA_SUCCESS;
+}
+
+static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUdeviceptr hint,
+                        unsigned long long flags)
+{
+    if (out == NULL || flags != 0 || size == 0 || size % PAGE_BYTES != 0 ||
+        (alignment & (alignment - 1)) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (alignment < PAGE_BYTES)
+        alignment = PAGE_BYTES;
+    if (size + alignment < size || size > (uint64_t)1 << 47)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    long at = -1;
+    uint64_t lo = 0;
+    if (hint != 0 && hint % alignment == 0) {
+        at = syscall(SYS_mmap, hint, size, PROT_NONE, kind | MAP_FIXED_NOREPLACE, -1, 0);
+        lo = hint;
+    }
+    if (at == -1) {
+        at = syscall(SYS_mmap, NULL, size + alignment, PROT_NONE, kind, -1, 0);
+        if (at == -1)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        lo = round_up((uint64_t)at, alignment);
+        if (lo > (uint64_t)at)
+            syscall(SYS_munmap, at, lo - (uint64_t)at);
+        uint64_t end = (uint64_t)at + size + alignment;
+        if (end > lo + size)
+            syscall(SYS_munmap, lo + size, end - lo - size);
+    }
+    struct range *node = calloc(1, sizeof *node);
+    if (node == NULL)
+        abort();
+    node->lo = lo;
+    node->hi = lo + size;
+    range_insert(&reservations, node);
+    *out = lo;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unreserve(CUdeviceptr addr, uint64_t size)
+{
+    struct range *node = range_find(&reservations, addr);
+    if (node == NULL || node->lo != addr || node->hi - node->lo != size)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct memory *mapped = memory_from(addr);
+    if (mapped != NULL && mapped->range.lo < addr + size)
+        return CUDA_ERROR_INVALID_VALUE;
+    syscall(SYS_munmap, addr, size);
+    range_remove(&reservations, node);
+    free(node);
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *out, uint64_t size, const CUmemAllocationProp *prop,
+                       unsigned long long flags)
+{
+    const int shareable = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (out == NULL || prop == NULL || flags != 0 || size == 0 || size % PAGE_BYTES != 0 ||
+        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        ((int)prop->requestedHandleTypes & ~shareable) != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!device_valid(prop->location.id))
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct physical *physical =
+        physical_create(prop->location.id, size, (int)prop->requestedHandleTypes & shareable);
+    if (physical == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    api_charge_size(FN_cuMemCreate, size);
+    physical->properties = *prop;
+    physical->handles = 1;
+    *out = (CUmemGenericAllocationHandle)(uintptr_t)physical;
+    return CUDA_SUCCESS;
+}
+
+static struct physical *of_handle(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = (struct physical *)(uintptr_t)handle;
+    return physical_valid(physical) ? physical : NULL;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = of_handle(handle);
+    if (physical == NULL || physical->handles == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    physical->handles--;
+    if (physical->references == 1)
+        api_charge_size(FN_cuMemRelease, physical->size);
+    physical_release(physical);
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr addr, uint64_t size, uint64_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long flags)
+{
+    struct physical *physical = of_handle(handle);
+    struct range *node = range_find(&reservations, addr);
+    struct memory *above = memory_from(addr);
+    if (physical == NULL || flags != 0 || offset != 0 || !aligned(addr, size) ||
+        size != physical->size || node == NULL || addr + size > node->hi ||
+        (above != NULL && above->range.lo < addr + size))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct memory *memory = memory_add(MEMORY_MAPPED, addr, size, NULL);
+    memory->device = physical->device;
+    memory->physical = physical_retain(physical);
+    memory->host = physical->host;
+    return CUDA_SUCCESS;
+}
+
+/* [addr, addr + size) is made of whole mappings without a gap. */
+static bool whole_mappings(CUdeviceptr addr, uint64_t size)
+{
+    if (!aligned(addr, size))
+        return false;
+    for (uint64_t at = addr; at < addr + size;) {
+        struct memory *memory = memory_find(at);
+        if (memory == NULL || memory->kind != MEMORY_MAPPED || memory->range.lo != at ||
+            memory->range.hi > addr + size)
+            return false;
+        at = memory->range.hi;
+    }
+    return true;
+}
+
+static CUresult unmap(CUdeviceptr addr, uint64_t size)
+{
+    if (!whole_mappings(addr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    api_charge_size(FN_cuMemUnmap, size);
+    hazard_release(addr, addr + size, "cuMemUnmap");
+    for (uint64_t at = addr; at < addr + size;) {
+        struct memory *memory = memory_find(at);
+        at = memory->range.hi;
+        memory_drop(memory);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDesc *desc, size_t count)
+{
+    if (desc == NULL || count == 0 || !whole_mappings(addr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        if (!device_valid(desc[i].location.id))
+            return CUDA_ERROR_INVALID_DEVICE;
+        if (desc[i].location.id != memory_find(addr)->device && !config.peers)
+            return CUDA_ERROR_INVALID_DEVICE;
+    }
+    api_charge_size(FN_cuMemSetAccess, size);
+    for (uint64_t at = addr; at < addr + size;) {
+        struct memory *memory = memory_find(at);
+        for (size_t i = 0; i < count; i++) {
+            uint32_t bit = (uint32_t)1 << desc[i].location.id;
+            bool read = desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+            bool write = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            memory->readable = read ? memory->readable | bit : memory->readable & ~bit;
+            memory->writable = write ? memory->writable | bit : memory->writable & ~bit;
+        }
+        at = memory->range.hi;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_access(unsigned long long *out, const CUmemLocation *location, CUdeviceptr addr)
+{
+    struct memory *memory = memory_find(addr);
+    if (out == NULL || location == NULL || memory == NULL || memory->kind != MEMORY_MAPPED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *out = (memory->writable >> location->id) & 1   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : (memory->readable >> location->id) & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                                    : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUmemGenericAllocationHandle *out, void *pointer)
+{
+    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (out == NULL || memory == NULL || memory->kind != MEMORY_MAPPED)
+        return CUDA_ERROR_INVALID_VALUE;
+    memory->physical->handles++;
+    *out = (CUmemGenericAllocationHandle)(uintptr_t)physical_retain(memory->physical);
+    return CUDA_SUCCESS;
+}
+
+static CUresult properties(CUmemAllocationProp *out, CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = of_handle(handle);
+    if (out == NULL || physical == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = physical->properties;
+    return CUDA_SUCCESS;
+}
+
+/* The guard of all VMM calls: devices without it. */
+static CUresult supported(void)
+{
+    return config.vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+#define IF_SUPPORTED(call) (supported() == CUDA_SUCCESS ? (call) : CUDA_ERROR_NOT_SUPPORTED)
+
+API(cuMemGetAllocationGranularity,
+    (size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
+    IF_SUPPORTED(granularity(out, prop, (int)option)))
+API(cuMemAddressReserve,
+    (CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
+    IF_SUPPORTED(reserve(out, size, alignment, hint, flags)))
+API(cuMemAddressFree, (CUdeviceptr addr, size_t size), IF_SUPPORTED(unreserve(addr, size)))
+API(cuMemCreate,
+    (CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop,
+     unsigned long long flags),
+    IF_SUPPORTED(create(out, size, prop, flags)))
+API(cuMemRelease, (CUmemGenericAllocationHandle handle), IF_SUPPORTED(release(handle)))
+API(cuMemMap,
+    (CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+     unsigned long long flags),
+    IF_SUPPORTED(map(addr, size, offset, handle, flags)))
+API(cuMemUnmap, (CUdeviceptr addr, size_t size), IF_SUPPORTED(unmap(addr, size)))
+API(cuMemSetAccess, (CUdeviceptr addr, size_t size, const CUmemAccessDesc *desc, size_t count),
+    IF_SUPPORTED(set_access(addr, size, desc, count)))
+API(cuMemGetAccess, (unsigned long long *out, const CUmemLocation *location, CUdeviceptr addr),
+    IF_SUPPORTED(get_access(out, location, addr)))
+API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *out, void *pointer),
+    IF_SUPPORTED(retain(out, pointer)))
+API(cuMemGetAllocationPropertiesFromHandle,
+    (CUmemAllocationProp *out, CUmemGenericAllocationHandle handle), IF_SUPPORTED(properties(out, handle)))
