@@ -4,6 +4,7 @@
  */
 #include "pool/pending.h"
 
+#include "pool/segment.h"
 #include "pool/state.h"
 
 #define LOOK 64
@@ -85,9 +86,9 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
             continue;
         }
         const struct block *b = block_of(item);
-        uint64_t slack = z->kind == ZONE_LARGE && !p->arena ? size_bytes / 8 : UINT64_MAX / 2;
+        bool whole = z->kind == ZONE_LARGE && !p->arena;
         if (b->zone == z && !b->tainted && b->size_bytes >= size_bytes &&
-            b->size_bytes - size_bytes <= slack)
+            (!whole || segment_fits(b->size_bytes, size_bytes)))
             return item->epoch;
     }
     return 0;

@@ -9,9 +9,15 @@
 #include "pool/state.h"
 
 /* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
-static uint64_t segment_bytes(uint64_t size_bytes)
+uint64_t segment_bytes(uint64_t size_bytes)
 {
     return round_up(size_bytes, max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
+}
+
+bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
+{
+    return have_bytes >= size_bytes &&
+           have_bytes <= max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
 }
 
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)

@@ -9,6 +9,13 @@
 
 #include "pool/arena.h"
 
+/* What a new segment for so many bytes has: whole granules, then sixteen sizes to a doubling. */
+uint64_t segment_bytes(uint64_t size_bytes);
+
+/* Does a segment of have_bytes serve a request? Not with more slack than an eighth of it, or than a new
+ * segment would have. */
+bool segment_fits(uint64_t have_bytes, uint64_t size_bytes);
+
 /* Takes a segment that holds size_bytes (at any multiple of align up to GRANULE_BYTES). Lock held;
  * drops it. */
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code);

@@ -6,6 +6,7 @@
 
 #include "pool/chunk.h"
 #include "pool/map.h"
+#include "pool/segment.h"
 #include "pool/state.h"
 
 void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
@@ -107,7 +108,7 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
         return NULL;
     if (z->kind == ZONE_LARGE && !z->size_bytes) {
         /* Segments are cached whole, with little slack, so that idle always means releasable. */
-        if (b->size_bytes - size_bytes > size_bytes / 8)
+        if (!segment_fits(b->size_bytes, size_bytes))
             return NULL;
     } else {
         uint64_t start = round_up(b->addr, align);

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What the unit tests of pool/ share: checks that say why, and a rig for each test that is examined
+ * and emptied after it.
+ */
+#ifndef TESTS_UNIT_EXPECT_H
+#define TESTS_UNIT_EXPECT_H
+
+#include "tests/unit/rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#define EXPECT(condition, why)                                                                     \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            fail_msg("%s -- does not hold: %s", why, #condition);                                  \
+    } while (0)
+
+#define EXPECT_EQ(a, b, why)                                                                       \
+    do {                                                                                           \
+        unsigned long long expect_a = (unsigned long long)(a), expect_b = (unsigned long long)(b); \
+        if (expect_a != expect_b)                                                                  \
+            fail_msg("%s -- %s is %llu, not %s, %llu", why, #a, expect_a, #b, expect_b);           \
+    } while (0)
+
+/* Nothing that the pool promises is broken up to here. */
+#define EXPECT_SOUND(rig)                                                                          \
+    do {                                                                                           \
+        const char *expect_words = rig_check(rig);                                                 \
+        if (expect_words)                                                                          \
+            fail_msg("broken: %s", expect_words);                                                  \
+    } while (0)
+
+#define RIG_BYTES MIB(512)
+
+static inline int expect_setup(void **state)
+{
+    *state = rig_create(RIG_BYTES);
+    return 0;
+}
+
+static inline int expect_teardown(void **state)
+{
+    const char *words = rig_destroy(*state);
+    if (words)
+        print_error("broken: %s\n", words);
+    return words ? -1 : 0;
+}
+
+/* A test with a rig that it starts itself. */
+#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, expect_setup, expect_teardown)
+
+#endif

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See rig.h.
+ */
+#include "tests/unit/rig.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static unsigned rigs; /* pools that are started and not abandoned */
+
+static void blame(struct rig *r, const char *words)
+{
+    if (!r->error)
+        r->error = words;
+}
+
+struct rig *rig_create(uint64_t capacity_bytes)
+{
+    struct rig *r = calloc(1, sizeof *r);
+    r->model = model_create(capacity_bytes);
+    pool_config_init(&r->config);
+    return r;
+}
+
+void rig_start(struct rig *r)
+{
+    r->pool = pool_create(&r->model->backend, &r->config, r);
+    if (!r->pool)
+        blame(r, "a pool is made");
+    r->several_streams = !r->model->backend.single_stream;
+    rigs++;
+}
+
+static void add_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
+{
+    if (r->count == r->room) {
+        r->room = r->room ? r->room * 2 : 64;
+        r->blocks = realloc(r->blocks, r->room * sizeof *r->blocks);
+    }
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->blocks[i].addr < addr + size_bytes && addr < r->blocks[i].addr + r->blocks[i].size_bytes)
+            blame(r, "live blocks do not overlap");
+    r->blocks[r->count++] = (struct rig_block){addr, size_bytes, ++r->owners, false};
+}
+
+uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
+{
+    uint64_t addr = 0;
+    struct pool_block block;
+    r->code = 0;
+    r->status = pool_alloc(r->pool, size_bytes, &addr, &r->code);
+    if (r->status == POOL_NOMEM && !r->code)
+        blame(r, "a request that fails for want of memory has the driver's code");
+    if (r->status != POOL_OK)
+        return 0;
+    if (!addr || addr % 512)
+        blame(r, "memory is aligned to 512 bytes");
+    if (pool_find(addr, &block) != POOL_OK || block.addr != addr || block.pool != r->pool ||
+        block.requested_bytes != size_bytes || block.size_bytes < size_bytes)
+        blame(r, "what was handed out is found, as it was asked for");
+    if (pool_find(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
+        blame(r, "the last byte belongs to the block");
+    model_check_handed_out(r->model, addr, size_bytes, !r->several_streams);
+    add_block(r, addr, size_bytes);
+    return addr;
+}
+
+static struct rig_block *block_at(struct rig *r, uint64_t addr)
+{
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->blocks[i].addr == addr)
+            return &r->blocks[i];
+    blame(r, "the test frees and uses what is live");
+    return NULL;
+}
+
+void rig_free(struct rig *r, uint64_t addr)
+{
+    struct rig_block *b = block_at(r, addr);
+    if (!b)
+        return;
+    *b = r->blocks[--r->count];
+    model_note_free(r->model);
+    if (pool_free(addr) != POOL_OK)
+        blame(r, "a live block can be freed");
+}
+
+void rig_free_all(struct rig *r)
+{
+    while (r->count)
+        rig_free(r, r->blocks[r->count - 1].addr);
+}
+
+void rig_taint(struct rig *r, uint64_t addr)
+{
+    struct rig_block *b = block_at(r, addr);
+    if (!b || pool_taint(addr + b->size_bytes / 2) != POOL_OK)
+        blame(r, "a live block can be tainted");
+    else
+        b->tainted = true;
+    if (b && b->size_bytes <= KIB(32))
+        r->tainted_object = true;
+}
+
+void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
+{
+    struct rig_block *b = addr ? block_at(r, addr) : NULL;
+    if (stream && !r->several_streams) {
+        bool allowed = r->model->late_allowed;
+        /* Once in a process's life, and safety goes before liveness. */
+        r->model->late_allowed = true;
+        pool_leave_single_stream(r->pool);
+        r->model->late_allowed = allowed;
+        r->several_streams = true;
+    }
+    if (atomic_load(&pool_watch))
+        pool_submit(r->pool, stream);
+    if (b)
+        model_submit(r->model, stream, duration_ns, b->addr, b->size_bytes, b->owner);
+    else
+        model_submit(r->model, stream, duration_ns, 0, 0, 0);
+}
+
+uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait)
+{
+    bool allowed = r->model->late_allowed;
+    struct pool_trim trim = {.keep_bytes = keep_bytes, .wait_ns = wait ? MS(1000000) : 0};
+    /* The control thread may wait for anything, for a bounded time. */
+    r->model->late_allowed = allowed || wait;
+    uint64_t back = pool_trim(r->pool, &trim);
+    r->model->late_allowed = allowed;
+    return back;
+}
+
+const char *rig_check(struct rig *r)
+{
+    const char *words = r->error;
+    if (!words)
+        words = model_error(r->model);
+    if (!words && r->pool)
+        words = pool_check(r->pool);
+    return words;
+}
+
+struct pool_stats rig_stats(struct rig *r)
+{
+    struct pool_stats stats;
+    pool_stats(r->pool, &stats);
+    return stats;
+}
+
+static void give_everything_back(struct rig *r)
+{
+    model_fail(r->model, MODEL_ANY, 0, 0);
+    r->model->hook = NULL;
+    while (r->model->captures)
+        model_capture_end(r->model);
+    rig_free_all(r);
+    model_drain(r->model);
+    rig_trim(r, 0, true);
+    struct pool_stats stats = rig_stats(r);
+    if (stats.allocated_bytes || stats.requested_bytes || stats.live_blocks)
+        blame(r, "nothing is live when everything has been freed");
+    if (r->lost)
+        return;
+    if (stats.pending_bytes)
+        blame(r, "nothing is pending when all work is complete");
+    if (!r->tainted_object && stats.reserved_bytes)
+        blame(r, "everything idle goes back to the driver");
+    if (!r->tainted_object && model_used_bytes(r->model))
+        blame(r, "the driver has everything back");
+}
+
+const char *rig_destroy(struct rig *r)
+{
+    const char *words = rig_check(r);
+    if (r->pool) {
+        bool abandoned = r->model->context_gone;
+        if (!abandoned)
+            give_everything_back(r);
+        words = words ? words : rig_check(r);
+        model_destroy_context(r->model);
+        pool_abandon(r->pool);
+        words = words ? words : rig_check(r);
+        words = words ? words : model_leak(r->model);
+        if (--rigs == 0 && !words && atomic_load(&pool_watch))
+            words = "no pool watches submissions when it is gone";
+    }
+    model_destroy(r->model);
+    free(r->blocks);
+    free(r);
+    return words;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A program on a pool on a model: allocates, submits work and frees as a CUDA program under the shim
+ * does, and checks after each step what the pool promises. Free of any test framework, so that unit
+ * tests, fuzz targets and benchmarks share it. One thread, but see tests/unit/test_threads.c.
+ */
+#ifndef TESTS_UNIT_RIG_H
+#define TESTS_UNIT_RIG_H
+
+#include "pool/pool.h"
+#include "tests/unit/model.h"
+
+#define MIB(n) ((uint64_t)(n) << 20)
+#define KIB(n) ((uint64_t)(n) << 10)
+#define GIB(n) ((uint64_t)(n) << 30)
+#define MS(n) ((uint64_t)(n)*1000000)
+
+struct rig_block {
+    uint64_t addr, size_bytes, owner;
+    bool tainted;
+};
+
+struct rig {
+    struct model *model;
+    struct pool_config config;
+    struct pool *pool;
+    struct rig_block *blocks; /* live, in no order */
+    uint32_t count, room;
+    uint64_t owners;          /* counts lifetimes of blocks */
+    bool several_streams;     /* the program has used more than the legacy stream */
+    bool tainted_object;      /* a small object was tainted: its memory stays */
+    bool lost;                /* the test has broken the context: no memory is expected back */
+    enum pool_status status;  /* of the latest request */
+    int code;
+    const char *error;        /* the first broken promise, or NULL */
+};
+
+/* A rig with default options on a device of capacity_bytes; the pool is made by rig_start, so that
+ * options and the model's flags can be changed before. */
+struct rig *rig_create(uint64_t capacity_bytes);
+void rig_start(struct rig *r);
+/* Frees, trims and abandons everything and destroys the rig. NULL, or the first broken promise: of any
+ * step, or that something is left. */
+const char *rig_destroy(struct rig *r);
+
+/* 0: status and code tell why not. */
+uint64_t rig_alloc(struct rig *r, uint64_t size_bytes);
+void rig_free(struct rig *r, uint64_t addr);
+void rig_free_all(struct rig *r);
+void rig_taint(struct rig *r, uint64_t addr);
+/* Work on a stream that touches the whole block at addr (0: no memory). */
+void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
+/* Gives back what is idle beyond keep_bytes; what is pending is waited for if wait says so. */
+uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait);
+/* NULL, or the first broken promise so far, pool_check() among them. */
+const char *rig_check(struct rig *r);
+struct pool_stats rig_stats(struct rig *r);
+
+#endif
