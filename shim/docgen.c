@@ -162,10 +162,8 @@ static void print_symbols(void)
 #include "shim/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) puts(#symbol);
 #include "shim/submit.def"
-#if __has_include("shim/exports.def")
-#define EXPORT(symbol, ...) puts(#symbol);
+#define EXPORT(symbol, what) puts(#symbol);
 #include "shim/exports.def"
-#endif
 }
 
 static bool print_table(const char *table, enum format format)

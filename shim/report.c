@@ -193,8 +193,7 @@ static void add_row(struct text *t, const char *name, const char *a, const char 
     add(t, "| %-26s | %19s | %19s |\n", name, a, b);
 }
 
-/* Words that come from outside, broken into lines; anything that a terminal would obey becomes '?'.
- */
+/* Words from outside, broken into lines; anything that a terminal would obey becomes '?'. */
 static void add_words(struct text *t, const char *words)
 {
     while (*words) {
@@ -249,7 +248,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
                 "");
         add_row(t, "driver calls saved", count_figure(saved).text, "");
         snprintf(words, sizeof(words), "%s a call", unit_figure(call_ns(r), NS).text);
-        add_row(t, "time saved, estimated", unit_figure(saved * call_ns(r), NS).text, words);
+        add_row(t, "time saved, at least", unit_figure(saved * call_ns(r), NS).text, words);
     }
 }
 

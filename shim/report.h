@@ -27,14 +27,14 @@ struct report {
     const struct report_pool *pools;
     size_t num_pools;
     uint64_t elapsed_ns;     /* since the first pool was made; 0: unknown */
-    uint64_t driver_call_ns; /* what one cuMemAlloc or cuMemFree costs here, if measured; 0: the
-                                least that was measured elsewhere, see REPORT_DRIVER_CALL_NS */
+    uint64_t driver_call_ns; /* what one cuMemAlloc or cuMemFree costs here, if measured; 0: take
+                                REPORT_DRIVER_CALL_NS */
 };
 
-/* Half a pair of cudaMalloc and cudaFree on an idle device, at the size where it is cheapest (53.5
- * us at 2 MiB; NVIDIA H200, driver 580): an estimate from below, since a free in a busy program
- * waits too. */
-enum { REPORT_DRIVER_CALL_NS = 26750 };
+/* The least that a call costs: the mean of cudaMalloc (2.2 us) and cudaFree (2.0 us) of 64 KiB, 64 in
+ * a row on an idle device, the cheapest of all sizes (NVIDIA H200, driver 580). Larger blocks cost up
+ * to a hundred times as much, and a free in a busy program waits for the device as well. */
+enum { REPORT_DRIVER_CALL_NS = 2100 };
 
 /* Like snprintf: write at most size_bytes with the final NUL, return the length that the whole has.
  * Both end in a newline; the JSON has no other. They read the process-wide counters. */

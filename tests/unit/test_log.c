@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The log's manners: levels, one line each, and that a write of ours never harms the process (closed and
- * reused descriptors, broken and full pipes, file size limits, errno). Each scene runs in a child, since
- * some of them kill it if they fail.
+ * The log's manners: levels, one line each, and that a write of ours never harms the process
+ * (closed and reused descriptors, broken and full pipes, file size limits, errno). Each scene runs
+ * in a child, since some of them kill it if they fail.
  */
 #include "shim/log.h"
 #include "tests/unit/capture.h"
@@ -18,8 +18,8 @@
 
 static char dir[] = "/tmp/gpucache-log-XXXXXX";
 
-/* Runs a scene of this program in a process of its own, which has not yet looked at its stderr. Gives 0
- * for success, the scene's own number otherwise, -signal if it was killed. */
+/* Runs a scene of this program in a process of its own, which has not yet looked at its stderr.
+ * Gives 0 for success, the scene's own number otherwise, -signal if it was killed. */
 static int in_child(const char *scene)
 {
     int status;
@@ -279,7 +279,9 @@ static int scene_large_text(void)
     in_dir("large", path);
     if (!log_put(path, text, sizeof(text)))
         return 1;
-    return read_file(path, back, sizeof(back)) == sizeof(text) && !memcmp(text, back, sizeof(text)) ? 0 : 2;
+    return read_file(path, back, sizeof(back)) == sizeof(text) && !memcmp(text, back, sizeof(text))
+               ? 0
+               : 2;
 }
 
 static void a_large_text_arrives_whole(void **state)
@@ -307,14 +309,10 @@ static int run_scene(const char *name)
         int (*run)(void);
     } scenes[] = {
 #define SCENE(f) {#f, f}
-        SCENE(scene_reused_stderr),
-        SCENE(scene_no_descriptor),
-        SCENE(scene_broken_pipe),
-        SCENE(scene_pending_signal_kept),
-        SCENE(scene_file_limit),
-        SCENE(scene_full_pipe),
-        SCENE(scene_fifo),
-        SCENE(scene_large_text),
+        SCENE(scene_reused_stderr), SCENE(scene_no_descriptor),
+        SCENE(scene_broken_pipe),   SCENE(scene_pending_signal_kept),
+        SCENE(scene_file_limit),    SCENE(scene_full_pipe),
+        SCENE(scene_fifo),          SCENE(scene_large_text),
 #undef SCENE
     };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * From the environment to struct options: every type's grammar, defaults, the warnings on stderr, per
- * device sizes, process names, requests to empty the cache.
+ * From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
+ * per device sizes, process names, requests to empty the cache.
  */
 #include "shim/options.h"
 #include "shim/parse.h"
@@ -94,11 +94,39 @@ static void sizes_take_binary_suffixes_and_fractions(void **state)
 
 static void sizes_that_are_junk_or_overflow_are_refused(void **state)
 {
-    static const char *const junk[] = {"",     " ",    "G",     "-1",   "+1",     "8X",   "8GG",  "8 G B",
-                                       "1,5G", "0x10", "1e9",   "8.G",  ".5G",    "1.5",  "101%", "100.5%",
-                                       "-5%",  "50%%", "5O%",   "8G,",  ",8G",    "8G,9G", "16777216T",
-                                       "18446744073709551616", "99999999999999999999999", "0=", "=8G",
-                                       "64=8G", "0=8G,0=9G", "a=8G", "0:8G", "8G;1=2G", "nonee"};
+    static const char *const junk[] = {"",
+                                       " ",
+                                       "G",
+                                       "-1",
+                                       "+1",
+                                       "8X",
+                                       "8GG",
+                                       "8 G B",
+                                       "1,5G",
+                                       "0x10",
+                                       "1e9",
+                                       "8.G",
+                                       ".5G",
+                                       "1.5",
+                                       "101%",
+                                       "100.5%",
+                                       "-5%",
+                                       "50%%",
+                                       "5O%",
+                                       "8G,",
+                                       ",8G",
+                                       "8G,9G",
+                                       "16777216T",
+                                       "18446744073709551616",
+                                       "99999999999999999999999",
+                                       "0=",
+                                       "=8G",
+                                       "64=8G",
+                                       "0=8G,0=9G",
+                                       "a=8G",
+                                       "0:8G",
+                                       "8G;1=2G",
+                                       "nonee"};
 
     for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
         if (size_of(junk[i]) != 77)
@@ -110,7 +138,8 @@ static void sizes_can_differ_by_device(void **state)
     struct pool_config c;
 
     assert_string_equal(LOAD("GPUCACHE_MAX_RESERVED=0=8G, 3 = 50%", "GPUCACHE_MAX_IDLE=1G,1=12.5%",
-                             "GPUCACHE_MIN_FREE=100%"), "");
+                             "GPUCACHE_MIN_FREE=100%"),
+                        "");
     options_pool_config(&options, 0, 1000000, &c);
     assert_true(c.max_reserved_bytes == UINT64_C(8) << 30);
     assert_true(c.max_idle_bytes == 1 << 30);
@@ -133,7 +162,8 @@ static void a_share_of_the_largest_device_does_not_overflow(void **state)
 
     assert_string_equal(LOAD("GPUCACHE_MAX_IDLE=99.9999%"), "");
     options_pool_config(&options, 0, UINT64_C(1) << 48, &c);
-    assert_true(c.max_idle_bytes == (UINT64_C(1) << 48) / 1000000 * 999999 + 710656 * UINT64_C(999999) / 1000000);
+    assert_true(c.max_idle_bytes ==
+                (UINT64_C(1) << 48) / 1000000 * 999999 + 710656 * UINT64_C(999999) / 1000000);
 }
 
 static uint64_t time_of(const char *text)
@@ -231,7 +261,8 @@ static void empty_cache_requests_and_policies(void **state)
     e = request("every:30s");
     assert_true(!e.now && e.every_ns == UINT64_C(30000000000));
     e = request("oom,every:200ms,keep=2M,device=0");
-    assert_true(!e.now && e.on_oom && e.every_ns == 200000000 && e.keep_bytes == 2 << 20 && e.device == 0);
+    assert_true(!e.now && e.on_oom && e.every_ns == 200000000 && e.keep_bytes == 2 << 20 &&
+                e.device == 0);
     e = request("1,every:1m");
     assert_true(e.now && e.every_ns == UINT64_C(60000000000));
     e = request("");
@@ -242,9 +273,10 @@ static void empty_cache_requests_and_policies(void **state)
 
 static void empty_cache_junk_is_refused(void **state)
 {
-    static const char *const junk[] = {"2", "every", "every:", "every:0", "every:0.0001ms", "device=", "device=-1",
-                                       "device=64", "device=1x", "keep=", "keep=50%", "keep=none", "1,", "0,1",
-                                       "off,oom", "never", "all all", "every:30s30"};
+    static const char *const junk[] = {
+        "2",         "every",     "every:",    "every:0", "every:0.0001ms", "device=",
+        "device=-1", "device=64", "device=1x", "keep=",   "keep=50%",       "keep=none",
+        "1,",        "0,1",       "off,oom",   "never",   "all all",        "every:30s30"};
 
     for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
         if (request(junk[i]).device != -99)
@@ -345,7 +377,8 @@ static void every_row_has_a_value_that_it_refuses_with_its_own_warning(void **st
             continue;
         snprintf(pair, sizeof(pair), "%s=,\x01?", option_rows[i].env);
         const char *said = LOAD(pair);
-        if (num_lines(said) != 1 || !strstr(said, option_rows[i].env) || !strstr(said, option_rows[i].allowed))
+        if (num_lines(said) != 1 || !strstr(said, option_rows[i].env) ||
+            !strstr(said, option_rows[i].allowed))
             fail_msg("%s: said \"%s\"", option_rows[i].env, said);
     }
 }
@@ -381,13 +414,15 @@ static void an_unknown_name_is_warned_of_with_the_nearest(void **state)
 
 static void other_variables_are_no_business_of_ours(void **state)
 {
-    assert_string_equal(LOAD("GPUCACHEX=1", "GPU_CACHE=2", "XGPUCACHE_A=1", "GPUCACHE_", "=GPUCACHE_A"), "");
+    assert_string_equal(
+        LOAD("GPUCACHEX=1", "GPU_CACHE=2", "XGPUCACHE_A=1", "GPUCACHE_", "=GPUCACHE_A"), "");
     assert_int_equal(num_lines(LOAD("GPUCACHE_=1")), 1);
 }
 
 static void empty_values_count_as_unset(void **state)
 {
-    assert_string_equal(LOAD("GPUCACHE_MAX_IDLE=", "GPUCACHE_SIGNAL=", "GPUCACHE=", "GPUCACHE_STATS="), "");
+    assert_string_equal(
+        LOAD("GPUCACHE_MAX_IDLE=", "GPUCACHE_SIGNAL=", "GPUCACHE=", "GPUCACHE_STATS="), "");
 }
 
 static void warnings_obey_the_log_option_whatever_the_order(void **state)
