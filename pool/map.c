@@ -9,6 +9,8 @@
 #include "pool/host.h"
 #include "pool/zone.h"
 
+#include <string.h>
+
 #define LEAF_BITS 14
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
 #define LEAF_BYTES (LEAF_GRANULES * sizeof(struct granule))
@@ -65,6 +67,17 @@ void map_disclaim(const struct chunk *c)
         struct granule *g = map_find(at);
         atomic_store_explicit(&g->pool, NULL, memory_order_release);
         g->chunk = NULL;
+    }
+}
+
+void map_forget(const struct chunk *c)
+{
+    map_disclaim(c);
+    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+        struct granule *g = map_find(at);
+        g->starts[0] = g->starts[1] = NULL;
+        if (g->units)
+            memset(g->units, 0, GRANULE_UNITS * sizeof *g->units);
     }
 }
 

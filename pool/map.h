@@ -37,6 +37,8 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes);
 void map_claim(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. */
 void map_disclaim(const struct chunk *c);
+/* The same, for a chunk with blocks that are still recorded: they are forgotten. */
+void map_forget(const struct chunk *c);
 
 /* Records a live block by its start; false: no host memory. Undone by map_clear. */
 bool map_set(struct block *b);

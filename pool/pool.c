@@ -448,7 +448,7 @@ static struct chunk *detach_chunks(struct pool *p)
         list_for_each(n, tmp, &zones[i]->chunks)
         {
             struct chunk *c = list_entry(n, struct chunk, all);
-            map_disclaim(c);
+            map_forget(c);
             list_remove(&c->all);
             c->plan = list;
             list = c;
