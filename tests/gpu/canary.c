@@ -35,7 +35,7 @@ static void count_signal(int number)
 static void usage(void)
 {
     puts("canary [--rounds N] [--threads N] [--seed N] [--late-us N] [--size BYTES] [--legacy-only]\n"
-         "       [--flush] [--broken] [--stats]");
+         "       [--flush] [--empty] [--broken] [--stats]");
 }
 
 static bool parse(int argc, char **argv, struct canary_options *options)
@@ -44,8 +44,9 @@ static bool parse(int argc, char **argv, struct canary_options *options)
         {"rounds", required_argument, NULL, 'r'},  {"threads", required_argument, NULL, 't'},
         {"seed", required_argument, NULL, 's'},    {"late-us", required_argument, NULL, 'l'},
         {"size", required_argument, NULL, 'z'},    {"legacy-only", no_argument, NULL, 'o'},
-        {"flush", no_argument, NULL, 'f'},         {"broken", no_argument, NULL, 'b'},
-        {"stats", no_argument, NULL, 'v'},         {NULL, 0, NULL, 0}};
+        {"flush", no_argument, NULL, 'f'},         {"empty", no_argument, NULL, 'e'},
+        {"broken", no_argument, NULL, 'b'},        {"stats", no_argument, NULL, 'v'},
+        {NULL, 0, NULL, 0}};
     int option;
 
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -59,6 +60,7 @@ static bool parse(int argc, char **argv, struct canary_options *options)
         case 'z': options->size_bytes = number; break;
         case 'o': options->legacy_only = true; break;
         case 'f': options->flush = true; break;
+        case 'e': options->empty = true; break;
         case 'b': options->broken = true; break;
         case 'v': options->stats = true; break;
         default: return false;

@@ -53,6 +53,7 @@ struct canary_options {
     bool broken;         /* allocate from the pseudo-pool */
     bool legacy_only;    /* never use a stream but the legacy one */
     bool flush;          /* SIGUSR1 and setenv requests meanwhile */
+    bool empty;          /* a setenv request before each round: then little else can be reused */
     bool stats;
 };
 

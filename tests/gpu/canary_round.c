@@ -7,6 +7,7 @@
 #include "tests/gpu/canary.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { OLD_BLOCKS = 4, NEW_BLOCKS = 12, GRAPHS = 2 + NEW_BLOCKS };
@@ -298,7 +299,11 @@ void canary_round(struct worker *worker)
     CUevent old_work;
 
     choose(worker, &round);
+    if (worker->canary->options.empty)
+        setenv("GPUCACHE_EMPTY_CACHE", "1", 1);
+    /* A memset of device memory returns before it has happened, and the streams do not wait for it. */
     DRIVER_CHECK(driver.cuMemsetD32_v2(worker->errors, 0, 2));
+    DRIVER_CHECK(driver.cuStreamSynchronize(NULL));
     prepare_source(worker, &round);
     round.old_stream = stream_of(worker, &round, round.old_kind);
     DRIVER_CHECK(driver.cuEventCreate(&old_work, CU_EVENT_DISABLE_TIMING));

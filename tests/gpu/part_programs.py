@@ -13,7 +13,7 @@ import time
 import suite as base
 
 # Programs that fill the device or look at how full it is see their neighbours.
-ALONE = re.compile(r"oom|capacity|mem_?info|observe|second_process|device_reset|timing")
+ALONE = re.compile(r"oom|capacity|mem_?info|flush|observe|reset|primary|timing")
 
 
 def figures(path):
@@ -152,31 +152,28 @@ def programs(suite):
         pair = pair_of(test, tree, linker, suite)
         if pair:
             found.append((*pair, bool(ALONE.search(test["name"])) or not test.get("is_parallel", True)))
+    suite.log(f"  {len(found)} programs")
     if not found:
         raise base.Skip("the build has no preload or misuse programs")
     suite.run_pairs(found, jobs=6)
 
 
 def pair_of(test, tree, linker, suite):
-    """(name, command, environment) of a test that runs one program bare and preloaded, else None: what
-    follows the runner's options is the program and its arguments."""
+    """(name, command, environment) of a test that runs one program bare and preloaded, else None. The
+    program and its arguments follow "--" on the runner's command line."""
     words = test["cmd"]
-    start = next((i for i, w in enumerate(words) if os.path.basename(w) == "run_pair.py"), None)
-    if start is None:
+    if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words:
         return None
-    rest = words[start + 1:]
-    if "--" in rest:
-        rest = rest[rest.index("--") + 1:]
-    else:
-        while rest and not (rest[0].startswith(tree) and os.path.exists(rest[0])):
-            rest = rest[1:]
-    if not rest:
-        return None
+    split = words.index("--")
+    env = {}
+    for option, value in zip(words[:split], words[1:split]):
+        name, _, text = value.partition("=")
+        if option in ("--env", "--preload-env") and not name.startswith("SIM_"):
+            env[name] = text
     command = []
-    for word in rest:
+    for word in words[split + 1:]:
         inside = os.path.relpath(word, tree) if word.startswith(tree + os.sep) else None
         if inside and not suite.simulate and os.path.isfile(word):
             word = linker.link(inside)
         command.append(word)
-    keep = {k: v for k, v in test["env"].items() if not k.startswith(("SIM_", "LD_", "MALLOC_", "ASAN", "UBSAN"))}
-    return test["name"], command, keep
+    return test["name"], command, env
