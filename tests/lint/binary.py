@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What must hold for a library that is loaded into every process of a user: nothing needed but the C
+library, no code that runs at load, all references bound at load and none to CUDA, no executable stack."""
+import argparse
+import re
+
+import lint
+
+NEEDED = re.compile(r'libc\.so\.6|libdl\.so\.2|libpthread\.so\.0|ld-linux[-\w]*\.so\.[12]')
+# Functions of the C run-time's own that stand in .init_array and .fini_array.
+ARRAY_ENTRIES = 1
+FORBIDDEN_REFERENCE = re.compile(r'(cu[A-Z]\w*|cuda[A-Z]\w*|dlsym|exit|_exit|abort|quick_exit)(@|$)')
+
+
+def check(readelf, nm, library, word_bytes=8):
+    found = []
+    dynamic = lint.output_of(readelf, '-dW', library)
+    for name in re.findall(r'\(NEEDED\).*\[(.*?)\]', dynamic):
+        if not NEEDED.fullmatch(name):
+            found.append(f'needs {name}')
+    for tag in ('INIT_ARRAYSZ', 'FINI_ARRAYSZ', 'PREINIT_ARRAYSZ'):
+        size = re.search(rf'\({tag}\)\s+(\d+)', dynamic)
+        if size and int(size[1]) > ARRAY_ENTRIES * word_bytes:
+            found.append(f'runs code of its own at load or unload: {tag} is {size[1]}')
+    flags = ' '.join(re.findall(r'\((?:FLAGS|FLAGS_1)\)\s+(.*)', dynamic))
+    for flag in ('NOW', 'NODELETE'):
+        if flag not in flags:
+            found.append(f'not linked with -z {flag.lower()}')
+    if re.search(r'\(TEXTREL\)', dynamic):
+        found.append('relocations in its code')
+    if re.search(r'\((RPATH|RUNPATH)\)', dynamic):
+        found.append('a search path of its own')
+    stack = re.search(r'GNU_STACK\s.*', lint.output_of(readelf, '-lW', library))
+    if not stack or 'E' in stack[0].split()[-2]:
+        found.append('wants an executable stack')
+    for line in lint.output_of(nm, '-D', '--undefined-only', library).splitlines():
+        name = line.split()[-1]
+        if FORBIDDEN_REFERENCE.match(name):
+            found.append(f'refers to {name}')
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('library')
+    parser.add_argument('--cc', nargs='+', required=True)
+    parser.add_argument('--nm', required=True)
+    parser.add_argument('--readelf', required=True)
+    options = parser.parse_args()
+    good = ('-Wl,-z,now', '-Wl,-z,nodelete')
+
+    def doctored(source, *flags):
+        return check(options.readelf, options.nm,
+                     lint.shared_object(options.cc, source, '-w', *flags))
+
+    if doctored('int x;', *good):
+        lint.verdict([f'finds fault with a sound library: {doctored("int x;", *good)}'], {})
+    lint.verdict(
+        check(options.readelf, options.nm, options.library),
+        {'a second library needed': doctored('int x;', *good, '-Wl,--no-as-needed', '-lm'),
+         'a constructor': doctored('__attribute__((constructor)) void f(void) {}', *good),
+         'a destructor': doctored('__attribute__((destructor)) void f(void) {}', *good),
+         'lazy binding': doctored('int x;', '-Wl,-z,lazy', '-Wl,-z,nodelete'),
+         'unloadable': doctored('int x;', '-Wl,-z,now'),
+         'an executable stack': doctored('int x;', *good, '-Wl,-z,execstack'),
+         'a reference to the driver': doctored('int cuInit(int); int f(void) { return cuInit(0); }',
+                                               *good),
+         'a call of exit': doctored('void exit(int); void f(void) { exit(0); }', *good),
+         'a call of dlsym': doctored('void *dlsym(void *, char *); void *f(void) '
+                                     '{ return dlsym(0, "x"); }', *good)})
+
+
+main()
