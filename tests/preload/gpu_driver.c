@@ -11,6 +11,13 @@
 
 #include <pthread.h>
 
+/* A simulated driver may lack these: the calls then say CUDA_ERROR_NOT_FOUND. */
+#pragma weak cuArrayCreate_v2
+#pragma weak cuArrayDestroy
+#pragma weak cuIpcGetMemHandle
+#pragma weak cuIpcOpenMemHandle_v2
+#pragma weak cuIpcCloseMemHandle
+
 const bool gpu_is_runtime = false;
 
 static CUkernel kernels[GPU_KERNELS];
@@ -135,12 +142,14 @@ int gpu_mem_info(size_t *free_bytes, size_t *total_bytes)
 int gpu_array_create(void **array, size_t width, size_t height)
 {
     CUDA_ARRAY_DESCRIPTOR floats = {width, height, CU_AD_FORMAT_FLOAT, 1};
-    return (int)DRIVER(cuArrayCreate)((CUarray *)array, &floats);
+    CUresult (*create)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *) = DRIVER(cuArrayCreate);
+    return (int)(create != NULL ? create((CUarray *)array, &floats) : CUDA_ERROR_NOT_FOUND);
 }
 
 int gpu_array_destroy(void *array)
 {
-    return (int)DRIVER(cuArrayDestroy)((CUarray)array);
+    CUresult (*destroy)(CUarray) = DRIVER(cuArrayDestroy);
+    return (int)(destroy != NULL ? destroy((CUarray)array) : CUDA_ERROR_NOT_FOUND);
 }
 
 int gpu_put(uint64_t to, const void *from, size_t size_bytes)
@@ -299,20 +308,24 @@ int gpu_peer_disable(int peer)
 
 int gpu_ipc_export(CUipcMemHandle *handle, uint64_t address)
 {
-    return (int)DRIVER(cuIpcGetMemHandle)(handle, (CUdeviceptr)address);
+    CUresult (*export)(CUipcMemHandle *, CUdeviceptr) = DRIVER(cuIpcGetMemHandle);
+    return (int)(export != NULL ? export(handle, (CUdeviceptr)address) : CUDA_ERROR_NOT_FOUND);
 }
 
 int gpu_ipc_open(uint64_t *address, CUipcMemHandle handle)
 {
     CUdeviceptr p = 0;
-    CUresult rc = DRIVER(cuIpcOpenMemHandle)(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    CUresult (*open)(CUdeviceptr *, CUipcMemHandle, unsigned) = DRIVER(cuIpcOpenMemHandle);
+    CUresult rc =
+        open != NULL ? open(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) : CUDA_ERROR_NOT_FOUND;
     *address = p;
     return (int)rc;
 }
 
 int gpu_ipc_close(uint64_t address)
 {
-    return (int)DRIVER(cuIpcCloseMemHandle)((CUdeviceptr)address);
+    CUresult (*close)(CUdeviceptr) = DRIVER(cuIpcCloseMemHandle);
+    return (int)(close != NULL ? close((CUdeviceptr)address) : CUDA_ERROR_NOT_FOUND);
 }
 
 int gpu_address_range(uint64_t *base, size_t *size_bytes, uint64_t address)

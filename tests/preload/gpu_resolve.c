@@ -68,6 +68,8 @@ static void *find(const char *name)
     if (strcmp(base, "cuCtxSynchronize") == 0 || strcmp(base, "cuCtxGetDevice") == 0)
         return dlsym(driver, base);
     enum cudaDriverEntryPointQueryResult status;
+/* Deprecated, and what programs of before release 12.5 call. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     if (cudaGetDriverEntryPoint(base, &found, flags, &status) != cudaSuccess)
         return NULL;
 #elif defined(ROUTE_ENTRY_VERSION)

@@ -45,8 +45,14 @@ int main(void)
     REQUIRE(pipe(to));
     REQUIRE(pipe(from));
     pid_t child = fork();
-    if (child == 0)
+    EXPECT(child >= 0);
+    if (child == 0) {
+        close(to[1]);
+        close(from[0]);
         exit(import(to[0], from[1]));
+    }
+    close(to[0]);
+    close(from[1]);
     scene_start(1, 60);
     for (unsigned i = 0; i < 8; i++) {
         struct parcel parcel = {.size_bytes = sizes[i % 4], .byte = (unsigned char)(i + 1)};
@@ -55,7 +61,11 @@ int main(void)
         REQUIRE(gpu_malloc(&block, parcel.size_bytes));
         REQUIRE(gpu_memset(block, parcel.byte, parcel.size_bytes));
         REQUIRE(gpu_sync());
-        REQUIRE(gpu_ipc_export(&parcel.handle, block));
+        int rc = gpu_ipc_export(&parcel.handle, block);
+        /* 36 is the runtime's word for a function that the driver lacks. */
+        if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
+            scene_skip("the driver has no such handles");
+        REQUIRE(rc);
         EXPECT(write(to[1], &parcel, sizeof parcel) == sizeof parcel);
         EXPECT(read(from[0], &answer, sizeof answer) == sizeof answer);
         size_t wrong = scene_wrong_bytes(block, parcel.size_bytes, parcel.byte + 100);

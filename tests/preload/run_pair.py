@@ -63,8 +63,11 @@ def environment(options, preload, scratch):
 
 
 def run(options, name, preload):
+    program = list(options.program)
+    if options.against and not preload:
+        program[0] = options.against
     with tempfile.TemporaryDirectory(prefix="scene-") as scratch:
-        process = subprocess.Popen(options.program, env=environment(options, preload, scratch),
+        process = subprocess.Popen(program, env=environment(options, preload, scratch),
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, start_new_session=True)
         try:
@@ -98,6 +101,9 @@ def judge_pair(options, bare, preloaded):
         wrong.append(f"bare {bare.describe_status()}, preloaded {preloaded.describe_status()}")
     wrong += differences("stdout", bare.out, preloaded.out)
     wrong += differences("stderr", bare.err, preloaded.err)
+    if options.off and bare.allocations() != preloaded.allocations():
+        wrong.append(f"the driver was asked for memory {bare.allocations()} times bare, "
+                     f"{preloaded.allocations()} preloaded")
     if options.at_most is not None:
         asked, served = bare.allocations(), preloaded.allocations()
         if asked < 2 * options.at_most:
@@ -118,6 +124,11 @@ def parse(arguments):
     parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="of both runs")
     parser.add_argument("--preload-env", metavar="NAME=VALUE", action="append", default=[],
                         help="of the preloaded run")
+    parser.add_argument("--against", metavar="PROGRAM", help="the bare run's program, for another build of it")
+    parser.add_argument("--bites", metavar="TEXT",
+                        help="succeed only if the pair differs and TEXT is in what differs: the test of a test")
+    parser.add_argument("--off", action="store_true",
+                        help="preloaded, the driver has to be asked for memory as often as bare")
     parser.add_argument("--at-most", metavar="N", type=int,
                         help="times that the driver may be asked for memory when preloaded")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
@@ -140,6 +151,11 @@ def main(arguments):
         return 0
     preloaded = run(options, "preloaded", options.preload)
     wrong = judge_pair(options, bare, preloaded)
+    if options.bites:
+        if any(options.bites in line for line in wrong):
+            print(f"ok: it bites, {options.bites}")
+            return 0
+        wrong.append(f"nothing like \"{options.bites}\" was found")
     if wrong:
         show(preloaded)
         print("\n".join(wrong))

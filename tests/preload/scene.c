@@ -47,10 +47,15 @@ bool scene_preloaded(void)
     return preload != NULL && strstr(preload, "libgpucache") != NULL;
 }
 
-bool scene_simulated(void)
+bool scene_driver_has(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return driver != NULL && dlsym(driver, "simHazardCount") != NULL;
+    return driver != NULL && dlsym(driver, name) != NULL;
+}
+
+bool scene_simulated(void)
+{
+    return scene_driver_has("simHazardCount");
 }
 
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream)

@@ -34,7 +34,8 @@ void scene_skip(const char *why);
 /* Whether the program runs under the cache: whether LD_PRELOAD names it. */
 bool scene_preloaded(void);
 
-/* Whether the driver, which must be open, is the simulated one. */
+/* Whether the driver, which must be open, exports the name; and whether it is the simulated one. */
+bool scene_driver_has(const char *name);
 bool scene_simulated(void);
 
 /* How many of the words differ from value, by the check kernel on that stream. */
