@@ -234,7 +234,10 @@ static int place(struct backend *b, struct chunk *c)
     code = b->ops->map(b, c->target->addr, c->size_bytes, c->handle);
     if (code)
         b->ops->release(b, c->handle, c->size_bytes);
-    c->outcome = code ? CHUNK_GONE : moved ? CHUNK_MOVED : CHUNK_CREATED;
+    if (code)
+        c->outcome = moved ? CHUNK_LOST : CHUNK_GONE;
+    else
+        c->outcome = moved ? CHUNK_MOVED : CHUNK_CREATED;
     return code;
 }
 

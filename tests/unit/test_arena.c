@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/arena.c: growing where memory is missing, moving idle chunks there, and what is left after a
+ * failure of the driver half way.
+ */
+#include "pool/arena.h"
+
+#include "pool/chunk.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+/* Frees are ready at once here: what is under test is where memory goes. */
+static struct rig *started(void **state)
+{
+    return expect_single(state);
+}
+
+static void an_arena_grows_by_what_is_missing(void **state)
+{
+    struct rig *r = started(state);
+    uint64_t a = rig_alloc(r, MIB(6));
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(6), "whole granules, no more");
+    uint64_t b = rig_alloc(r, MIB(3));
+    EXPECT_EQ(b, a + MIB(6), "next to it");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(10), "3 MiB take two granules");
+    uint64_t c = rig_alloc(r, MIB(3));
+    EXPECT_EQ(c, b + MIB(3), "the rest of a granule is used");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(12), "so one granule is enough");
+}
+
+static void free_memory_at_the_edge_is_extended(void **state)
+{
+    struct rig *r = started(state);
+    rig_alloc(r, MIB(8));
+    uint64_t b = rig_alloc(r, MIB(8));
+    rig_free(r, b);
+    EXPECT_EQ(rig_alloc(r, MIB(20)), b, "idle memory at the end is part of the new block");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(28), "only 12 MiB were missing");
+}
+
+static void idle_chunks_are_moved_before_memory_is_asked_for(void **state)
+{
+    struct rig *r = started(state);
+    uint64_t a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 8; i += 2)
+        rig_free(r, a[i]);
+    rig_launch(r, 0, 0, 0); /* so that the frees have a fence, which is done */
+    rig_trim(r, MIB(1000), true);
+    uint64_t created = model_calls(r->model, MODEL_ROW_create);
+    uint64_t b = rig_alloc(r, MIB(16));
+    EXPECT(b, "there is memory");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(32), "reserved stays");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created, "nothing was created");
+    EXPECT(rig_stats(r).num_chunk_moves >= 3, "the gaps' chunks were brought together");
+    rig_launch(r, 0, 0, b);
+    EXPECT_SOUND(r);
+}
+
+static void chunks_whose_work_is_not_complete_are_not_moved(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 8; i += 2) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+    }
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "work still uses them");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(48), "so the arena grew");
+    EXPECT_SOUND(r);
+}
+
+static void ordered_memory_is_reused_but_not_moved(void **state)
+{
+    struct rig *r = expect_arena(state);
+    r->config.reuse = REUSE_ORDER;
+    uint64_t a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 8; i += 2) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+    }
+    uint64_t b = rig_alloc(r, MIB(4));
+    EXPECT(b == a[0] || b == a[2] || b == a[4] || b == a[6], "reused behind its old work");
+    EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "by one order");
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "but no chunk is unmapped below running work");
+    EXPECT_SOUND(r);
+}
+
+static void chunks_are_limited_and_cover_large_requests(void **state)
+{
+    struct rig *r = started(state);
+    rig_alloc(r, MIB(300));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 3, "128 + 128 + 44 MiB");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_allow), 1, "access is granted once for the range");
+    EXPECT_SOUND(r);
+}
+
+static void the_small_zone_grows_gently(void **state)
+{
+    struct rig *r = started(state);
+    rig_alloc(r, 512);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "a small program stays small");
+    while (rig_stats(r).allocated_bytes < MIB(100))
+        rig_alloc(r, KIB(512));
+    EXPECT(rig_stats(r).reserved_bytes < MIB(116), "steps of an eighth");
+    EXPECT(model_calls(r->model, MODEL_ROW_create) < 40, "in few steps");
+}
+
+static void small_memory_does_not_pin_large_memory(void **state)
+{
+    struct rig *r = started(state);
+    uint64_t large[8], small[8];
+    for (int i = 0; i < 8; i++) {
+        large[i] = rig_alloc(r, MIB(8));
+        small[i] = rig_alloc(r, 512);
+    }
+    for (int i = 0; i < 8; i++)
+        rig_free(r, large[i]);
+    rig_trim(r, 0, true);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "all large memory went back");
+    for (int i = 0; i < 8; i++)
+        rig_free(r, small[i]);
+}
+
+static void a_short_driver_leaves_what_it_gave_as_free_memory(void **state)
+{
+    struct rig *r = started(state);
+    model_fail(r->model, MODEL_ROW_create, 2, MODEL_NOMEM);
+    /* The ladder tries again, and then the driver is willing. */
+    EXPECT(rig_alloc(r, MIB(300)), "a second try succeeds");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(300), "the chunks of the first try were used or released");
+    EXPECT_SOUND(r);
+}
+
+/* Six chunks of 4 MiB, every other one idle, and a request that needs the idle ones at one place. */
+static void prepare_move(struct rig *r)
+{
+    uint64_t a[6];
+    for (int i = 0; i < 6; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 6; i += 2)
+        rig_free(r, a[i]);
+    rig_launch(r, 0, 0, 0);
+    rig_trim(r, MIB(1000), true);
+}
+
+static void a_chunk_that_cannot_be_mapped_again_is_forgotten(void **state)
+{
+    for (uint64_t nth = 1; nth <= 3; nth++) {
+        for (int row = 0; row < 2; row++) {
+            struct rig *r = rig_create(RIG_BYTES);
+            r->model->backend.single_stream = true;
+            rig_start(r);
+            prepare_move(r);
+            model_fail(r->model, row ? MODEL_ROW_allow : MODEL_ROW_map, row ? 1 : nth, MODEL_BROKEN);
+            uint64_t b = rig_alloc(r, MIB(16));
+            EXPECT(model_failed(r->model), "the failure came");
+            EXPECT(!b, "the request goes to the driver");
+            EXPECT_EQ(r->status, POOL_PASS, "as one that the pool cannot serve");
+            EXPECT_SOUND(r);
+            EXPECT(rig_stats(r).num_backend_failures, "the failure is counted");
+            EXPECT(rig_alloc(r, MIB(16)), "the next one succeeds");
+            EXPECT_SOUND(r);
+            const char *words = rig_destroy(r);
+            if (words)
+                fail_msg("broken: %s", words);
+        }
+    }
+}
+
+static void prealloc_takes_memory_at_the_start(void **state)
+{
+    struct rig *r = *state;
+    r->config.prealloc_bytes = MIB(50) + 1;
+    rig_start(r);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(52), "in whole granules");
+    uint64_t calls = model_calls(r->model, MODEL_ROW_create);
+    for (int i = 0; i < 5; i++)
+        rig_alloc(r, MIB(10));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), calls, "requests are served from it");
+    EXPECT_EQ(rig_stats(r).num_hits, 5, "as hits");
+}
+
+static void without_address_space_segments_serve(void **state)
+{
+    for (uint64_t nth = 1; nth <= 2; nth++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        model_fail(r->model, MODEL_ROW_reserve, nth, MODEL_BROKEN);
+        rig_start(r);
+        EXPECT(!pool_uses_arena(r->pool), "no arena without address space");
+        EXPECT(rig_alloc(r, MIB(3)) && rig_alloc(r, 100), "segments serve");
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("broken: %s", words);
+    }
+}
+
+static void a_device_without_an_arena_gets_segments(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.has_arena = false;
+    rig_start(r);
+    EXPECT(!pool_uses_arena(r->pool), "the device has none");
+    EXPECT(rig_alloc(r, MIB(3)), "segments serve");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_reserve), 0, "it was not even asked");
+}
+
+struct seen {
+    uint64_t bytes;
+    unsigned count;
+};
+
+static void see(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    struct seen *s = arg;
+    s->bytes += size_bytes;
+    s->count++;
+}
+
+static void every_range_is_walked(void **state)
+{
+    struct rig *r = started(state);
+    struct seen s = {0};
+    pool_for_each_range(r->pool, see, &s);
+    EXPECT_EQ(s.count, 0, "an empty pool has none");
+    rig_alloc(r, MIB(300));
+    rig_alloc(r, 100);
+    pool_for_each_range(r->pool, see, &s);
+    EXPECT_EQ(s.bytes, MIB(302), "all that is committed");
+    EXPECT_EQ(s.count, 4, "chunk by chunk");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(an_arena_grows_by_what_is_missing),
+        RIG_TEST(free_memory_at_the_edge_is_extended),
+        RIG_TEST(idle_chunks_are_moved_before_memory_is_asked_for),
+        RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved),
+        RIG_TEST(ordered_memory_is_reused_but_not_moved),
+        RIG_TEST(chunks_are_limited_and_cover_large_requests),
+        RIG_TEST(the_small_zone_grows_gently),
+        RIG_TEST(small_memory_does_not_pin_large_memory),
+        RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory),
+        cmocka_unit_test(a_chunk_that_cannot_be_mapped_again_is_forgotten),
+        RIG_TEST(prealloc_takes_memory_at_the_start),
+        cmocka_unit_test(without_address_space_segments_serve),
+        RIG_TEST(a_device_without_an_arena_gets_segments),
+        RIG_TEST(every_range_is_walked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
