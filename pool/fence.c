@@ -48,6 +48,8 @@ uint64_t fence_join(struct pool *p)
         f->unsealed = true;
         watch_unsealed(1);
     }
+    /* The driver's own free would wait for whatever came between earlier frees and this one. */
+    f->late = false;
     return f->open_epoch;
 }
 
@@ -308,7 +310,13 @@ void fence_leave_single(struct pool *p)
     f->mode = FENCE_LEAVING;
     uint64_t last = f->unsealed ? f->open_epoch : f->open_epoch - 1;
     fence_seal(p);
-    if (last > f->complete_epoch && f->count && query(p, f->count - 1) != FENCE_DONE &&
+    while (f->sealing) { /* another thread's record, of an epoch that counts */
+        state_unlock(p);
+        sched_yield();
+        state_lock(p);
+    }
+    bool covered = f->count && f->ring[f->count - 1].epoch >= last;
+    if (last > f->complete_epoch && !(covered && query(p, f->count - 1) == FENCE_DONE) &&
         !fence_order(p, last, false) && !fence_order(p, last, true))
         fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
     f->mode = FENCE_MULTI;

@@ -53,7 +53,7 @@ struct fences {
     uint64_t complete_epoch; /* frees up to here: their work is done */
     uint64_t ordered_epoch;  /* frees up to here: all future work runs behind theirs */
     bool unsealed;           /* the open epoch has frees */
-    bool late;               /* work was submitted since the first of them */
+    bool late;               /* work was submitted since the last of them */
     unsigned sealing;        /* records under way */
     bool sealing_late;       /* work was submitted while one was under way */
     bool lost;               /* the context is broken: nothing becomes ready any more */

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/fence.c: freed memory is not handed out while old work may use it (safety), and no request
+ * waits for work submitted after the free (liveness). The model reports a breach of either by itself.
+ */
+#include "pool/fence.h"
+
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static struct fences *fences(struct rig *r)
+{
+    return &r->pool->fences;
+}
+
+static void memory_of_running_work_is_not_handed_out(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(20), a);
+    rig_free(r, a);
+    uint64_t b = rig_alloc(r, MIB(4));
+    EXPECT(b != a, "its work is running");
+    model_advance(r->model, MS(19));
+    uint64_t c = rig_alloc(r, MIB(4));
+    EXPECT(c != a, "its work is still running");
+    model_advance(r->model, MS(1));
+    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "its work is complete");
+    EXPECT_EQ(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits, 0, "nobody waited");
+}
+
+static void order_makes_pending_memory_usable_on_every_stream(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (unsigned s = 0; s < MODEL_STREAMS; s++) {
+        uint64_t a = rig_alloc(r, MIB(4));
+        rig_launch(r, 1, MS(20), a);
+        rig_free(r, a);
+        uint64_t b = rig_alloc(r, MIB(4));
+        EXPECT_EQ(b, a, "one stream runs in order anyway: ordering costs it nothing");
+        rig_launch(r, s, MS(1), b);
+        rig_free(r, b);
+        EXPECT_SOUND(r);
+    }
+    EXPECT(rig_stats(r).num_fence_orders > 0, "old work went first by order");
+    EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "the host never waited");
+}
+
+static void one_fence_serves_all_frees_before_it(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (int i = 0; i < 100; i++)
+        rig_alloc(r, MIB(2));
+    rig_launch(r, 1, MS(1), r->blocks[0].addr);
+    rig_free_all(r);
+    rig_launch(r, 1, MS(1), 0);
+    rig_launch(r, 1, MS(1), 0);
+    EXPECT_EQ(rig_stats(r).num_fences, 1, "frees in a row share their fence");
+}
+
+static void work_without_frees_records_nothing(void **state)
+{
+    struct rig *r = expect_arena(state);
+    rig_alloc(r, MIB(2));
+    for (int i = 0; i < 10; i++)
+        rig_launch(r, i % 3, 0, 0);
+    EXPECT_EQ(rig_stats(r).num_fences, 0, "there is nothing to fence");
+    EXPECT_EQ(atomic_load(&pool_watch), 0, "and submissions are not looked at");
+}
+
+static void a_later_endless_kernel_does_not_hold_up_reuse(void **state)
+{
+    static const enum pool_reuse policies[] = {REUSE_AUTO, REUSE_ORDER, REUSE_READY, REUSE_WAIT};
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned backing = 0; backing < 2; backing++)
+            for (unsigned order = 0; order < 2; order++) {
+                struct rig *r = rig_create(MIB(32));
+                r->config.reuse = policies[i];
+                r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+                r->model->backend.has_order = order;
+                rig_start(r);
+                /* The old work ends, the new kernel never does; the device is full. */
+                uint64_t a = rig_alloc(r, MIB(32));
+                rig_launch(r, 1, MS(5), a);
+                rig_free(r, a);
+                rig_launch(r, 2, MODEL_FOREVER, 0);
+                EXPECT_EQ(rig_alloc(r, MIB(32)), a, "served: natively it would have been");
+                rig_launch(r, 3, MS(1), a);
+                rig_launch(r, 0, MS(1), a);
+                model_advance(r->model, MS(10));
+                EXPECT_EQ(r->model->work_count, 1, "what uses the memory runs, beside the endless kernel");
+                const char *words = rig_destroy(r);
+                if (words)
+                    fail_msg("policy %u, backing %u, order %u: %s", i, backing, order, words);
+            }
+}
+
+static void an_endless_kernel_that_came_between_free_and_fence_is_not_waited_for(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(32);
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(32));
+    rig_launch(r, 1, MS(5), a);
+    model_capture_begin(r->model);
+    rig_free(r, a);
+    rig_launch(r, 2, MODEL_FOREVER, 0); /* no record was possible before it */
+    model_capture_end(r->model);
+    EXPECT(!rig_alloc(r, MIB(32)), "nothing may be waited for, and nothing is known complete");
+    EXPECT_EQ(r->status, POOL_NOMEM, "so memory is short");
+    EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
+    EXPECT_EQ(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits, 0, "only queries");
+    EXPECT(rig_stats(r).num_fence_queries, "of the late fence");
+    EXPECT_SOUND(r);
+    model_end_forever(r->model);
+    model_advance(r->model, MS(5));
+    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "complete: the late fence tells");
+}
+
+static void a_late_fence_is_passed_by_one_that_is_not(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(32);
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(16)), b = rig_alloc(r, MIB(16));
+    rig_launch(r, 1, MS(5), a);
+    model_capture_begin(r->model);
+    rig_free(r, a);
+    rig_launch(r, 2, MS(50), b);
+    model_capture_end(r->model);
+    rig_free(r, b);
+    /* Natively this free would have waited for both. */
+    EXPECT(rig_alloc(r, MIB(32)), "the newer fence covers both");
+    EXPECT(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits > 0, "and may be waited for");
+}
+
+static void nothing_is_recorded_or_ordered_during_a_capture(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(5), a);
+    rig_free(r, a);
+    rig_launch(r, 1, MS(5), b);
+    uint64_t fences_before = rig_stats(r).num_fences;
+    model_capture_begin(r->model);
+    rig_free(r, b);
+    EXPECT(rig_alloc(r, MIB(8)), "the arena grows in a capture");
+    EXPECT_EQ(rig_stats(r).num_fences, fences_before, "no record was made");
+    for (int i = 0; i < MODEL_STREAMS; i++)
+        EXPECT_EQ(r->model->barrier[i], 0, "no order was made");
+    model_advance(r->model, MS(10));
+    uint64_t c = rig_alloc(r, MIB(4));
+    EXPECT_EQ(c, a, "an older fence may be queried in a capture");
+    model_capture_end(r->model);
+    EXPECT(rig_alloc(r, MIB(4)), "and after it all goes on");
+    EXPECT_SOUND(r);
+}
+
+static void a_backend_that_refuses_queries_in_captures_is_served_too(void **state)
+{
+    struct rig *r = *state;
+    r->model->query_refused = true;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(5), a);
+    rig_free(r, a);
+    rig_launch(r, 1, MS(5), 0);
+    model_advance(r->model, MS(50));
+    model_capture_begin(r->model);
+    EXPECT(rig_alloc(r, MIB(4)) != a, "nothing can be known");
+    model_capture_end(r->model);
+    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "now it can");
+}
+
+static void a_single_stream_needs_no_waiting(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 50; i++) {
+        rig_launch(r, 0, MS(1), a);
+        rig_free(r, a);
+        EXPECT_EQ(rig_alloc(r, MIB(4)), a, "stream order alone makes reuse safe");
+    }
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.num_fence_orders + s.num_fence_waits + s.num_fence_queries, 0, "no fence was asked");
+    EXPECT_EQ(s.reserved_bytes, MIB(4), "one block is enough");
+}
+
+static void leaving_the_single_stream_orders_what_it_relied_on(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    uint64_t b = rig_alloc(r, MIB(4));
+    EXPECT_EQ(b, a, "reused at once");
+    rig_launch(r, 1, MS(1), b); /* leaves the mode first */
+    EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "later work runs behind the old");
+    EXPECT_SOUND(r);
+    uint64_t c = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), c);
+    rig_free(r, c);
+    EXPECT(fences(r)->mode == FENCE_MULTI, "from now on fences rule");
+    EXPECT(r->pool->stats.pending_bytes == MIB(4), "a free waits for its fence");
+}
+
+static void leaving_counts_frees_whose_fence_was_recorded_before(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    rig_launch(r, 0, MS(20), 0); /* records */
+    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "reused at once");
+    rig_launch(r, 2, MS(1), a);
+    EXPECT_SOUND(r);
+}
+
+static void leaving_without_order_waits_on_the_host(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.has_order = false;
+    r->model->backend.single_stream = true;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "reused at once");
+    rig_launch(r, 1, MS(1), a);
+    EXPECT_EQ(rig_stats(r).num_fence_waits, 1, "there is no other way");
+    EXPECT_SOUND(r);
+}
+
+static void leaving_twice_or_with_nothing_freed_asks_nothing(void **state)
+{
+    struct rig *r = expect_single(state);
+    rig_launch(r, 1, 0, 0);
+    pool_leave_single_stream(r->pool);
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.num_fences + s.num_fence_orders + s.num_fence_waits, 0, "nothing relied on the order");
+    EXPECT_EQ(atomic_load(&pool_watch), 0, "submissions are left alone");
+}
+
+struct second {
+    struct pool *pool;
+    pthread_t thread;
+    bool started;
+};
+
+static void *leave(void *arg)
+{
+    struct second *s = arg;
+    pool_leave_single_stream(s->pool);
+    return NULL;
+}
+
+/* While the first thread's record is under way, the program's second thread creates a stream. */
+static void start_second(struct model *m, enum model_row row)
+{
+    struct second *s = m->hook_arg;
+    struct timespec while_it_leaves = {.tv_nsec = 20000000};
+    if (row != MODEL_ROW_fence_record || s->started)
+        return;
+    s->started = true;
+    pthread_create(&s->thread, NULL, leave, s);
+    nanosleep(&while_it_leaves, NULL);
+}
+
+static void leaving_waits_for_a_record_under_way(void **state)
+{
+    struct rig *r = expect_single(state);
+    struct second second = {.pool = r->pool};
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    r->model->hook_arg = &second;
+    r->model->hook = start_second;
+    r->model->late_allowed = true;
+    rig_launch(r, 0, MS(1), 0);
+    EXPECT(second.started, "a record was under way");
+    pthread_join(second.thread, NULL);
+    r->several_streams = true;
+    EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "its fence was ordered");
+    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "the memory is in the bins");
+    rig_launch(r, 1, MS(1), a);
+    EXPECT_SOUND(r);
+}
+
+static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    rig_launch(r, 1, MODEL_FOREVER, 0);
+    uint64_t a[600];
+    for (int i = 0; i < 600; i++)
+        a[i] = rig_alloc(r, 512);
+    r->model->late_allowed = true;
+    for (int i = 0; i < 600; i++) {
+        rig_free(r, a[i]);
+        rig_launch(r, 2, 1000, 0);
+    }
+    EXPECT_SOUND(r);
+    EXPECT(fences(r)->count < FENCE_MAX, "the ring has an end");
+    EXPECT(rig_stats(r).pending_bytes >= KIB(300), "all is pending");
+    model_end_forever(r->model);
+    model_drain(r->model);
+    rig_trim(r, 0, true);
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "all is known complete in the end");
+}
+
+static void few_queries_find_what_is_complete(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    uint64_t a[100];
+    for (int i = 0; i < 100; i++)
+        a[i] = rig_alloc(r, MIB(2));
+    for (int i = 0; i < 100; i++) {
+        rig_launch(r, 1, MS(1), a[i]);
+        rig_free(r, a[i]);
+    }
+    model_advance(r->model, MS(60) + 1);
+    uint64_t before = rig_stats(r).num_fence_queries;
+    rig_alloc(r, MIB(2));
+    EXPECT(rig_stats(r).num_fence_queries - before < 12, "they are found by halving");
+    EXPECT_EQ(rig_stats(r).pending_bytes, MIB(80), "sixty are complete, ninety-nine were recorded");
+}
+
+static void a_broken_context_hands_nothing_out_again(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(1), a);
+    rig_free(r, a);
+    r->model->broken = r->lost = true;
+    EXPECT(!rig_alloc(r, MIB(4)), "the pool steps aside");
+    EXPECT_EQ(r->status, POOL_PASS, "and the driver tells its error");
+    EXPECT_SOUND(r);
+}
+
+static void sync_free_waits_as_the_drivers_own_free_does(void **state)
+{
+    struct rig *r = *state;
+    r->config.sync_free = true;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 3, MS(20), 0);
+    uint64_t before = model_now(r->model);
+    rig_free(r, a);
+    EXPECT_EQ(model_now(r->model) - before, MS(20), "until all work of the context is complete");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(memory_of_running_work_is_not_handed_out),
+        RIG_TEST(order_makes_pending_memory_usable_on_every_stream),
+        RIG_TEST(one_fence_serves_all_frees_before_it),
+        RIG_TEST(work_without_frees_records_nothing),
+        cmocka_unit_test(a_later_endless_kernel_does_not_hold_up_reuse),
+        RIG_TEST(an_endless_kernel_that_came_between_free_and_fence_is_not_waited_for),
+        RIG_TEST(a_late_fence_is_passed_by_one_that_is_not),
+        RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture),
+        RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too),
+        RIG_TEST(a_single_stream_needs_no_waiting),
+        RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on),
+        RIG_TEST(leaving_counts_frees_whose_fence_was_recorded_before),
+        RIG_TEST(leaving_without_order_waits_on_the_host),
+        RIG_TEST(leaving_twice_or_with_nothing_freed_asks_nothing),
+        RIG_TEST(leaving_waits_for_a_record_under_way),
+        RIG_TEST(a_full_ring_of_fences_does_not_stop_the_program),
+        RIG_TEST(few_queries_find_what_is_complete),
+        RIG_TEST(a_broken_context_hands_nothing_out_again),
+        RIG_TEST(sync_free_waits_as_the_drivers_own_free_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
