@@ -32,7 +32,11 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
 {
     struct fences *f = &p->fences;
     fence_seal(p);
-    fence_poll(p);
+    /* A full ring of fences refuses another one until some are known done. */
+    if (fence_poll(p) && f->unsealed) {
+        fence_seal(p);
+        fence_poll(p);
+    }
     uint64_t last = f->open_epoch - 1;
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
