@@ -53,6 +53,30 @@ static inline int expect_teardown(void **state)
     return words ? -1 : 0;
 }
 
+/* The test's rig, started: with default options, or in segment backing. */
+static inline struct rig *expect_arena(void **state)
+{
+    rig_start(*state);
+    return *state;
+}
+
+static inline struct rig *expect_segments(void **state)
+{
+    struct rig *r = *state;
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+    return r;
+}
+
+/* The same with the program's first stream only. */
+static inline struct rig *expect_single(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.single_stream = true;
+    rig_start(r);
+    return r;
+}
+
 /* A test with a rig that it starts itself. */
 #define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, expect_setup, expect_teardown)
 

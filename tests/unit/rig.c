@@ -4,10 +4,13 @@
  */
 #include "tests/unit/rig.h"
 
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 static unsigned rigs; /* pools that are started and not abandoned */
+
+#define SAY(r, ...) ((r)->log ? fprintf((r)->log, __VA_ARGS__) : 0)
 
 static void blame(struct rig *r, const char *words)
 {
@@ -50,6 +53,7 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
     struct pool_block block;
     r->code = 0;
     r->status = pool_alloc(r->pool, size_bytes, &addr, &r->code);
+    SAY(r, "alloc %#" PRIx64 ": status %d, %#" PRIx64 "\n", size_bytes, r->status, addr);
     if (r->status == POOL_NOMEM && !r->code)
         blame(r, "a request that fails for want of memory has the driver's code");
     if (r->status != POOL_OK)
@@ -82,6 +86,7 @@ void rig_free(struct rig *r, uint64_t addr)
         return;
     *b = r->blocks[--r->count];
     model_note_free(r->model);
+    SAY(r, "free %#" PRIx64 "\n", addr);
     if (pool_free(addr) != POOL_OK)
         blame(r, "a live block can be freed");
 }
@@ -106,6 +111,7 @@ void rig_taint(struct rig *r, uint64_t addr)
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
 {
     struct rig_block *b = addr ? block_at(r, addr) : NULL;
+    SAY(r, "launch on %u for %" PRIu64 " ns, %#" PRIx64 "\n", stream, duration_ns, addr);
     if (stream && !r->several_streams) {
         bool allowed = r->model->late_allowed;
         /* Once in a process's life, and safety goes before liveness. */
@@ -125,6 +131,7 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
 uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait)
 {
     bool allowed = r->model->late_allowed;
+    SAY(r, "trim, keep %#" PRIx64 ", %s\n", keep_bytes, wait ? "wait" : "do not wait");
     struct pool_trim trim = {.keep_bytes = keep_bytes, .wait_ns = wait ? MS(1000000) : 0};
     /* The control thread may wait for anything, for a bounded time. */
     r->model->late_allowed = allowed || wait;
@@ -156,6 +163,7 @@ static void give_everything_back(struct rig *r)
     r->model->hook = NULL;
     while (r->model->captures)
         model_capture_end(r->model);
+    model_end_forever(r->model);
     rig_free_all(r);
     model_drain(r->model);
     rig_trim(r, 0, true);

@@ -10,6 +10,8 @@
 #include "pool/pool.h"
 #include "tests/unit/model.h"
 
+#include <stdio.h>
+
 #define MIB(n) ((uint64_t)(n) << 20)
 #define KIB(n) ((uint64_t)(n) << 10)
 #define GIB(n) ((uint64_t)(n) << 30)
@@ -33,6 +35,7 @@ struct rig {
     enum pool_status status;  /* of the latest request */
     int code;
     const char *error;        /* the first broken promise, or NULL */
+    FILE *log;                /* each step as a line; NULL: none */
 };
 
 /* A rig with default options on a device of capacity_bytes; the pool is made by rig_start, so that

@@ -5,24 +5,9 @@
  */
 #include "tests/unit/expect.h"
 
-static struct rig *started(void **state)
-{
-    struct rig *r = *state;
-    rig_start(r);
-    return r;
-}
-
-static struct rig *segments(void **state)
-{
-    struct rig *r = *state;
-    r->config.backing = BACKING_SEGMENT;
-    rig_start(r);
-    return r;
-}
-
 static void memory_is_found_by_any_address_in_it(void **state)
 {
-    struct rig *r = started(state);
+    struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {1, 511, 512, 513, 4096, 8193, KIB(32), KIB(32) + 1, KIB(64) + 1,
                                      KIB(100), MIB(1), MIB(1) + 1, MIB(2), MIB(3) + 7, MIB(40)};
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -40,7 +25,7 @@ static void memory_is_found_by_any_address_in_it(void **state)
 
 static void the_same_size_is_served_from_the_freed_block(void **state)
 {
-    struct rig *r = started(state);
+    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(6));
     rig_free(r, a);
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
@@ -51,7 +36,7 @@ static void the_same_size_is_served_from_the_freed_block(void **state)
 
 static void every_size_is_served_by_segments_once_and_again(void **state)
 {
-    struct rig *r = segments(state);
+    struct rig *r = expect_segments(state);
     for (uint64_t size = MIB(1) + 1; size <= MIB(48); size += size / 7 + 513) {
         uint64_t a = rig_alloc(r, size);
         EXPECT(a, "there is memory for one block");
@@ -66,7 +51,7 @@ static void every_size_is_served_by_segments_once_and_again(void **state)
 
 static void a_context_that_goes_with_live_memory_leaves_nothing_behind(void **state)
 {
-    struct rig *old = started(state);
+    struct rig *old = expect_arena(state);
     uint64_t small = rig_alloc(old, 700), large = rig_alloc(old, MIB(5));
     model_destroy_context(old->model);
     pool_abandon(old->pool);

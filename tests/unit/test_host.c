@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/host.c.
+ */
+#include "pool/host.h"
+
+#include "tests/unit/expect.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static void records_are_zero_and_apart(void **state)
+{
+    struct host_cache c;
+    char *records[3000];
+    host_cache_init(&c, 72);
+    for (int i = 0; i < 3000; i++) {
+        records[i] = host_cache_get(&c);
+        EXPECT(records[i], "there is host memory");
+        EXPECT_EQ((uintptr_t)records[i] % 16, 0, "records are aligned to 16 bytes");
+        for (int at = 0; at < 72; at++)
+            EXPECT_EQ(records[i][at], 0, "a new record is zero");
+        memset(records[i], i | 1, 72);
+    }
+    for (int i = 0; i < 3000; i++)
+        for (int at = 0; at < 72; at++)
+            EXPECT_EQ(records[i][at] & 0xff, (i | 1) & 0xff, "no record touches another");
+}
+
+static void a_record_that_was_put_back_is_given_again_and_zero(void **state)
+{
+    struct host_cache c;
+    host_cache_init(&c, 64);
+    char *a = host_cache_get(&c);
+    memset(a, 0xff, 64);
+    host_cache_put(&c, a);
+    char *b = host_cache_get(&c);
+    EXPECT(a == b, "records are recycled");
+    for (int at = 0; at < 64; at++)
+        EXPECT_EQ(b[at], 0, "what was in it is gone");
+}
+
+static void ensured_records_need_no_host_memory(void **state)
+{
+    struct host_cache c;
+    struct rlimit before, none;
+    host_cache_init(&c, 4096);
+    EXPECT(host_cache_ensure(&c, 20), "there is host memory");
+    getrlimit(RLIMIT_AS, &before);
+    none = (struct rlimit){.rlim_cur = 1, .rlim_max = before.rlim_max};
+    setrlimit(RLIMIT_AS, &none);
+    unsigned got = 0;
+    while (got < 100 && host_cache_get(&c))
+        got++;
+    errno = 77;
+    bool more = host_cache_ensure(&c, 1);
+    int after = errno;
+    setrlimit(RLIMIT_AS, &before);
+    EXPECT(got >= 20, "what was ensured is there when the host has no more");
+    EXPECT(got < 100, "the limit was felt");
+    EXPECT(!more, "a shortage is told");
+    EXPECT_EQ(after, 77, "errno is left alone");
+    EXPECT(host_cache_get(&c), "a shortage does not last");
+}
+
+static void pages_are_zero(void **state)
+{
+    char *pages = host_pages(10000);
+    for (int i = 0; i < 10000; i++)
+        EXPECT_EQ(pages[i], 0, "new pages are zero");
+    host_pages_free(pages, 10000);
+    host_pages_free(NULL, 10000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_are_zero_and_apart),
+        cmocka_unit_test(a_record_that_was_put_back_is_given_again_and_zero),
+        cmocka_unit_test(ensured_records_need_no_host_memory),
+        cmocka_unit_test(pages_are_zero),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

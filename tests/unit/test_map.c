@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/map.c: from addresses to blocks.
+ */
+#include "pool/map.h"
+
+#include "pool/chunk.h"
+#include "pool/zone.h"
+#include "tests/unit/expect.h"
+
+#include <stdlib.h>
+
+#define BASE (UINT64_C(0x7f) << 40)
+
+/* The map compares owners by address only. */
+static char owner_mark, other_mark;
+static struct pool *const owner = (struct pool *)(void *)&owner_mark;
+static struct pool *const other = (struct pool *)(void *)&other_mark;
+static struct zone *small_zone, *large_zone;
+
+static int setup_group(void **state)
+{
+    small_zone = calloc(1, sizeof *small_zone);
+    large_zone = calloc(1, sizeof *large_zone);
+    zone_init(small_zone, owner, ZONE_SMALL);
+    zone_init(large_zone, owner, ZONE_LARGE);
+    return 0;
+}
+
+static int teardown_group(void **state)
+{
+    free(small_zone);
+    free(large_zone);
+    return 0;
+}
+
+static struct block block(struct zone *z, uint64_t addr, uint64_t size_bytes, enum block_state s)
+{
+    return (struct block){.addr = addr, .size_bytes = size_bytes, .zone = z, .state = s};
+}
+
+static void claim(struct chunk *c, uint64_t addr, uint64_t size_bytes)
+{
+    *c = (struct chunk){.addr = addr, .size_bytes = size_bytes};
+    EXPECT(map_ensure(addr, size_bytes), "there is host memory");
+    map_claim(c, owner);
+}
+
+static void addresses_of_nobody_have_no_record(void **state)
+{
+    EXPECT(!map_find(UINT64_C(0x1111) << 30), "nobody ensured this part");
+    EXPECT(!map_find(ADDR_LIMIT), "the map ends");
+    EXPECT(!map_find(UINT64_MAX), "the map ends");
+    EXPECT(!map_ensure(ADDR_LIMIT - GRANULE_BYTES, 2 * GRANULE_BYTES), "the map cannot grow");
+    EXPECT(!map_ensure(UINT64_MAX - 100, 200), "ranges do not wrap");
+}
+
+static void a_claim_names_every_granule_and_no_other(void **state)
+{
+    struct chunk c;
+    /* Across a leaf's border. */
+    uint64_t addr = BASE + GIB(32) - MIB(4);
+    claim(&c, addr, MIB(8));
+    for (uint64_t at = addr; at < addr + MIB(8); at += MIB(2)) {
+        EXPECT(map_find(at)->chunk == &c, "the chunk is found");
+        EXPECT(atomic_load(&map_find(at + MIB(2) - 1)->pool) == owner, "so is the owner");
+    }
+    EXPECT(!map_find(addr - 1)->chunk && !map_find(addr + MIB(8))->chunk, "neighbours are not");
+    map_disclaim(&c);
+    EXPECT(!map_find(addr)->chunk && !atomic_load(&map_find(addr + MIB(7))->pool), "nobody's again");
+}
+
+static void small_blocks_are_found_by_their_start_alone(void **state)
+{
+    struct chunk c;
+    claim(&c, BASE, MIB(2));
+    struct block a = block(small_zone, BASE, 1024, BLOCK_LIVE);
+    struct block b = block(small_zone, BASE + 1024, KIB(512), BLOCK_LIVE);
+    EXPECT(map_set(&a) && map_set(&b), "there is host memory");
+    EXPECT(map_block(map_find(a.addr), a.addr) == &a, "found by its start");
+    EXPECT(map_block(map_find(b.addr), b.addr) == &b, "found by its start");
+    EXPECT(!map_block(map_find(a.addr), a.addr + 512), "not by an address inside");
+    EXPECT(!map_block(map_find(a.addr), a.addr + 8), "not by an odd address inside");
+    EXPECT(map_block_around(a.addr + 1023, owner) == &a, "around: its last byte");
+    EXPECT(map_block_around(b.addr, owner) == &b, "around: its first byte");
+    EXPECT(map_block_around(b.addr + KIB(512) - 1, owner) == &b, "around: its last byte");
+    EXPECT(!map_block_around(b.addr + KIB(512), owner), "behind it is nothing");
+    EXPECT(!map_block_around(b.addr, other), "another pool's memory is not looked at");
+    map_clear(&a);
+    EXPECT(!map_block(map_find(a.addr), a.addr), "cleared");
+    EXPECT(!map_block_around(a.addr + 512, owner), "cleared");
+    map_clear(&b);
+    map_disclaim(&c);
+}
+
+static void small_blocks_that_cross_granules_are_found_behind_the_border(void **state)
+{
+    struct chunk c;
+    claim(&c, BASE, MIB(4));
+    struct block a = block(small_zone, BASE + MIB(2) - 512, MIB(1), BLOCK_LIVE);
+    EXPECT(map_set(&a), "there is host memory");
+    EXPECT(map_block_around(BASE + MIB(2) + 5, owner) == &a, "walks back over the border");
+    map_clear(&a);
+    map_disclaim(&c);
+}
+
+static void a_slab_is_found_by_every_address_in_it(void **state)
+{
+    struct chunk c;
+    claim(&c, BASE, MIB(2));
+    struct block s = block(small_zone, BASE + KIB(64), KIB(256), BLOCK_SLAB);
+    EXPECT(map_set(&s), "there is host memory");
+    for (uint64_t at = s.addr; at < block_end(&s); at += 512)
+        EXPECT(map_block(map_find(at), at) == &s, "objects of a slab lead to it");
+    EXPECT(!map_block(map_find(s.addr - 512), s.addr - 512), "not what lies before");
+    EXPECT(!map_block(map_find(block_end(&s)), block_end(&s)), "not what lies behind");
+    map_clear(&s);
+    for (uint64_t at = s.addr; at < block_end(&s); at += 512)
+        EXPECT(!map_block(map_find(at), at), "cleared at every page");
+    map_disclaim(&c);
+}
+
+static void two_large_blocks_start_in_one_granule(void **state)
+{
+    struct chunk c;
+    claim(&c, BASE, MIB(64));
+    struct block a = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
+    struct block b = block(large_zone, BASE + MIB(1) + 512, MIB(50), BLOCK_LIVE);
+    EXPECT(map_set(&a) && map_set(&b), "two fit");
+    EXPECT(map_block(map_find(a.addr), a.addr) == &a, "the first is found");
+    EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second is found");
+    EXPECT(map_block_around(b.addr - 1, owner) == &a, "the first ends where the second starts");
+    EXPECT(map_block_around(b.addr + MIB(49), owner) == &b, "25 granules on it is still the second");
+    map_clear(&a);
+    EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second stays when the first goes");
+    struct block again = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
+    EXPECT(map_set(&again), "the first place is free again");
+    EXPECT(map_block(map_find(BASE), BASE) == &again, "and found");
+    map_clear(&again);
+    map_clear(&b);
+    EXPECT(!map_block_around(BASE + MIB(20), owner), "nothing is left");
+    map_disclaim(&c);
+}
+
+static void a_hole_in_the_way_ends_the_walk(void **state)
+{
+    struct chunk low, high;
+    claim(&low, BASE, MIB(4));
+    claim(&high, BASE + MIB(6), MIB(2));
+    struct block a = block(large_zone, BASE, MIB(4), BLOCK_LIVE);
+    EXPECT(map_set(&a), "there is room");
+    EXPECT(!map_block_around(BASE + MIB(7), owner), "no block reaches over memory that is not there");
+    map_clear(&a);
+    map_disclaim(&low);
+    map_disclaim(&high);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_of_nobody_have_no_record),
+        cmocka_unit_test(a_claim_names_every_granule_and_no_other),
+        cmocka_unit_test(small_blocks_are_found_by_their_start_alone),
+        cmocka_unit_test(small_blocks_that_cross_granules_are_found_behind_the_border),
+        cmocka_unit_test(a_slab_is_found_by_every_address_in_it),
+        cmocka_unit_test(two_large_blocks_start_in_one_granule),
+        cmocka_unit_test(a_hole_in_the_way_ends_the_walk),
+    };
+    return cmocka_run_group_tests(tests, setup_group, teardown_group);
+}

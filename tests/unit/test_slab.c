@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/slab.c: small objects.
+ */
+#include "pool/slab.h"
+
+#include "pool/map.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+static void classes_lose_an_eighth_at_most(void **state)
+{
+    for (uint64_t size = 1; size <= SLAB_MAX_BYTES; size++) {
+        unsigned c = slab_class(size);
+        uint64_t object = slab_object_bytes(c);
+        EXPECT(c < SLAB_CLASSES, "every size has a class");
+        EXPECT(object >= size, "an object holds what was asked for");
+        EXPECT(c == 0 || slab_object_bytes(c - 1) < size, "the smallest class that does");
+        EXPECT(object - size < 512 || (object - size) * 8 <= object, "little is lost to rounding");
+        EXPECT_EQ(object % 512, 0, "objects are aligned to 512 bytes");
+    }
+}
+
+static void slabs_are_pages_and_waste_little(void **state)
+{
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+        uint64_t block = slab_block_bytes(c), object = slab_object_bytes(c);
+        uint64_t count = block / object;
+        EXPECT_EQ(block % SLAB_PAGE_BYTES, 0, "slabs are whole pages");
+        EXPECT(count >= 8, "a slab has several objects");
+        EXPECT(count <= SLAB_OBJECTS_MAX, "the bitmap has a bit for each");
+        EXPECT((block - count * object) * 8 <= block, "the tail that holds no object is small");
+    }
+}
+
+static void objects_of_a_slab_are_apart(void **state)
+{
+    struct rig *r = expect_single(state);
+    for (int i = 0; i < 300; i++)
+        EXPECT(rig_alloc(r, 512 + (uint64_t)i % 3 * 700), "there is memory");
+    EXPECT_SOUND(r);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "one chunk holds them all");
+}
+
+static void an_object_is_given_again(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, 1000);
+    rig_alloc(r, 1000);
+    rig_free(r, a);
+    EXPECT_EQ(rig_alloc(r, 900), a, "the free object of the slab serves first");
+}
+
+static void of_two_slabs_the_fuller_serves(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t addr[128];
+    /* 32 KiB: eight objects to a slab. Two slabs, the first with one object left, the second with six. */
+    for (int i = 0; i < 16; i++)
+        addr[i] = rig_alloc(r, KIB(32));
+    EXPECT_EQ(addr[8] - addr[0], KIB(256), "eight to a slab");
+    for (int i = 0; i < 7; i++)
+        rig_free(r, addr[i]);
+    rig_free(r, addr[9]);
+    rig_free(r, addr[12]);
+    uint64_t a = rig_alloc(r, KIB(32)), b = rig_alloc(r, KIB(32));
+    EXPECT((a == addr[9] && b == addr[12]) || (a == addr[12] && b == addr[9]),
+           "the fuller slab fills, so that the other can drain");
+    EXPECT(rig_alloc(r, KIB(32)) < addr[8], "then the emptier one");
+}
+
+static void an_empty_slab_returns_its_block(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t addr[24];
+    for (int i = 0; i < 24; i++)
+        addr[i] = rig_alloc(r, KIB(32));
+    EXPECT_EQ(r->pool->slabs.empty_count, 0, "three full slabs");
+    for (int i = 0; i < 24; i++)
+        rig_free(r, addr[i]);
+    EXPECT_EQ(r->pool->slabs.empty_count, 1, "one stays, so that a loop does not make and unmake it");
+    rig_trim(r, 0, true);
+    EXPECT_EQ(r->pool->slabs.empty_count, 0, "a trim takes the last one too");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "its chunk is back with the driver");
+}
+
+static void requests_of_other_sizes_use_the_block_of_an_empty_slab(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t addr[16];
+    for (int i = 0; i < 16; i++)
+        addr[i] = rig_alloc(r, KIB(32));
+    for (int i = 0; i < 16; i++)
+        rig_free(r, addr[i]);
+    uint64_t other = rig_alloc(r, KIB(300));
+    EXPECT(other, "there is memory");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "in the same chunk");
+}
+
+static void slots_are_found_from_addresses(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, 20000);
+    struct slab *s = map_block(map_find(a), a)->slab;
+    for (unsigned i = 0; i < s->object_count; i++) {
+        EXPECT_EQ(slab_slot_around(s, slab_object_addr(s, i)), i, "an object's first byte");
+        EXPECT_EQ(slab_slot_around(s, slab_object_addr(s, i) + s->object_bytes - 1), i, "its last");
+    }
+    uint64_t end = slab_object_addr(s, s->object_count);
+    EXPECT(end < block_end(s->block), "this class leaves a tail");
+    EXPECT_EQ(slab_slot_around(s, end), (unsigned long long)-1, "the tail holds no object");
+    struct pool_block b;
+    EXPECT_EQ(pool_find(end, &b), POOL_INVALID, "nor is anything found there");
+}
+
+static void a_tainted_object_is_not_given_again(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, 1000);
+    rig_taint(r, a);
+    rig_free(r, a);
+    for (int i = 0; i < 200; i++)
+        EXPECT(rig_alloc(r, 1000) != a, "what was shared is never reissued");
+    EXPECT_EQ(rig_stats(r).num_tainted, 1, "it is counted");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_lose_an_eighth_at_most),
+        cmocka_unit_test(slabs_are_pages_and_waste_little),
+        RIG_TEST(objects_of_a_slab_are_apart),
+        RIG_TEST(an_object_is_given_again),
+        RIG_TEST(of_two_slabs_the_fuller_serves),
+        RIG_TEST(an_empty_slab_returns_its_block),
+        RIG_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab),
+        RIG_TEST(slots_are_found_from_addresses),
+        RIG_TEST(a_tainted_object_is_not_given_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
