@@ -6,7 +6,7 @@
  *   free   all of the second kind       -> freed
  *   check  contents of the live blocks  -> sound, or the number of wrong words
  *   again  allocate, fill, check, free  -> sound, or the number of wrong words
- *   end    free everything              -> ended
+ *   end    free everything, exit        -> ended
  */
 #include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"
@@ -113,8 +113,9 @@ int main(void)
         } else {
             give(hold.live, LIVE);
             puts("ended");
+            return 0;
         }
         fflush(stdout);
     }
-    return 0;
+    return 2;
 }

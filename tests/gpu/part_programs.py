@@ -144,7 +144,7 @@ def programs(suite):
         tree = suite.meson("tests", "-Dtests=true", "--buildtype=release")
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
     linker = Relinker(suite, tree)
-    found = []
+    found, first = [], len(suite.rows)
     for test in tests:
         suites = [s.split(":")[-1] for s in test["suite"]]
         if not {"preload", "misuse"} & set(suites):
@@ -156,11 +156,25 @@ def programs(suite):
     if not found:
         raise base.Skip("the build has no preload or misuse programs")
     suite.run_pairs(found, jobs=6)
+    fold(suite, first)
+
+
+def fold(suite, first):
+    """One row for all programs that are equal, one for those that skip for the same reason."""
+    rows, same = suite.rows[first:], {}
+    suite.rows[first:] = [row for row in rows if not row.verdict.startswith(("ok", "skip"))]
+    for row in rows:
+        if row.verdict.startswith(("ok", "skip")):
+            same.setdefault(row.verdict, []).append(row.name)
+    for verdict, names in same.items():
+        text = f"{len(names)} programs" if len(names) > 3 else ", ".join(names)
+        suite.row(text, verdict=verdict)
 
 
 def pair_of(test, tree, linker, suite):
     """(name, command, environment) of a test that runs one program bare and preloaded, else None. The
-    program and its arguments follow "--" on the runner's command line."""
+    program and its arguments follow "--" on the runner's command line. What is only another way of
+    simulating is left out on a real GPU."""
     words = test["cmd"]
     if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words:
         return None
@@ -168,12 +182,15 @@ def pair_of(test, tree, linker, suite):
     env = {}
     for option, value in zip(words[:split], words[1:split]):
         name, _, text = value.partition("=")
-        if option in ("--env", "--preload-env") and not name.startswith("SIM_"):
+        if option in ("--env", "--preload-env"):
+            if name.startswith("SIM_") and not suite.simulate:
+                return None
             env[name] = text
     command = []
     for word in words[split + 1:]:
-        inside = os.path.relpath(word, tree) if word.startswith(tree + os.sep) else None
-        if inside and not suite.simulate and os.path.isfile(word):
-            word = linker.link(inside)
+        # Targets are named relative to the build folder.
+        path = os.path.normpath(os.path.join(tree, word))
+        if path.startswith(tree + os.sep) and os.path.isfile(path):
+            word = path if suite.simulate else linker.link(os.path.relpath(path, tree))
         command.append(word)
     return test["name"], command, env
