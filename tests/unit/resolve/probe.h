@@ -26,8 +26,10 @@ enum { DRIVER_ANSWER = 10000, DRIVER_ALIAS = 20000 };
 struct driver {
     unsigned calls[NUM_HOOKS];
     uintptr_t launch[11]; /* the arguments of the last cuLaunchKernel */
-    int aliases;          /* cuGetProcAddress answers with other addresses than the symbol table has */
-    void *found_by_constructor; /* what the driver's own dlsym of cuMemAlloc_v2 gave while it was loaded */
+    /* cuGetProcAddress answers with other addresses than the symbol table has, and with one and the same
+     * for a function and its per-thread variant. */
+    int aliases;
+    void *found_by_constructor; /* what the driver's own dlsym of cuMemAlloc_v2 gave at its loading */
 };
 struct driver *driver_probe(void);
 

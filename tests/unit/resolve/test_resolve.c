@@ -227,6 +227,11 @@ static void get_proc_address_leaves_other_answers_alone(void **state)
     pfn = &pfn;
     assert_int_equal(get("cuMemAlloc", &pfn, 99000, 0, &status), CUDA_ERROR_INVALID_VALUE);
     assert_ptr_equal(pfn, &pfn);
+
+    PFN_cuGetProcAddress_v11030 v1 =
+        (PFN_cuGetProcAddress_v11030)(uintptr_t)dlsym(libcuda, "cuGetProcAddress");
+    assert_int_equal(v1("cuNoSuchFunction", &pfn, 12000, 0), CUDA_ERROR_NOT_FOUND);
+    assert_null(pfn);
 }
 
 static void get_proc_address_gives_itself(void **state)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A program that is linked to the driver, and whose threads all make their first call at the same time:
- * our exports come first, each call reaches the driver once, and RTLD_DEFAULT and the program's own handle
- * give the same as the linker.
+ * A program that is linked to the driver and to a runtime: our exports come first, each call reaches
+ * what it would reach without us, and RTLD_DEFAULT and the program's own handle give the same as the
+ * linker. With an argument the first call of all is a submission; without, all threads make their first
+ * call at the same time.
  */
 #include "tests/unit/resolve/probe.h"
 
@@ -13,6 +14,9 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+int cudaMalloc(void **p, size_t size);
+int cudaFree(void *p);
 
 enum { NUM_THREADS = 8, NUM_CALLS = 2000 };
 
@@ -47,6 +51,31 @@ static void all_threads_first_calls_reach_the_driver(void **state)
     }
 }
 
+static void the_first_call_of_all_may_be_a_submission(void **state)
+{
+    dlerror();
+    assert_int_equal(cuMemcpyDtoD_v2(1, 2, 3), DRIVER_ANSWER + HOOK_cuMemcpyDtoD_v2);
+    assert_null(dlerror());
+}
+
+static void the_linked_runtime_is_reached(void **state)
+{
+    void *p;
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(cudaMalloc(&p, 5), 1205);
+        assert_int_equal(cudaFree(NULL), 1200);
+    }
+}
+
+/* This library comes after the driver in the order of loading: nothing of it is next. */
+static void next_of_a_later_library_is_not_ours(void **state)
+{
+    void *plugin = dlopen("libplugin11.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(plugin);
+    void *(*next)(const char *) = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_next");
+    assert_null(next("cuMemAlloc_v2"));
+}
+
 static void the_program_sees_the_wrappers_everywhere(void **state)
 {
     struct probe *(*get_probe)(void) =
@@ -61,10 +90,13 @@ static void the_program_sees_the_wrappers_everywhere(void **state)
     assert_ptr_equal(pfn, wrapper);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_threads_first_calls_reach_the_driver),
+        argc > 1 ? (struct CMUnitTest)cmocka_unit_test(the_first_call_of_all_may_be_a_submission)
+                 : (struct CMUnitTest)cmocka_unit_test(all_threads_first_calls_reach_the_driver),
+        cmocka_unit_test(the_linked_runtime_is_reached),
+        cmocka_unit_test(next_of_a_later_library_is_not_ours),
         cmocka_unit_test(the_program_sees_the_wrappers_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
