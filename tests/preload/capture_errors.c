@@ -16,6 +16,8 @@ int main(void)
     scene_start(1, 60);
     REQUIRE(gpu_stream_create(&stream, false));
     REQUIRE(gpu_malloc(&block, words * 4));
+    REQUIRE(gpu_fill(block, words, 0, stream));
+    REQUIRE(gpu_stream_sync(stream));
 
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_fill(block, words, 1, stream));

@@ -47,6 +47,15 @@ int main(void)
         wrong += scene_wrong_words(block[i], words, 70 + (uint32_t)i, NULL);
     }
     /* The second one is current: the first one's block is freed from there. */
+    REQUIRE(cuCtxPushCurrent(context[0]));
+    uint64_t pushed = 0;
+    REQUIRE(gpu_malloc(&pushed, words * 4));
+    REQUIRE(gpu_fill(pushed, words, 90, NULL));
+    wrong += scene_wrong_words(pushed, words, 90, NULL);
+    CUcontext popped = NULL;
+    REQUIRE(cuCtxPopCurrent(&popped));
+    EXPECT(popped == context[0]);
+    REQUIRE(gpu_free(pushed));
     printf("free in another context: %d\n", gpu_free(block[0]));
     REQUIRE(cuCtxSetCurrent(primary));
     printf("free in the primary context: %d\n", gpu_free(block[1]));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The process ends by exit() from one thread while seven others allocate, launch and free: it ends
- * at once and with its own code. Several
- * times over, in processes forked before any CUDA call.
+ * The process ends, in every way there is, while seven threads allocate, launch and free: it ends
+ * at once and with its own code. Several times over, in processes forked before any CUDA call.
  */
 #include "tests/preload/scene.h"
 
@@ -30,7 +29,19 @@ static void *churn(void *context)
     }
 }
 
-static void leave_busy(void)
+enum way { BY_EXIT, BY_QUICK_EXIT, BY_UNDERSCORE_EXIT, BY_THREAD, BY_MAIN_GONE, WAYS };
+
+static const char *const way_names[WAYS] = {"exit", "quick_exit", "_exit", "exit in a thread",
+                                            "exit with main gone"};
+
+static void *leave_later(void *context)
+{
+    (void)context;
+    scene_sleep_ms(20);
+    exit(EXIT_CODE);
+}
+
+static void leave_busy(enum way way)
 {
     scene_start(1, 30);
     for (intptr_t i = 0; i < THREADS; i++) {
@@ -41,23 +52,38 @@ static void leave_busy(void)
     while (atomic_load(&running) < THREADS)
         scene_sleep_ms(1);
     scene_sleep_ms(50);
-    exit(EXIT_CODE);
+    pthread_t thread;
+    switch (way) {
+    case BY_QUICK_EXIT:
+        quick_exit(EXIT_CODE);
+    case BY_UNDERSCORE_EXIT:
+        _exit(EXIT_CODE);
+    case BY_THREAD:
+        REQUIRE(pthread_create(&thread, NULL, leave_later, NULL));
+        pause();
+        break;
+    case BY_MAIN_GONE:
+        REQUIRE(pthread_create(&thread, NULL, leave_later, NULL));
+        pthread_exit(NULL);
+    default:
+        exit(EXIT_CODE);
+    }
 }
 
 int main(void)
 {
     int wrong = 0;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 2 * WAYS; i++) {
         int status = -1;
         pid_t child = fork();
         EXPECT(child >= 0);
         if (child == 0)
-            leave_busy();
+            leave_busy((enum way)(i % WAYS));
         EXPECT(waitpid(child, &status, 0) == child);
         int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
         if (code == SCENE_SKIP)
             scene_skip("not enough devices");
-        printf("left with %d\n", code);
+        printf("%s: left with %d\n", way_names[i % WAYS], code);
         fflush(stdout);
         wrong += code != EXIT_CODE;
     }

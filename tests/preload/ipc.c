@@ -2,6 +2,7 @@
 /*
  * A block handed to another process: it opens the handle, finds the bytes, writes its own, and the
  * exporter sees them; the block is freed and its address may come back with a handle of its own.
+ * Such handles need memory of cuMemAlloc, which the program asks the cache for in its environment.
  */
 #include "tests/preload/scene.h"
 
@@ -42,6 +43,7 @@ int main(void)
     int from[2];
     unsigned failed = 0;
     scene_watchdog(60);
+    REQUIRE(setenv("GPUCACHE_BACKING", "segment", 0));
     REQUIRE(pipe(to));
     REQUIRE(pipe(from));
     pid_t child = fork();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * A program without CUDA that opens plugins with it: each argument pair is a plugin's path and
- * "local" or "global". Each plays the basic scene; then each one's block is freed by the next.
+ * "local", "global" or "deepbind". Each plays the basic scene; then each one's block is freed by
+ * the next.
  */
 #include "tests/preload/plugin.h"
 
@@ -26,7 +27,12 @@ static int find(void *handle, const char *name, void *function)
 
 static int open_plugin(struct plugin *plugin, const char *path, const char *scope)
 {
-    void *handle = dlopen(path, RTLD_NOW | (strcmp(scope, "global") == 0 ? RTLD_GLOBAL : 0));
+    int flags = RTLD_NOW;
+    if (strcmp(scope, "global") == 0)
+        flags |= RTLD_GLOBAL;
+    else if (strcmp(scope, "deepbind") == 0)
+        flags |= RTLD_DEEPBIND;
+    void *handle = dlopen(path, flags);
     if (handle == NULL) {
         printf("cannot open a plugin: %s\n", dlerror());
         return -1;
