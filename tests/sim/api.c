@@ -124,6 +124,8 @@ CUresult api_enter(enum function function)
     if (now == READY) {
         CUresult rc = fault_check(function);
         clock_charge(cost_ns[function]);
+        if (thread_in_host_function() && !(row->flags & ANYTIME))
+            rc = CUDA_ERROR_NOT_PERMITTED;
         if (rc == CUDA_SUCCESS && (row->flags & CURRENT))
             rc = context_usable(thread_current());
         if (rc != CUDA_SUCCESS)

@@ -136,6 +136,7 @@ static CUresult get_shared(CUsharedconfig *out)
     return CUDA_SUCCESS;
 }
 
+API(cuCtxCreate, (CUcontext *out, unsigned flags, CUdevice device), create(out, flags, device))
 API(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice device), create(out, flags, device))
 API(cuCtxCreate_v3,
     (CUcontext *out, CUexecAffinityParam *params, int count, unsigned flags, CUdevice device),

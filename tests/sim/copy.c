@@ -46,6 +46,18 @@ static size_t span(const struct copy *copy, size_t pitch, size_t slice)
     return (copy->depth - 1) * slice + (copy->height - 1) * pitch + copy->width;
 }
 
+CUresult copy_prepare(struct copy *copy, enum copy_flags flags)
+{
+    copy->dst_host = flags & COPY_TO_HOST || (!(flags & COPY_TO_DEVICE) && pageable(copy->dst));
+    copy->src_host = flags & COPY_FROM_HOST || (!(flags & COPY_FROM_DEVICE) && pageable(copy->src));
+    if ((!copy->dst_host && !covered(copy->dst, span(copy, copy->dst_pitch, copy->dst_slice))) ||
+        (!copy->src_host && !covered(copy->src, span(copy, copy->src_pitch, copy->src_slice))) ||
+        (copy->dst_host && copy->dst == 0) || (copy->src_host && copy->src == 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    copy->peer = true; /* copies between devices need no peer access */
+    return CUDA_SUCCESS;
+}
+
 CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream handle)
 {
     struct command command = {.kind = COMMAND_COPY, .copy = *request};
@@ -56,14 +68,9 @@ CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream
         return rc;
     if (total(copy) == 0)
         return CUDA_SUCCESS;
-    copy->dst_host = flags & COPY_TO_HOST || (!(flags & COPY_TO_DEVICE) && pageable(copy->dst));
-    copy->src_host = flags & COPY_FROM_HOST || (!(flags & COPY_FROM_DEVICE) && pageable(copy->src));
-    if ((!copy->dst_host && !covered(copy->dst, span(copy, copy->dst_pitch, copy->dst_slice))) ||
-        (!copy->src_host && !covered(copy->src, span(copy, copy->src_pitch, copy->src_slice))) ||
-        (copy->dst_host && copy->dst == 0) || (copy->src_host && copy->src == 0))
-        return CUDA_ERROR_INVALID_VALUE;
-    copy->peer = true; /* copies between devices need no peer access */
-
+    rc = copy_prepare(copy, flags);
+    if (rc != CUDA_SUCCESS)
+        return rc;
     bool synchronous = flags & COPY_SYNCHRONOUS;
     if (synchronous && stream->capture == NULL) {
         rc = capture_implicit(stream);

@@ -18,4 +18,10 @@ enum copy_flags {
  * be known is not. */
 CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream stream);
 
+/* The copy of a graph node. Its addresses are looked at again when it runs. */
+CUresult copy_command(struct command *out, const CUDA_MEMCPY3D *params);
+
+/* Decides for each side whether it is the host's; checks that the addresses are known. */
+CUresult copy_prepare(struct copy *copy, enum copy_flags flags);
+
 #endif

@@ -19,11 +19,10 @@ static uint64_t start(const struct side *side)
     return base + side->x + (side->y + side->z * side->height) * side->pitch;
 }
 
-static CUresult submit(struct side src, struct side dst, size_t width, size_t height, size_t depth,
-                       unsigned flags, CUstream stream)
+/* The copy, and what its sides promise. */
+static CUresult shape(struct side src, struct side dst, size_t width, size_t height, size_t depth,
+                      struct copy *out, unsigned *flags)
 {
-    if (width == 0 || height == 0 || depth == 0)
-        return CUDA_SUCCESS;
     if (src.pitch == 0)
         src.pitch = src.x + width;
     if (dst.pitch == 0)
@@ -34,24 +33,48 @@ static CUresult submit(struct side src, struct side dst, size_t width, size_t he
         dst.height = dst.y + height;
     if (src.pitch < src.x + width || dst.pitch < dst.x + width)
         return CUDA_ERROR_INVALID_VALUE;
-    struct copy copy = {.dst = start(&dst),
-                        .src = start(&src),
-                        .width = width,
-                        .height = height,
-                        .depth = depth,
-                        .dst_pitch = dst.pitch,
-                        .src_pitch = src.pitch,
-                        .dst_slice = dst.pitch * dst.height,
-                        .src_slice = src.pitch * src.height};
-    if (copy.dst == 0 || copy.src == 0)
+    *out = (struct copy){.dst = start(&dst),
+                         .src = start(&src),
+                         .width = width,
+                         .height = height,
+                         .depth = depth,
+                         .dst_pitch = dst.pitch,
+                         .src_pitch = src.pitch,
+                         .dst_slice = dst.pitch * dst.height,
+                         .src_slice = src.pitch * src.height};
+    if (out->dst == 0 || out->src == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    flags |= src.type == CU_MEMORYTYPE_HOST     ? COPY_FROM_HOST
-             : src.type == CU_MEMORYTYPE_DEVICE ? COPY_FROM_DEVICE
-                                                : 0;
-    flags |= dst.type == CU_MEMORYTYPE_HOST     ? COPY_TO_HOST
-             : dst.type == CU_MEMORYTYPE_DEVICE ? COPY_TO_DEVICE
-                                                : 0;
-    return copy_submit(&copy, flags, stream);
+    *flags |= src.type == CU_MEMORYTYPE_HOST     ? COPY_FROM_HOST
+              : src.type == CU_MEMORYTYPE_DEVICE ? COPY_FROM_DEVICE
+                                                 : 0;
+    *flags |= dst.type == CU_MEMORYTYPE_HOST     ? COPY_TO_HOST
+              : dst.type == CU_MEMORYTYPE_DEVICE ? COPY_TO_DEVICE
+                                                 : 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult submit(struct side src, struct side dst, size_t width, size_t height, size_t depth,
+                       unsigned flags, CUstream stream)
+{
+    struct copy copy;
+    if (width == 0 || height == 0 || depth == 0)
+        return CUDA_SUCCESS;
+    CUresult rc = shape(src, dst, width, height, depth, &copy, &flags);
+    return rc == CUDA_SUCCESS ? copy_submit(&copy, flags, stream) : rc;
+}
+
+CUresult copy_command(struct command *out, const CUDA_MEMCPY3D *c)
+{
+    if (c == NULL || c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct side src = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes,
+                       c->srcY,          c->srcZ,    c->srcPitch,  c->srcHeight};
+    struct side dst = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes,
+                       c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
+    unsigned flags = 0;
+    *out = (struct command){.kind = COMMAND_COPY};
+    CUresult rc = shape(src, dst, c->WidthInBytes, c->Height, c->Depth, &out->copy, &flags);
+    return rc == CUDA_SUCCESS ? copy_prepare(&out->copy, flags) : rc;
 }
 
 static CUresult copy_2d(const CUDA_MEMCPY2D *c, unsigned flags, CUstream stream)

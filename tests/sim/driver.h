@@ -7,6 +7,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_PUSH_VISIBILITY_DEFAULT
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -11,6 +11,7 @@
 #include "tests/sim/clock.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
+#include "tests/sim/ipc_event.h"
 #include "tests/sim/thread.h"
 
 #define MAGIC 0x45564e54u
@@ -46,6 +47,11 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
                                  .context_id = context->id,
                                  .flags = flags,
                                  .clock = clock};
+    if (shared) {
+        event->shared = ipc_event_create();
+        if (event->shared == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *out = event;
     return CUDA_SUCCESS;
 }
@@ -56,6 +62,8 @@ static CUresult destroy(CUevent event)
     if (rc == CUDA_ERROR_INVALID_HANDLE)
         return rc;
     work_assign(&event->work, NULL);
+    ipc_event_destroy(event->shared);
+    event->shared = NULL;
     free(event->nodes);
     event->nodes = NULL;
     event->magic = 0;
@@ -91,6 +99,8 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
     rc = capture_implicit(stream);
     if (rc != CUDA_SUCCESS)
         return rc;
+    if (event->shared != NULL)
+        ipc_event_record(event->shared, stream);
     struct work *last = stream_frontier(stream);
     cover(event, last, &stream->clock);
     return CUDA_SUCCESS;
@@ -106,6 +116,8 @@ CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags)
     if (stream->capture != NULL || capture_holds(event))
         return capture_wait(stream, event);
     rc = capture_implicit(stream);
+    if (rc == CUDA_SUCCESS && event->shared != NULL)
+        ipc_event_order(event->shared, stream);
     if (rc == CUDA_SUCCESS && event->recorded)
         stream_order(stream, event->work, &event->clock);
     return rc;
@@ -121,7 +133,7 @@ static CUresult query(CUevent event)
     if (rc != CUDA_SUCCESS)
         return rc;
     clock_poll();
-    if (!work_done(event->work))
+    if (!work_done(event->work) || (event->shared != NULL && !ipc_event_done(event->shared)))
         return CUDA_ERROR_NOT_READY;
     vector_join(&stream_host_clock, &event->clock);
     return event->context->error;
@@ -140,6 +152,8 @@ static CUresult synchronize(CUevent event)
     CUcontext context = event->context;
     vector_copy(&seen, &event->clock);
     rc = clock_wait(event->work);
+    while (rc == CUDA_SUCCESS && event->shared != NULL && !ipc_event_done(event->shared))
+        api_sleep(200); /* for the other process; as natively, for ever */
     if (rc == CUDA_SUCCESS)
         vector_join(&stream_host_clock, &seen);
     vector_finish(&seen);

@@ -18,7 +18,7 @@ struct CUgraphExec_st {
     unsigned long long flags;
 };
 
-static bool valid(CUgraph graph)
+bool graph_valid(CUgraph graph)
 {
     return (uintptr_t)graph >= 4096 && graph->magic == MAGIC;
 }
@@ -117,15 +117,29 @@ static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size
     free(map);
 }
 
+CUgraph graph_clone(CUgraph graph)
+{
+    CUgraph clone = graph_create();
+    inline_into(clone, graph, NULL, 0);
+    return clone;
+}
+
+bool graph_has(CUgraph graph, CUgraphNode node)
+{
+    for (size_t i = 0; i < graph->count; i++)
+        if (graph->nodes[i] == node)
+            return true;
+    return false;
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-    if (out == NULL || !valid(graph))
+    if (out == NULL || !graph_valid(graph))
         return CUDA_ERROR_INVALID_VALUE;
     CUgraphExec exec = malloc(sizeof *exec);
     if (exec == NULL)
         abort();
-    *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_create(), .flags = flags};
-    inline_into(exec->graph, graph, NULL, 0);
+    *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_clone(graph), .flags = flags};
     *out = exec;
     return CUDA_SUCCESS;
 }
@@ -146,11 +160,8 @@ static CUresult launch(CUgraphExec exec, CUstream handle)
     if (stream->capture != NULL) {
         struct command marker = {.kind = COMMAND_MARKER};
         rc = capture_add(stream, &marker);
-        if (rc == CUDA_SUCCESS) {
-            CUgraph child = graph_create();
-            inline_into(child, exec->graph, NULL, 0);
-            stream->capture_tail[0]->child = child;
-        }
+        if (rc == CUDA_SUCCESS)
+            stream->capture_tail[0]->child = graph_clone(exec->graph);
         return rc;
     }
     rc = capture_implicit(stream);
@@ -186,7 +197,7 @@ static CUresult launch(CUgraphExec exec, CUstream handle)
 
 static CUresult destroy(CUgraph graph)
 {
-    if (!valid(graph))
+    if (!graph_valid(graph))
         return CUDA_ERROR_INVALID_VALUE;
     graph_destroy(graph);
     return CUDA_SUCCESS;
@@ -212,7 +223,7 @@ static CUresult create(CUgraph *out, unsigned flags)
 
 static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count, bool roots)
 {
-    if (!valid(graph) || count == NULL)
+    if (!graph_valid(graph) || count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     size_t found = 0;
     for (size_t i = 0; i < graph->count; i++) {

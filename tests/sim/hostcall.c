@@ -19,12 +19,14 @@ static void call(struct work *work)
 {
     struct command command = work->command;
     CUresult status = work->context->error;
+    thread_self()->in_host_function = true;
     api_unlock();
     if (command.kind == COMMAND_CALLBACK)
         command.callback.function(command.callback.stream, status, command.callback.data);
     else if (status == CUDA_SUCCESS)
         command.host.function(command.host.data);
     api_lock();
+    thread_self()->in_host_function = false;
     outstanding--;
     uint64_t now = clock_now_ns();
     work_complete(work, now > work->earliest_ns ? now : work->earliest_ns);
@@ -34,7 +36,6 @@ static void call(struct work *work)
 static void *serve(void *unused)
 {
     (void)unused;
-    thread_self()->in_host_function = true;
     api_lock();
     for (;;) {
         if (first != NULL) {

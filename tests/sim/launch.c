@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Kernel launches. */
+#include "tests/sim/launch.h"
+
 #include <string.h>
 
 #include "tests/sim/api.h"
@@ -31,16 +33,11 @@ static bool unpack(enum kernel kernel, void **extra, uint64_t *args)
     return true;
 }
 
-static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle, void **params,
-                       void **extra)
+CUresult launch_command(struct command *out, CUcontext context, CUfunction handle, const unsigned *shape,
+                        void **params, void **extra)
 {
-    CUstream stream;
-    CUcontext context = thread_current();
-    CUresult rc = stream_resolve(stream_handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
     CUfunction function = module_function(handle, context);
-    if (function == NULL || stream->context != context)
+    if (function == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     for (int i = 0; i < 6; i++)
         if (shape[i] == 0)
@@ -49,14 +46,28 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
         return CUDA_ERROR_INVALID_VALUE;
     if (function->kernel == KERNEL_COUNT)
         return CUDA_ERROR_NOT_SUPPORTED;
-    struct command command = {.kind = COMMAND_KERNEL, .launch.kernel = function->kernel};
+    *out = (struct command){.kind = COMMAND_KERNEL, .launch.kernel = function->kernel};
     if (params != NULL) {
         for (unsigned i = 0; i < kernel_parameter_count(function->kernel); i++)
-            memcpy(&command.launch.args[i], params[i], kernel_parameter_bytes(function->kernel, i));
-    } else if (extra == NULL || !unpack(function->kernel, extra, command.launch.args)) {
+            memcpy(&out->launch.args[i], params[i], kernel_parameter_bytes(function->kernel, i));
+    } else if (extra == NULL || !unpack(function->kernel, extra, out->launch.args)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return stream_submit(stream, &command, NULL);
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle, void **params,
+                       void **extra)
+{
+    CUstream stream;
+    struct command command;
+    CUresult rc = stream_resolve(stream_handle, &stream);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (stream->context != thread_current())
+        return CUDA_ERROR_INVALID_HANDLE;
+    rc = launch_command(&command, stream->context, handle, shape, params, extra);
+    return rc == CUDA_SUCCESS ? stream_submit(stream, &command, NULL) : rc;
 }
 
 #define SHAPE ((const unsigned[]){gx, gy, gz, bx, by, bz})

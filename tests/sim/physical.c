@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -122,6 +123,23 @@ struct physical *physical_import(int fd, uint64_t offset, uint64_t size, int dev
     physical->own_file = offset == 0;
     physical->imported = true;
     return physical;
+}
+
+int physical_export(const struct physical *physical)
+{
+    return physical->own_file ? fcntl(physical->fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
+bool physical_identify(int fd, int *device, uint64_t *size)
+{
+    char link[48], target[64] = "";
+    struct stat status;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, target, sizeof target - 1) < 0 || fstat(fd, &status) != 0 ||
+        sscanf(target, "/memfd:simulated-gpu-%d", device) != 1)
+        return false;
+    *size = (uint64_t)status.st_size;
+    return true;
 }
 
 struct physical *physical_retain(struct physical *physical)

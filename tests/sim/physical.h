@@ -38,6 +38,12 @@ struct physical *physical_retain(struct physical *physical);
 /* The last reference gives the memory back to the device; its contents are gone. */
 void physical_release(struct physical *physical);
 
+/* A new descriptor of an own_file's memory, or -1. */
+int physical_export(const struct physical *physical);
+
+/* Which device the memory file behind a descriptor belongs to, and its size. False for any other file. */
+bool physical_identify(int fd, int *device, uint64_t *size);
+
 /* The handle is a live physical. */
 bool physical_valid(const struct physical *physical);
 

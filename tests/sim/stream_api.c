@@ -126,6 +126,36 @@ static CUresult word(CUstream handle, enum command_kind kind, CUdeviceptr addr, 
     return submit(handle, &(struct command){.kind = kind, .word = {addr, value, flags, bytes}});
 }
 
+static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *ops)
+{
+    CUresult rc = CUDA_SUCCESS;
+    if (ops == NULL && count > 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count && rc == CUDA_SUCCESS; i++) {
+        const CUstreamBatchMemOpParams *op = &ops[i];
+        switch ((int)op->operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            rc = word(handle, COMMAND_WAIT_VALUE, op->waitValue.address, op->waitValue.value,
+                      op->waitValue.flags, 4);
+            break;
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            rc = word(handle, COMMAND_WAIT_VALUE, op->waitValue.address, op->waitValue.value64,
+                      op->waitValue.flags, 8);
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            rc = word(handle, COMMAND_WRITE_VALUE, op->writeValue.address, op->writeValue.value, 0, 4);
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            rc = word(handle, COMMAND_WRITE_VALUE, op->writeValue.address, op->writeValue.value64, 0, 8);
+            break;
+        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+        case CU_STREAM_MEM_OP_BARRIER: break;
+        default: rc = CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return rc;
+}
+
 static CUresult priority_range(int *least, int *greatest)
 {
     if (least != NULL)
@@ -185,3 +215,9 @@ API_BOTH(cuStreamWaitValue64, cuStreamWaitValue64_ptsz,
 API_BOTH(cuStreamWriteValue64, cuStreamWriteValue64_ptsz,
          (CUstream handle, CUdeviceptr addr, cuuint64_t value, unsigned flags),
          word(STREAM(handle), COMMAND_WRITE_VALUE, addr, value, flags, 8))
+API_BOTH(cuStreamBatchMemOp, cuStreamBatchMemOp_ptsz,
+         (CUstream handle, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags),
+         batch(STREAM(handle), count, ops))
+API_BOTH(cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz,
+         (CUstream handle, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags),
+         batch(STREAM(handle), count, ops))

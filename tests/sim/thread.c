@@ -48,6 +48,11 @@ struct thread *thread_self(void)
     return self;
 }
 
+bool thread_in_host_function(void)
+{
+    return self != NULL && self->in_host_function;
+}
+
 CUcontext thread_current(void)
 {
     return self != NULL && self->depth > 0 ? self->stack[self->depth - 1] : NULL;
@@ -138,3 +143,5 @@ API_UNLOCKED(cuCtxPopCurrent_v2, (CUcontext *out), pop_current(out))
 API_UNLOCKED(cuCtxSetCurrent, (CUcontext context), set_current(context))
 API_UNLOCKED(cuCtxGetCurrent, (CUcontext *out), get_current(out))
 API_UNLOCKED(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), exchange_mode(mode))
+API_UNLOCKED(cuCtxPushCurrent, (CUcontext context), push_current(context))
+API_UNLOCKED(cuCtxPopCurrent, (CUcontext *out), pop_current(out))

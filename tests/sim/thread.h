@@ -25,6 +25,9 @@ struct thread {
 /* The calling thread's; never NULL. */
 struct thread *thread_self(void);
 
+/* The calling thread is inside of a host function or stream callback. */
+bool thread_in_host_function(void);
+
 /* The current context, or NULL. It may have been destroyed: see context_usable. */
 CUcontext thread_current(void);
 
