@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The table of the driver's functions and of our wrappers of them; the wrappers that only count. Who
- * looks for names is in resolve.c. Atomics, no lock: a thread may come here from inside a dlopen, with
+ * The table of the driver's functions and of our wrappers of them. Who looks for names is in resolve.c,
+ * the wrappers are elsewhere. Atomics, no lock: a thread may come here from inside a dlopen, with
  * the loader's lock held, and several may come at once; they all find the same and store the same.
  */
 #include "shim/hooks.h"
 
-#include "shim/counters.h"
 #include "shim/resolve.h"
 #include "shim/submit.h"
 #include "shim/table.h"
@@ -95,13 +94,3 @@ bool hooks_init(void)
     errno = saved_errno;
     return driver != NULL;
 }
-
-#define HOOK_COUNTED(symbol, pfn, params, args, counter)                                           \
-    CUresult symbol params                                                                         \
-    {                                                                                              \
-        CUresult rc = real.symbol args;                                                            \
-        if (rc == CUDA_SUCCESS)                                                                    \
-            counter_add(COUNTER_##counter, 1);                                                     \
-        return rc;                                                                                 \
-    }
-#include "shim/hooks.def"
