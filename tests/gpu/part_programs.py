@@ -32,7 +32,9 @@ def nvcc(suite):
     programs = []
     if suite.nvcc:
         source, out = os.path.join(base.HERE, "demo.c"), os.path.join(suite.build, "demo")
-        for name, flags in (("static cudart", ["-cudart", "static"]), ("shared cudart", ["-cudart", "shared"]),
+        rpath = ["-Xlinker", "-rpath", "-Xlinker", suite.cudart_dir()]
+        for name, flags in (("static cudart", ["-cudart", "static"]),
+                            ("shared cudart", ["-cudart", "shared", *rpath]),
                             ("per-thread stream", ["-cudart", "static", "--default-stream", "per-thread"])):
             path = f"{out}-{name.split()[0]}"
             suite.must([suite.nvcc, "-O2", "-x", "cu", "-I", base.ROOT, "-o", path, source, *flags],
@@ -117,7 +119,7 @@ class Relinker:
         if name == "libcudart_static.a":
             return os.path.join(self.suite.cudart_dir(), name)
         if re.fullmatch(r"libcudart\.so(\.\d+)*", name):
-            return os.path.join(self.suite.cudart_dir(), "libcudart.so.13")
+            return self.suite.shared_cudart()
         return word
 
     def link(self, target):
@@ -132,29 +134,66 @@ class Relinker:
         words[words.index("-o") + 1] = new
         if any(w.endswith("libcudart_static.a") for w in words):
             words += ["-lpthread", "-ldl", "-lrt"]
+        words.append(f"-Wl,-rpath,{self.suite.cudart_dir()}:{os.path.dirname(self.suite.libcuda)}")
         self.suite.must(words, f"linking {target}", cwd=self.tree)
         self.made[target] = new
         return new
 
 
+# The project again with those tests alone that are wanted here: what the others need is not there.
+SCENES_BUILD = """# SPDX-License-Identifier: BSD-2-Clause
+foreach absent : ['cmocka', 'liblzma']
+  meson.override_dependency(absent, declare_dependency())
+endforeach
+foreach part : ['sim', 'sim/cudart', 'preload', 'misuse']
+  subdir(part)
+endforeach
+"""
+
+
+def scenes_tree(suite):
+    """Configures the small programs in a tree of links to the sources; returns the build folder."""
+    source = os.path.join(suite.build, "scenes-source")
+    os.makedirs(os.path.join(source, "tests"), exist_ok=True)
+    links = [(os.path.join(base.ROOT, name), os.path.join(source, name))
+             for name in ("pool", "shim", "scripts", "meson.build", "meson_options.txt", "README.md")]
+    links += [(os.path.join(base.ROOT, "tests", name), os.path.join(source, "tests", name))
+              for name in ("sim", "preload", "misuse")]
+    for target, link in links:
+        if not os.path.islink(link):
+            os.symlink(target, link)
+    with open(os.path.join(source, "tests", "meson.build"), "w") as file:
+        file.write(SCENES_BUILD)
+    tree = os.path.join(suite.build, "scenes")
+    if not os.path.exists(os.path.join(tree, "build.ninja")):
+        suite.must(["meson", "setup", tree, source, "-Dtests=true", "--buildtype=release"], "meson setup")
+    return tree
+
+
+def targets_of(suite, tree):
+    """What the build folder can build: {path: name for ninja}."""
+    targets = json.loads(suite.must(["meson", "introspect", "--targets", tree], "meson introspect"))
+    return {path: os.path.relpath(path, tree) for target in targets for path in target["filename"]}
+
+
 def programs(suite):
-    if suite.simulate:
-        tree = suite.simulate
-    else:
-        tree = suite.meson("tests", "-Dtests=true", "--buildtype=release")
+    tree = suite.simulate or scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
-    linker = Relinker(suite, tree)
-    found, first = [], len(suite.rows)
-    for test in tests:
-        suites = [s.split(":")[-1] for s in test["suite"]]
-        if not {"preload", "misuse"} & set(suites):
-            continue
-        pair = pair_of(test, tree, linker, suite)
-        if pair:
-            found.append((*pair, bool(ALONE.search(test["name"])) or not test.get("is_parallel", True)))
-    suite.log(f"  {len(found)} programs")
-    if not found:
+    tests = [t for t in tests if {"preload", "misuse"} & {s.split(":")[-1] for s in t["suite"]}]
+    pairs = [pair for pair in (pair_of(test, suite) for test in tests) if pair]
+    if not pairs:
         raise base.Skip("the build has no preload or misuse programs")
+    targets = targets_of(suite, tree)
+    path_of = lambda word: os.path.normpath(os.path.join(tree, word))  # noqa: E731
+    if not suite.simulate:
+        wanted = {targets[path_of(w)] for _, command, _ in pairs for w in command if path_of(w) in targets}
+        suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
+    linker, first, found = Relinker(suite, tree), len(suite.rows), []
+    for name, command, env in pairs:
+        command = [w if path_of(w) not in targets else path_of(w) if suite.simulate
+                   else linker.link(targets[path_of(w)]) for w in command]
+        found.append((name, command, env, bool(ALONE.search(name))))
+    suite.log(f"  {len(found)} programs")
     suite.run_pairs(found, jobs=6)
     fold(suite, first)
 
@@ -171,7 +210,7 @@ def fold(suite, first):
         suite.row(text, verdict=verdict)
 
 
-def pair_of(test, tree, linker, suite):
+def pair_of(test, suite):
     """(name, command, environment) of a test that runs one program bare and preloaded, else None. The
     program and its arguments follow "--" on the runner's command line. What is only another way of
     simulating is left out on a real GPU."""
@@ -179,18 +218,11 @@ def pair_of(test, tree, linker, suite):
     if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words:
         return None
     split = words.index("--")
-    env = {}
+    env = suite.library_path(suite.bare_env)
     for option, value in zip(words[:split], words[1:split]):
         name, _, text = value.partition("=")
         if option in ("--env", "--preload-env"):
             if name.startswith("SIM_") and not suite.simulate:
                 return None
             env[name] = text
-    command = []
-    for word in words[split + 1:]:
-        # Targets are named relative to the build folder.
-        path = os.path.normpath(os.path.join(tree, word))
-        if path.startswith(tree + os.sep) and os.path.isfile(path):
-            word = path if suite.simulate else linker.link(os.path.relpath(path, tree))
-        command.append(word)
-    return test["name"], command, env
+    return test["name"], words[split + 1:], env

@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 import part_flush
@@ -76,6 +78,8 @@ def torch(suite):
     bare, bare_figures = measured(suite, "torch-bare", command, {**EXACT, **CACHE_OFF})
     shim, shim_figures = measured(suite, "torch-shim", command,
                                   {**EXACT, **CACHE_OFF, "GPUCACHE_STATS": f"exit:{stats}"}, shim=True)
+    if bare.rc != 0:
+        raise base.Skip(f"does not run here bare: {(bare.err.strip().splitlines() or ['no message'])[-1][:100]}")
     row = suite.compare("losses, cache off", bare, shim)
     if row.verdict != "ok":
         suite.log(shim.err[-2000:])
@@ -99,8 +103,11 @@ def paused_run(suite, observer, command, env, flush):
     """Runs a training that pauses half way: (result, device memory taken then, and after a flush)."""
     before = observer.settled()
     start = time.monotonic()
+    log = tempfile.TemporaryFile("w+")
     process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+                               stderr=log, text=True)
+    guard = threading.Timer(180, process.kill)
+    guard.start()
     out, taken, after, live = "", 0, 0, 0
     for line in process.stdout:
         if line.startswith("paused "):
@@ -113,8 +120,10 @@ def paused_run(suite, observer, command, env, flush):
             process.stdin.flush()
         else:
             out += line
-    err = process.stderr.read()
-    return base.Result(process.wait(60), out, err, time.monotonic() - start), taken, after, live
+    rc = process.wait()
+    guard.cancel()
+    log.seek(0)
+    return base.Result(rc, out, log.read(), time.monotonic() - start), taken, after, live
 
 
 def torch_flush(suite, python):
@@ -143,6 +152,8 @@ def simple(suite, package, work, env, *arguments):
     python = python_with(suite, package)
     command = [python, script(work), "FIGURES", *arguments]
     bare, bare_figures = measured(suite, f"{package}-bare", command, env)
+    if bare.rc not in (0, base.EXIT_SKIP):
+        raise base.Skip(f"does not run here bare: {(bare.err.strip().splitlines() or ['no message'])[-1][:100]}")
     shim, shim_figures = measured(suite, f"{package}-shim", command, env, shim=True)
     if package in bare_figures and package in shim_figures:
         bare.seconds, shim.seconds = bare_figures[package], shim_figures[package]
@@ -168,4 +179,4 @@ def numba(suite):
 def jax(suite):
     simple(suite, "jax", "work_jax.py", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
                                          "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-                                         "XLA_FLAGS": "--xla_gpu_deterministic_ops=true"})
+                                         "XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"})

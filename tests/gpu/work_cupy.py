@@ -10,7 +10,6 @@ import cupy
 steps = int(sys.argv[2]) if len(sys.argv) > 2 else 60
 if "pool" not in sys.argv:
     cupy.cuda.set_allocator(None)
-random = cupy.random.RandomState(5)
 
 
 def step(i):
