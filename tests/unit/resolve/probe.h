@@ -10,9 +10,9 @@
 /* Of the preloaded library (entry.c): the resolver with wrappers that count and pass on. */
 struct probe {
     const struct hook *table;
-    unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry.c would hold */
-    _Atomic unsigned *watch;   /* pool_watch */
-    unsigned notes;            /* calls of submit_note, and the last one's arguments */
+    _Atomic unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry.c would hold */
+    _Atomic unsigned *watch;           /* pool_watch */
+    unsigned notes;                    /* calls of submit_note, and the last one's arguments */
     CUstream note_stream;
     unsigned note_flags;
     bool serve;      /* whether the runtime's short cut serves */
@@ -24,7 +24,7 @@ struct probe *resolve_probe(void);
  * it was reached by an address that cuGetProcAddress gave while aliases were on. */
 enum { DRIVER_ANSWER = 10000, DRIVER_ALIAS = 20000 };
 struct driver {
-    unsigned calls[NUM_HOOKS];
+    _Atomic unsigned calls[NUM_HOOKS];
     uintptr_t launch[11]; /* the arguments of the last cuLaunchKernel */
     /* cuGetProcAddress answers with other addresses than the symbol table has, and with one and the same
      * for a function and its per-thread variant. */

@@ -49,6 +49,8 @@ static void all_threads_first_calls_reach_the_driver(void **state)
         pthread_join(threads[i], NULL);
         assert_true(ok[i]);
     }
+    assert_int_equal(driver_probe()->calls[HOOK_cuMemAlloc_v2], NUM_THREADS * NUM_CALLS);
+    assert_int_equal(driver_probe()->calls[HOOK_cuMemcpyDtoD_v2], NUM_THREADS * NUM_CALLS);
 }
 
 static void the_first_call_of_all_may_be_a_submission(void **state)
