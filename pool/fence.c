@@ -235,6 +235,21 @@ bool fence_poll(struct pool *p)
     return true;
 }
 
+/* By a fence of its own, which is late: no free wants it waited for. */
+bool fence_is_idle(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    fence_seal(p);
+    if (f->lost || f->unsealed)
+        return false;
+    f->unsealed = f->late = true;
+    watch_unsealed(1);
+    uint64_t epoch = f->open_epoch;
+    fence_seal(p);
+    fence_poll(p);
+    return f->complete_epoch >= epoch;
+}
+
 /* Index of the oldest fence that covers epoch and may be waited for; count: none. */
 static unsigned find_waitable(const struct fences *f, uint64_t epoch, bool late_too)
 {

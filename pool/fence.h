@@ -73,6 +73,8 @@ void fence_seal(struct pool *p);
 void fence_submit(struct pool *p);
 /* Asks the driver what is done, with few queries; true: complete_epoch moved. Drops the lock. */
 bool fence_poll(struct pool *p);
+/* Is all work that was submitted so far complete? Drops the lock. */
+bool fence_is_idle(struct pool *p);
 /* All later work behind the oldest fence that covers epoch and is not late (with late_too: also a late
  * one, where nothing else is left and safety goes before liveness); true: ordered_epoch moved. Drops
  * the lock. */

@@ -7,6 +7,7 @@
 #include "pool/chunk.h"
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/trim.h"
 
 /* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
 uint64_t segment_bytes(uint64_t size_bytes)
@@ -20,9 +21,27 @@ bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
            have_bytes <= max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
 }
 
+/* Bytes that the pool would have beyond what the program needed at its peak, and an eighth. */
+static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
+{
+    const struct pool_stats *s = &p->stats;
+    uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
+    uint64_t used = s->allocated_bytes + s->pending_bytes + p->planned_bytes + more_bytes;
+    uint64_t have = s->reserved_bytes + p->planned_bytes + more_bytes;
+    uint64_t fair = max_u64(peak + peak / 8, used);
+    return have > fair ? have - fair : 0;
+}
+
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
     uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    /* Segments of other sizes are of no use now. Giving them back waits for all work of the context, so
+     * it is done here only while there is none: a request must not wait for a kernel that never ends. */
+    uint64_t excess = excess_bytes(p, bytes, size_bytes);
+    if (excess && excess < p->stats.reserved_bytes && fence_is_idle(p)) {
+        pending_retire(p, fence_ready_epoch(&p->fences));
+        trim_release(p, excess, UINT64_MAX);
+    }
     if (state_over_limit(p, bytes))
         return GROW_LIMIT;
     struct chunk *c = host_cache_get(&p->chunk_cache);
