@@ -90,7 +90,9 @@ static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
         struct model_space *s = &m->spaces[i];
         if (s->size_bytes)
             continue;
-        s->base = (m->slot + 1) * SLOT_BYTES + (uint64_t)i * (SLOT_BYTES / 8);
+        s->base = (m->slot + 1) * SLOT_BYTES + (uint64_t)i * (SLOT_BYTES / 4);
+        if (size_bytes > (i ? SLOT_BYTES / 4 * 3 : SLOT_BYTES / 8))
+            break;
         s->size_bytes = size_bytes;
         s->granules = calloc(size_bytes / MODEL_GRANULE_BYTES, sizeof *s->granules);
         *addr = s->base;
@@ -338,7 +340,7 @@ struct model *model_create(uint64_t capacity_bytes)
                                   .nomem_code = MODEL_NOMEM,
                                   .has_arena = true,
                                   .has_order = true};
-    s->base = (m->slot + 1) * SLOT_BYTES + SLOT_BYTES / 8 * (MODEL_SPACES + 1);
+    s->base = (m->slot + 1) * SLOT_BYTES + SLOT_BYTES / 8;
     /* A driver finds a hole for everything that it has memory for; one granule stays free at the end. */
     s->size_bytes = capacity_bytes * 4 / MODEL_GRANULE_BYTES * MODEL_GRANULE_BYTES;
     s->granules = calloc(s->size_bytes / MODEL_GRANULE_BYTES + 1, sizeof *s->granules);

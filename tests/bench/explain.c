@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See explain.h.
+ */
+#include "tests/bench/explain.h"
+
+#include "pool/chunk.h"
+#include "pool/state.h"
+
+#include <stdio.h>
+
+static uint64_t binned_bytes(const struct zone *z)
+{
+    uint64_t sum = 0;
+    for (unsigned bin = 0; bin < BIN_COUNT; bin++)
+        for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next)
+            sum += list_entry(n, struct block, link)->size_bytes;
+    return sum;
+}
+
+void explain_look(struct explain *e, struct pool *p)
+{
+    state_lock(p);
+    const struct pool_stats *s = &p->stats;
+    if (s->reserved_bytes > e->reserved_bytes) {
+        e->reserved_bytes = s->reserved_bytes;
+        e->requested_bytes = s->requested_bytes;
+        e->rounding_bytes = s->allocated_bytes - s->requested_bytes;
+        e->pending_bytes = s->pending_bytes;
+        e->small_free_bytes = binned_bytes(&p->small);
+        e->large_free_bytes = binned_bytes(&p->large);
+        e->slab_empty_bytes = e->slab_free_bytes = e->large_idle_bytes = 0;
+        for (const struct list *n = p->large.chunks.next; n != &p->large.chunks; n = n->next) {
+            const struct chunk *chunk = list_entry(n, struct chunk, all);
+            e->large_idle_bytes += chunk->use ? 0 : chunk->size_bytes;
+        }
+        for (unsigned c = 0; c < SLAB_CLASSES; c++)
+            for (unsigned f = 0; f < SLAB_FULLNESS; f++) {
+                const struct list *head = &p->slabs.partial[c][f];
+                for (const struct list *n = head->next; n != head; n = n->next) {
+                    const struct slab *slab = list_entry(n, struct slab, link);
+                    if (slab->free_count == slab->object_count)
+                        e->slab_empty_bytes += slab->block->size_bytes;
+                    else
+                        e->slab_free_bytes += slab->free_count * slab->object_bytes;
+                }
+            }
+        uint64_t known = s->allocated_bytes + s->pending_bytes + e->small_free_bytes +
+                         e->large_free_bytes + e->slab_empty_bytes + e->slab_free_bytes;
+        e->slab_free_bytes += s->reserved_bytes - known; /* what is left are the tails */
+    }
+    state_unlock(p);
+}
+
+static void line(const char *what, uint64_t bytes, uint64_t of_bytes)
+{
+    printf("    %-32s %14llu  %6.2f %%\n", what, (unsigned long long)bytes,
+           100.0 * (double)bytes / (double)of_bytes);
+}
+
+void explain_print(const struct explain *e)
+{
+    line("reserved at its peak", e->reserved_bytes, e->requested_bytes);
+    line("held by the program then", e->requested_bytes, e->requested_bytes);
+    line("rounding", e->rounding_bytes, e->requested_bytes);
+    line("pending", e->pending_bytes, e->requested_bytes);
+    line("free in the large zone", e->large_free_bytes, e->requested_bytes);
+    line("... whole chunks of it", e->large_idle_bytes, e->requested_bytes);
+    line("free in the small zone", e->small_free_bytes, e->requested_bytes);
+    line("free in slabs", e->slab_free_bytes, e->requested_bytes);
+    line("empty slabs", e->slab_empty_bytes, e->requested_bytes);
+}

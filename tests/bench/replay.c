@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Replays recorded programs on the pool over the model of a GPU, and says how much memory the pool
+ * took for how much the program held, and how long a call took. One line for each trace:
+ *
+ *   trace= events= peak_live= peak_reserved= ratio= ns_per_event= p99_ns=
+ *
+ * peak_live is what the program asked for, unrounded. Driver calls cost nothing here. Unless --busy is
+ * given, work completes at once, and some is submitted between any two events.
+ */
+#include "pool/pool.h"
+#include "tests/bench/explain.h"
+#include "tests/bench/trace.h"
+#include "tests/unit/model.h"
+
+#include <getopt.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEVICE_BYTES (UINT64_C(140) << 30)
+/* --busy: each block is used by work of this length up to its free. */
+#define BUSY_NS UINT64_C(1000000)
+
+static struct options {
+    enum pool_backing backing;
+    bool json, threads, busy, single, explain, check;
+    unsigned streams;
+    double max_ratio;
+} options = {.backing = BACKING_ARENA, .streams = 1};
+
+struct run {
+    const struct trace *trace;
+    struct model *model;
+    struct pool *pool;
+    struct pool_config config;
+    _Atomic uint64_t *addr;  /* by the index of the allocating event */
+    uint32_t *ns;            /* by event; NULL: not timed */
+    struct explain worst;
+    uint64_t creates, maps, segments; /* driver calls */
+    _Atomic bool failed;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void submit(struct run *r, unsigned stream)
+{
+    if (atomic_load_explicit(&pool_watch, memory_order_relaxed))
+        pool_submit(r->pool, stream);
+}
+
+static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
+{
+    unsigned stream = at % options.streams;
+    submit(r, stream);
+    if (at && e->time_ns > e[-1].time_ns)
+        model_advance(r->model, e->time_ns - e[-1].time_ns);
+    if (e->frees)
+        model_submit(r->model, stream, BUSY_NS, r->addr[e->alloc], e->size_bytes, e->alloc + 1);
+}
+
+/* One event; 0: failed. */
+static bool play(struct run *r, uint32_t at)
+{
+    const struct trace_event *e = &r->trace->events[at];
+    if (options.busy)
+        keep_busy(r, at, e);
+    else
+        submit(r, 0);
+    if (!e->frees) {
+        uint64_t addr;
+        int code = 0;
+        if (pool_alloc(r->pool, e->size_bytes, &addr, &code) != POOL_OK)
+            return false;
+        atomic_store_explicit(&r->addr[at], addr, memory_order_release);
+        return true;
+    }
+    uint64_t addr;
+    while (!(addr = atomic_load_explicit(&r->addr[e->alloc], memory_order_acquire)))
+        sched_yield(); /* --threads: the other thread is not so far yet */
+    return pool_free(addr) == POOL_OK;
+}
+
+static void play_all(struct run *r, uint32_t thread)
+{
+    for (uint32_t i = 0; i < r->trace->count && !r->failed; i++) {
+        if (options.threads && r->trace->events[i].thread != thread)
+            continue;
+        uint64_t start = r->ns ? now_ns() : 0;
+        if (!play(r, i)) {
+            fprintf(stderr, "event %u failed\n", i);
+            r->failed = true;
+        }
+        if (r->ns)
+            r->ns[i] = (uint32_t)(now_ns() - start);
+        if (options.explain)
+            explain_look(&r->worst, r->pool);
+        const char *words = options.check && i % 64 == 0 ? pool_check(r->pool) : NULL;
+        if (words) {
+            fprintf(stderr, "after event %u: %s\n", i, words);
+            r->failed = true;
+        }
+    }
+}
+
+struct thread {
+    pthread_t id;
+    struct run *run;
+    uint32_t number;
+};
+
+static void *thread_main(void *arg)
+{
+    struct thread *t = arg;
+    play_all(t->run, t->number);
+    return NULL;
+}
+
+static void play_threads(struct run *r)
+{
+    uint32_t n = options.threads ? r->trace->threads : 1;
+    struct thread *threads = calloc(n, sizeof *threads);
+    for (uint32_t i = 0; i < n; i++) {
+        threads[i] = (struct thread){.run = r, .number = i};
+        if (n == 1)
+            play_all(r, i);
+        else
+            pthread_create(&threads[i].id, NULL, thread_main, &threads[i]);
+    }
+    for (uint32_t i = 0; i < n && n > 1; i++)
+        pthread_join(threads[i].id, NULL);
+    free(threads);
+}
+
+/* Plays the trace on a new pool; nanoseconds in all. */
+static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct pool_stats *stats)
+{
+    *r = (struct run){.trace = t, .ns = ns};
+    r->model = model_create(DEVICE_BYTES);
+    r->model->backend.single_stream = options.single;
+    r->model->late_allowed = true;
+    pool_config_init(&r->config);
+    r->config.backing = options.backing;
+    r->addr = calloc(t->count, sizeof *r->addr);
+    r->pool = pool_create(&r->model->backend, &r->config, NULL);
+    uint64_t start = now_ns();
+    play_threads(r);
+    uint64_t took = now_ns() - start;
+    pool_stats(r->pool, stats);
+    const char *words = pool_check(r->pool);
+    if (!words)
+        words = model_error(r->model);
+    if (words) {
+        fprintf(stderr, "broken: %s\n", words);
+        r->failed = true;
+    }
+    r->creates = model_calls(r->model, MODEL_ROW_create);
+    r->maps = model_calls(r->model, MODEL_ROW_map);
+    r->segments = model_calls(r->model, MODEL_ROW_segment_alloc);
+    model_destroy_context(r->model);
+    pool_abandon(r->pool);
+    model_destroy(r->model);
+    free(r->addr);
+    return took;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static const char *name_of(const char *path)
+{
+    static char name[256];
+    const char *slash = strrchr(path, '/');
+    snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
+    char *dot = strstr(name, ".csv");
+    if (dot)
+        *dot = '\0';
+    return name;
+}
+
+static bool replay(const char *path)
+{
+    struct trace t;
+    struct run r;
+    struct pool_stats stats, ignored;
+    if (!trace_read(&t, path))
+        return false;
+    if (!t.count) {
+        fprintf(stderr, "%s: no events\n", path);
+        trace_finish(&t);
+        return false;
+    }
+    uint32_t *ns = calloc(t.count, sizeof *ns);
+    uint64_t took = run(&r, &t, NULL, &stats);
+    struct run first = r;
+    bool good = !r.failed;
+    if (good)
+        run(&r, &t, ns, &ignored);
+    good = good && !r.failed;
+    qsort(ns, t.count, sizeof *ns, by_size);
+    double ratio = (double)stats.reserved_peak_bytes / (double)stats.requested_peak_bytes;
+    printf(options.json ? "{\"trace\": \"%s\", \"events\": %u, \"peak_live\": %llu, \"peak_reserved\": "
+                          "%llu, \"ratio\": %.4f, \"ns_per_event\": %.1f, \"p99_ns\": %u}\n"
+                        : "trace=%s events=%u peak_live=%llu peak_reserved=%llu ratio=%.4f "
+                          "ns_per_event=%.1f p99_ns=%u\n",
+           name_of(path), t.count, (unsigned long long)stats.requested_peak_bytes,
+           (unsigned long long)stats.reserved_peak_bytes, ratio, (double)took / t.count,
+           ns[t.count - 1 - t.count / 100]);
+    if (options.explain) {
+        explain_print(&first.worst);
+        printf("    driver calls: %llu create, %llu map, %llu segment alloc\n",
+               (unsigned long long)first.creates, (unsigned long long)first.maps,
+               (unsigned long long)first.segments);
+    }
+    if (good && options.max_ratio > 0 && ratio > options.max_ratio) {
+        fprintf(stderr, "%s: the ratio is above %.4f\n", path, options.max_ratio);
+        good = false;
+    }
+    free(ns);
+    trace_finish(&t);
+    return good;
+}
+
+static int usage(const char *name)
+{
+    fprintf(stderr,
+            "usage: %s [OPTION]... TRACE[.csv|.csv.xz]...\n"
+            "  --backing arena|segment  where memory comes from (arena)\n"
+            "  --json                   one JSON object for each trace\n"
+            "  --threads                each thread of the trace in a thread of its own\n"
+            "  --busy                   submitted work completes late, by the trace's clock\n"
+            "  --streams N              with --busy: work goes to N streams in turn (1)\n"
+            "  --single                 the program uses the legacy default stream alone\n"
+            "  --explain                what was reserved and not live, at the peak\n"
+            "  --check                  pool_check() after every 64th event\n"
+            "  --max-ratio R            fail if peak_reserved / peak_live is above R\n",
+            name);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"backing", required_argument, NULL, 'b'}, {"json", no_argument, NULL, 'j'},
+        {"threads", no_argument, NULL, 't'},       {"busy", no_argument, NULL, 'B'},
+        {"streams", required_argument, NULL, 's'}, {"single", no_argument, NULL, '1'},
+        {"explain", no_argument, NULL, 'e'},       {"check", no_argument, NULL, 'c'},
+        {"max-ratio", required_argument, NULL, 'r'}, {0},
+    };
+    bool good = true;
+    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+        switch (c) {
+        case 'b':
+            if (strcmp(optarg, "arena") && strcmp(optarg, "segment"))
+                return usage(argv[0]);
+            options.backing = *optarg == 'a' ? BACKING_ARENA : BACKING_SEGMENT;
+            break;
+        case 'j':
+            options.json = true;
+            break;
+        case 't':
+            options.threads = true;
+            break;
+        case 'B':
+            options.busy = true;
+            break;
+        case 's':
+            options.streams = (unsigned)atoi(optarg);
+            if (!options.streams || options.streams > MODEL_STREAMS)
+                return usage(argv[0]);
+            break;
+        case '1':
+            options.single = true;
+            break;
+        case 'e':
+            options.explain = true;
+            break;
+        case 'c':
+            options.check = true;
+            break;
+        case 'r':
+            options.max_ratio = atof(optarg);
+            break;
+        default:
+            return usage(argv[0]);
+        }
+    }
+    if (optind == argc)
+        return usage(argv[0]);
+    for (int i = optind; i < argc; i++)
+        good &= replay(argv[i]);
+    return good ? 0 : 1;
+}

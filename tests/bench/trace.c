@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See trace.h.
+ */
+#include "tests/bench/trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <lzma.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A live block while the trace is read, in a tree by the pointer that the program saw. */
+struct held {
+    uint64_t pointer;
+    uint32_t alloc;
+};
+
+static int by_pointer(const void *a, const void *b)
+{
+    uint64_t x = ((const struct held *)a)->pointer, y = ((const struct held *)b)->pointer;
+    return (x > y) - (x < y);
+}
+
+static char *read_all(FILE *f, size_t *size_bytes)
+{
+    size_t room = 1 << 16, n = 0, got;
+    char *data = malloc(room);
+    while ((got = fread(data + n, 1, room - n, f))) {
+        n += got;
+        if (n == room)
+            data = realloc(data, room *= 2);
+    }
+    *size_bytes = n;
+    return data;
+}
+
+/* The text of an xz file; NULL: it is none. */
+static char *unpack(const uint8_t *packed, size_t packed_bytes, size_t *size_bytes)
+{
+    lzma_stream xz = LZMA_STREAM_INIT;
+    size_t room = packed_bytes * 8 + 4096;
+    uint8_t *text = malloc(room);
+    lzma_ret rc = lzma_stream_decoder(&xz, UINT64_MAX, LZMA_CONCATENATED);
+    xz.next_in = packed;
+    xz.avail_in = packed_bytes;
+    xz.next_out = text;
+    xz.avail_out = room;
+    while (rc == LZMA_OK) {
+        rc = lzma_code(&xz, LZMA_FINISH);
+        if (!xz.avail_out) {
+            text = realloc(text, room * 2);
+            xz.next_out = text + room;
+            xz.avail_out = room;
+            room *= 2;
+        }
+    }
+    *size_bytes = (size_t)xz.total_out;
+    lzma_end(&xz);
+    if (rc == LZMA_STREAM_END)
+        return (char *)text;
+    free(text);
+    return NULL;
+}
+
+static char *read_text(const char *path, size_t *size_bytes)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) {
+        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        return NULL;
+    }
+    char *data = read_all(f, size_bytes), *text = data;
+    fclose(f);
+    size_t n = strlen(path);
+    if (n > 3 && !strcmp(path + n - 3, ".xz")) {
+        text = unpack((uint8_t *)data, *size_bytes, size_bytes);
+        free(data);
+        if (!text)
+            fprintf(stderr, "%s: not an xz file, or a broken one\n", path);
+    }
+    if (text) {
+        text = realloc(text, *size_bytes + 1);
+        text[*size_bytes] = '\0';
+    }
+    return text;
+}
+
+struct row {
+    unsigned thread, h, m, s, us;
+    char action[16];
+    uint64_t pointer, size_bytes;
+};
+
+static bool parse(const char *line, struct row *r)
+{
+    return sscanf(line, "%u,%u:%u:%u:%u,%15[a-z],%" SCNx64 ",%" SCNu64, &r->thread, &r->h, &r->m,
+                  &r->s, &r->us, r->action, &r->pointer, &r->size_bytes) == 8;
+}
+
+static uint32_t thread_of(uint32_t *threads, uint32_t *count, unsigned id)
+{
+    for (uint32_t i = 0; i < *count; i++)
+        if (threads[i] == id)
+            return i;
+    if (*count < 1024)
+        threads[(*count)++] = id;
+    return *count - 1;
+}
+
+/* Adds one row; false: not understood. */
+static bool add(struct trace *t, const struct row *r, void **tree, uint32_t *threads)
+{
+    struct trace_event *e = &t->events[t->count];
+    struct held key = {.pointer = r->pointer, .alloc = t->count};
+    bool frees = !strcmp(r->action, "free") || !strcmp(r->action, "deallocate");
+    if (!frees && strcmp(r->action, "allocate"))
+        return false;
+    struct held **found = tfind(&key, tree, by_pointer), *held = found ? *found : NULL;
+    if ((frees && !held) || !r->size_bytes || !r->pointer) {
+        t->skipped++;
+        return true;
+    }
+    if (!frees && held)
+        return false; /* one address, two live blocks */
+    uint64_t seconds = (r->h * UINT64_C(60) + r->m) * 60 + r->s;
+    *e = (struct trace_event){.size_bytes = r->size_bytes,
+                              .time_ns = (seconds * 1000000 + r->us) * 1000,
+                              .thread = thread_of(threads, &t->threads, r->thread),
+                              .alloc = frees ? held->alloc : t->count,
+                              .frees = frees};
+    if (frees) {
+        e->size_bytes = t->events[held->alloc].size_bytes;
+        tdelete(&key, tree, by_pointer);
+        free(held);
+    } else {
+        held = malloc(sizeof *held);
+        *held = key;
+        tsearch(held, tree, by_pointer);
+    }
+    t->count++;
+    return true;
+}
+
+bool trace_read(struct trace *t, const char *path)
+{
+    size_t size_bytes, lines = 1;
+    uint32_t threads[1024], number = 0;
+    void *tree = NULL;
+    bool good = true;
+    char *text = read_text(path, &size_bytes), *rest = text;
+    *t = (struct trace){0};
+    if (!text)
+        return false;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    t->events = calloc(lines, sizeof *t->events);
+    for (char *line; good && (line = strsep(&rest, "\n"));) {
+        struct row row;
+        if (++number == 1 || !*line)
+            continue; /* column names */
+        good = parse(line, &row) && add(t, &row, &tree, threads);
+        if (!good)
+            fprintf(stderr, "%s:%u: not understood: %s\n", path, number, line);
+    }
+    while (tree) {
+        struct held *held = *(struct held **)tree;
+        tdelete(held, &tree, by_pointer);
+        free(held);
+    }
+    free(text);
+    return good;
+}
+
+void trace_finish(struct trace *t)
+{
+    free(t->events);
+    *t = (struct trace){0};
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A recorded program: its allocations and frees in RMM's CSV form (columns Thread, Time, Action,
+ * Pointer, Size, Stream), plain or compressed with xz. Names end in .csv or .csv.xz.
+ */
+#ifndef TESTS_BENCH_TRACE_H
+#define TESTS_BENCH_TRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct trace_event {
+    uint64_t size_bytes; /* as asked for */
+    uint64_t time_ns;    /* since the trace's midnight */
+    uint32_t alloc;      /* index of the event that allocated the block; its own for an allocation */
+    uint32_t thread;     /* from 0 in order of appearance */
+    bool frees;
+};
+
+struct trace {
+    struct trace_event *events;
+    uint32_t count, threads;
+    uint64_t skipped; /* rows without effect: size 0, frees of what was never allocated */
+};
+
+/* false, with a line on stderr, if the file cannot be read or a row not understood. */
+bool trace_read(struct trace *t, const char *path);
+void trace_finish(struct trace *t);
+
+#endif
