@@ -70,7 +70,7 @@ struct backend {
     uint64_t total_bytes;       /* device memory */
     int nomem_code;             /* what create, map and segment_alloc return when memory is short */
     bool has_arena;             /* reserve..unmap work */
-    bool has_order;             /* fence_order works (context events, CUDA 12.5) */
+    _Atomic bool has_order;     /* fence_order works (context events, CUDA 12.5); may cease to */
     bool single_stream;         /* so far the program uses only the legacy default stream */
 };
 

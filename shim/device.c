@@ -8,6 +8,7 @@
 
 #include "pool/bits.h"
 #include "shim/capture.h"
+#include "shim/log.h"
 #include "shim/state.h"
 
 #include <errno.h>
@@ -140,30 +141,36 @@ static int row_segment_free(struct backend *b, uint64_t addr)
     return (int)rc;
 }
 
+static struct device_fence *fence_at(struct backend *b, uint64_t fence)
+{
+    return &self(b)->fences[fence];
+}
+
 static int row_fence_create(struct backend *b, uint64_t *fence)
 {
     struct device_backend *d = self(b);
-    if (!d->context_events) {
-        unsigned at = atomic_fetch_add(&d->soft_count, 1);
-        *fence = at;
-        return at < SOFT_FENCES ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    unsigned at = atomic_fetch_add(&d->fence_count, 1);
+    if (at >= DEVICE_FENCES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *fence = at;
+    if (atomic_load(&d->context_events)) {
+        struct visit v = enter(d);
+        if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+            d->fences[at].event = NULL;
+        leave(&v);
     }
-    CUevent event = NULL;
-    struct visit v = enter(d);
-    CUresult rc = real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    leave(&v);
-    *fence = (uint64_t)(uintptr_t)event;
-    return (int)rc;
+    return 0;
 }
 
 /* Events die with their context. */
 static void row_fence_destroy(struct backend *b, uint64_t fence)
 {
     struct device_backend *d = self(b);
-    if (!d->context_events || atomic_load(&d->gone))
+    CUevent event = fence_at(b, fence)->event;
+    if (!event || atomic_load(&d->gone))
         return;
     struct visit v = enter(d);
-    real.cuEventDestroy_v2((CUevent)(uintptr_t)fence);
+    real.cuEventDestroy_v2(event);
     leave(&v);
 }
 
@@ -172,29 +179,47 @@ static bool is_capture_error(CUresult rc)
     return rc >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
+static enum fence_record draw_number(struct device_backend *d, struct device_fence *f)
+{
+    atomic_store(&f->number, atomic_fetch_add(&d->numbers_drawn, 1) + 1);
+    return FENCE_RECORDED;
+}
+
 static enum fence_record row_fence_record(struct backend *b, uint64_t fence)
 {
     struct device_backend *d = self(b);
-    if (!d->context_events) {
-        atomic_store(&d->soft[fence], atomic_fetch_add(&d->soft_drawn, 1) + 1);
-        return FENCE_RECORDED;
-    }
+    struct device_fence *f = fence_at(b, fence);
+    if (!f->event || !atomic_load(&d->context_events))
+        return draw_number(d, f);
     if (!capture_hold_off())
         return FENCE_REFUSED;
     struct visit v = enter(d);
-    CUresult rc = real.cuCtxRecordEvent(d->ctx, (CUevent)(uintptr_t)fence);
+    CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     leave(&v);
     capture_let_go();
-    return rc == CUDA_SUCCESS ? FENCE_RECORDED : is_capture_error(rc) ? FENCE_REFUSED : FENCE_FAILED;
+    if (is_capture_error(rc))
+        return FENCE_REFUSED;
+    if (rc == CUDA_SUCCESS) {
+        atomic_store(&f->number, 0);
+        return FENCE_RECORDED;
+    }
+    /* A driver without the call, or a broken context: in that the synchronisation fails as well, and
+     * nothing becomes ready any more. */
+    log_once(LOG_LEVEL_INFO, "cuCtxRecordEvent gave %d: fences by synchronisation from here on", (int)rc);
+    atomic_store(&d->context_events, false);
+    atomic_store(&b->has_order, false);
+    return draw_number(d, f);
 }
 
 static enum fence_state row_fence_query(struct backend *b, uint64_t fence)
 {
     struct device_backend *d = self(b);
-    if (!d->context_events)
-        return atomic_load(&d->soft[fence]) <= atomic_load(&d->soft_done) ? FENCE_DONE : FENCE_BUSY;
+    struct device_fence *f = fence_at(b, fence);
+    uint64_t number = atomic_load(&f->number);
+    if (number)
+        return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
     struct visit v = enter(d);
-    CUresult rc = real.cuEventQuery((CUevent)(uintptr_t)fence);
+    CUresult rc = real.cuEventQuery(f->event);
     leave(&v);
     if (rc == CUDA_SUCCESS)
         return FENCE_DONE;
@@ -204,21 +229,22 @@ static enum fence_state row_fence_query(struct backend *b, uint64_t fence)
 static int row_fence_order(struct backend *b, uint64_t fence)
 {
     struct device_backend *d = self(b);
-    if (!d->context_events)
+    struct device_fence *f = fence_at(b, fence);
+    if (atomic_load(&f->number))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct visit v = enter(d);
-    CUresult rc = real.cuCtxWaitEvent(d->ctx, (CUevent)(uintptr_t)fence);
+    CUresult rc = real.cuCtxWaitEvent(d->ctx, f->event);
     leave(&v);
     capture_let_go();
     return (int)rc;
 }
 
 /* Whatever was drawn before the synchronisation began is done after it. */
-static int soft_wait(struct device_backend *d)
+static int synchronise(struct device_backend *d)
 {
-    uint64_t drawn = atomic_load(&d->soft_drawn), done = atomic_load(&d->soft_done);
+    uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct visit v = enter(d);
@@ -226,7 +252,7 @@ static int soft_wait(struct device_backend *d)
     leave(&v);
     capture_let_go();
     while (rc == CUDA_SUCCESS && done < drawn &&
-           !atomic_compare_exchange_weak(&d->soft_done, &done, drawn))
+           !atomic_compare_exchange_weak(&d->numbers_done, &done, drawn))
         ;
     return (int)rc;
 }
@@ -235,24 +261,22 @@ static int soft_wait(struct device_backend *d)
 static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
 {
     struct device_backend *d = self(b);
-    if (!d->context_events)
-        return soft_wait(d);
+    struct device_fence *f = fence_at(b, fence);
+    if (atomic_load(&f->number))
+        return synchronise(d);
     if (timeout_ns == UINT64_MAX) {
         struct visit v = enter(d);
-        CUresult rc = real.cuEventSynchronize((CUevent)(uintptr_t)fence);
+        CUresult rc = real.cuEventSynchronize(f->event);
         leave(&v);
         return (int)rc;
     }
     uint64_t start_ns = state_clock_ns(), pause_ns = 10000;
     for (;;) {
-        switch (row_fence_query(b, fence)) {
-        case FENCE_DONE:
+        enum fence_state s = row_fence_query(b, fence);
+        if (s == FENCE_DONE)
             return 0;
-        case FENCE_LOST:
+        if (s == FENCE_LOST)
             return CUDA_ERROR_UNKNOWN;
-        case FENCE_BUSY:
-            break;
-        }
         if (state_clock_ns() - start_ns >= timeout_ns)
             return CUDA_ERROR_NOT_READY;
         int saved_errno = errno;
@@ -333,8 +357,9 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
     memset(d, 0, sizeof *d);
     d->ctx = ctx;
     d->device = device;
-    d->context_events = real.cuCtxRecordEvent && real.cuCtxWaitEvent && real.cuEventCreate &&
-                        real.cuEventQuery && real.cuEventSynchronize && real.cuEventDestroy_v2;
+    bool events = real.cuCtxRecordEvent && real.cuCtxWaitEvent && real.cuEventCreate &&
+                  real.cuEventQuery && real.cuEventSynchronize && real.cuEventDestroy_v2;
+    atomic_store(&d->context_events, events);
     real.cuDeviceTotalMem_v2(&total, device);
     d->base = (struct backend){
         .ops = &rows,
@@ -342,7 +367,7 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .total_bytes = total,
         .nomem_code = CUDA_ERROR_OUT_OF_MEMORY,
         .has_arena = init_arena(d),
-        .has_order = d->context_events,
+        .has_order = events,
         .single_stream = single_stream,
     };
 }

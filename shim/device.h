@@ -10,20 +10,25 @@
 
 #include <stdatomic.h>
 
-enum { DEVICES_MAX = 64, SOFT_FENCES = 512 };
+enum { DEVICES_MAX = 64, DEVICE_FENCES = 512 };
+
+/* A fence is a context event, or, where the driver has none or fails to record one, a number: then
+ * everything up to it is done once the context was synchronised after it was drawn. */
+struct device_fence {
+    CUevent event;
+    _Atomic uint64_t number; /* 0: the event counts */
+};
 
 struct device_backend {
     struct backend base; /* first: rows get its address */
     CUcontext ctx;
     CUdevice device;
     CUmemAllocationProp prop;
-    _Atomic bool gone;   /* the context is being or has been destroyed */
-    bool context_events; /* cuCtxRecordEvent and cuCtxWaitEvent, since CUDA 12.5 */
-    /* Without them a fence is a number: everything up to it is done once the context was synchronised
-     * after it was drawn. */
-    _Atomic uint64_t soft_drawn, soft_done;
-    _Atomic uint64_t soft[SOFT_FENCES];
-    _Atomic unsigned soft_count;
+    _Atomic bool gone;           /* the context is being or has been destroyed */
+    _Atomic bool context_events; /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5 and newer) */
+    _Atomic uint64_t numbers_drawn, numbers_done;
+    struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
+    _Atomic unsigned fence_count;
 };
 
 /* Fills *d for the calling thread's current context. */

@@ -26,16 +26,42 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return rc;
 }
 
+/* Ours, and live at this address. */
 static bool find(CUdeviceptr dptr, struct pool_block *block)
 {
-    return state_is_on() && pool_find(dptr, block) == POOL_OK;
+    return state_is_on() && pool_find(dptr, block) == POOL_OK &&
+           dptr - block->addr < block->requested_bytes;
+}
+
+/* The driver does not know what the pool does with its memory: asked about a part that no live block
+ * holds, it would tell of the pool. So it is asked about an address that is no device memory instead,
+ * as the freed one is natively. */
+static CUdeviceptr disowned(CUdeviceptr dptr)
+{
+    static const char nowhere;
+    struct pool_block block;
+    if (!state_is_on())
+        return dptr;
+    switch (pool_find(dptr, &block)) {
+    case POOL_FOREIGN:
+        return dptr;
+    case POOL_OK:
+        if (dptr - block.addr < block.requested_bytes)
+            return dptr;
+        break;
+    case POOL_INVALID:
+    case POOL_NOMEM:
+    case POOL_PASS:
+        break;
+    }
+    return (CUdeviceptr)(uintptr_t)&nowhere;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
 {
     struct pool_block block;
     if (!find(dptr, &block))
-        return real.cuMemGetAddressRange_v2(base, size, dptr);
+        return real.cuMemGetAddressRange_v2(base, size, disowned(dptr));
     if (base)
         *base = block.addr;
     if (size)
@@ -68,7 +94,7 @@ static bool describe(const struct pool_block *block, CUpointer_attribute attribu
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct pool_block block;
-    CUresult rc = real.cuPointerGetAttribute(data, attribute, ptr);
+    CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
     if (rc == CUDA_SUCCESS && data && find(ptr, &block))
         describe(&block, attribute, data);
     return rc;
@@ -78,7 +104,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
                                 CUdeviceptr ptr)
 {
     struct pool_block block;
-    CUresult rc = real.cuPointerGetAttributes(count, attributes, data, ptr);
+    CUresult rc = real.cuPointerGetAttributes(count, attributes, data, disowned(ptr));
     if (rc == CUDA_SUCCESS && find(ptr, &block))
         for (unsigned i = 0; i < count; i++)
             if (data[i])
@@ -96,7 +122,7 @@ static void taint(CUresult rc, CUdeviceptr dptr)
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct pool_block block;
-    CUresult rc = real.cuPointerSetAttribute(value, attribute, ptr);
+    CUresult rc = real.cuPointerSetAttribute(value, attribute, disowned(ptr));
     if (rc == CUDA_ERROR_NOT_SUPPORTED && find(ptr, &block))
         log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
                                  "run it with GPUCACHE_BACKING=segment");
@@ -108,8 +134,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 {
     struct pool_block block;
-    if (!find(dptr, &block)) 
-        return real.cuIpcGetMemHandle(handle, dptr);
+    if (!find(dptr, &block))
+        return real.cuIpcGetMemHandle(handle, disowned(dptr));
     if (block.segment_addr != block.addr) {
         log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this memory cannot "
                                  "have: run it with GPUCACHE_BACKING=segment%s",
