@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A race detector over ranges: a set of segments, each with its last writer and the reads and atomic
- * accesses since. Segments whose accesses the host has seen complete are dropped when they are met. */
+/* A race detector over ranges: a set of segments, each with the accesses that a later one may still conflict
+ * with. An access is forgotten once the host has seen it complete, or once a later one that is ordered
+ * behind it stands for it. */
 #include "tests/sim/hazard.h"
 
 #include <stdio.h>
@@ -18,6 +19,7 @@ struct touch {
     unsigned slot;
     uint64_t seq;
     uint64_t owner; /* 0: unknown */
+    uint64_t followed_by; /* another owner's access is ordered behind it: that owner */
     enum access_kind kind;
     const char *name;
     uint64_t stream_id;
@@ -27,17 +29,16 @@ struct touch {
 
 struct segment {
     struct range range; /* first */
-    struct touch *writer;
-    struct touch **readers; /* and atomic accesses */
-    unsigned reader_count, reader_capacity;
+    struct touch **touches;
+    unsigned count, capacity;
 };
 
 static struct ranges segments = {.seed = 11};
-static uint64_t count;
+static uint64_t hazards;
 
 static void touch_release(struct touch *touch)
 {
-    if (touch != NULL && --touch->references == 0)
+    if (--touch->references == 0)
         free(touch);
 }
 
@@ -52,42 +53,24 @@ static struct segment *segment_add(uint64_t lo, uint64_t hi)
     return segment;
 }
 
-static void segment_clear_readers(struct segment *segment)
-{
-    for (unsigned i = 0; i < segment->reader_count; i++)
-        touch_release(segment->readers[i]);
-    segment->reader_count = 0;
-}
-
 static void segment_drop(struct segment *segment)
 {
     range_remove(&segments, &segment->range);
-    segment_clear_readers(segment);
-    touch_release(segment->writer);
-    free(segment->readers);
+    for (unsigned i = 0; i < segment->count; i++)
+        touch_release(segment->touches[i]);
+    free(segment->touches);
     free(segment);
 }
 
-static void segment_add_reader(struct segment *segment, struct touch *touch)
+static void remember(struct segment *segment, struct touch *touch)
 {
-    /* A later read of the same stream stands for the earlier one. */
-    for (unsigned i = 0; i < segment->reader_count; i++) {
-        struct touch *old = segment->readers[i];
-        if (old->slot == touch->slot && old->kind == touch->kind) {
-            segment->readers[i] = touch;
-            touch->references++;
-            touch_release(old);
-            return;
-        }
-    }
-    if (segment->reader_count == segment->reader_capacity) {
-        segment->reader_capacity = segment->reader_capacity * 2 + 4;
-        segment->readers =
-            realloc(segment->readers, segment->reader_capacity * sizeof *segment->readers);
-        if (segment->readers == NULL)
+    if (segment->count == segment->capacity) {
+        segment->capacity = segment->capacity * 2 + 2;
+        segment->touches = realloc(segment->touches, segment->capacity * sizeof *segment->touches);
+        if (segment->touches == NULL)
             abort();
     }
-    segment->readers[segment->reader_count++] = touch;
+    segment->touches[segment->count++] = touch;
     touch->references++;
 }
 
@@ -100,27 +83,13 @@ static void cut(uint64_t addr)
     uint64_t hi = low->range.hi;
     low->range.hi = addr;
     struct segment *high = segment_add(addr, hi);
-    high->writer = low->writer;
-    if (high->writer != NULL)
-        high->writer->references++;
-    for (unsigned i = 0; i < low->reader_count; i++)
-        segment_add_reader(high, low->readers[i]);
+    for (unsigned i = 0; i < low->count; i++)
+        remember(high, low->touches[i]);
 }
 
 static bool ordered(const struct touch *earlier, const struct vector *clock)
 {
     return vector_get(clock, earlier->slot) >= earlier->seq;
-}
-
-/* All that the segment remembers is known to the host as complete. */
-static bool settled(const struct segment *segment)
-{
-    if (segment->writer != NULL && !ordered(segment->writer, &stream_host_clock))
-        return false;
-    for (unsigned i = 0; i < segment->reader_count; i++)
-        if (!ordered(segment->readers[i], &stream_host_clock))
-            return false;
-    return true;
 }
 
 static void describe(char *out, size_t size, const struct touch *touch)
@@ -131,13 +100,14 @@ static void describe(char *out, size_t size, const struct touch *touch)
              (unsigned long long)touch->size, touch->owner != 0 ? "" : " (unannounced)");
 }
 
+/* later is NULL when it is a call that takes the memory away. */
 static void report(struct touch *earlier, struct touch *later, const char *call)
 {
     char first[160], second[160] = "";
     if (later != NULL && earlier->reported == later)
         return;
     earlier->reported = later;
-    if (++count > config.hazard_max)
+    if (++hazards > config.hazard_max)
         return;
     describe(first, sizeof first, earlier);
     if (later != NULL)
@@ -147,32 +117,42 @@ static void report(struct touch *earlier, struct touch *later, const char *call)
 
 static bool conflicts(const struct touch *earlier, const struct touch *later)
 {
-    if (earlier->kind == ACCESS_READ && later->kind == ACCESS_READ)
-        return false;
-    if (earlier->kind == ACCESS_ATOMIC && later->kind == ACCESS_ATOMIC)
+    if (earlier->kind == later->kind && earlier->kind != ACCESS_WRITE)
         return false;
     return earlier->owner == 0 || earlier->owner != later->owner;
 }
 
-static void check(struct segment *segment, struct touch *later, const struct vector *clock)
+/* later is ordered behind earlier. Whatever would conflict with earlier and is not ordered behind it, is not
+ * ordered behind later either: is it certain to be reported as a conflict with later? */
+static bool stands_for(const struct touch *later, struct touch *earlier)
 {
-    if (segment->writer != NULL && !ordered(segment->writer, clock) && conflicts(segment->writer, later))
-        report(segment->writer, later, NULL);
-    for (unsigned i = 0; i < segment->reader_count; i++)
-        if (!ordered(segment->readers[i], clock) && conflicts(segment->readers[i], later))
-            report(segment->readers[i], later, NULL);
+    if (later->kind != ACCESS_WRITE && later->kind != earlier->kind)
+        return false;
+    if (later->owner == 0 || later->owner == earlier->owner)
+        return true;
+    /* Not for more accesses of later's own ownership. But once a second owner follows, the first one who did
+     * has ended, and its access stands for the earlier one. */
+    if (earlier->followed_by != 0 && earlier->followed_by != later->owner)
+        return true;
+    earlier->followed_by = later->owner;
+    return false;
 }
 
-static void remember(struct segment *segment, struct touch *touch)
+static void meet(struct segment *segment, struct touch *later, const struct vector *clock)
 {
-    if (touch->kind != ACCESS_WRITE) {
-        segment_add_reader(segment, touch);
-        return;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < segment->count; i++) {
+        struct touch *earlier = segment->touches[i];
+        bool before = ordered(earlier, clock);
+        if (!before && conflicts(earlier, later))
+            report(earlier, later, NULL);
+        if (ordered(earlier, &stream_host_clock) || (before && stands_for(later, earlier)))
+            touch_release(earlier);
+        else
+            segment->touches[kept++] = earlier;
     }
-    segment_clear_readers(segment);
-    touch_release(segment->writer);
-    segment->writer = touch;
-    touch->references++;
+    segment->count = kept;
+    remember(segment, later);
 }
 
 static bool enabled(void)
@@ -209,19 +189,12 @@ static void touch_range(CUstream stream, const struct command *command, const st
     cut(hi);
     for (uint64_t at = lo; at < hi;) {
         struct segment *segment = (struct segment *)range_from(&segments, at);
-        if (segment != NULL && segment->range.lo == at) {
-            if (settled(segment)) {
-                segment_drop(segment);
-                continue;
-            }
-            check(segment, touch, &stream->clock);
-            remember(segment, touch);
-            at = segment->range.hi;
-        } else {
+        if (segment == NULL || segment->range.lo != at) {
             uint64_t end = segment != NULL && segment->range.lo < hi ? segment->range.lo : hi;
-            remember(segment_add(at, end), touch);
-            at = end;
+            segment = segment_add(at, end);
         }
+        meet(segment, touch, &stream->clock);
+        at = segment->range.hi;
     }
     touch_release(touch);
 }
@@ -240,18 +213,13 @@ void hazard_command(CUstream stream, const struct command *command)
 
 void hazard_release(uint64_t lo, uint64_t hi, const char *call)
 {
-    cut(lo);
-    cut(hi);
     for (struct segment *segment = (struct segment *)range_from(&segments, lo);
          segment != NULL && segment->range.lo < hi;
-         segment = (struct segment *)range_from(&segments, lo)) {
-        if (segment->writer != NULL && !ordered(segment->writer, &stream_host_clock))
-            report(segment->writer, NULL, call);
-        for (unsigned i = 0; i < segment->reader_count; i++)
-            if (!ordered(segment->readers[i], &stream_host_clock))
-                report(segment->readers[i], NULL, call);
-        segment_drop(segment);
-    }
+         segment = (struct segment *)range_from(&segments, segment->range.hi))
+        for (unsigned i = 0; i < segment->count; i++)
+            if (!ordered(segment->touches[i], &stream_host_clock))
+                report(segment->touches[i], NULL, call);
+    hazard_forget(lo, hi);
 }
 
 void hazard_forget(uint64_t lo, uint64_t hi)
@@ -266,10 +234,10 @@ void hazard_forget(uint64_t lo, uint64_t hi)
 
 uint64_t hazard_count(void)
 {
-    return count;
+    return hazards;
 }
 
 void hazard_reset(void)
 {
-    count = 0;
+    hazards = 0;
 }

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the tests of the simulated driver share: a context, the kernels, short names for the usual calls. The
+ * tests are ordinary driver API programs, linked with the simulated library. */
+#ifndef SIM_FIXTURE_H
+#define SIM_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <cuda.h>
+
+#include "tests/sim/sim.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define MS ((uint64_t)1000000)
+
+#define OK(call) assert_int_equal((call), CUDA_SUCCESS)
+#define GIVES(code, call) assert_int_equal((call), (code))
+
+/* The primary context of device 0, current in the main thread. */
+extern CUcontext context;
+
+/* Group set-up: initialises CUDA and loads the kernels into the primary context of device 0. */
+int fixture_start(void **state);
+/* Test set-up and tear-down: no hazard and no fault is left from another test, nor left behind. */
+int fixture_clean(void **state);
+
+CUfunction kernel(const char *name);
+
+CUdeviceptr alloc(size_t bytes);
+CUstream stream(unsigned flags);
+CUevent event(void);
+
+/* Launches, on words of 4 bytes. */
+void fill(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value);
+void copy(CUstream on, CUdeviceptr dst, CUdeviceptr src, uint64_t words);
+void spin(CUstream on, uint64_t ns);
+void late_fill(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value, uint64_t ns);
+void late_check(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value, CUdeviceptr errors,
+                uint64_t ns);
+void wait_flag(CUstream on, CUdeviceptr flag);
+
+/* Words in [at, at + 4 * words) that are not value, after all work of the context. */
+uint64_t wrong(CUdeviceptr at, uint64_t words, uint32_t value);
+
+/* A VMM mapping of one new handle, readable and writable on device 0. */
+CUdeviceptr map(size_t bytes, CUmemGenericAllocationHandle *handle);
+CUmemAllocationProp on_device(int device);
+void allow(CUdeviceptr at, size_t bytes, int device, CUmemAccess_flags flags);
+/* Undoes map. */
+void unmap(CUdeviceptr at, size_t bytes, CUmemGenericAllocationHandle handle);
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_clean, fixture_clean)
+#define RUN(tests) cmocka_run_group_tests(tests, fixture_start, NULL)
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* cuMemAlloc and cuMemFree: the measured error codes, rounding, capacity, waiting, attributes. */
+#include "tests/sim/fixture.h"
+
+static size_t used(void)
+{
+    size_t available, total;
+    OK(cuMemGetInfo(&available, &total));
+    return total - available;
+}
+
+static void misuse_gives_the_measured_codes(void **state)
+{
+    CUdeviceptr at = 0;
+    int local;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&at, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 1));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&at, (size_t)1 << 45));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&at, SIZE_MAX));
+    OK(cuMemFree(0));
+    at = alloc(3 * MIB);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at + 512));
+    OK(cuMemFree(at));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
+    at = alloc(100);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at + 1));
+    OK(cuMemFree(at));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(0xdead0000));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree((CUdeviceptr)(uintptr_t)&local));
+    void *host;
+    OK(cuMemAllocHost(&host, 100));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree((CUdeviceptr)(uintptr_t)host));
+    OK(cuMemFreeHost(host));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(host));
+}
+
+static void vmm_memory_is_not_cuMemFrees(void **state)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at = map(2 * MIB, &handle);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(at, NULL));
+    unmap(at, 2 * MIB, handle);
+}
+
+static void sizes_are_rounded_as_measured(void **state)
+{
+    size_t before = used();
+    CUdeviceptr a = alloc(1), b = alloc(513), c = alloc(1);
+    assert_int_equal(used() - before, 2 * MIB);
+    assert_int_equal(a % 512, 0);
+    assert_int_equal(b - a, 512);
+    assert_int_equal(c - b, 1024);
+    CUdeviceptr d = alloc(MIB), e = alloc(2 * MIB + 1);
+    assert_int_equal(used() - before, (2 + 2 + 4) * MIB);
+    assert_int_equal(d % (2 * MIB), 0);
+    OK(cuMemFree(a));
+    OK(cuMemFree(b));
+    OK(cuMemFree(d));
+    OK(cuMemFree(e));
+    assert_int_equal(used() - before, 2 * MIB);
+    OK(cuMemFree(c));
+    assert_int_equal(used(), before);
+}
+
+static void capacity_is_what_fits(void **state)
+{
+    CUdeviceptr blocks[100];
+    int count = 0;
+    size_t available;
+    OK(cuMemGetInfo(&available, NULL));
+    while (cuMemAlloc(&blocks[count], 16 * MIB) == CUDA_SUCCESS)
+        count++;
+    assert_int_equal(count, available / (16 * MIB));
+    for (int i = 0; i < count; i += 2)
+        OK(cuMemFree(blocks[i]));
+    CUdeviceptr whole; /* physical memory is not fragmented by that, addresses are not either */
+    OK(cuMemAlloc(&whole, (size_t)(count + 1) / 2 * 16 * MIB));
+    OK(cuMemFree(whole));
+    for (int i = 1; i < count; i += 2)
+        OK(cuMemFree(blocks[i]));
+}
+
+static void free_waits_for_work_on_every_stream(void **state)
+{
+    const unsigned kinds[] = {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr unrelated = alloc(4 * MIB), at = alloc(4096);
+        CUstream on = i < 2 ? stream(kinds[i]) : NULL;
+        uint64_t start = simNow_ns();
+        late_fill(on, at, 1024, 7, 20 * MS);
+        OK(cuMemFree(unrelated));
+        assert_true(simNow_ns() - start >= 20 * MS);
+        assert_int_equal(simWorkPending(), 0);
+        assert_int_equal(wrong(at, 1024, 7), 0);
+        OK(cuMemFree(at));
+    }
+}
+
+static void free_does_not_wait_for_another_device(void **state)
+{
+    CUcontext other;
+    CUdeviceptr at = alloc(4 * MIB);
+    OK(cuDevicePrimaryCtxRetain(&other, 1));
+    OK(cuCtxPushCurrent(other));
+    CUmodule module;
+    CUfunction function;
+    uint64_t ns = 20 * MS, start = simNow_ns();
+    OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.visible .entry spin(.param .u64 n){ret;}"));
+    OK(cuModuleGetFunction(&function, module, "spin"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
+    OK(cuCtxPopCurrent(NULL));
+    OK(cuMemFree(at));
+    assert_true(simNow_ns() - start < 20 * MS);
+    OK(cuDevicePrimaryCtxRelease(1));
+}
+
+/* Freed memory reads as something else when it is used again, and cannot be used before. */
+static void freed_memory_is_gone(void **state)
+{
+    uint32_t word;
+    CUdeviceptr keep = alloc(512), at = alloc(4096);
+    OK(cuMemsetD32(at, 0x12345678, 1024));
+    OK(cuMemFree(at));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(&word, at, 4));
+    assert_int_equal(alloc(4096), at);
+    OK(cuMemcpyDtoH(&word, at, 4));
+    assert_int_not_equal(word, 0x12345678);
+    OK(cuMemFree(at));
+    at = alloc(4 * MIB);
+    OK(cuMemsetD32(at, 0x12345678, MIB));
+    OK(cuMemFree(at));
+    assert_int_equal(alloc(4 * MIB), at);
+    OK(cuMemcpyDtoH(&word, at + 2 * MIB, 4));
+    assert_int_not_equal(word, 0x12345678);
+    OK(cuMemFree(at));
+    OK(cuMemFree(keep));
+}
+
+static void pitch_is_a_multiple_of_512(void **state)
+{
+    CUdeviceptr at;
+    size_t pitch;
+    OK(cuMemAllocPitch(&at, &pitch, 1000, 10, 4));
+    assert_int_equal(pitch, 1024);
+    OK(cuMemFree(at));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&at, &pitch, 1000, 10, 3));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(NULL, &pitch, 1000, 10, 4));
+}
+
+static void range_and_attributes_tell_the_allocation(void **state)
+{
+    CUdeviceptr at = alloc(5000), base, other = alloc(5000);
+    size_t size;
+    OK(cuMemGetAddressRange(&base, &size, at + 4999));
+    assert_int_equal(base, at);
+    assert_int_equal(size, 5000);
+    GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, 4096));
+
+    CUcontext owner = NULL;
+    unsigned type = 0, capable = 0, ordinal = 99;
+    unsigned long long id = 0, other_id = 0;
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at + 100));
+    OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
+    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at));
+    OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at));
+    OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at));
+    OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
+    assert_ptr_equal(owner, context);
+    assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
+    assert_int_equal(capable, 1);
+    assert_int_equal(ordinal, 0);
+    assert_int_not_equal(id, other_id);
+    unsigned on = 1, seen = 0;
+    OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
+    assert_int_equal(seen, 1);
+
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr mapped = map(2 * MIB, &handle);
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, mapped));
+    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, mapped));
+    assert_null(owner);
+    assert_int_equal(capable, 0);
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, mapped));
+    CUipcMemHandle ipc;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, mapped));
+    unmap(mapped, 2 * MIB, handle);
+
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_CONTEXT};
+    void *answers[] = {&size, &owner};
+    OK(cuPointerGetAttributes(2, asked, answers, at));
+    assert_int_equal(size, 5000);
+    OK(cuPointerGetAttributes(2, asked, answers, 4096));
+    assert_int_equal(size, 0);
+    assert_null(owner);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, 4096));
+    OK(cuMemFree(at));
+    OK(cuMemFree(other));
+}
+
+static void kernels_cannot_touch_what_is_not_there(void **state)
+{
+    CUcontext own;
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr at = 0x7000000000;
+    uint64_t words = 4;
+    uint32_t value = 1;
+    OK(cuCtxCreate(&own, NULL, 0, 0));
+    OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.entry fill(.param .u64 p){ret;}"));
+    OK(cuModuleGetFunction(&function, module, "fill"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&at, &words, &value}, NULL));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&at, 1)); /* it sticks */
+    OK(cuCtxDestroy(own));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree(alloc(1)));
+}
+
+static void host_memory_is_read_and_written_by_kernels(void **state)
+{
+    uint32_t *host, *managed;
+    CUdeviceptr device;
+    OK(cuMemHostAlloc((void **)&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&device, host, 0));
+    fill(NULL, device, 1024, 5);
+    OK(cuCtxSynchronize());
+    assert_int_equal(host[1023], 5);
+    OK(cuMemAllocManaged(&device, 4096, CU_MEM_ATTACH_GLOBAL));
+    managed = (uint32_t *)(uintptr_t)device;
+    managed[0] = 1;
+    fill(NULL, device, 1024, 6);
+    OK(cuCtxSynchronize());
+    assert_int_equal(managed[0], 6);
+    OK(cuMemFree(device));
+    OK(cuMemFreeHost(host));
+    uint32_t plain[16] = {0};
+    OK(cuMemHostRegister(plain, sizeof plain, 0));
+    GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(plain, sizeof plain, 0));
+    fill(NULL, (CUdeviceptr)(uintptr_t)plain, 16, 9);
+    OK(cuCtxSynchronize());
+    assert_int_equal(plain[15], 9);
+    OK(cuMemHostUnregister(plain));
+    GIVES(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(plain));
+}
+
+static void async_free_takes_plain_memory(void **state)
+{
+    CUdeviceptr at = alloc(4 * MIB);
+    size_t before = used();
+    CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    spin(on, MS);
+    OK(cuMemFreeAsync(at, on));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(at, on));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
+    OK(cuStreamSynchronize(on));
+    assert_int_equal(before - used(), 4 * MIB);
+}
+
+int main(void)
+{
+    setenv("SIM_CAPACITY", "512M", 1);
+    const struct CMUnitTest tests[] = {
+        TEST(misuse_gives_the_measured_codes),
+        TEST(vmm_memory_is_not_cuMemFrees),
+        TEST(sizes_are_rounded_as_measured),
+        TEST(capacity_is_what_fits),
+        TEST(free_waits_for_work_on_every_stream),
+        TEST(free_does_not_wait_for_another_device),
+        TEST(freed_memory_is_gone),
+        TEST(pitch_is_a_multiple_of_512),
+        TEST(range_and_attributes_tell_the_allocation),
+        TEST(kernels_cannot_touch_what_is_not_there),
+        TEST(host_memory_is_read_and_written_by_kernels),
+        TEST(async_free_takes_plain_memory),
+    };
+    return RUN(tests);
+}

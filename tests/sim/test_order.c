@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The 19 kinds of later write that were measured on a real device, and one more: behind a context event's record and wait
+ * each comes after a late writer on a non-blocking stream; without the wait each is overwritten by it, and
+ * is reported as a hazard. */
+#include "tests/sim/fixture.h"
+
+#include <pthread.h>
+
+#define WORDS (MIB / 4)
+#define OLD 0x01010101u
+#define NEW 0x02020202u
+
+static CUdeviceptr target, source;
+static CUstream late, blocking, non_blocking;
+static uint32_t *pageable, *pinned;
+static CUgraphExec graph;
+
+static void kernel_null(size_t words) { fill(NULL, target, words, NEW); }
+static void kernel_per_thread(size_t words) { fill(CU_STREAM_PER_THREAD, target, words, NEW); }
+static void kernel_blocking(size_t words) { fill(blocking, target, words, NEW); }
+static void kernel_non_blocking(size_t words) { fill(non_blocking, target, words, NEW); }
+
+static void kernel_new_stream(size_t words)
+{
+    CUstream fresh = stream(CU_STREAM_NON_BLOCKING);
+    fill(fresh, target, words, NEW);
+    OK(cuStreamDestroy(fresh));
+}
+
+static void *in_thread(void *words)
+{
+    OK(cuCtxSetCurrent(context));
+    fill(non_blocking, target, *(size_t *)words, NEW);
+    return NULL;
+}
+
+static void kernel_thread(size_t words)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, in_thread, &words), 0);
+    pthread_join(thread, NULL);
+}
+
+static void graph_launch(size_t words)
+{
+    assert_int_equal(words, WORDS);
+    OK(cuGraphLaunch(graph, non_blocking));
+}
+
+static void h2d_pageable(size_t words) { OK(cuMemcpyHtoD(target, pageable, words * 4)); }
+static void h2d_pinned(size_t words) { OK(cuMemcpyHtoD(target, pinned, words * 4)); }
+static void h2d_async(size_t words)
+{
+    OK(cuMemcpyHtoDAsync(target, pinned, words * 4, non_blocking));
+}
+static void h2d_async_pageable(size_t words)
+{
+    OK(cuMemcpyHtoDAsync(target, pageable, words * 4, non_blocking));
+}
+static void d2d(size_t words) { OK(cuMemcpyDtoD(target, source, words * 4)); }
+static void d2d_async(size_t words)
+{
+    OK(cuMemcpyDtoDAsync(target, source, words * 4, non_blocking));
+}
+static void unified(size_t words)
+{
+    OK(cuMemcpy(target, (CUdeviceptr)(uintptr_t)pinned, words * 4));
+}
+static void memset_sync(size_t words) { OK(cuMemsetD32(target, NEW, words)); }
+static void memset_async(size_t words) { OK(cuMemsetD8Async(target, 2, words * 4, non_blocking)); }
+
+static void rectangle(size_t words)
+{
+    CUDA_MEMCPY2D shape = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                           .srcHost = pinned,
+                           .srcPitch = 4 * KIB,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = target,
+                           .dstPitch = 4 * KIB,
+                           .WidthInBytes = 4 * KIB,
+                           .Height = words * 4 / (4 * KIB)};
+    OK(cuMemcpy2D(&shape));
+}
+
+static const struct kind {
+    const char *name;
+    void (*write)(size_t words);
+    size_t words;
+} kinds[] = {
+    {"kernel, null stream", kernel_null, WORDS},
+    {"kernel, per-thread stream", kernel_per_thread, WORDS},
+    {"kernel, blocking stream", kernel_blocking, WORDS},
+    {"kernel, non-blocking stream", kernel_non_blocking, WORDS},
+    {"kernel, newly created stream", kernel_new_stream, WORDS},
+    {"kernel, another thread", kernel_thread, WORDS},
+    {"graph launch", graph_launch, WORDS},
+    {"pageable H2D 64 B", h2d_pageable, 16},
+    {"pageable H2D 4 KiB", h2d_pageable, KIB},
+    {"pageable H2D 1 MiB", h2d_pageable, WORDS},
+    {"pinned H2D 4 KiB", h2d_pinned, KIB},
+    {"pinned H2D 1 MiB", h2d_pinned, WORDS},
+    {"async pinned H2D", h2d_async, WORDS},
+    {"async pageable H2D", h2d_async_pageable, KIB},
+    {"D2D", d2d, WORDS},
+    {"async D2D", d2d_async, WORDS},
+    {"memset", memset_sync, WORDS},
+    {"async memset", memset_async, WORDS},
+    {"rectangle", rectangle, WORDS},
+    {"unified copy", unified, WORDS},
+};
+
+static int set_up(void **state)
+{
+    CUgraph captured;
+    fixture_start(state);
+    target = alloc(MIB);
+    source = alloc(MIB);
+    late = stream(CU_STREAM_NON_BLOCKING);
+    blocking = stream(CU_STREAM_DEFAULT);
+    non_blocking = stream(CU_STREAM_NON_BLOCKING);
+    pageable = malloc(MIB);
+    OK(cuMemAllocHost((void **)&pinned, MIB));
+    memset(pageable, 2, MIB);
+    memset(pinned, 2, MIB);
+    OK(cuMemsetD8(source, 2, MIB));
+    OK(cuStreamBeginCapture(non_blocking, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    fill(non_blocking, target, WORDS, NEW);
+    OK(cuStreamEndCapture(non_blocking, &captured));
+    OK(cuGraphInstantiate(&graph, captured, 0));
+    OK(cuCtxSynchronize());
+    return 0;
+}
+
+static void play(const struct kind *kind, int wait)
+{
+    CUevent fence = event();
+    late_fill(late, target, WORDS, OLD, 20 * MS);
+    OK(cuCtxRecordEvent(context, fence));
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(fence));
+    if (wait)
+        OK(cuCtxWaitEvent(context, fence));
+    kind->write(kind->words);
+    if (wrong(target, kind->words, wait ? NEW : OLD) != 0)
+        fail_msg("%s %s the wait has the wrong contents", kind->name, wait ? "behind" : "without");
+    if (simHazardCount() != (wait ? 0 : 1))
+        fail_msg("%s %s the wait: %llu hazards", kind->name, wait ? "behind" : "without",
+                 (unsigned long long)simHazardCount());
+    simHazardReset();
+    OK(cuEventDestroy(fence));
+}
+
+static void later_write_behind_record_and_wait_is_ordered(void **state)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        play(&kinds[i], 1);
+}
+
+static void later_write_without_wait_is_overwritten_and_reported(void **state)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        play(&kinds[i], 0);
+}
+
+/* Waiting on the host is as good as a wait on the device. */
+static void later_write_after_host_wait_is_ordered(void **state)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        CUevent fence = event();
+        late_fill(late, target, WORDS, OLD, 20 * MS);
+        OK(cuCtxRecordEvent(context, fence));
+        OK(cuEventSynchronize(fence));
+        kinds[i].write(kinds[i].words);
+        assert_int_equal(wrong(target, kinds[i].words, NEW), 0);
+        assert_int_equal(simHazardCount(), 0);
+        OK(cuEventDestroy(fence));
+    }
+}
+
+/* A record covers what was submitted before it, not what comes between it and the wait. */
+static void work_between_record_and_wait_is_not_covered(void **state)
+{
+    CUevent fence = event();
+    OK(cuCtxRecordEvent(context, fence));
+    late_fill(late, target, WORDS, OLD, 20 * MS);
+    OK(cuCtxWaitEvent(context, fence));
+    fill(non_blocking, target, WORDS, NEW);
+    assert_int_equal(wrong(target, WORDS, OLD), 0);
+    assert_int_equal(simHazardCount(), 1);
+    simHazardReset();
+    OK(cuEventDestroy(fence));
+}
+
+/* The event of one device's context orders the work of another's. */
+static void wait_for_an_event_of_another_device_orders(void **state)
+{
+    CUcontext other;
+    CUevent fence = event();
+    OK(cuDevicePrimaryCtxRetain(&other, 1));
+    late_fill(late, target, WORDS, OLD, 20 * MS);
+    OK(cuCtxRecordEvent(context, fence));
+    OK(cuCtxWaitEvent(other, fence));
+    OK(cuCtxPushCurrent(other));
+    OK(cuMemcpyHtoDAsync(target, pinned, MIB, CU_STREAM_PER_THREAD));
+    OK(cuCtxSynchronize());
+    OK(cuCtxPopCurrent(NULL));
+    assert_int_equal(wrong(target, WORDS, NEW), 0);
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuCtxRecordEvent(other, fence));
+    OK(cuDevicePrimaryCtxRelease(1));
+    OK(cuEventDestroy(fence));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(later_write_behind_record_and_wait_is_ordered),
+        TEST(later_write_without_wait_is_overwritten_and_reported),
+        TEST(later_write_after_host_wait_is_ordered),
+        TEST(work_between_record_and_wait_is_not_covered),
+        TEST(wait_for_an_event_of_another_device_orders),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
