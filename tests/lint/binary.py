@@ -12,6 +12,10 @@ ARRAY_ENTRIES = 1
 FORBIDDEN_REFERENCE = re.compile(r'(cu[A-Z]\w*|cuda[A-Z]\w*|dlsym|exit|_exit|abort|quick_exit)(@|$)')
 
 
+def host_is_x86(readelf, library):
+    return 'X86-64' in lint.output_of(readelf, '-hW', library)
+
+
 def check(readelf, nm, library, word_bytes=8):
     found = []
     dynamic = lint.output_of(readelf, '-dW', library)
@@ -33,6 +37,9 @@ def check(readelf, nm, library, word_bytes=8):
     stack = re.search(r'GNU_STACK\s.*', lint.output_of(readelf, '-lW', library))
     if not stack or 'E' in stack[0].split()[-2]:
         found.append('wants an executable stack')
+    if host_is_x86(readelf, library) and 'SHSTK' not in \
+            lint.output_of(readelf, '-nW', library):
+        found.append('takes the shadow stack from the process that loads it')
     for line in lint.output_of(nm, '-D', '--undefined-only', library).splitlines():
         name = line.split()[-1]
         if FORBIDDEN_REFERENCE.match(name):
@@ -48,6 +55,8 @@ def main():
     parser.add_argument('--readelf', required=True)
     options = parser.parse_args()
     good = ('-Wl,-z,now', '-Wl,-z,nodelete')
+    if host_is_x86(options.readelf, options.library):
+        good += ('-Wl,-z,shstk',)
 
     def doctored(source, *flags):
         return check(options.readelf, options.nm,
@@ -60,11 +69,13 @@ def main():
         {'a second library needed': doctored('int x;', *good, '-Wl,--no-as-needed', '-lm'),
          'a constructor': doctored('__attribute__((constructor)) void f(void) {}', *good),
          'a destructor': doctored('__attribute__((destructor)) void f(void) {}', *good),
-         'lazy binding': doctored('int x;', '-Wl,-z,lazy', '-Wl,-z,nodelete'),
-         'unloadable': doctored('int x;', '-Wl,-z,now'),
+         'lazy binding': doctored('int x;', *good, '-Wl,-z,lazy'),
+         'unloadable': doctored('int x;', *(f for f in good if 'nodelete' not in f)),
          'an executable stack': doctored('int x;', *good, '-Wl,-z,execstack'),
          'a reference to the driver': doctored('int cuInit(int); int f(void) { return cuInit(0); }',
                                                *good),
+         **({'no shadow stack': doctored('int x;', *good[:2], '-fcf-protection=none')}
+            if len(good) > 2 else {}),
          'a call of exit': doctored('void exit(int); void f(void) { exit(0); }', *good),
          'a call of dlsym': doctored('void *dlsym(void *, char *); void *f(void) '
                                      '{ return dlsym(0, "x"); }', *good)})
