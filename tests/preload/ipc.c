@@ -44,6 +44,7 @@ int main(void)
     unsigned failed = 0;
     scene_watchdog(60);
     REQUIRE(setenv("GPUCACHE_BACKING", "segment", 0));
+    REQUIRE(setenv("GPUCACHE_MIN_BLOCK", "1048577", 0));
     REQUIRE(pipe(to));
     REQUIRE(pipe(from));
     pid_t child = fork();
