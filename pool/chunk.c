@@ -86,6 +86,18 @@ static bool covered_by_idle(struct block *b, const struct chunk *c, uint64_t com
     return true;
 }
 
+/* Seizes one chunk that a dead block touches. */
+static bool seize_dead(struct hunt *h, struct block *b, uint64_t complete_epoch)
+{
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_find(at)->chunk;
+        if (eligible(h, c) && covered_by_idle(b, c, complete_epoch) && seize(h, c, b))
+            return true;
+        at = c->addr + c->size_bytes;
+    }
+    return false;
+}
+
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool fit,
                                uint64_t *got_bytes)
 {
@@ -112,13 +124,8 @@ done:
     if (!fit) {
     more:
         list_for_each(n, tmp, &z->dead)
-        {
-            struct block *b = list_entry(n, struct block, link);
-            struct chunk *c = map_find(b->addr)->chunk;
-            if (h.got_bytes < want_bytes && eligible(&h, c) && covered_by_idle(b, c, complete) &&
-                seize(&h, c, b))
-                goto more;
-        }
+            if (h.got_bytes < want_bytes && seize_dead(&h, list_entry(n, struct block, link), complete))
+                goto more; /* the list has changed */
     }
     *got_bytes = h.got_bytes;
     return h.list;

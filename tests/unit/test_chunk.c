@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/chunk.c: which chunks are idle, and what is released.
+ */
+#include "pool/chunk.h"
+
+#include "pool/map.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+/* Eight chunks of 4 MiB, each with one block, in the large zone. */
+static struct rig *eight(void **state, uint64_t addr[8])
+{
+    struct rig *r = expect_single(state);
+    for (int i = 0; i < 8; i++)
+        addr[i] = rig_alloc(r, MIB(4));
+    return r;
+}
+
+/* Everything freed so far is known complete. */
+static void settle(struct rig *r)
+{
+    rig_launch(r, 0, 0, 0);
+    rig_trim(r, GIB(1), true);
+}
+
+static uint64_t seize(struct rig *r, uint64_t want_bytes, bool fit)
+{
+    uint64_t got;
+    state_lock(r->pool);
+    struct chunk *list = chunk_seize_idle(&r->pool->large, want_bytes, UINT64_MAX, fit, &got);
+    uint64_t sum = 0;
+    for (struct chunk *c = list; c; c = c->plan) {
+        EXPECT(c->cover->state == BLOCK_BUSY && c->cover->addr == c->addr &&
+                   c->cover->size_bytes == c->size_bytes,
+               "a seized chunk has one BUSY block of its own");
+        sum += c->size_bytes;
+    }
+    EXPECT_EQ(sum, got, "the sum is that of the list");
+    chunk_unseize(list);
+    state_unlock(r->pool);
+    EXPECT_SOUND(r);
+    return got;
+}
+
+static void live_chunks_are_not_idle(void **state)
+{
+    uint64_t addr[8];
+    struct rig *r = eight(state, addr);
+    EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "all are in use");
+    rig_free(r, addr[2]);
+    rig_free(r, addr[5]);
+    settle(r);
+    EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(8), "the two that were freed");
+}
+
+static void a_chunk_that_is_partly_live_is_not_idle(void **state)
+{
+    struct rig *r = *state;
+    r->config.prealloc_bytes = MIB(64);
+    rig_start(r);
+    rig_alloc(r, MIB(2));
+    EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "one block of 2 MiB holds 64");
+}
+
+static void no_more_is_seized_than_wanted(void **state)
+{
+    uint64_t addr[8];
+    struct rig *r = eight(state, addr);
+    rig_free_all(r);
+    settle(r);
+    EXPECT_EQ(seize(r, MIB(10), false), MIB(12), "until enough is together");
+    EXPECT_EQ(seize(r, MIB(10), true), MIB(8), "to fit: no chunk larger than what is still wanted");
+    EXPECT_EQ(seize(r, MIB(3), true), 0, "none is so small");
+}
+
+static void memory_that_is_complete_by_order_only_is_not_seized(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(10), a);
+    rig_free(r, a);
+    rig_free(r, b);
+    rig_alloc(r, MIB(4));
+    EXPECT(rig_stats(r).num_fence_orders, "the frees are ordered");
+    EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "but their work is not complete");
+    model_advance(r->model, MS(10));
+    rig_trim(r, GIB(1), false);
+    EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(4), "now it is");
+}
+
+static void release_gives_the_memory_back_and_keeps_the_addresses(void **state)
+{
+    uint64_t addr[8];
+    struct rig *r = eight(state, addr);
+    rig_free(r, addr[3]);
+    rig_free(r, addr[4]);
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "it says how much");
+    EXPECT_EQ(model_used_bytes(r->model), MIB(24), "the driver has it");
+    EXPECT_EQ(rig_stats(r).num_device_free, 2, "chunk by chunk");
+    EXPECT(!map_find(addr[3])->chunk, "the map knows");
+    EXPECT_EQ(pool_free(addr[3]), POOL_FOREIGN, "nobody's memory");
+    EXPECT_SOUND(r);
+    EXPECT_EQ(rig_alloc(r, MIB(8)), addr[3], "the hole is filled again");
+}
+
+static void idle_time_counts_from_the_last_use(void **state)
+{
+    uint64_t addr[8];
+    struct rig *r = eight(state, addr);
+    struct pool_trim t = {.idle_ns = MS(100)};
+    rig_free(r, addr[0]);
+    settle(r);
+    model_advance(r->model, MS(60));
+    settle(r);
+    rig_free(r, addr[1]);
+    settle(r);
+    model_advance(r->model, MS(60));
+    EXPECT_EQ(pool_trim(r->pool, &t), MIB(4), "only the first was idle long enough");
+    model_advance(r->model, MS(60));
+    EXPECT_EQ(pool_trim(r->pool, &t), MIB(4), "then the second");
+}
+
+static void tainted_memory_is_dead_and_released(void **state)
+{
+    uint64_t addr[8];
+    struct rig *r = eight(state, addr);
+    rig_taint(r, addr[2]);
+    rig_free(r, addr[2]);
+    settle(r);
+    EXPECT_EQ(seize(r, UINT64_MAX, true), 0, "it is not moved to serve others");
+    EXPECT(rig_alloc(r, MIB(4)) != addr[2], "nor handed out");
+    EXPECT_EQ(pool_free(addr[2]), POOL_INVALID, "nor freed again");
+    uint64_t before = rig_stats(r).reserved_bytes;
+    rig_trim(r, 0, true);
+    EXPECT_EQ(before - rig_stats(r).reserved_bytes, MIB(4), "but it goes back");
+    EXPECT_SOUND(r);
+}
+
+static void a_dead_block_over_several_chunks_goes_back_in_parts(void **state)
+{
+    struct rig *r = expect_single(state);
+    rig_alloc(r, MIB(3)); /* shares its second granule with the next */
+    uint64_t b = rig_alloc(r, MIB(200));
+    rig_taint(r, b);
+    rig_free(r, b);
+    rig_launch(r, 0, 0, 0);
+    rig_trim(r, 0, true);
+    EXPECT(rig_stats(r).reserved_bytes <= MIB(6), "all but the granule that is shared with live memory");
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(live_chunks_are_not_idle),
+        RIG_TEST(a_chunk_that_is_partly_live_is_not_idle),
+        RIG_TEST(no_more_is_seized_than_wanted),
+        RIG_TEST(memory_that_is_complete_by_order_only_is_not_seized),
+        RIG_TEST(release_gives_the_memory_back_and_keeps_the_addresses),
+        RIG_TEST(idle_time_counts_from_the_last_use),
+        RIG_TEST(tainted_memory_is_dead_and_released),
+        RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/pending.c: freed memory that work may still use.
+ */
+#include "pool/pending.h"
+
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+static struct rig *slow(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    return r;
+}
+
+static void pending_memory_is_counted_until_it_is_retired(void **state)
+{
+    struct rig *r = slow(state);
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, 700);
+    rig_launch(r, 1, MS(10), a);
+    rig_free(r, a);
+    rig_free(r, b);
+    EXPECT_EQ(rig_stats(r).pending_bytes, MIB(4) + 1024, "blocks and objects");
+    EXPECT_EQ(rig_stats(r).allocated_bytes, 0, "nothing is live");
+    EXPECT_EQ(pool_idle_bytes(r->pool), rig_stats(r).reserved_bytes, "free, to the program");
+    EXPECT_SOUND(r);
+    rig_trim(r, GIB(1), false);
+    EXPECT_EQ(rig_stats(r).pending_bytes, MIB(4) + 1024, "the work is running");
+    model_advance(r->model, MS(10));
+    rig_trim(r, GIB(1), false);
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "the work is complete");
+    EXPECT_EQ(rig_stats(r).pending_peak_bytes, MIB(4) + 1024, "the peak stays");
+}
+
+static void memory_is_retired_in_the_order_of_its_frees(void **state)
+{
+    struct rig *r = slow(state);
+    uint64_t a[5];
+    for (int i = 0; i < 5; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 5; i++) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+    }
+    for (int i = 0; i < 5; i++) {
+        EXPECT_EQ(rig_stats(r).pending_bytes, MIB(4) * (5 - (uint64_t)i), "one after the other");
+        model_advance(r->model, MS(10));
+        rig_trim(r, GIB(1), false);
+    }
+}
+
+static uint64_t found(struct rig *r, struct zone *z, uint64_t size_bytes)
+{
+    state_lock(r->pool);
+    uint64_t epoch = pending_find(r->pool, z, size_bytes);
+    state_unlock(r->pool);
+    return epoch;
+}
+
+static void the_oldest_that_fits_is_found(void **state)
+{
+    struct rig *r = slow(state);
+    uint64_t a[4], epochs[4];
+    static const uint64_t sizes[] = {MIB(2), MIB(8), 3000, MIB(8)};
+    for (int i = 0; i < 4; i++)
+        a[i] = rig_alloc(r, sizes[i]);
+    for (int i = 0; i < 4; i++) {
+        epochs[i] = r->pool->fences.open_epoch;
+        rig_free(r, a[i]);
+        rig_launch(r, 1, MS(10), 0);
+    }
+    EXPECT_EQ(found(r, &r->pool->large, MIB(2)), epochs[0], "the first holds 2 MiB");
+    EXPECT_EQ(found(r, &r->pool->large, MIB(4)), epochs[1], "the second holds 4 MiB");
+    EXPECT_EQ(found(r, &r->pool->large, MIB(9)), 0, "none holds 9 MiB");
+    EXPECT_EQ(found(r, &r->pool->small, 3072), epochs[2], "an object of the same class");
+    EXPECT_EQ(found(r, &r->pool->small, 2048), 0, "no object of another class");
+}
+
+static void tainted_memory_is_buried_not_reused(void **state)
+{
+    struct rig *r = slow(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_taint(r, a);
+    rig_launch(r, 1, MS(10), a);
+    rig_free(r, a);
+    EXPECT_EQ(found(r, &r->pool->large, MIB(4)), 0, "it serves nobody");
+    model_advance(r->model, MS(20));
+    EXPECT(rig_alloc(r, MIB(4)) != a, "not even when its work is complete");
+    EXPECT_SOUND(r);
+}
+
+static void a_slab_that_drains_while_pending_comes_back(void **state)
+{
+    struct rig *r = slow(state);
+    for (int i = 0; i < 500; i++)
+        rig_alloc(r, 600);
+    rig_launch(r, 2, MS(5), r->blocks[499].addr);
+    rig_free_all(r);
+    rig_launch(r, 2, 0, 0);
+    model_advance(r->model, MS(5));
+    rig_trim(r, 0, false);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "every slab is empty, every chunk released");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(pending_memory_is_counted_until_it_is_retired),
+        RIG_TEST(memory_is_retired_in_the_order_of_its_frees),
+        RIG_TEST(the_oldest_that_fits_is_found),
+        RIG_TEST(tainted_memory_is_buried_not_reused),
+        RIG_TEST(a_slab_that_drains_while_pending_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

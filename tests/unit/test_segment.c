@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/segment.c: the driver's own allocations, cached whole.
+ */
+#include "pool/segment.h"
+
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+static void segments_have_little_slack(void **state)
+{
+    for (uint64_t size = MIB(2); size < GIB(4); size += size / 5 + 12345) {
+        uint64_t bytes = segment_bytes(size);
+        EXPECT(bytes >= size && bytes % MIB(2) == 0, "whole granules that hold the request");
+        EXPECT(bytes - size < MIB(2) || (bytes - size) * 8 <= size, "an eighth, or less than a granule");
+        EXPECT(segment_fits(bytes, size), "a new segment serves what it was taken for");
+        EXPECT(segment_fits(size, size), "an exact one is no waste");
+        EXPECT(!segment_fits(size - 512, size), "a smaller one does not hold it");
+        EXPECT(!segment_fits(bytes + size / 4, size), "a much larger one is waste");
+    }
+}
+
+static void a_large_block_has_its_own_segment(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t a = rig_alloc(r, MIB(6)), b = rig_alloc(r, MIB(6));
+    struct pool_block f;
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 2, "one each");
+    EXPECT(pool_find(a, &f) == POOL_OK && f.segment_addr == a, "the segment starts with the block");
+    EXPECT(pool_find(b + MIB(5), &f) == POOL_OK && f.segment_addr == b, "also seen from inside");
+    EXPECT_EQ(f.size_bytes, MIB(6), "the whole of it");
+}
+
+static void small_blocks_share_a_segment(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t first = rig_alloc(r, 100);
+    struct pool_block f;
+    for (int i = 0; i < 8; i++) {
+        uint64_t a = rig_alloc(r, (uint64_t)(i + 1) * 2000);
+        EXPECT_EQ(pool_find(a, &f), POOL_OK, "it is found");
+        EXPECT_EQ(f.segment_addr, first & ~(MIB(2) - 1), "in the same 2 MiB");
+    }
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 1, "one segment serves them");
+}
+
+static void a_cached_segment_serves_with_little_slack_only(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t a = rig_alloc(r, MIB(36));
+    rig_free(r, a);
+    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "an eighth of slack is taken");
+    rig_free(r, a);
+    struct pool_block f;
+    EXPECT_EQ(pool_find(rig_alloc(r, MIB(20)), &f), POOL_OK, "there is memory");
+    EXPECT_EQ(f.size_bytes, MIB(20), "half of it is not");
+    EXPECT_SOUND(r);
+}
+
+static void pending_segments_serve_behind_their_work_with_little_slack(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t a = rig_alloc(r, MIB(36)), b = rig_alloc(r, MIB(20));
+    rig_launch(r, 1, MS(20), a);
+    rig_launch(r, 1, MS(20), b);
+    rig_free(r, a);
+    rig_free(r, b);
+    EXPECT_EQ(rig_alloc(r, MIB(20)), b, "not the larger one, though it was freed before");
+    EXPECT_EQ(rig_alloc(r, MIB(34)), a, "which serves what fits it");
+}
+
+static void every_idle_segment_is_releasable(void **state)
+{
+    struct rig *r = expect_segments(state);
+    for (int i = 0; i < 6; i++)
+        rig_alloc(r, MIB(3) * (uint64_t)(i + 1));
+    uint64_t live = rig_alloc(r, MIB(7));
+    while (r->count > 1)
+        rig_free(r, r->blocks[0].addr == live ? r->blocks[1].addr : r->blocks[0].addr);
+    rig_trim(r, 0, true);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "all but the live one");
+}
+
+static void segments_go_back_before_the_peak_is_passed(void **state)
+{
+    struct rig *r = expect_segments(state);
+    /* One block after the other, each of another size: none serves the next. */
+    for (int i = 0; i < 12; i++) {
+        uint64_t a = rig_alloc(r, MIB(40) - MIB(3) * (uint64_t)i);
+        rig_launch(r, 1, 0, a);
+        rig_free(r, a);
+    }
+    EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(45), "an eighth over what the program held");
+}
+
+static void no_segment_goes_back_while_a_kernel_runs(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t a = rig_alloc(r, MIB(40));
+    rig_free(r, a);
+    rig_launch(r, 1, MODEL_FOREVER, 0);
+    EXPECT(rig_alloc(r, MIB(20)), "the pool grows instead");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(60), "since cuMemFree would wait for ever");
+    EXPECT_SOUND(r);
+}
+
+static void a_tainted_segment_goes_back_when_freed(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t a = rig_alloc(r, MIB(6));
+    rig_taint(r, a);
+    rig_launch(r, 1, MS(3), a);
+    rig_free(r, a);
+    EXPECT_EQ(model_used_bytes(r->model), 0, "at once: cuMemFree waits for its work");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "and it is counted");
+    EXPECT_EQ(rig_stats(r).num_tainted, 1, "as tainted");
+    EXPECT_EQ(pool_free(a), POOL_FOREIGN, "its address is the driver's again");
+    EXPECT_SOUND(r);
+}
+
+static void a_driver_that_does_not_align_is_not_used(void **state)
+{
+    struct rig *r = *state;
+    r->model->odd_segments = true;
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+    EXPECT(!rig_alloc(r, MIB(3)), "the map wants whole granules");
+    EXPECT_EQ(r->status, POOL_PASS, "the driver serves the request itself");
+    EXPECT_EQ(model_used_bytes(r->model), 0, "what was taken went back");
+    EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "it is counted");
+}
+
+static void prealloc_is_one_segment(void **state)
+{
+    struct rig *r = *state;
+    r->config.prealloc_bytes = MIB(64);
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(64), "taken at the start");
+    EXPECT(rig_alloc(r, MIB(62)), "serves what fits it");
+    EXPECT_EQ(rig_stats(r).num_hits, 1, "as a hit");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(segments_have_little_slack),
+        RIG_TEST(a_large_block_has_its_own_segment),
+        RIG_TEST(small_blocks_share_a_segment),
+        RIG_TEST(a_cached_segment_serves_with_little_slack_only),
+        RIG_TEST(pending_segments_serve_behind_their_work_with_little_slack),
+        RIG_TEST(every_idle_segment_is_releasable),
+        RIG_TEST(segments_go_back_before_the_peak_is_passed),
+        RIG_TEST(no_segment_goes_back_while_a_kernel_runs),
+        RIG_TEST(a_tainted_segment_goes_back_when_freed),
+        RIG_TEST(a_driver_that_does_not_align_is_not_used),
+        RIG_TEST(prealloc_is_one_segment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/trim.c: idle memory back to the driver, on request, over limits, after a time.
+ */
+#include "pool/trim.h"
+
+#include "tests/unit/expect.h"
+
+static void live_memory_stays(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t keep = rig_alloc(r, MIB(4)), small = rig_alloc(r, 100);
+    for (int i = 0; i < 10; i++)
+        rig_alloc(r, MIB(8));
+    while (r->count > 2)
+        rig_free(r, r->blocks[2].addr);
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(80), "all that is idle");
+    rig_launch(r, 1, 0, keep);
+    rig_launch(r, 1, 0, small);
+    EXPECT_SOUND(r);
+    EXPECT_EQ(rig_stats(r).num_flushes, 1, "the request is counted");
+    EXPECT_EQ(rig_stats(r).flushed_bytes, MIB(80), "with what it gave");
+}
+
+static void what_is_to_be_kept_is_kept(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (int i = 0; i < 10; i++)
+        rig_alloc(r, MIB(8));
+    rig_free_all(r);
+    rig_trim(r, MIB(30), true);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(24), "30 MiB, in whole chunks");
+    EXPECT_EQ(rig_trim(r, MIB(30), true), 0, "the next request finds nothing to do");
+}
+
+static void pending_memory_is_waited_for_if_asked(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(30), a);
+    rig_free(r, a);
+    EXPECT_EQ(rig_trim(r, 0, false), 0, "its work is running");
+    EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "and nobody waits");
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "waited for");
+    EXPECT_EQ(rig_stats(r).flush_ns, MS(30), "for as long as it took");
+}
+
+static void the_wait_is_bounded(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    struct pool_trim t = {.wait_ns = MS(10)};
+    rig_launch(r, 1, MS(30), a);
+    rig_free(r, a);
+    uint64_t before = model_now(r->model);
+    EXPECT_EQ(pool_trim(r->pool, &t), 0, "not complete in time");
+    EXPECT_EQ(model_now(r->model) - before, MS(10), "no longer than asked");
+}
+
+static void an_idle_pool_has_no_timer(void **state)
+{
+    struct rig *r = expect_arena(state);
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing to look at");
+    rig_alloc(r, MIB(8));
+    rig_free_all(r);
+    EXPECT_EQ(pool_tick(r->pool), 0, "without limits everything is kept");
+}
+
+static void idle_memory_over_the_limit_goes_back(void **state)
+{
+    struct rig *r = *state;
+    r->config.max_idle_bytes = MIB(16);
+    rig_start(r);
+    EXPECT(pool_tick_ns(r->pool), "the limit wants looking at");
+    for (int i = 0; i < 8; i++)
+        rig_alloc(r, MIB(8));
+    EXPECT_EQ(pool_tick(r->pool), 0, "nothing is idle");
+    rig_free_all(r);
+    EXPECT_EQ(pool_tick(r->pool), MIB(48), "what is over the limit");
+    EXPECT_EQ(pool_tick(r->pool), 0, "once");
+}
+
+static void others_are_left_their_part(void **state)
+{
+    struct rig *r = *state;
+    r->config.min_free_bytes = MIB(300);
+    rig_start(r);
+    for (int i = 0; i < 20; i++)
+        rig_alloc(r, MIB(8));
+    rig_free_all(r);
+    EXPECT_EQ(pool_tick(r->pool), 0, "352 of 512 MiB are free");
+    r->model->other_bytes = MIB(100);
+    EXPECT_EQ(pool_tick(r->pool), MIB(48), "252 were: 48 are missing");
+    r->model->other_bytes = 0;
+}
+
+static void memory_unused_for_long_goes_back(void **state)
+{
+    struct rig *r = *state;
+    r->config.idle_timeout_ns = MS(1000);
+    rig_start(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth of the time");
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(6));
+    rig_free(r, b);
+    pool_tick(r->pool);
+    for (int i = 0; i < 7; i++) {
+        model_advance(r->model, MS(125));
+        EXPECT_EQ(pool_tick(r->pool), 0, "not yet");
+    }
+    model_advance(r->model, MS(250));
+    EXPECT_EQ(pool_tick(r->pool), MIB(6), "unused for a second");
+    rig_free(r, a);
+}
+
+static void memory_in_use_now_and_then_stays(void **state)
+{
+    struct rig *r = *state;
+    r->config.idle_timeout_ns = MS(1000);
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_free(r, a);
+    for (int i = 0; i < 20; i++) {
+        model_advance(r->model, MS(500));
+        EXPECT_EQ(pool_tick(r->pool), 0, "a steady loop does not thrash");
+        rig_free(r, rig_alloc(r, MIB(8)));
+    }
+    EXPECT_EQ(rig_stats(r).num_device_alloc, 1, "taken once");
+}
+
+static void a_flush_synchronises_nothing_in_an_arena(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_free(r, a);
+    rig_launch(r, 1, MODEL_FOREVER, 0);
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "idle memory goes back beside an endless kernel");
+    EXPECT_SOUND(r);
+}
+
+static void a_flush_in_a_capture_gives_what_is_known_idle(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(6));
+    rig_free(r, a);
+    rig_launch(r, 1, 0, 0);
+    model_capture_begin(r->model);
+    rig_free(r, b);
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "what was fenced before");
+    model_capture_end(r->model);
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(6), "the rest after it");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(live_memory_stays),
+        RIG_TEST(what_is_to_be_kept_is_kept),
+        RIG_TEST(pending_memory_is_waited_for_if_asked),
+        RIG_TEST(the_wait_is_bounded),
+        RIG_TEST(an_idle_pool_has_no_timer),
+        RIG_TEST(idle_memory_over_the_limit_goes_back),
+        RIG_TEST(others_are_left_their_part),
+        RIG_TEST(memory_unused_for_long_goes_back),
+        RIG_TEST(memory_in_use_now_and_then_stays),
+        RIG_TEST(a_flush_synchronises_nothing_in_an_arena),
+        RIG_TEST(a_flush_in_a_capture_gives_what_is_known_idle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
