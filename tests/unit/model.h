@@ -81,7 +81,7 @@ struct model {
     unsigned captures;
     bool query_refused;     /* queries during a capture answer BUSY, as some contexts' do */
     bool late_allowed;      /* the host may wait for, or order behind, later work now */
-    bool broken;            /* a sticky error */
+    bool broken;            /* a sticky error: set by a test, or by a failing record, query or create */
     bool context_gone;
 
     uint64_t calls[MODEL_ROWS + 1];

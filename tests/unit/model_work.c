@@ -105,7 +105,7 @@ static bool is_there(const struct model *m, uint64_t addr, uint64_t size_bytes)
 
 static void check_touch(struct model *m, const struct model_work *new)
 {
-    if (!new->size_bytes)
+    if (!new->size_bytes || m->broken)
         return;
     if (!is_there(m, new->addr, new->size_bytes))
         model_blame(m, "work touches memory that is not there");
@@ -135,7 +135,12 @@ void model_submit(struct model *m, unsigned stream, uint64_t duration_ns, uint64
                              .owner = owner};
     memcpy(w->after, m->barrier, sizeof w->after);
     check_touch(m, w);
-    m->work_count++;
+    m->work_count += !m->broken;
+    if (m->broken) {
+        m->completed[stream] = w->seq;
+        leave(m, 0);
+        return;
+    }
     compute_end(m, m->work_count - 1);
     retire(m);
     leave(m, 0);
@@ -224,6 +229,14 @@ void model_capture_end(struct model *m)
     leave(m, 0);
 }
 
+/* A sticky error: nothing runs any more, so nothing can be overwritten. */
+static void break_context(struct model *m)
+{
+    m->broken = true;
+    m->work_count = 0;
+    memcpy(m->completed, m->submitted, sizeof m->completed);
+}
+
 /* The fence of a row's call, its lock held; NULL: none such. */
 static struct model_fence *begin(struct backend *b, enum model_row row, uint64_t fence,
                                  struct model **model, bool *fails)
@@ -246,8 +259,10 @@ static int row_fence_create(struct backend *b, uint64_t *fence)
     if (m->hook)
         m->hook(m, MODEL_ROW_fence_create);
     enter(b);
-    if (model_row_fails(m, MODEL_ROW_fence_create))
+    if (model_row_fails(m, MODEL_ROW_fence_create)) {
+        break_context(m);
         return leave(m, m->plan.code);
+    }
     m->fences = realloc(m->fences, (m->fence_count + 1) * sizeof *m->fences);
     m->fences[m->fence_count++] = (struct model_fence){.alive = true};
     *fence = m->fence_count;
@@ -272,6 +287,8 @@ static enum fence_record row_fence_record(struct backend *b, uint64_t fence)
     enum fence_record r = FENCE_RECORDED;
     if (!f || m->broken || fails) {
         r = fails && m->plan.code == MODEL_REFUSED ? FENCE_REFUSED : FENCE_FAILED;
+        if (r == FENCE_FAILED)
+            break_context(m);
     } else if (m->captures) {
         r = FENCE_REFUSED;
     } else {
@@ -291,6 +308,7 @@ static enum fence_state row_fence_query(struct backend *b, uint64_t fence)
     enum fence_state s = FENCE_BUSY;
     if (!f || m->broken || fails) {
         s = FENCE_LOST;
+        break_context(m);
     } else if (!f->recorded) {
         model_blame(m, "a fence is asked that was not recorded");
     } else if (!m->captures || !m->query_refused) {

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/find.c: whose memory is it, seen from outside.
+ */
+#include "pool/find.h"
+
+#include "pool/map.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+static void the_owner_of_an_address_is_found_locked(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct granule *g;
+    uint64_t a = rig_alloc(r, MIB(6));
+    EXPECT(find_owner(a + MIB(5), &g) == r->pool, "the pool");
+    EXPECT(pthread_mutex_trylock(&r->pool->lock) != 0, "and it is locked");
+    state_unlock(r->pool);
+    EXPECT(g == map_find(a + MIB(5)), "with the address's record");
+    EXPECT(!find_owner(UINT64_C(0x123) << 30, &g), "nobody's address");
+    EXPECT(!find_owner(UINT64_MAX, &g), "no address");
+}
+
+static void two_pools_know_their_own(void **state)
+{
+    struct rig *r = expect_arena(state), *other = rig_create(RIG_BYTES);
+    struct pool_block b;
+    rig_start(other);
+    uint64_t mine = rig_alloc(r, MIB(6)), theirs = rig_alloc(other, MIB(6));
+    EXPECT(pool_find(mine, &b) == POOL_OK && b.pool == r->pool, "mine");
+    EXPECT(pool_find(theirs, &b) == POOL_OK && b.pool == other->pool, "theirs");
+    EXPECT(pool_owner(b.pool) == other, "with what its maker gave it");
+    const char *words = rig_destroy(other);
+    EXPECT(!words, "the other pool is emptied");
+    EXPECT_EQ(pool_find(theirs, &b), POOL_FOREIGN, "and forgotten");
+    EXPECT_EQ(pool_find(mine, &b), POOL_OK, "mine is still there");
+}
+
+static void a_block_is_described_as_it_was_asked_for(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct pool_block b;
+    uint64_t large = rig_alloc(r, MIB(3) + 5), small = rig_alloc(r, 5000);
+    EXPECT_EQ(pool_find(large + MIB(3) + 4, &b), POOL_OK, "by its last byte");
+    EXPECT_EQ(b.requested_bytes, MIB(3) + 5, "as asked for");
+    EXPECT_EQ(b.size_bytes, MIB(3) + 512, "as handed out");
+    EXPECT_EQ(b.segment_addr, 0, "an arena has no segments");
+    EXPECT_EQ(pool_find(small + 4999, &b), POOL_OK, "by its last byte");
+    EXPECT_EQ(b.addr, small, "its start");
+    EXPECT_EQ(b.requested_bytes, 5000, "as asked for");
+    EXPECT_EQ(b.size_bytes, 5120, "as handed out");
+}
+
+static void a_reissued_block_has_another_serial(void **state)
+{
+    struct rig *r = expect_single(state);
+    struct pool_block b;
+    for (int small = 0; small < 2; small++) {
+        uint64_t size = small ? 3000 : MIB(3), a = rig_alloc(r, size), before;
+        pool_find(a, &b);
+        before = b.serial;
+        rig_free(r, a);
+        EXPECT_EQ(rig_alloc(r, size), a, "the same address");
+        pool_find(a, &b);
+        EXPECT(b.serial != before, "but not the same block");
+    }
+}
+
+static void freed_memory_is_not_found(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct pool_block b;
+    static const uint64_t sizes[] = {100, 5000, KIB(32), KIB(100), MIB(1), MIB(3), MIB(50)};
+    for (unsigned i = 0; i < 7; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]);
+        uint64_t other = rig_alloc(r, sizes[i]);
+        rig_free(r, a);
+        EXPECT_EQ(pool_find(a, &b), POOL_INVALID, "pending: freed");
+        EXPECT_EQ(pool_free(a), POOL_INVALID, "a second free is told");
+        EXPECT_EQ(pool_taint(a), POOL_INVALID, "nothing to taint");
+        rig_launch(r, 1, 0, 0);
+        rig_trim(r, GIB(1), true);
+        EXPECT_EQ(pool_find(a, &b), POOL_INVALID, "free: freed");
+        EXPECT_EQ(pool_free(a), POOL_INVALID, "a second free is told");
+        EXPECT_EQ(pool_find(other, &b), POOL_OK, "the neighbour is found");
+    }
+    EXPECT_SOUND(r);
+}
+
+static void only_the_start_of_a_block_frees_it(void **state)
+{
+    struct rig *r = expect_arena(state);
+    static const uint64_t sizes[] = {2048, KIB(32), KIB(100), MIB(1), MIB(3), MIB(50)};
+    for (unsigned i = 0; i < 6; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]);
+        for (uint64_t at = 1; at < sizes[i]; at += 1 + at / 2)
+            EXPECT_EQ(pool_free(a + at), POOL_INVALID, "an interior address frees nothing");
+        EXPECT_EQ(pool_free(a + 512), POOL_INVALID, "an aligned one neither");
+        EXPECT_EQ(pool_free(a + sizes[i] / 2), POOL_INVALID, "nor one in its middle");
+    }
+    EXPECT_EQ(rig_stats(r).live_blocks, 6, "all are live");
+    EXPECT_SOUND(r);
+}
+
+static void a_taint_shows(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct pool_block b;
+    uint64_t large = rig_alloc(r, MIB(3)), small = rig_alloc(r, 5000), other = rig_alloc(r, 5000);
+    rig_taint(r, large);
+    rig_taint(r, small);
+    EXPECT(pool_find(large, &b) == POOL_OK && b.tainted, "the block");
+    EXPECT(pool_find(small, &b) == POOL_OK && b.tainted, "the object");
+    EXPECT(pool_find(other, &b) == POOL_OK && !b.tainted, "not its neighbour");
+    EXPECT_EQ(pool_taint(UINT64_C(0x5000)), POOL_FOREIGN, "nobody's memory");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(the_owner_of_an_address_is_found_locked),
+        RIG_TEST(two_pools_know_their_own),
+        RIG_TEST(a_block_is_described_as_it_was_asked_for),
+        RIG_TEST(a_reissued_block_has_another_serial),
+        RIG_TEST(freed_memory_is_not_found),
+        RIG_TEST(only_the_start_of_a_block_frees_it),
+        RIG_TEST(a_taint_shows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
