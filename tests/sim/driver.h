@@ -7,7 +7,9 @@
 #define __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_PUSH_VISIBILITY_DEFAULT
 #include <cuda.h>
+#pragma GCC visibility push(default) /* this header does not look at the macro */
 #include <cudaProfiler.h>
+#pragma GCC visibility pop
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Copies and memsets: bytes, shapes, what is synchronous, what is refused. */
+#include "tests/sim/fixture.h"
+
+static CUdeviceptr a, b;
+static uint8_t *host, *back;
+
+static int set_up(void **state)
+{
+    fixture_start(state);
+    a = alloc(MIB);
+    b = alloc(MIB);
+    host = malloc(MIB);
+    back = malloc(MIB);
+    for (size_t i = 0; i < MIB; i++)
+        host[i] = (uint8_t)(i * 31 + i / 256);
+    return 0;
+}
+
+static void linear_copies_move_every_byte(void **state)
+{
+    const size_t sizes[] = {1, 3, 64, 4097, MIB};
+    for (int i = 0; i < 5; i++) {
+        size_t n = sizes[i];
+        memset(back, 0, MIB);
+        OK(cuMemcpyHtoD(a, host, n));
+        OK(cuMemcpyDtoD(b, a, n));
+        OK(cuMemcpyDtoH(back, b, n));
+        assert_memory_equal(host, back, n);
+        memset(back, 0, MIB);
+        OK(cuMemsetD8(b, 0, MIB));
+        OK(cuMemcpy(b, a, n));
+        OK(cuMemcpy((CUdeviceptr)(uintptr_t)back, b, n));
+        assert_memory_equal(host, back, n);
+        OK(cuMemcpyPeer(b, context, a, context, n));
+        OK(cuMemcpyAsync((CUdeviceptr)(uintptr_t)back, b, n, NULL)); /* pageable: complete on return */
+        assert_memory_equal(host, back, n);
+    }
+    OK(cuMemcpyHtoD(a, NULL, 0));
+}
+
+static void unknown_addresses_are_refused(void **state)
+{
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(4096, host, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(back, (CUdeviceptr)(uintptr_t)host, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(a, 4096, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(a, NULL, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(4096, 0, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(a + 2, 0, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD8(a, 0, 64 * MIB));
+}
+
+static void what_is_synchronous(void **state)
+{
+    uint8_t *pinned;
+    uint64_t start = simNow_ns();
+    OK(cuMemAllocHost((void **)&pinned, MIB));
+    spin(NULL, 10 * MS);
+    OK(cuMemsetD8(a, 1, 100));
+    OK(cuMemcpyDtoD(b, a, 100));
+    OK(cuMemcpyHtoDAsync(a, pinned, 100, NULL));
+    OK(cuMemcpyHtoDAsync(a, host, 100, NULL)); /* pageable and small: staged */
+    OK(cuMemcpyDtoHAsync(pinned, a, 100, NULL));
+    assert_true(simNow_ns() - start < 10 * MS);
+    OK(cuMemcpyHtoD(a, host, 100));
+    assert_true(simNow_ns() - start >= 10 * MS);
+    start = simNow_ns();
+    spin(NULL, 10 * MS);
+    OK(cuMemcpyDtoHAsync(back, a, 100, NULL)); /* to pageable memory: waits */
+    assert_true(simNow_ns() - start >= 10 * MS);
+    /* Page-locked memory is read when the copy runs, staged memory when it is submitted. */
+    pinned[0] = host[0] = 1;
+    spin(NULL, MS);
+    OK(cuMemcpyHtoDAsync(a, pinned, 1, NULL));
+    OK(cuMemcpyHtoDAsync(b, host, 1, NULL));
+    pinned[0] = host[0] = 2;
+    OK(cuMemcpyDtoH(back, a, 1));
+    assert_int_equal(back[0], 2);
+    OK(cuMemcpyDtoH(back, b, 1));
+    assert_int_equal(back[0], 1);
+    host[0] = 0;
+    OK(cuMemFreeHost(pinned));
+}
+
+static void rectangles_and_boxes_keep_their_shape(void **state)
+{
+    CUDA_MEMCPY2D up = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                        .srcHost = host,
+                        .srcPitch = 100,
+                        .srcXInBytes = 7,
+                        .srcY = 2,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = a,
+                        .dstPitch = 256,
+                        .dstXInBytes = 5,
+                        .WidthInBytes = 50,
+                        .Height = 20};
+    OK(cuMemsetD8(a, 0xee, MIB));
+    OK(cuMemcpy2D(&up));
+    OK(cuMemcpyDtoH(back, a, MIB));
+    for (size_t y = 0; y < 20; y++) {
+        assert_memory_equal(back + y * 256 + 5, host + (y + 2) * 100 + 7, 50);
+        assert_int_equal(back[y * 256 + 4], 0xee);
+        assert_int_equal(back[y * 256 + 55], 0xee);
+    }
+    up.dstPitch = 40;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&up));
+
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+                         .srcDevice = (CUdeviceptr)(uintptr_t)host,
+                         .srcPitch = 64,
+                         .srcHeight = 16,
+                         .srcZ = 1,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstDevice = b,
+                         .dstPitch = 128,
+                         .dstHeight = 8,
+                         .WidthInBytes = 30,
+                         .Height = 6,
+                         .Depth = 3};
+    OK(cuMemcpy3D(&box));
+    OK(cuMemcpyDtoH(back, b, MIB));
+    for (size_t z = 0; z < 3; z++)
+        for (size_t y = 0; y < 6; y++)
+            assert_memory_equal(back + z * 1024 + y * 128, host + (z + 1) * 1024 + y * 64, 30);
+}
+
+static void memsets_write_whole_elements(void **state)
+{
+    OK(cuMemsetD8(a, 0, MIB));
+    OK(cuMemsetD16(a + 2, 0x1234, 3));
+    OK(cuMemsetD32(a + 8, 0xdeadbeef, 2));
+    OK(cuMemsetD2D32(a + 512, 256, 0x01020304, 3, 2));
+    OK(cuMemsetD2D8(a + 1024, 100, 9, 5, 2));
+    OK(cuMemcpyDtoH(back, a, 2048));
+    const uint8_t want[] = {0, 0, 0x34, 0x12, 0x34, 0x12, 0x34, 0x12, 0xef, 0xbe, 0xad, 0xde, 0xef};
+    assert_memory_equal(back, want, sizeof want);
+    assert_int_equal(back[512 + 256 + 11], 1);
+    assert_int_equal(back[512 + 256 + 12], 0);
+    assert_int_equal(back[1024 + 104], 9);
+    assert_int_equal(back[1024 + 105], 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD2D32(a, 8, 0, 3, 2));
+}
+
+static void kernels_take_packed_parameters(void **state)
+{
+    struct {
+        CUdeviceptr at;
+        uint64_t words;
+        uint32_t value;
+    } packed = {a, 100, 77};
+    size_t size = sizeof packed;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                     CU_LAUNCH_PARAM_END};
+    OK(cuLaunchKernel(kernel("fill"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
+    assert_int_equal(wrong(a, 100, 77), 0);
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
+    packed.value = 78;
+    OK(cuLaunchKernelEx(&config, kernel("fill"),
+                        (void *[]){&packed.at, &packed.words, &packed.value}, NULL));
+    assert_int_equal(wrong(a, 100, 78), 0);
+    size = 8;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(kernel("fill"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(kernel("fill"), 0, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
+    GIVES(CUDA_ERROR_INVALID_HANDLE,
+          cuLaunchKernel((CUfunction)(void *)host, 1, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
+}
+
+static void modules_and_libraries_know_their_entries(void **state)
+{
+    static const char text[] = ".version 6.3\n.target sm_75\n.visible .entry fill(.param .u64 p)\n{ret;}\n"
+                               ".entry mystery()\n{ret;}\n";
+    CUmodule module;
+    CUlibrary library;
+    CUfunction function;
+    CUkernel found;
+    const char *name;
+    GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, "not a module"));
+    OK(cuModuleLoadData(&module, text));
+    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&function, module, "spin"));
+    OK(cuModuleGetFunction(&function, module, "mystery"));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuModuleUnload(module));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(module));
+    OK(cuLibraryLoadData(&library, text, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&found, library, "fill"));
+    OK(cuKernelGetName(&name, found));
+    assert_string_equal(name, "fill");
+    uint64_t words = 10;
+    uint32_t value = 4;
+    OK(cuLaunchKernel((CUfunction)found, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a, &words, &value}, NULL));
+    assert_int_equal(wrong(a, 10, 4), 0);
+    OK(cuLibraryUnload(library));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(linear_copies_move_every_byte),
+        TEST(unknown_addresses_are_refused),
+        TEST(what_is_synchronous),
+        TEST(rectangles_and_boxes_keep_their_shape),
+        TEST(memsets_write_whole_elements),
+        TEST(kernels_take_packed_parameters),
+        TEST(modules_and_libraries_know_their_entries),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
