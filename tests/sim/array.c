@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* CUDA arrays: they take device memory and know their shape; nothing reads or writes them. */
-#include <stdlib.h>
-
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/context.h"
+#include "tests/sim/handles.h"
 #include "tests/sim/physical.h"
 #include "tests/sim/thread.h"
 
@@ -15,6 +14,8 @@ struct CUarray_st {
     CUDA_ARRAY3D_DESCRIPTOR shape;
     struct physical *physical;
 };
+
+static struct handles arrays = {.size = sizeof(struct CUarray_st)};
 
 /* Bytes of one channel, or 0 for a format that is not simulated. */
 static unsigned channel_bytes(CUarray_format format)
@@ -43,15 +44,14 @@ static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape)
     uint64_t bytes = (uint64_t)shape->Width * channel_bytes(shape->Format) * shape->NumChannels;
     bytes *= shape->Height > 0 ? shape->Height : 1;
     bytes *= shape->Depth > 0 ? shape->Depth : 1;
-    CUarray array = malloc(sizeof *array);
-    if (array == NULL)
-        abort();
+    CUarray array = handles_take(&arrays);
     *array = (struct CUarray_st){
         .magic = MAGIC,
         .shape = *shape,
         .physical = physical_create(thread_current()->device, round_up(bytes, PAGE_BYTES), false)};
     if (array->physical == NULL) {
-        free(array);
+        array->magic = 0;
+        handles_give(&arrays, array);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = array;
@@ -80,7 +80,7 @@ static CUresult destroy(CUarray array)
     context_wait_device(array->physical->device);
     physical_release(array->physical);
     array->magic = 0;
-    free(array);
+    handles_give(&arrays, array);
     return CUDA_SUCCESS;
 }
 

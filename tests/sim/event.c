@@ -11,12 +11,13 @@
 #include "tests/sim/clock.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
+#include "tests/sim/handles.h"
 #include "tests/sim/ipc_event.h"
 #include "tests/sim/thread.h"
 
 #define MAGIC 0x45564e54u
 
-static CUevent spare;
+static struct handles events = {.size = sizeof(struct CUevent_st)};
 
 CUresult event_check(CUevent event)
 {
@@ -32,14 +33,7 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
     bool shared = flags & CU_EVENT_INTERPROCESS;
     if (out == NULL || (flags & ~known) != 0 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
-    CUevent event = spare;
-    if (event != NULL) {
-        spare = event->next;
-    } else {
-        event = calloc(1, sizeof *event);
-        if (event == NULL)
-            abort();
-    }
+    CUevent event = handles_take(&events);
     struct vector clock = event->clock;
     clock.length = 0;
     *event = (struct CUevent_st){.magic = MAGIC,
@@ -67,8 +61,7 @@ static CUresult destroy(CUevent event)
     free(event->nodes);
     event->nodes = NULL;
     event->magic = 0;
-    event->next = spare;
-    spare = event;
+    handles_give(&events, event);
     return rc;
 }
 

@@ -19,7 +19,6 @@ struct CUevent_st {
     struct CUgraphNode_st **nodes;
     size_t node_count;
     struct ipc_event *shared; /* the other process's side, or NULL */
-    CUevent next; /* spare list */
 };
 
 /* A handle of the program whose context is alive, else CUDA_ERROR_INVALID_HANDLE or CONTEXT_IS_DESTROYED. */

@@ -8,6 +8,7 @@
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/context.h"
+#include "tests/sim/handles.h"
 
 #define MAGIC 0x47525048u
 #define EXEC_MAGIC 0x47455845u
@@ -18,6 +19,9 @@ struct CUgraphExec_st {
     unsigned long long flags;
 };
 
+static struct handles graphs = {.size = sizeof(struct CUgraph_st)};
+static struct handles execs = {.size = sizeof(struct CUgraphExec_st)};
+
 bool graph_valid(CUgraph graph)
 {
     return (uintptr_t)graph >= 4096 && graph->magic == MAGIC;
@@ -25,10 +29,8 @@ bool graph_valid(CUgraph graph)
 
 CUgraph graph_create(void)
 {
-    CUgraph graph = calloc(1, sizeof *graph);
-    if (graph == NULL)
-        abort();
-    graph->magic = MAGIC;
+    CUgraph graph = handles_take(&graphs);
+    *graph = (struct CUgraph_st){.magic = MAGIC};
     return graph;
 }
 
@@ -43,7 +45,7 @@ void graph_destroy(CUgraph graph)
     }
     free(graph->nodes);
     graph->magic = 0;
-    free(graph);
+    handles_give(&graphs, graph);
 }
 
 CUgraphNode graph_add(CUgraph graph, const struct command *command, CUgraphNode const *before,
@@ -136,9 +138,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 {
     if (out == NULL || !graph_valid(graph))
         return CUDA_ERROR_INVALID_VALUE;
-    CUgraphExec exec = malloc(sizeof *exec);
-    if (exec == NULL)
-        abort();
+    CUgraphExec exec = handles_take(&execs);
     *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_clone(graph), .flags = flags};
     *out = exec;
     return CUDA_SUCCESS;
@@ -209,7 +209,7 @@ static CUresult exec_destroy(CUgraphExec exec)
         return CUDA_ERROR_INVALID_VALUE;
     graph_destroy(exec->graph);
     exec->magic = 0;
-    free(exec);
+    handles_give(&execs, exec);
     return CUDA_SUCCESS;
 }
 

@@ -2,13 +2,11 @@
 /* cuMemAllocAsync and memory pools. */
 #include "tests/sim/mempool.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/clock.h"
 #include "tests/sim/device.h"
+#include "tests/sim/handles.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/thread.h"
 
@@ -22,6 +20,8 @@ struct CUmemPoolHandle_st {
     cuuint64_t attributes[ATTRIBUTES_MAX];
 };
 
+static struct handles pools = {.size = sizeof(struct CUmemPoolHandle_st)};
+
 static bool valid(CUmemoryPool pool)
 {
     return (uintptr_t)pool >= 4096 && pool->magic == MAGIC;
@@ -29,9 +29,7 @@ static bool valid(CUmemoryPool pool)
 
 static CUmemoryPool pool_create(int device, bool standard)
 {
-    CUmemoryPool pool = calloc(1, sizeof *pool);
-    if (pool == NULL)
-        abort();
+    CUmemoryPool pool = handles_take(&pools);
     *pool = (struct CUmemPoolHandle_st){.magic = MAGIC, .device = device, .standard = standard};
     pool->attributes[CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = 1;
     pool->attributes[CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC] = 1;

@@ -9,6 +9,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/context.h"
+#include "tests/sim/handles.h"
 #include "tests/sim/thread.h"
 
 #define FUNCTION_MAGIC 0x46554e43u
@@ -33,6 +34,7 @@ struct CUlib_st {
 };
 
 static CUmodule modules;
+static struct handles libraries = {.size = sizeof(struct CUlib_st)};
 
 /* The names behind each ".entry" of a PTX text. */
 static CUresult parse(struct image *image, const char *text, CUmodule module, CUlibrary library)
@@ -168,12 +170,11 @@ static CUresult load_library(CUlibrary *out, const void *text)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUlibrary library = calloc(1, sizeof *library);
-    if (library == NULL)
-        abort();
+    CUlibrary library = handles_take(&libraries);
+    library->image = (struct image){0};
     CUresult rc = parse(&library->image, text, NULL, library);
     if (rc != CUDA_SUCCESS)
-        free(library);
+        handles_give(&libraries, library);
     else
         *out = library;
     return rc;
@@ -189,7 +190,7 @@ static CUresult unload_library(CUlibrary library)
     if (!library_valid(library))
         return CUDA_ERROR_INVALID_HANDLE;
     clear(&library->image);
-    free(library);
+    handles_give(&libraries, library);
     return CUDA_SUCCESS;
 }
 

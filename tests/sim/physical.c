@@ -13,6 +13,7 @@
 
 #include "tests/sim/config.h"
 #include "tests/sim/device.h"
+#include "tests/sim/handles.h"
 #include "tests/sim/space.h"
 
 #define MAGIC 0x50485953u
@@ -20,7 +21,7 @@
 static int file = -1;
 static uint8_t *window;
 static struct space offsets, addresses;
-static struct physical *spare;
+static struct handles physicals = {.size = sizeof(struct physical)};
 static uint64_t last_id;
 
 static void *map(uint64_t size, int protection, int flags, int fd, uint64_t offset)
@@ -59,14 +60,7 @@ CUresult physical_init(void)
 
 static struct physical *blank(int device, uint64_t size)
 {
-    struct physical *physical = spare;
-    if (physical != NULL) {
-        spare = physical->next;
-    } else {
-        physical = malloc(sizeof *physical);
-        if (physical == NULL)
-            abort();
-    }
+    struct physical *physical = handles_take(&physicals);
     *physical = (struct physical){.magic = MAGIC,
                                   .references = 1,
                                   .device = device,
@@ -76,12 +70,10 @@ static struct physical *blank(int device, uint64_t size)
     return physical;
 }
 
-/* The structs are kept: a stale handle must be recognised, not crash. */
 static void discard(struct physical *physical)
 {
     physical->magic = 0;
-    physical->next = spare;
-    spare = physical;
+    handles_give(&physicals, physical);
 }
 
 struct physical *physical_create(int device, uint64_t size, bool own_file)

@@ -21,7 +21,6 @@ struct physical {
     bool touched;
     uint64_t id; /* unique in the process */
     unsigned handles; /* references that the program holds by cuMemCreate and the like */
-    struct physical *next; /* spare list */
     CUmemAllocationProp properties; /* of VMM memory */
 };
 

@@ -10,6 +10,7 @@
 #include "tests/sim/clock.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
+#include "tests/sim/handles.h"
 #include "tests/sim/hazard.h"
 #include "tests/sim/hostcall.h"
 #include "tests/sim/thread.h"
@@ -18,7 +19,7 @@
 
 struct vector stream_host_clock;
 
-static CUstream spare;
+static struct handles streams = {.size = sizeof(struct CUstream_st)};
 static uint64_t last_id;
 
 /* A slot may be used again once the host has seen all work of its last stream complete. */
@@ -46,14 +47,7 @@ static unsigned slot_take(uint64_t *seq)
 
 CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags, int priority)
 {
-    CUstream stream = spare;
-    if (stream != NULL) {
-        spare = stream->next;
-    } else {
-        stream = calloc(1, sizeof *stream);
-        if (stream == NULL)
-            abort();
-    }
+    CUstream stream = handles_take(&streams);
     struct vector clock = stream->clock;
     clock.length = 0;
     *stream = (struct CUstream_st){.magic = MAGIC,
@@ -91,8 +85,7 @@ void stream_destroy(CUstream stream)
         link = &(*link)->next;
     *link = stream->next;
     stream->magic = 0;
-    stream->next = spare;
-    spare = stream;
+    handles_give(&streams, stream);
 }
 
 CUresult stream_resolve(CUstream handle, CUstream *out)

@@ -25,17 +25,20 @@ static void granularity_is_two_mib(void **state)
 static void reservations_cost_no_memory(void **state)
 {
     CUdeviceptr huge, aligned;
-    size_t before = used();
-    OK(cuMemAddressReserve(&huge, (size_t)1 << 44, 0, 0, 0));
+    size_t before = used(), whole = (size_t)1 << 44;
+#ifdef __SANITIZE_THREAD__
+    whole = (size_t)1 << 38; /* its shadow leaves no more */
+#endif
+    OK(cuMemAddressReserve(&huge, whole, 0, 0, 0));
     OK(cuMemAddressReserve(&aligned, 2 * MIB, (size_t)1 << 30, 0, 0));
     assert_int_equal(aligned % ((size_t)1 << 30), 0);
     assert_int_equal(used(), before);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&aligned, MIB, 0, 0, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&aligned, 2 * MIB, 3 * MIB, 0, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(huge, 2 * MIB));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(huge + 2 * MIB, (size_t)1 << 44));
-    OK(cuMemAddressFree(huge, (size_t)1 << 44));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(huge, (size_t)1 << 44));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(huge + 2 * MIB, whole));
+    OK(cuMemAddressFree(huge, whole));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(huge, whole));
 }
 
 static void mappings_are_whole_and_do_not_overlap(void **state)

@@ -6,20 +6,14 @@
 
 #include "tests/sim/clock.h"
 #include "tests/sim/context.h"
+#include "tests/sim/handles.h"
 
-static struct work *spare;
+static struct handles works = {.size = sizeof(struct work)};
 static uint64_t submitted;
 
 struct work *work_create(struct CUctx_st *context, const struct command *command)
 {
-    struct work *work = spare;
-    if (work != NULL) {
-        spare = work->next;
-    } else {
-        work = calloc(1, sizeof *work);
-        if (work == NULL)
-            abort();
-    }
+    struct work *work = handles_take(&works);
     struct work **successors = work->successors;
     unsigned capacity = work->successor_capacity;
     *work = (struct work){.command = *command,
@@ -42,10 +36,8 @@ struct work *work_retain(struct work *work)
 
 void work_release(struct work *work)
 {
-    if (work == NULL || --work->references > 0)
-        return;
-    work->next = spare;
-    spare = work;
+    if (work != NULL && --work->references == 0)
+        handles_give(&works, work);
 }
 
 void work_assign(struct work **slot, struct work *work)

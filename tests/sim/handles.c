@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Two arrays: all objects ever made, and those that are free. */
+#include "tests/sim/handles.h"
+
+#include <stdlib.h>
+
+void *handles_take(struct handles *handles)
+{
+    if (handles->spare_count > 0)
+        return handles->spare[--handles->spare_count];
+    if (handles->count == handles->capacity) {
+        handles->capacity = handles->capacity * 2 + 16;
+        handles->all = realloc(handles->all, handles->capacity * sizeof *handles->all);
+        handles->spare = realloc(handles->spare, handles->capacity * sizeof *handles->spare);
+        if (handles->all == NULL || handles->spare == NULL)
+            abort();
+    }
+    void *object = calloc(1, handles->size);
+    if (object == NULL)
+        abort();
+    handles->all[handles->count++] = object;
+    return object;
+}
+
+void handles_give(struct handles *handles, void *object)
+{
+    handles->spare[handles->spare_count++] = object;
+}
