@@ -146,6 +146,9 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     uint64_t bytes = 0;
     if (!list)
         return 0;
+    /* Nobody's from here on: once the driver has a segment back, another thread may get the same address. */
+    for (struct chunk *c = list; c; c = c->plan)
+        map_disclaim(c);
     p->busy++;
     state_unlock(p);
     for (struct chunk *c = list; c; c = c->plan) {
@@ -162,7 +165,6 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         struct chunk *c = list;
         list = c->plan;
         list_remove(&c->all);
-        map_disclaim(c);
         if (p->arena)
             zone_make_hole(c->cover);
         else

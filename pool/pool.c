@@ -19,6 +19,7 @@
 #define OOM_WAIT_NS (10 * SECOND_NS)
 /* With several busy streams, pending memory may reach this before later work is ordered behind it. */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
+#define CLIMB_TRIES 64
 /* The clock is read again after so many frees at the latest, if nothing else reads it. */
 #define CLOCK_EVERY 1024
 
@@ -169,33 +170,44 @@ static bool reuse(struct pool *p, struct request *r)
     return false;
 }
 
-/* The driver has no memory, or a limit is reached: whatever can still be had, cheapest first. */
+/* One try at memory that is there, or that the driver has after everything idle went back to it.
+ * *changed: meanwhile another thread was through with memory that it had in work. */
+static bool release_and_take(struct pool *p, struct request *r, int *code, bool *changed)
+{
+    pending_retire(p, fence_ready_epoch(&p->fences));
+    if (take(p, r))
+        return true;
+    trim_release(p, UINT64_MAX, UINT64_MAX);
+    uint64_t mine = p->settled + 1; /* growing counts once itself */
+    bool taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
+    *changed = p->settled > mine;
+    return taken;
+}
+
+/* The driver has no memory, or a limit is reached: whatever can still be had, cheapest first. Memory
+ * that other threads are just giving back or moving counts: as long as something changed, try again. */
 static bool climb(struct pool *p, struct request *r, int *code)
 {
-    uint64_t ignored;
+    bool waited = false;
     p->stats.num_alloc_retries++;
     if (order_and_take(p, r)) {
         p->stats.num_oom_ordered++;
         return true;
     }
-    for (int waited = 0; waited < 2; waited++) {
-        if (waited) {
-            /* Nothing that the program submitted after its frees is waited for: see fence.h. */
-            if (!fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && !p->busy)
-                return false;
-            while (p->busy)
-                state_wait(p);
-        }
-        pending_retire(p, fence_ready_epoch(&p->fences));
-        bool taken = take(p, r);
-        if (!taken) {
-            trim_release(p, UINT64_MAX, UINT64_MAX);
-            taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
-        }
-        if (taken) {
-            ignored = waited ? ++p->stats.num_oom_waited : ++p->stats.num_oom_released;
-            (void)ignored;
+    for (int tries = 0; tries < CLIMB_TRIES; tries++) {
+        bool changed = false;
+        if (release_and_take(p, r, code, &changed)) {
+            p->stats.num_oom_waited += waited;
+            p->stats.num_oom_released += !waited;
             return true;
+        }
+        if (p->busy)
+            state_wait(p);
+        else if (!changed) {
+            /* Nothing that the program submitted after its frees is waited for: see fence.h. */
+            if (waited || !fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS))
+                return false;
+            waited = true;
         }
     }
     return false;

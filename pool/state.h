@@ -29,6 +29,7 @@ struct pool {
     bool arena;              /* backing */
     bool abandoned;
     unsigned busy;           /* threads that commit, move or release memory */
+    uint64_t settled;        /* counts how often one of them was through */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
     uint64_t serial;         /* of the last block handed out */
     uint64_t serial_base;    /* tells pools apart */
@@ -61,6 +62,7 @@ static inline void state_wait(struct pool *p)
 
 static inline void state_broadcast(struct pool *p)
 {
+    p->settled++;
     pthread_cond_broadcast(&p->changed);
 }
 

@@ -13,10 +13,13 @@
 
 #include <errno.h>
 
+/* How long an allocation that would fail waits for pending memory, so that it can be given back. */
+#define RELEASE_WAIT_NS UINT64_C(1000000000)
+
 /* The pool has no memory and the driver has none: other contexts of the device may hold idle memory. */
 static bool release_elsewhere(const struct context *c)
 {
-    struct pool_trim all = {0};
+    struct pool_trim all = {.wait_ns = RELEASE_WAIT_NS};
     return context_trim(state_options()->empty_cache.on_oom ? -1 : c->device, &all) > 0;
 }
 
