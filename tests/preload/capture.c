@@ -6,7 +6,7 @@
  */
 #include "tests/preload/scene.h"
 
-enum { SMALL_BYTES = 4096, REPLAYS = 10 };
+enum { SMALL_BYTES = 4096, REPLAYS = 5 };
 
 static int churn_small(int index, void *context)
 {
@@ -84,7 +84,7 @@ int main(void)
         {"thread-local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
         {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED},
     };
-    const uint64_t words = 128 * KIB;
+    const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     CUstream stream = NULL;
     uint64_t block[3];

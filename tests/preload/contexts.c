@@ -16,18 +16,18 @@ static int destroy_with_live_blocks(int round)
     REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
     for (int i = 0; i < 4; i++) {
         REQUIRE(gpu_malloc(&live[i], (size_t)(i + 1) * MIB));
-        REQUIRE(gpu_memset(live[i], round, (size_t)(i + 1) * MIB));
+        REQUIRE(gpu_memset(live[i], round, 64 * KIB));
     }
     REQUIRE(gpu_malloc(&idle, 16 * MIB));
     REQUIRE(gpu_free(idle));
-    size_t wrong = scene_wrong_bytes(live[3], 4 * MIB, (unsigned char)round);
+    size_t wrong = scene_wrong_bytes(live[3], 64 * KIB, (unsigned char)round);
     printf("destroyed with live blocks: %d, %zu wrong bytes\n", (int)cuCtxDestroy(context), wrong);
     return (int)wrong;
 }
 
 int main(void)
 {
-    const uint64_t words = 256 * KIB;
+    const uint64_t words = 32 * KIB;
     CUcontext primary = NULL;
     CUcontext context[CONTEXTS];
     uint64_t block[CONTEXTS];

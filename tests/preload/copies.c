@@ -65,7 +65,7 @@ static size_t play_sync(unsigned char *host, size_t size_bytes)
 
 int main(void)
 {
-    const size_t size_bytes = 256 * KIB + 12;
+    const size_t size_bytes = 32 * KIB + 12;
     void *pinned = NULL;
     void *pinned_back = NULL;
     CUstream stream = NULL;

@@ -5,11 +5,11 @@
  */
 #include "tests/preload/scene.h"
 
-enum { ROUNDS = 20, DEVICES = 2 };
+enum { ROUNDS = 12, DEVICES = 2 };
 
 static int on_device(int index, void *context)
 {
-    const uint64_t words = 64 * KIB;
+    const uint64_t words = 8 * KIB;
     uint32_t wrong = 0;
     (void)context;
     REQUIRE(gpu_open(index % DEVICES));
@@ -29,7 +29,7 @@ static int on_device(int index, void *context)
 
 int main(void)
 {
-    const uint64_t words = 1 * MIB;
+    const uint64_t words = 32 * KIB;
     uint64_t block[DEVICES];
     uint32_t wrong = 0;
     size_t free_bytes[DEVICES];

@@ -10,7 +10,7 @@ enum { STEPS = 120, DEPTH = 4 };
 
 int main(void)
 {
-    const uint64_t words = 96 * KIB;
+    const uint64_t words = 8 * KIB;
     CUstream producer = NULL;
     CUstream consumer = NULL;
     CUstream copier = NULL;

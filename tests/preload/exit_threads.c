@@ -51,7 +51,7 @@ static void leave_busy(enum way way)
     }
     while (atomic_load(&running) < THREADS)
         scene_sleep_ms(1);
-    scene_sleep_ms(50);
+    scene_sleep_ms(20);
     pthread_t thread;
     switch (way) {
     case BY_QUICK_EXIT:

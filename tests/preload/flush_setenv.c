@@ -28,7 +28,7 @@ int main(void)
     observer_start(&observer);
     scene_start(1, 120);
     REQUIRE(gpu_malloc(&live, 256 * KIB));
-    REQUIRE(gpu_fill(live, 64 * KIB, 8, NULL));
+    REQUIRE(gpu_fill(live, 16 * KIB, 8, NULL));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < IDLE; i++) {
             REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
@@ -45,7 +45,7 @@ int main(void)
                seen >= full + (IDLE * 64 - 32) * MIB ? "free" : "taken");
         REQUIRE(gpu_free(next));
         REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
-        wrong += scene_wrong_words(live, 64 * KIB, 8, NULL);
+        wrong += scene_wrong_words(live, 16 * KIB, 8, NULL);
     }
     printf("%u wrong words\n", wrong);
     REQUIRE(gpu_free(live));

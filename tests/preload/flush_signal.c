@@ -31,7 +31,7 @@ int main(void)
     for (int round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < LIVE; i++) {
             REQUIRE(gpu_malloc(&live[i], (i + 1) * 64 * KIB));
-            REQUIRE(gpu_fill(live[i], (i + 1) * 16 * KIB, i + 7, NULL));
+            REQUIRE(gpu_fill(live[i], (i + 1) * 2 * KIB, i + 7, NULL));
         }
         for (int i = 0; i < IDLE; i++) {
             REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
@@ -50,7 +50,7 @@ int main(void)
         printf("round %d: others see it %s", round,
                observer_free_bytes(&observer) >= want ? "free" : "taken");
         for (uint32_t i = 0; i < LIVE; i++)
-            wrong += scene_wrong_words(live[i], (i + 1) * 16 * KIB, i + 7, NULL);
+            wrong += scene_wrong_words(live[i], (i + 1) * 2 * KIB, i + 7, NULL);
         printf(", %u wrong words\n", wrong);
         for (uint32_t i = 0; i < LIVE; i++)
             REQUIRE(gpu_free(live[i]));

@@ -10,7 +10,7 @@
 
 static uint32_t work(uint32_t value)
 {
-    const uint64_t words = 128 * KIB;
+    const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < 20; i++) {
         uint64_t block = 0;

@@ -9,7 +9,7 @@ enum { ROUNDS = 30 };
 
 int main(void)
 {
-    const uint64_t words = 64 * KIB;
+    const uint64_t words = 8 * KIB;
     uint32_t wrong = 0;
     CUstream stream = NULL;
     scene_start(1, 60);

@@ -28,7 +28,7 @@ static int fill_all(int index, void *context)
     CUstream *streams = context;
     REQUIRE(gpu_open(0));
     for (int i = 0; i < BLOCKS; i++) {
-        size_t words = ((size_t)i + 1) * 8 * KIB;
+        size_t words = ((size_t)i + 1) * 1 * KIB;
         REQUIRE(gpu_malloc(&blocks[index][i], words * 4));
         REQUIRE(gpu_spin_fill(blocks[index][i], words, (uint32_t)i, 10000, streams[index]));
     }
@@ -43,7 +43,7 @@ static int check_next(int index, void *context)
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_stream_sync(streams[from]));
     for (int i = 0; i < BLOCKS; i++) {
-        size_t words = ((size_t)i + 1) * 8 * KIB;
+        size_t words = ((size_t)i + 1) * 1 * KIB;
         wrong += scene_wrong_words(blocks[from][i], words, (uint32_t)i, streams[index]);
         REQUIRE(gpu_spin_fill(blocks[from][i], words, 0xbad, 10000, streams[index]));
         REQUIRE(gpu_free(blocks[from][i]));
@@ -64,7 +64,7 @@ int main(void)
     scene_elsewhere(gpu_is_runtime ? free_all : free_all_of_device, NULL);
     printf("freed by a new thread\n");
 
-    for (int round = 0; round < 5; round++) {
+    for (int round = 0; round < 3; round++) {
         wrong += scene_threads(THREADS, fill_all, streams);
         wrong += scene_threads(THREADS, check_next, streams);
     }

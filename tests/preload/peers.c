@@ -20,7 +20,7 @@ static uint32_t use_peer(uint64_t own, uint64_t peer, uint64_t words, uint32_t v
 
 int main(void)
 {
-    const uint64_t words = 256 * KIB;
+    const uint64_t words = 16 * KIB;
     bool can = false;
     uint64_t own = 0;
     uint64_t before = 0;

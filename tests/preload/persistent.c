@@ -10,7 +10,7 @@ enum { ROUNDS = 20 };
 
 int main(void)
 {
-    const uint64_t words = 256 * KIB;
+    const uint64_t words = 32 * KIB;
     void *flag = NULL;
     CUstream forever = NULL;
     CUstream stream = NULL;

@@ -7,7 +7,7 @@
 
 int main(void)
 {
-    const uint64_t words = 64 * KIB;
+    const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     scene_watchdog(60);
     int count = 0;
@@ -34,7 +34,7 @@ int main(void)
         printf(", active %d", active);
         wrong += scene_wrong_bytes(live, words * 4, (unsigned char)round) != 0;
         REQUIRE(gpu_malloc(&freed, 8 * MIB));
-        REQUIRE(gpu_memset(freed, 1, 8 * MIB));
+        REQUIRE(gpu_memset(freed, 1, 64 * KIB));
         printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
         REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
         printf(", active %d\n", active);

@@ -7,7 +7,7 @@
 
 int main(void)
 {
-    const uint64_t words = 1 * MIB;
+    const uint64_t words = 32 * KIB;
     uint32_t wrong = 0;
     size_t first_free = 0;
     size_t total = 0;
@@ -22,7 +22,7 @@ int main(void)
         printf("round %d: %s is free\n", round,
                free_bytes + 32 * MIB >= first_free ? "all" : "less");
         for (int i = 0; i < 3; i++) {
-            REQUIRE(gpu_malloc(&live[i], words * 4 * (uint64_t)(1 + i)));
+            REQUIRE(gpu_malloc(&live[i], (uint64_t)(1 + i) * 4 * MIB));
             REQUIRE(gpu_fill(live[i], words, (uint32_t)i, NULL));
         }
         REQUIRE(gpu_malloc(&idle, 48 * MIB));

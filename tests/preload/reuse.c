@@ -64,7 +64,7 @@ static size_t late_writer_copy(CUstream writer, uint64_t words)
 
 int main(void)
 {
-    static const uint64_t sizes[] = {512, 64 * KIB, 2 * MIB};
+    static const uint64_t sizes[] = {512, 64 * KIB, 256 * KIB};
     CUstream streams[STREAMS] = {NULL, CU_STREAM_PER_THREAD, NULL, NULL, NULL};
     uint64_t errors_ptr = 0;
     size_t writers = 0;

@@ -120,6 +120,17 @@ int scene_elsewhere(int (*body)(int index, void *context), void *context)
     return scene_threads(1, body, context);
 }
 
+void scene_leave_sanitizer(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    unsetenv("LD_PRELOAD");
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    unsetenv("LD_PRELOAD");
+#endif
+#endif
+}
+
 void scene_sleep_ms(unsigned ms)
 {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};

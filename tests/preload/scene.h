@@ -51,4 +51,8 @@ int scene_threads(int n, int (*body)(int index, void *context), void *context);
 /* Runs one body in another thread. */
 int scene_elsewhere(int (*body)(int index, void *context), void *context);
 
+/* Before another program is started: one that was not built for the thread sanitizer does not
+ * survive its runtime, so nothing is preloaded there. Without that sanitizer, does nothing. */
+void scene_leave_sanitizer(void);
+
 void scene_sleep_ms(unsigned ms);

@@ -5,7 +5,7 @@
  */
 #include "tests/preload/scene.h"
 
-enum { WAVES = 30, THREADS = 8, BLOCKS = 6 };
+enum { WAVES = 18, THREADS = 8, BLOCKS = 6 };
 
 static uint64_t blocks[THREADS][BLOCKS];
 
@@ -15,12 +15,12 @@ static int body(int index, void *context)
     uint32_t wrong = 0;
     REQUIRE(gpu_open(0));
     for (int i = 0; i < BLOCKS; i++) {
-        uint64_t words = (uint64_t)(index + 1) * (uint64_t)(i + 1) * 700;
+        uint64_t words = (uint64_t)(index + 1) * (uint64_t)(i + 1) * 200;
         REQUIRE(gpu_malloc(&blocks[index][i], words * 4));
         REQUIRE(gpu_fill(blocks[index][i], words, *value + (uint32_t)i, CU_STREAM_PER_THREAD));
     }
     for (int i = 0; i < BLOCKS; i += 2) {
-        uint64_t words = (uint64_t)(index + 1) * (uint64_t)(i + 1) * 700;
+        uint64_t words = (uint64_t)(index + 1) * (uint64_t)(i + 1) * 200;
         wrong +=
             scene_wrong_words(blocks[index][i], words, *value + (uint32_t)i, CU_STREAM_PER_THREAD);
         REQUIRE(gpu_free(blocks[index][i]));
@@ -42,7 +42,7 @@ int main(void)
         wrong += (uint32_t)scene_threads(THREADS, body, &wave);
         for (int t = 0; t < THREADS; t++) {
             for (int i = 1; i < BLOCKS; i += 2) {
-                uint64_t words = (uint64_t)(t + 1) * (uint64_t)(i + 1) * 700;
+                uint64_t words = (uint64_t)(t + 1) * (uint64_t)(i + 1) * 200;
                 wrong += scene_wrong_words(blocks[t][i], words, wave + (uint32_t)i, NULL);
                 REQUIRE(gpu_free(blocks[t][i]));
             }

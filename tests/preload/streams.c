@@ -5,11 +5,11 @@
  */
 #include "tests/preload/scene.h"
 
-enum { ROUNDS = 40, STREAMS = 6 };
+enum { ROUNDS = 30, STREAMS = 6 };
 
 static uint32_t play(CUstream stream, uint32_t seed)
 {
-    const uint64_t words = 256 * KIB;
+    const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         uint64_t a = 0;
@@ -28,7 +28,7 @@ static uint32_t play(CUstream stream, uint32_t seed)
 
 static uint32_t play_together(CUstream *streams)
 {
-    const uint64_t words = 128 * KIB;
+    const uint64_t words = 32 * KIB;
     uint32_t wrong = 0;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         uint64_t blocks[STREAMS];

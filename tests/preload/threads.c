@@ -33,7 +33,7 @@ static int body(int index, void *context)
             REQUIRE(gpu_fill(live[i].ptr, live[i].words, 0xbad, stream));
             REQUIRE(gpu_free(live[i].ptr));
         }
-        live[i].words = 1 + next_random(&random) % (round % 8 == 0 ? 1 << 19 : 1 << 14);
+        live[i].words = 1 + next_random(&random) % (round % 8 == 0 ? 1 << 16 : 1 << 12);
         live[i].value = next_random(&random);
         REQUIRE(gpu_malloc(&live[i].ptr, live[i].words * 4));
         REQUIRE(gpu_fill(live[i].ptr, live[i].words, live[i].value, stream));
