@@ -100,7 +100,7 @@ static void broken_slabs_are_named(void **state)
     BROKEN(s->free_count, (uint16_t)(s->free_count - 1),
            "a slab's count of free objects is that of its bitmap");
     BROKEN(s->objects[5].live, true, "a free object is not live");
-    BROKEN(s->block, NULL, "a slab and its block point to each other");
+    BROKEN(s->block, block_in(&r->pool->small, BLOCK_FREE), "a slab and its block point to each other");
     struct granule *g = map_find(b->addr);
     BROKEN(g->units[(b->addr & (GRANULE_BYTES - 1)) / UNIT_BYTES], NULL, "a slab is found by its address");
 }

@@ -73,6 +73,227 @@ static void a_context_that_goes_with_live_memory_leaves_nothing_behind(void **st
     EXPECT_EQ(pool_free(small + 512), POOL_INVALID, "the old object is not seen");
 }
 
+static void requests_outside_the_limits_go_to_the_driver(void **state)
+{
+    struct rig *r = *state;
+    r->config.min_block_bytes = 4096;
+    r->config.max_block_bytes = MIB(64);
+    rig_start(r);
+    EXPECT(!rig_alloc(r, 4095) && r->status == POOL_PASS, "smaller than MIN_BLOCK");
+    EXPECT(rig_alloc(r, 4096), "just large enough");
+    EXPECT(!rig_alloc(r, MIB(64) + 1) && r->status == POOL_PASS, "larger than MAX_BLOCK");
+    EXPECT(rig_alloc(r, MIB(64)), "just small enough");
+    EXPECT(!rig_alloc(r, RIG_BYTES + 1) && r->status == POOL_PASS, "larger than the device");
+    EXPECT(!rig_alloc(r, UINT64_MAX) && r->status == POOL_PASS, "larger than anything");
+}
+
+static void more_than_max_reserved_is_never_taken(void **state)
+{
+    for (int backing = 0; backing < 2; backing++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->config.max_reserved_bytes = MIB(64);
+        r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+        rig_start(r);
+        for (int i = 0; i < 7; i++)
+            EXPECT(rig_alloc(r, MIB(8)), "below the limit");
+        EXPECT(!rig_alloc(r, MIB(10)), "beyond it");
+        EXPECT_EQ(r->status, POOL_NOMEM, "as if the device were full");
+        EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
+        EXPECT_EQ(rig_stats(r).num_limit_rejections, 1, "the refusal is counted");
+        EXPECT_EQ(rig_stats(r).num_ooms, 0, "but it is no shortage of the driver's");
+        EXPECT(rig_alloc(r, MIB(8)), "what still fits is served");
+        rig_free(r, r->blocks[2].addr);
+        rig_free(r, r->blocks[5].addr);
+        EXPECT(rig_alloc(r, MIB(14)), "idle memory makes room");
+        EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(64), "the limit was kept throughout");
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("broken: %s", words);
+    }
+}
+
+/* A device with room for 64 MiB, full of live memory and one block of work in flight. */
+static uint64_t fill(struct rig *r, uint64_t work_ns)
+{
+    uint64_t a = rig_alloc(r, MIB(32));
+    EXPECT(a && rig_alloc(r, MIB(32)), "the device holds so much");
+    rig_launch(r, 1, work_ns, a);
+    rig_free(r, a);
+    return a;
+}
+
+static struct rig *small_device(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(64);
+    return r;
+}
+
+static void short_memory_is_met_by_order_first(void **state)
+{
+    struct rig *r = small_device(state);
+    r->config.reuse = REUSE_READY; /* so that the first look does not order */
+    rig_start(r);
+    uint64_t a = fill(r, MS(50)), before = model_now(r->model);
+    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "pending memory, behind its work");
+    EXPECT_EQ(model_now(r->model), before, "the host did not wait");
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.num_alloc_retries, 1, "the ladder was climbed");
+    EXPECT_EQ(s.num_oom_ordered, 1, "to its first rung");
+    EXPECT_EQ(s.num_oom_released + s.num_oom_waited + s.num_ooms, 0, "no further");
+}
+
+static void short_memory_is_met_by_release_then(void **state)
+{
+    struct rig *r = small_device(state);
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+    uint64_t a[4];
+    for (int i = 0; i < 4; i++)
+        a[i] = rig_alloc(r, MIB(8));
+    rig_alloc(r, MIB(32));
+    for (int i = 0; i < 4; i++)
+        rig_free(r, a[i]);
+    rig_launch(r, 1, 0, 0);
+    model_advance(r->model, 1);
+    rig_launch(r, 2, MS(1), 0);
+    EXPECT(rig_alloc(r, MIB(32)), "four segments make one");
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.num_oom_released, 1, "met by releasing idle memory");
+    EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other rung");
+}
+
+static void short_memory_is_met_by_waiting_last(void **state)
+{
+    struct rig *r = small_device(state);
+    r->config.backing = BACKING_SEGMENT;
+    r->model->backend.has_order = false;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    uint64_t before = model_now(r->model);
+    fill(r, MS(50));
+    EXPECT(rig_alloc(r, MIB(20)), "the old segment goes back when its work is complete");
+    EXPECT(model_now(r->model) - before >= MS(50), "which took so long");
+    EXPECT_EQ(rig_stats(r).num_oom_waited, 1, "met by waiting");
+    EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
+}
+
+static void a_full_device_is_told_in_the_drivers_words(void **state)
+{
+    struct rig *r = small_device(state);
+    rig_start(r);
+    EXPECT(rig_alloc(r, MIB(40)), "the device holds so much");
+    EXPECT(!rig_alloc(r, MIB(40)), "but not more");
+    EXPECT_EQ(r->status, POOL_NOMEM, "memory is short");
+    EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
+    EXPECT_EQ(rig_stats(r).num_ooms, 1, "counted");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, model_used_bytes(r->model), "nothing is lost on the way");
+    EXPECT(rig_alloc(r, MIB(20)), "what fits is served");
+    EXPECT_SOUND(r);
+}
+
+static void other_errors_of_the_driver_pass_the_request_on(void **state)
+{
+    struct rig *r = expect_arena(state);
+    model_fail(r->model, MODEL_ROW_create, 1, MODEL_BROKEN);
+    EXPECT(!rig_alloc(r, MIB(4)), "the pool has nothing");
+    EXPECT_EQ(r->status, POOL_PASS, "the driver answers for itself");
+    EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "counted");
+    EXPECT_EQ(rig_stats(r).num_ooms, 0, "it is no shortage");
+}
+
+static void policies_choose_what_happens_to_pending_memory(void **state)
+{
+    static const struct {
+        enum pool_reuse reuse;
+        bool reused;
+        uint64_t orders, waits;
+    } cases[] = {
+        {REUSE_ORDER, true, 1, 0},
+        {REUSE_READY, false, 0, 0},
+        {REUSE_WAIT, true, 0, 1},
+        {REUSE_AUTO, true, 1, 0},
+    };
+    for (unsigned i = 0; i < 4; i++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->config.reuse = cases[i].reuse;
+        rig_start(r);
+        uint64_t a = rig_alloc(r, MIB(8));
+        rig_launch(r, 0, MS(20), a);
+        rig_free(r, a);
+        uint64_t b = rig_alloc(r, MIB(8));
+        EXPECT_EQ(b == a, cases[i].reused, "reused, or grown");
+        EXPECT_EQ(rig_stats(r).num_fence_orders, cases[i].orders, "ordered on the GPU");
+        EXPECT_EQ(rig_stats(r).num_fence_waits, cases[i].waits, "waited for on the host");
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("policy %u: %s", i, words);
+    }
+}
+
+static void with_several_streams_memory_is_spent_before_overlap(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (unsigned i = 0; i < 64; i++) {
+        uint64_t a = rig_alloc(r, MIB(8));
+        rig_launch(r, i % 4, MS(100), a);
+        rig_free(r, a);
+        rig_launch(r, (i + 1) % 4, MS(1), 0);
+    }
+    struct pool_stats s = rig_stats(r);
+    EXPECT(s.reserved_bytes >= MIB(128), "the pool ran ahead");
+    EXPECT(s.reserved_bytes <= MIB(300), "within bounds");
+    EXPECT(s.num_fence_orders > 0, "then it ordered");
+}
+
+static void statistics_add_up(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4) + 1), b = rig_alloc(r, 700);
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.requested_bytes, MIB(4) + 1 + 700, "as asked for");
+    EXPECT_EQ(s.allocated_bytes, MIB(4) + 512 + 1024, "as handed out");
+    EXPECT_EQ(s.live_blocks, 2, "two blocks");
+    EXPECT_EQ(s.num_allocs, 2, "two requests");
+    EXPECT_EQ(s.num_device_alloc, 2, "each took memory");
+    EXPECT_EQ(s.num_hits, 0, "so none was a hit");
+    rig_free(r, a);
+    rig_free(r, b);
+    s = rig_stats(r);
+    EXPECT_EQ(s.num_frees, 2, "two frees");
+    EXPECT_EQ(s.live_blocks_peak, 2, "peaks stay");
+    EXPECT_EQ(s.allocated_peak_bytes, MIB(4) + 512 + 1024, "peaks stay");
+    EXPECT_EQ(s.requested_peak_bytes, MIB(4) + 1 + 700, "peaks stay");
+    EXPECT_EQ(s.reserved_bytes, model_used_bytes(r->model), "reserved is what the driver gave");
+    EXPECT_EQ(s.reserved_peak_bytes, MIB(8), "6 MiB for the one, 2 for the other");
+}
+
+static void an_abandoned_pool_passes_everything_on(void **state)
+{
+    for (int backing = 0; backing < 2; backing++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+        rig_start(r);
+        uint64_t a = rig_alloc(r, MIB(4));
+        rig_launch(r, 1, MS(1), a);
+        rig_free(r, rig_alloc(r, 5000));
+        model_destroy_context(r->model);
+        pool_abandon(r->pool);
+        pool_abandon(r->pool);
+        EXPECT_EQ(model_used_bytes(r->model), 0, "memory that outlives its context is given back");
+        EXPECT(!rig_alloc(r, MIB(4)) && r->status == POOL_PASS, "large requests");
+        EXPECT(!rig_alloc(r, 100) && r->status == POOL_PASS, "small requests");
+        EXPECT_EQ(pool_trim(r->pool, &(struct pool_trim){0}), 0, "nothing to trim");
+        EXPECT_EQ(pool_tick(r->pool), 0, "nothing to look at");
+        pool_submit(r->pool, 1);
+        pool_leave_single_stream(r->pool);
+        EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is reserved");
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("broken: %s", words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -80,6 +301,17 @@ int main(void)
         RIG_TEST(the_same_size_is_served_from_the_freed_block),
         RIG_TEST(every_size_is_served_by_segments_once_and_again),
         RIG_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind),
+        RIG_TEST(requests_outside_the_limits_go_to_the_driver),
+        cmocka_unit_test(more_than_max_reserved_is_never_taken),
+        RIG_TEST(short_memory_is_met_by_order_first),
+        RIG_TEST(short_memory_is_met_by_release_then),
+        RIG_TEST(short_memory_is_met_by_waiting_last),
+        RIG_TEST(a_full_device_is_told_in_the_drivers_words),
+        RIG_TEST(other_errors_of_the_driver_pass_the_request_on),
+        cmocka_unit_test(policies_choose_what_happens_to_pending_memory),
+        RIG_TEST(with_several_streams_memory_is_spent_before_overlap),
+        RIG_TEST(statistics_add_up),
+        cmocka_unit_test(an_abandoned_pool_passes_everything_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
