@@ -11,15 +11,10 @@
 
 static CUstream on;
 static CUevent idle;
-static CUdeviceptr large, small;
+static CUdeviceptr large, small, allocated;
 
 /* Things a program, or a library in it, may do while a capture is open. */
-static CUresult large_alloc(void)
-{
-    CUdeviceptr at;
-    CUresult rc = cuMemAlloc(&at, 64 * MIB);
-    return rc == CUDA_SUCCESS ? cuMemFree(at) : rc;
-}
+static CUresult large_alloc(void) { return cuMemAlloc(&allocated, 64 * MIB); }
 static CUresult small_alloc(void)
 {
     CUdeviceptr at;
@@ -102,6 +97,8 @@ static void expect(CUstreamCaptureMode capture, int other_thread, CUstreamCaptur
     }
     OK(cuStreamIsCapturing(on, &status));
     assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
+    OK(cuMemFree(allocated));
+    allocated = 0;
 }
 
 #define BAD CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED

@@ -78,7 +78,10 @@ static void what_is_synchronous(void **state)
     assert_int_equal(back[0], 2);
     OK(cuMemcpyDtoH(back, b, 1));
     assert_int_equal(back[0], 1);
+    OK(cuMemcpyHtoDAsync(b, host, MIB, NULL)); /* pageable and large: read before it returns */
     host[0] = 0;
+    OK(cuMemcpyDtoH(back, b, 1));
+    assert_int_equal(back[0], 2);
     OK(cuMemFreeHost(pinned));
 }
 

@@ -50,6 +50,47 @@ static void effects_come_as_late_as_order_allows(void **state)
     OK(cuMemFreeHost(seen));
 }
 
+static void legacy_stream_and_blocking_streams_wait_for_each_other(void **state)
+{
+    CUdeviceptr at = alloc(WORDS * 4);
+    CUstream streams[] = {stream(CU_STREAM_DEFAULT), CU_STREAM_PER_THREAD};
+    for (int i = 0; i < 2; i++) {
+        late_fill(NULL, at, WORDS, 1, 10 * MS);
+        fill(streams[i], at, WORDS, 2);
+        assert_int_equal(wrong(at, WORDS, 2), 0);
+        late_fill(streams[i], at, WORDS, 3, 10 * MS);
+        fill(NULL, at, WORDS, 4);
+        assert_int_equal(wrong(at, WORDS, 4), 0);
+    }
+    OK(cuMemFree(at));
+}
+
+static void check_counts_differing_words(void **state)
+{
+    CUdeviceptr at = alloc(WORDS * 4), errors = alloc(4);
+    OK(cuMemsetD32(at, 5, WORDS));
+    OK(cuMemsetD32(at + 40, 6, 7));
+    OK(cuMemsetD32(errors, 100, 1));
+    late_check(NULL, at, WORDS, 5, errors, MS);
+    assert_int_equal(wrong(errors, 1, 107), 0);
+}
+
+static void per_thread_stream_lives_with_its_context(void **state)
+{
+    CUcontext other;
+    unsigned long long first, again, second;
+    for (int i = 0; i < 2; i++) {
+        OK(cuDevicePrimaryCtxRetain(&other, 1));
+        OK(cuCtxPushCurrent(other));
+        OK(cuStreamGetId(CU_STREAM_PER_THREAD, i == 0 ? &first : &second));
+        OK(cuStreamGetId(CU_STREAM_PER_THREAD, &again));
+        assert_true(again == (i == 0 ? first : second));
+        OK(cuCtxPopCurrent(NULL));
+        OK(cuDevicePrimaryCtxReset(1));
+    }
+    assert_true(first != second);
+}
+
 static void queries_let_time_pass(void **state)
 {
     CUevent done = event();
@@ -257,6 +298,9 @@ int main(void)
         TEST(work_takes_virtual_time),
         TEST(streams_run_side_by_side),
         TEST(effects_come_as_late_as_order_allows),
+        TEST(legacy_stream_and_blocking_streams_wait_for_each_other),
+        TEST(check_counts_differing_words),
+        TEST(per_thread_stream_lives_with_its_context),
         TEST(queries_let_time_pass),
         TEST(events_measure_time),
         TEST(stream_handles_are_checked),
