@@ -48,7 +48,9 @@ def environment(options, preload, scratch):
     env.update(assignment.split("=", 1) for assignment in options.env)
     if preload:
         env.update(assignment.split("=", 1) for assignment in options.preload_env)
-    libraries = ([options.sanitizer] if options.sanitizer else []) + ([preload] if preload else [])
+    libraries = [options.sanitizer] if options.sanitizer else []
+    if preload:
+        libraries += [preload, *options.beside]
     if libraries:
         env["LD_PRELOAD"] = " ".join(libraries)
     if options.library_path:
@@ -60,6 +62,7 @@ def environment(options, preload, scratch):
     # A process that ends with its allocations is no leak, and several runtimes are one source.
     env["ASAN_OPTIONS"] = ":".join(filter(None, (env.get("ASAN_OPTIONS"),
                                                  "detect_leaks=0:detect_odr_violation=0")))
+    env["TSAN_OPTIONS"] = ":".join(filter(None, (env.get("TSAN_OPTIONS"), "atexit_sleep_ms=0")))
     return env
 
 
@@ -120,6 +123,8 @@ def judge_pair(options, bare, preloaded):
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preload", metavar="LIBRARY", help="the cache; without it, bare only")
+    parser.add_argument("--beside", metavar="LIBRARY", action="append", default=[],
+                        help="preloaded after the cache, with it")
     parser.add_argument("--library-path", metavar="FOLDERS", help="first in LD_LIBRARY_PATH")
     parser.add_argument("--sanitizer", metavar="LIBRARY", help="a runtime that has to be preloaded first")
     parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="of both runs")
