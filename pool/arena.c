@@ -238,6 +238,17 @@ static bool assign(struct pool *p, struct plan *plan)
     }
 }
 
+/* A chunk that could not come to its target: where it was if it is still mapped there, else gone. */
+static void leave_behind(struct backend *b, struct chunk *c, bool moved)
+{
+    if (moved && c->lingers) {
+        c->outcome = CHUNK_STAYED;
+        return;
+    }
+    b->ops->release(b, c->handle, c->size_bytes);
+    c->outcome = moved ? CHUNK_LOST : CHUNK_GONE;
+}
+
 /* Brings one chunk to its target, not yet accessible. */
 static int place(struct backend *b, struct chunk *c)
 {
@@ -245,17 +256,15 @@ static int place(struct backend *b, struct chunk *c)
     bool moved = c->outcome == CHUNK_STAYED;
     if (!moved)
         code = b->ops->create(b, c->size_bytes, &c->handle);
-    else
+    else if (!c->lingers)
         b->ops->unmap(b, c->addr, c->size_bytes);
     if (code)
         return code;
     code = b->ops->map(b, c->target->addr, c->size_bytes, c->handle);
-    if (code)
-        b->ops->release(b, c->handle, c->size_bytes);
-    if (code)
-        c->outcome = moved ? CHUNK_LOST : CHUNK_GONE;
-    else
+    if (!code)
         c->outcome = moved ? CHUNK_MOVED : CHUNK_CREATED;
+    else
+        leave_behind(b, c, moved);
     return code;
 }
 
@@ -279,8 +288,7 @@ static int carry_out(struct backend *b, struct chunk *list)
         int denied = b->ops->allow(b, c->target->addr, block_end(last->target) - c->target->addr);
         for (; denied && c != after; c = c->plan) {
             b->ops->unmap(b, c->target->addr, c->size_bytes);
-            b->ops->release(b, c->handle, c->size_bytes);
-            c->outcome = c->outcome == CHUNK_MOVED ? CHUNK_LOST : CHUNK_GONE;
+            leave_behind(b, c, c->outcome == CHUNK_MOVED);
         }
         code = code ? code : denied;
         c = after;
@@ -292,10 +300,14 @@ static int carry_out(struct backend *b, struct chunk *list)
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
+    uint64_t epoch = leaves && c->lingers ? c->cover->epoch : 0;
     if (leaves) {
         list_remove(&c->all);
         map_disclaim(c);
-        zone_make_hole(c->cover);
+        if (c->lingers)
+            zone_make_ghost(c->cover);
+        else
+            zone_make_hole(c->cover);
         p->stats.num_chunk_moves++;
     }
     if (is_placed(c)) {
@@ -303,7 +315,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         c->zone = z;
         c->idle_since_ns = p->now_ns;
         c->target->was_free = true;
-        c->target->epoch = 0;
+        c->target->epoch = epoch;
         map_claim(c, p);
         list_push_back(&z->chunks, &c->all);
         if (c->outcome == CHUNK_CREATED) {
@@ -341,6 +353,38 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
+void arena_reap(struct pool *p, bool all)
+{
+    struct list list;
+    list_init(&list);
+    list_for_each(n, tmp, &p->ghosts)
+    {
+        struct block *b = list_entry(n, struct block, link);
+        if (!all && b->epoch > p->fences.complete_epoch)
+            continue;
+        list_remove(n);
+        list_push_back(&list, n);
+        b->state = BLOCK_BUSY;
+        p->ghost_bytes -= b->size_bytes;
+    }
+    if (list_empty(&list))
+        return;
+    p->busy++;
+    state_unlock(p);
+    for (struct list *n = list.next; n != &list; n = n->next) {
+        const struct block *b = list_entry(n, struct block, link);
+        p->backend->ops->unmap(p->backend, b->addr, b->size_bytes);
+    }
+    state_lock(p);
+    p->busy--;
+    list_for_each(n, tmp, &list)
+    {
+        list_remove(n);
+        zone_make_hole(list_entry(n, struct block, link));
+    }
+    state_broadcast(p);
+}
+
 enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
                             int *code)
 {
@@ -348,9 +392,10 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     struct plan plan = {0};
     enum grow_result result = GROW_FAILED;
     plan.tail = &plan.list;
-    /* Only chunks whose work is known complete can be moved. */
+    /* What is complete moves for good; only the rest leaves ghosts. */
     fence_seal(p);
     fence_poll(p);
+    arena_reap(p, false);
     if (!find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     uint64_t got = 0, more = 0;

@@ -4,6 +4,11 @@
  * by chunk. Address space is plentiful (cuMemAddressReserve takes microseconds at any size), so a
  * request never fails for want of a contiguous range: only physical memory counts, and idle chunks
  * are moved to where memory is needed before new memory is asked of the driver.
+ *
+ * A chunk may be moved before the work that used it is complete, as long as later work is ordered
+ * behind that: it gets its new mapping at once and keeps the old one, a ghost, until the old work is
+ * known complete. Both mappings are of the same memory, and no access through one overlaps in time with
+ * one through the other, which is what CUDA asks for (programming guide, virtual aliasing).
  */
 #ifndef POOL_ARENA_H
 #define POOL_ARENA_H
@@ -26,5 +31,8 @@ void arena_unreserve(struct pool *p);
  * it fails, part of it may have been committed, and stays as free memory. Lock held; drops it. */
 enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
                             int *code);
+
+/* Ends the ghosts whose old work is complete, or all of them. Lock held; drops it. */
+void arena_reap(struct pool *p, bool all);
 
 #endif

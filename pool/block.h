@@ -22,6 +22,7 @@ enum block_state {
     BLOCK_SLAB,    /* carved into small objects */
     BLOCK_HOLE,    /* address space of an arena without memory */
     BLOCK_BUSY,    /* being committed, moved or released; the thread that does it owns it */
+    BLOCK_GHOST,   /* addresses whose memory was moved; old GPU work may still use it through them */
     BLOCK_DEAD,    /* freed after it was shared with the outside: never handed out again */
 };
 
@@ -38,7 +39,7 @@ struct block {
     uint64_t addr, size_bytes;
     struct block *prev, *next; /* neighbours by address in the region; NULL at its ends */
     struct zone *zone;
-    struct list link;          /* in a bin (FREE), the zone's holes (HOLE) or dead (DEAD) */
+    struct list link;          /* in a bin (FREE), the zone's holes (HOLE) or dead (DEAD), the ghosts */
     struct pending pending;    /* while PENDING */
     struct slab *slab;         /* while SLAB */
     uint64_t scan;             /* FREE: the last walk over the bins that saw it */

@@ -8,10 +8,10 @@
 #include "pool/pool.h"
 #include "pool/state.h"
 
-#define BUSY_STATES 7
+#define STATES 8
 
 struct sums {
-    uint64_t bytes[BUSY_STATES]; /* by block state, holes included */
+    uint64_t bytes[STATES]; /* by block state, holes included */
     uint64_t live_bytes, live_count, requested_bytes, slab_pending_bytes;
 };
 
@@ -80,6 +80,9 @@ static const char *check_block(const struct block *b, struct sums *sums)
     case BLOCK_PENDING:
         CHECK(!map_block(g, b->addr) || map_block(g, b->addr) != b, "a freed block is not found");
         break;
+    case BLOCK_GHOST:
+        CHECK(!g || !g->chunk || atomic_load(&g->pool) != b->zone->pool, "a ghost has no memory of its own");
+        return NULL;
     case BLOCK_BUSY:
     case BLOCK_DEAD:
         break;
@@ -108,9 +111,9 @@ static const char *check_bins(const struct zone *z, uint64_t *free_bytes)
 /* An arena's zone is one chain of blocks, so everything can be walked. */
 static const char *check_arena(const struct zone *z, struct sums *sums)
 {
-    uint64_t before[BUSY_STATES], binned, end = z->base;
+    uint64_t before[STATES], binned, end = z->base;
     const char *words;
-    for (int i = 0; i < BUSY_STATES; i++)
+    for (int i = 0; i < STATES; i++)
         before[i] = sums->bytes[i];
     CHECK(z->first && z->first->addr == z->base && !z->first->prev, "an arena starts at its base");
     for (const struct block *b = z->first; b; b = b->next) {
@@ -213,8 +216,8 @@ static const char *check_locked(const struct pool *p)
     CHECK(sums.requested_bytes == p->stats.requested_bytes, "requested bytes are counted");
     CHECK(sums.live_count == p->stats.live_blocks, "live blocks are counted");
     uint64_t committed = 0;
-    for (int s = 0; s < BUSY_STATES; s++)
-        committed += s == BLOCK_HOLE ? 0 : sums.bytes[s];
+    for (int s = 0; s < STATES; s++)
+        committed += s == BLOCK_HOLE || s == BLOCK_GHOST ? 0 : sums.bytes[s];
     CHECK(committed == reserved_bytes, "every committed byte is in one block");
     return NULL;
 }

@@ -7,6 +7,9 @@
 #include "pool/map.h"
 #include "pool/state.h"
 
+/* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
+#define GHOSTS_MAX 4
+
 void chunk_use(const struct block *b)
 {
     for (uint64_t at = b->addr; at < block_end(b);) {
@@ -38,20 +41,22 @@ static struct chunk *chunk_from(uint64_t addr, uint64_t end)
 struct hunt {
     struct chunk *list;
     uint64_t want_bytes, got_bytes, unused_ns;
-    bool fit;
+    bool move;
 };
 
 static bool eligible(const struct hunt *h, const struct chunk *c)
 {
     return c->use == 0 && c->idle_since_ns <= h->unused_ns &&
-           (!h->fit || (c->dead == 0 && c->size_bytes <= h->want_bytes - h->got_bytes));
+           (!h->move || (c->dead == 0 && c->size_bytes <= h->want_bytes - h->got_bytes));
 }
 
 static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
 {
-    if (!host_cache_ensure(&inside->zone->pool->block_cache, 2))
+    struct pool *p = inside->zone->pool;
+    if (!host_cache_ensure(&p->block_cache, 2))
         return false;
     c->cover = zone_seize(inside, c->addr, c->size_bytes);
+    c->lingers = c->cover->epoch > p->fences.complete_epoch;
     c->plan = h->list;
     h->list = c;
     h->got_bytes += c->size_bytes;
@@ -98,11 +103,13 @@ static bool seize_dead(struct hunt *h, struct block *b, uint64_t complete_epoch)
     return false;
 }
 
-struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool fit,
+struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes)
 {
-    struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .fit = fit};
+    struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
     uint64_t complete = z->pool->fences.complete_epoch, scan = ++z->pool->scan;
+    /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
+    bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
     for (int bin = BIN_COUNT - 1; bin >= 0 && h.got_bytes < want_bytes; bin--) {
         struct list *head = &z->bins.heads[bin];
     again:
@@ -111,7 +118,7 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
             struct block *b = list_entry(n, struct block, link);
             if (b->size_bytes < GRANULE_BYTES)
                 goto done; /* this bin and all below hold nothing of a chunk's size */
-            if (b->scan == scan || b->epoch > complete)
+            if (b->scan == scan || (b->epoch > complete && !may_linger))
                 continue;
             b->scan = scan;
             struct chunk *before = h.list;
@@ -121,7 +128,7 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
         }
     }
 done:
-    if (!fit) {
+    if (!move) {
     more:
         list_for_each(n, tmp, &z->dead)
             if (h.got_bytes < want_bytes && seize_dead(&h, list_entry(n, struct block, link), complete))

@@ -33,6 +33,7 @@ struct chunk {
     struct block *cover;    /* … the block that covers it where it is */
     struct block *target;   /* … the block it is to come to */
     enum chunk_outcome outcome;
+    bool lingers;           /* … being moved while old work may use it: the old mapping stays */
     uint64_t idle_since_ns;
     uint32_t use;
     uint32_t dead;          /* dead blocks in it: the memory was shared, so it is never moved or reused */
@@ -41,10 +42,10 @@ struct chunk {
 struct pool;
 
 /* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover): as a list through
- * plan. Only chunks whose last use is complete, and unused since unused_ns or earlier; largest free
- * ranges first, until want_bytes are together. fit: leave out chunks larger than what is still wanted,
- * and shared ones (to be moved, not released). *got_bytes is their sum. */
-struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool fit,
+ * plan. Only chunks unused since unused_ns or earlier; largest free ranges first, until want_bytes are
+ * together. To be released: only those whose last use is complete. To be moved (move): not those that
+ * are larger than what is still wanted, nor shared ones. *got_bytes is their sum. */
+struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
 /* Seized chunks that were not needed after all. */
 void chunk_unseize(struct chunk *list);

@@ -96,6 +96,17 @@ static void insert(struct fences *f, uint64_t epoch, uint64_t event, bool late)
     f->count++;
 }
 
+/* The ring is full of fences that are not done: every second one goes, but for the newest. What it
+ * covered waits for its successor, which was recorded at a later free: natively that free would have
+ * returned only when all of it was done, so that nothing is waited for that the program, having come
+ * so far, could be holding up. A fence that may be waited for leaves none behind that may not. */
+static void thin(struct fences *f)
+{
+    for (unsigned i = 0; i + 1 < f->count; i++)
+        if (f->ring[i].pins == 0 && (f->ring[i].late || !f->ring[i + 1].late))
+            drop(f, i); /* the successor is at i now, and stays */
+}
+
 /* A context that reports an error for ever: nothing may be handed out again. */
 static void lose(struct pool *p)
 {
@@ -123,6 +134,8 @@ void fence_seal(struct pool *p)
         return;
     if (f->count + f->sealing >= FENCE_MAX - 1) {
         collect(f);
+        if (f->count + f->sealing >= FENCE_MAX - 1)
+            thin(f);
         if (f->count + f->sealing >= FENCE_MAX - 1) {
             f->late = true;
             return;

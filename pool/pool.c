@@ -40,6 +40,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     host_cache_init(&p->block_cache, sizeof(struct block));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk));
     host_cache_init(&p->slab_cache, sizeof(struct slab));
+    list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
     slab_init(&p->slabs);
@@ -144,10 +145,11 @@ static bool should_order(const struct pool *p, const struct request *r)
     return !several_streams(p) || p->stats.pending_bytes + r->size_bytes > budget;
 }
 
-/* Orders later work behind the oldest pending memory that fits, or behind all of it. */
+/* Orders later work behind the oldest pending memory that fits, or behind all of it. With one stream
+ * at work the latter at once: it costs no more, and more of the memory can be merged. */
 static bool order_and_take(struct pool *p, struct request *r)
 {
-    uint64_t epoch = pending_find(p, r->zone, r->size_bytes);
+    uint64_t epoch = several_streams(p) ? pending_find(p, r->zone, r->size_bytes) : 0;
     if (epoch && fence_order(p, epoch, false) && retire_and_take(p, r))
         return true;
     return fence_order(p, p->fences.open_epoch - !p->fences.unsealed, false) && retire_and_take(p, r);
@@ -161,11 +163,13 @@ static bool reuse(struct pool *p, struct request *r)
     fence_seal(p);
     if (fence_poll(p) && retire_and_take(p, r))
         return true;
+    bool order = should_order(p, r);
+    /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
+    if (order && p->backend->has_order)
+        return order_and_take(p, r);
     if (r->zone->pending_bytes < r->size_bytes)
         return false;
-    if (should_order(p, r) && p->backend->has_order)
-        return order_and_take(p, r);
-    if (p->config->reuse == REUSE_WAIT || (should_order(p, r) && !p->backend->has_order))
+    if (order || p->config->reuse == REUSE_WAIT)
         return fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && retire_and_take(p, r);
     return false;
 }
@@ -480,6 +484,7 @@ void pool_abandon(struct pool *p)
     while (p->busy)
         state_wait(p);
     fence_finish(p);
+    arena_reap(p, true);
     struct chunk *list = detach_chunks(p);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
     p->stats.pending_bytes = p->stats.live_blocks = 0;

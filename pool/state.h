@@ -36,6 +36,8 @@ struct pool {
     uint64_t scan;           /* of the latest walk over the bins */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     struct zone small, large;
+    struct list ghosts;      /* GHOST blocks */
+    uint64_t ghost_bytes;
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;

@@ -4,6 +4,7 @@
  */
 #include "pool/trim.h"
 
+#include "pool/arena.h"
 #include "pool/chunk.h"
 #include "pool/state.h"
 
@@ -41,6 +42,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
     pending_retire(p, fence_ready_epoch(f));
+    arena_reap(p, false);
 }
 
 uint64_t pool_trim(struct pool *p, const struct pool_trim *t)

@@ -175,6 +175,13 @@ void zone_bury(struct block *b)
     list_push_back(&b->zone->dead, &b->link);
 }
 
+void zone_make_ghost(struct block *b)
+{
+    b->state = BLOCK_GHOST;
+    list_push_back(&b->zone->pool->ghosts, &b->link);
+    b->zone->pool->ghost_bytes += b->size_bytes;
+}
+
 void zone_make_hole(struct block *b)
 {
     b->state = BLOCK_HOLE;

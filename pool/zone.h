@@ -37,6 +37,8 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
 void zone_give(struct block *b);
 /* A block of memory that must never be handed out again. Its chunk can still be released. */
 void zone_bury(struct block *b);
+/* A BUSY block whose memory was moved while old work may use it: kept until that is complete. */
+void zone_make_ghost(struct block *b);
 /* Address space whose memory is gone: merged with neighbouring holes. */
 void zone_make_hole(struct block *b);
 

@@ -161,9 +161,18 @@ static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 
 static struct model_handle *handle_at(struct model *m, uint64_t handle)
 {
-    if (!handle || handle >= m->handle_count || !m->handles[handle].size_bytes)
+    if (!handle || handle >= m->handle_count || !m->handles[handle].size_bytes ||
+        m->handles[handle].released)
         return NULL;
     return &m->handles[handle];
+}
+
+static void drop_if_unused(struct model *m, struct model_handle *h)
+{
+    if (!h->released || h->map_count)
+        return;
+    m->used_bytes -= h->size_bytes;
+    h->size_bytes = 0;
 }
 
 static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
@@ -173,10 +182,8 @@ static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
     if (!h || h->size_bytes != size_bytes) {
         model_blame(m, "memory is released that is not there");
     } else {
-        if (h->addr)
-            model_blame(m, "memory is released while it is mapped");
-        m->used_bytes -= h->size_bytes;
-        h->size_bytes = 0;
+        h->released = true;
+        drop_if_unused(m, h);
     }
     leave(m, 0);
 }
@@ -189,8 +196,9 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
     struct model_handle *h = handle_at(m, handle);
     if (fails)
         return leave(m, m->plan.code);
-    if (!s || !h || h->size_bytes != size_bytes || addr % MODEL_GRANULE_BYTES || h->addr) {
-        model_blame(m, "a handle is mapped whole, once, at a granule of reserved space");
+    if (!s || !h || h->size_bytes != size_bytes || addr % MODEL_GRANULE_BYTES ||
+        h->map_count == MODEL_ALIASES) {
+        model_blame(m, "a handle is mapped whole, at a granule of reserved space");
         return leave(m, MODEL_BROKEN);
     }
     for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES) {
@@ -198,7 +206,7 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
             model_blame(m, "memory is mapped where memory is");
         *granule_of(s, at) = (struct model_granule){.owner = (uint32_t)handle};
     }
-    h->addr = addr;
+    h->maps[h->map_count++] = addr;
     return leave(m, 0);
 }
 
@@ -224,14 +232,19 @@ static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
     struct model *m = enter(b);
     struct model_space *s = space_of(m, addr, size_bytes);
     uint32_t owner = s ? granule_of(s, addr)->owner : 0;
-    if (!owner || m->handles[owner].addr != addr || m->handles[owner].size_bytes != size_bytes) {
+    struct model_handle *h = &m->handles[owner];
+    unsigned at_map = 0;
+    while (owner && at_map < h->map_count && h->maps[at_map] != addr)
+        at_map++;
+    if (!owner || at_map == h->map_count || h->size_bytes != size_bytes) {
         model_blame(m, "a mapping is taken away whole");
     } else {
         if (model_range_is_busy(m, addr, size_bytes))
             model_blame(m, "memory is unmapped while work uses it");
         for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
             *granule_of(s, at) = (struct model_granule){0};
-        m->handles[owner].addr = 0;
+        h->maps[at_map] = h->maps[--h->map_count];
+        drop_if_unused(m, h);
     }
     leave(m, 0);
 }

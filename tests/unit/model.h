@@ -38,9 +38,15 @@ struct model_space {
     struct model_granule *granules;
 };
 
+enum { MODEL_ALIASES = 256 };
+
+/* Memory lives until it is released and mapped nowhere; it may be mapped at several places at once. */
 struct model_handle {
-    uint64_t size_bytes; /* 0: released */
-    uint64_t addr;       /* 0: not mapped */
+    uint64_t size_bytes; /* 0: gone */
+    uint64_t addr;       /* of a segment */
+    uint64_t maps[MODEL_ALIASES];
+    unsigned map_count;
+    bool released;
 };
 
 /* Work that has been submitted and not completed. It touches [addr, addr+size) for a block. */

@@ -103,6 +103,35 @@ static bool is_there(const struct model *m, uint64_t addr, uint64_t size_bytes)
     return false;
 }
 
+/* Does old work touch the same memory, through whatever mapping of it? */
+static bool same_memory(const struct model *m, const struct model_work *old, uint64_t addr,
+                        uint64_t size_bytes)
+{
+    if (overlaps(old, addr, size_bytes))
+        return true;
+    for (int i = 0; i < MODEL_SPACES; i++) {
+        const struct model_space *s = &m->spaces[i];
+        if (addr < s->base || addr - s->base >= s->size_bytes)
+            continue;
+        uint64_t first = (addr - s->base) / MODEL_GRANULE_BYTES;
+        uint64_t last = (addr - s->base + size_bytes - 1) / MODEL_GRANULE_BYTES;
+        for (uint64_t g = first; g <= last; g++) {
+            const struct model_handle *h = &m->handles[s->granules[g].owner];
+            uint64_t here = s->base + g * MODEL_GRANULE_BYTES, home = 0;
+            uint64_t lo = later(addr, here);
+            uint64_t hi = addr + size_bytes < here + MODEL_GRANULE_BYTES ? addr + size_bytes
+                                                                         : here + MODEL_GRANULE_BYTES;
+            for (unsigned k = 0; h->map_count > 1 && k < h->map_count; k++)
+                if (h->maps[k] <= here && here < h->maps[k] + h->size_bytes)
+                    home = h->maps[k];
+            for (unsigned k = 0; home && k < h->map_count; k++)
+                if (overlaps(old, h->maps[k] + (lo - home), hi - lo))
+                    return true;
+        }
+    }
+    return false;
+}
+
 static void check_touch(struct model *m, const struct model_work *new)
 {
     if (!new->size_bytes || m->broken)
@@ -112,7 +141,7 @@ static void check_touch(struct model *m, const struct model_work *new)
     for (uint32_t i = 0; i < m->work_count; i++) {
         const struct model_work *old = &m->works[i];
         if (old->owner != new->owner && old->stream != new->stream &&
-            overlaps(old, new->addr, new->size_bytes) && !captured_by(old, new->after))
+            same_memory(m, old, new->addr, new->size_bytes) && !captured_by(old, new->after))
             model_blame(m, "work touches memory before the work of its last owner");
     }
 }
