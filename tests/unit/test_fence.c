@@ -291,6 +291,37 @@ static void leaving_waits_for_a_record_under_way(void **state)
     EXPECT_SOUND(r);
 }
 
+struct freed {
+    struct rig *rig;
+    uint64_t addr;
+};
+
+static void free_while_recording(struct model *m, enum model_row row)
+{
+    struct freed *f = m->hook_arg;
+    if (row != MODEL_ROW_fence_record)
+        return;
+    m->hook = NULL;
+    rig_free(f->rig, f->addr);
+}
+
+static void a_free_during_a_record_is_not_covered_by_it(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(6));
+    struct freed freed = {r, b};
+    rig_launch(r, 1, MS(5), b);
+    rig_free(r, a);
+    r->model->hook_arg = &freed;
+    r->model->hook = free_while_recording;
+    /* Records for a; meanwhile b is freed; then work that never ends is submitted without a record. */
+    rig_launch(r, 2, MODEL_FOREVER, 0);
+    EXPECT(rig_alloc(r, MIB(6)) != b, "nothing may be waited for");
+    EXPECT_SOUND(r);
+    model_advance(r->model, MS(5));
+    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "the other is known complete");
+}
+
 static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
 {
     struct rig *r = *state;
@@ -345,6 +376,18 @@ static void a_broken_context_hands_nothing_out_again(void **state)
     EXPECT_SOUND(r);
 }
 
+static void a_context_that_breaks_after_the_record_hands_nothing_out(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(1), a);
+    rig_free(r, a);
+    rig_launch(r, 1, MS(1), 0);
+    r->model->broken = r->lost = true;
+    EXPECT(!rig_alloc(r, MIB(4)), "the query tells that the context is broken");
+    EXPECT_EQ(r->status, POOL_PASS, "so the pool steps aside");
+}
+
 static void sync_free_waits_as_the_drivers_own_free_does(void **state)
 {
     struct rig *r = *state;
@@ -375,9 +418,11 @@ int main(void)
         RIG_TEST(leaving_without_order_waits_on_the_host),
         RIG_TEST(leaving_twice_or_with_nothing_freed_asks_nothing),
         RIG_TEST(leaving_waits_for_a_record_under_way),
+        RIG_TEST(a_free_during_a_record_is_not_covered_by_it),
         RIG_TEST(a_full_ring_of_fences_does_not_stop_the_program),
         RIG_TEST(few_queries_find_what_is_complete),
         RIG_TEST(a_broken_context_hands_nothing_out_again),
+        RIG_TEST(a_context_that_breaks_after_the_record_hands_nothing_out),
         RIG_TEST(sync_free_waits_as_the_drivers_own_free_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
