@@ -9,6 +9,7 @@ import argparse
 import difflib
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -43,6 +44,14 @@ def read_calls(path):
         return {}
 
 
+def forget_shared(name):
+    """Removes what processes on simulated devices shared; they leave it, as none knows it is the last."""
+    try:
+        os.unlink(f"/dev/shm/simulated-gpu-{name}")
+    except FileNotFoundError:
+        pass
+
+
 def environment(options, preload, scratch):
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
     env.update(assignment.split("=", 1) for assignment in options.env)
@@ -58,7 +67,7 @@ def environment(options, preload, scratch):
         env["LD_LIBRARY_PATH"] = options.library_path + (":" + inherited if inherited else "")
     env.setdefault("SIM_HAZARD", "abort")
     env.setdefault("SIM_TRACE", "calls:" + os.path.join(scratch, "calls"))
-    env.setdefault("SIM_SHARED", f"scene-{os.getpid()}-{'preloaded' if preload else 'bare'}")
+    env.setdefault("SIM_SHARED", f"scene-{secrets.token_hex(8)}")
     # A process that ends with its allocations is no leak, and several runtimes are one source.
     env["ASAN_OPTIONS"] = ":".join(filter(None, (env.get("ASAN_OPTIONS"),
                                                  "detect_leaks=0:detect_odr_violation=0")))
@@ -71,9 +80,10 @@ def run(options, name, preload):
     if options.against and not preload:
         program[0] = options.against
     with tempfile.TemporaryDirectory(prefix="scene-") as scratch:
-        process = subprocess.Popen(program, env=environment(options, preload, scratch),
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, start_new_session=True)
+        env = environment(options, preload, scratch)
+        process = subprocess.Popen(program, env=env, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   start_new_session=True)
         try:
             out, err = process.communicate(timeout=options.timeout)
             status = process.returncode
@@ -82,6 +92,8 @@ def run(options, name, preload):
             out, err = process.communicate()
             status = None
         calls = read_calls(os.path.join(scratch, "calls"))
+        if env["SIM_SHARED"].startswith("scene-"):
+            forget_shared(env["SIM_SHARED"])
     return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls)
 
 
