@@ -347,6 +347,9 @@ void fence_leave_single(struct pool *p)
     if (last > f->complete_epoch && !(covered && query(p, f->count - 1) == FENCE_DONE) &&
         !fence_order(p, last, false) && !fence_order(p, last, true))
         fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
+    /* Memory in the bins is no longer safe by itself, and cannot be made so. */
+    if (fence_ready_epoch(f) < last)
+        lose(p);
     f->mode = FENCE_MULTI;
     watch_single(-1);
     state_broadcast(p);

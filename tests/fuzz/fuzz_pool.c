@@ -130,6 +130,9 @@ static void step_fail(struct rig *r, struct input *in)
     switch (row) {
     case MODEL_ROW_fence_record:
         code = a & 0x80 ? MODEL_REFUSED : MODEL_BROKEN;
+        /* Before a second stream is used no capture can be open, so nothing is refused then. */
+        if (code == MODEL_REFUSED && !r->several_streams)
+            return;
         r->lost |= code == MODEL_BROKEN;
         break;
     case MODEL_ROW_fence_create:
@@ -138,6 +141,10 @@ static void step_fail(struct rig *r, struct input *in)
         if (!(a & 0x40))
             return;
         r->lost = true;
+        break;
+    case MODEL_ROW_fence_order:
+    case MODEL_ROW_fence_wait:
+        r->lost = true; /* perhaps: on leaving the single stream there is no other way */
         break;
     default:
         break;

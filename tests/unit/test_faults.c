@@ -3,6 +3,7 @@
  * The N-th call to the driver fails, for N = 1, 2, 3... until a scenario goes through untouched; after
  * each, the pool is sound and empties without a leak. In both backings, for every row of the backend.
  */
+#include "pool/state.h"
 #include "tests/unit/expect.h"
 
 #include <inttypes.h>
@@ -93,7 +94,7 @@ static bool run_once(const struct scenario *s, bool segments, enum model_row row
     rig_start(r);
     s->run(r);
     bool failed = model_failed(r->model);
-    r->lost = failed && loses(row, code);
+    r->lost = failed && (loses(row, code) || r->pool->fences.lost);
     model_fail(r->model, MODEL_ANY, 0, 0);
     const char *words = rig_check(r);
     if (!words && !r->lost) {

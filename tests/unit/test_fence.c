@@ -236,6 +236,22 @@ static void leaving_without_order_waits_on_the_host(void **state)
     EXPECT_SOUND(r);
 }
 
+static void leaving_in_vain_hands_nothing_out_any_more(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.has_order = false;
+    r->model->backend.single_stream = true;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    model_fail(r->model, MODEL_ROW_fence_wait, 1, MODEL_BROKEN);
+    rig_launch(r, 1, MS(1), 0);
+    r->lost = true;
+    EXPECT(!rig_alloc(r, MIB(4)), "what is in the bins may be in use");
+    EXPECT_EQ(r->status, POOL_PASS, "the driver serves");
+}
+
 static void leaving_twice_or_with_nothing_freed_asks_nothing(void **state)
 {
     struct rig *r = expect_single(state);
@@ -416,6 +432,7 @@ int main(void)
         RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on),
         RIG_TEST(leaving_counts_frees_whose_fence_was_recorded_before),
         RIG_TEST(leaving_without_order_waits_on_the_host),
+        RIG_TEST(leaving_in_vain_hands_nothing_out_any_more),
         RIG_TEST(leaving_twice_or_with_nothing_freed_asks_nothing),
         RIG_TEST(leaving_waits_for_a_record_under_way),
         RIG_TEST(a_free_during_a_record_is_not_covered_by_it),
