@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Calls that only advise or ask, and have no effect on simulated memory: occupancy, profiler, prefetch, memory
- * advice, stream attributes. They check their arguments. */
+/* Calls that only advise or ask, and have no effect on simulated memory: occupancy, profiler,
+ * prefetch, memory advice, stream attributes. They check their arguments. */
 #include <string.h>
 
 #include "tests/sim/api.h"
@@ -82,7 +82,8 @@ static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
 }
 
 API(cuOccupancyMaxActiveBlocksPerMultiprocessor,
-    (int *out, CUfunction function, int block, size_t shared_bytes), occupancy(out, function, block))
+    (int *out, CUfunction function, int block, size_t shared_bytes),
+    occupancy(out, function, block))
 API(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     (int *out, CUfunction function, int block, size_t shared_bytes, unsigned flags),
     occupancy(out, function, block))
@@ -99,7 +100,8 @@ API_BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
          (CUdeviceptr addr, size_t size, CUmemLocation location, unsigned flags, CUstream stream),
          prefetch(addr, size, STREAM(stream)))
 API_BOTH(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz,
-         (CUstream stream, CUdeviceptr addr, size_t size, unsigned flags), attach(STREAM(stream), addr))
+         (CUstream stream, CUdeviceptr addr, size_t size, unsigned flags),
+         attach(STREAM(stream), addr))
 API_BOTH(cuStreamGetAttribute, cuStreamGetAttribute_ptsz,
          (CUstream stream, CUstreamAttrID which, CUstreamAttrValue *out),
          get_attribute(STREAM(stream), which, out))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The frame around every exported function: state of the driver, the one big lock, call counts, faults,
- * costs. Each export is one line: API(name, parameters, body), where body runs under the lock. */
+/* The frame around every exported function: state of the driver, the one big lock, call counts,
+ * faults, costs. Each export is one line: API(name, parameters, body), where body runs under the
+ * lock. */
 #ifndef SIM_API_H
 #define SIM_API_H
 
@@ -8,9 +9,9 @@
 
 enum function_flag {
     BARE = 0,
-    ANYTIME = 1 << 0, /* legal before cuInit and in a forked child */
+    ANYTIME = 1 << 0,    /* legal before cuInit and in a forked child */
     PER_THREAD = 1 << 1, /* the variant for --default-stream per-thread */
-    CURRENT = 1 << 2, /* needs a current context that is alive and has no sticky error */
+    CURRENT = 1 << 2,    /* needs a current context that is alive and has no sticky error */
 };
 
 enum function {
@@ -28,32 +29,32 @@ CUresult api_leave(CUresult result);
 /* As api_enter and api_leave, for calls that touch only the calling thread's own state: no lock. */
 CUresult api_touch(enum function function);
 
-#define API(symbol, params, body)                                    \
-    CUresult CUDAAPI symbol params                                   \
-    {                                                                \
-        CUresult entered = api_enter(FN_##symbol);                   \
-        return entered == CUDA_SUCCESS ? api_leave(body) : entered;  \
+#define API(symbol, params, body)                                                                  \
+    CUresult CUDAAPI symbol params                                                                 \
+    {                                                                                              \
+        CUresult entered = api_enter(FN_##symbol);                                                 \
+        return entered == CUDA_SUCCESS ? api_leave(body) : entered;                                \
     }
 
-#define API_UNLOCKED(symbol, params, body)                \
-    CUresult CUDAAPI symbol params                        \
-    {                                                     \
-        CUresult entered = api_touch(FN_##symbol);        \
-        return entered == CUDA_SUCCESS ? (body) : entered; \
+#define API_UNLOCKED(symbol, params, body)                                                         \
+    CUresult CUDAAPI symbol params                                                                 \
+    {                                                                                              \
+        CUresult entered = api_touch(FN_##symbol);                                                 \
+        return entered == CUDA_SUCCESS ? (body) : entered;                                         \
     }
 
-/* Both variants of a function with a default stream. In body, STREAM(h) is h, or the variant's default
- * stream when h is NULL; `standard` is that default stream. */
-#define API_VARIANT(symbol, default_stream, params, body)            \
-    CUresult CUDAAPI symbol params                                   \
-    {                                                                \
-        const CUstream standard = default_stream;                    \
-        (void)standard;                                              \
-        CUresult entered = api_enter(FN_##symbol);                   \
-        return entered == CUDA_SUCCESS ? api_leave(body) : entered;  \
+/* Both variants of a function with a default stream. In body, STREAM(h) is h, or the variant's
+ * default stream when h is NULL; `standard` is that default stream. */
+#define API_VARIANT(symbol, default_stream, params, body)                                          \
+    CUresult CUDAAPI symbol params                                                                 \
+    {                                                                                              \
+        const CUstream standard = default_stream;                                                  \
+        (void)standard;                                                                            \
+        CUresult entered = api_enter(FN_##symbol);                                                 \
+        return entered == CUDA_SUCCESS ? api_leave(body) : entered;                                \
     }
-#define API_BOTH(legacy, per_thread, params, body)          \
-    API_VARIANT(legacy, CU_STREAM_LEGACY, params, body)     \
+#define API_BOTH(legacy, per_thread, params, body)                                                 \
+    API_VARIANT(legacy, CU_STREAM_LEGACY, params, body)                                            \
     API_VARIANT(per_thread, CU_STREAM_PER_THREAD, params, body)
 #define STREAM(h) ((h) != NULL ? (h) : standard)
 

@@ -22,14 +22,18 @@ static unsigned channel_bytes(CUarray_format format)
 {
     switch ((int)format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return 1;
+    case CU_AD_FORMAT_SIGNED_INT8:
+        return 1;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 2;
+    case CU_AD_FORMAT_HALF:
+        return 2;
     case CU_AD_FORMAT_UNSIGNED_INT32:
     case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return 4;
-    default: return 0;
+    case CU_AD_FORMAT_FLOAT:
+        return 4;
+    default:
+        return 0;
     }
 }
 
@@ -101,8 +105,8 @@ static CUresult describe_2d(CUDA_ARRAY_DESCRIPTOR *out, CUarray array)
     return CUDA_SUCCESS;
 }
 
-API(cuArrayCreate_v2, (CUarray *out, const CUDA_ARRAY_DESCRIPTOR *shape), create_2d(out, shape))
-API(cuArray3DCreate_v2, (CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape), create(out, shape))
+API(cuArrayCreate_v2, (CUarray * out, const CUDA_ARRAY_DESCRIPTOR *shape), create_2d(out, shape))
+API(cuArray3DCreate_v2, (CUarray * out, const CUDA_ARRAY3D_DESCRIPTOR *shape), create(out, shape))
 API(cuArrayDestroy, (CUarray array), destroy(array))
-API(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR *out, CUarray array), describe_2d(out, array))
-API(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR *out, CUarray array), describe(out, array))
+API(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR * out, CUarray array), describe_2d(out, array))
+API(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * out, CUarray array), describe(out, array))

@@ -36,12 +36,10 @@ CUresult capture_unsafe(void)
 CUresult capture_context_unsafe(CUcontext context)
 {
     CUresult rc = CUDA_SUCCESS;
-    if (capture_list == NULL)
-        return rc;
-    for (CUstream stream = context->streams; stream != NULL; stream = stream->next) {
-        if (stream->capture == NULL)
+    for (struct capture *capture = capture_list; capture != NULL; capture = capture->next) {
+        if (capture->context != context && capture->context->parent != context)
             continue;
-        stream->capture->invalid = true;
+        capture->invalid = true;
         rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Stream captures: which calls they forbid, which calls invalidate them, and how work becomes graph nodes.
- * Driver lock. */
+/* Stream captures: which calls they forbid, which calls invalidate them, and how work becomes graph
+ * nodes. Driver lock. */
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
@@ -17,9 +17,9 @@ struct capture {
     struct capture *next;
 };
 
-/* The calling thread is about to make a call that is unsafe during captures (cuMemAlloc of new pages,
- * cuMemFree of pages, event queries). Where its capture mode and the open captures forbid that:
- * invalidates them and returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. */
+/* The calling thread is about to make a call that is unsafe during captures (cuMemAlloc of new
+ * pages, cuMemFree of pages, event queries). Where its capture mode and the open captures forbid
+ * that: invalidates them and returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. */
 CUresult capture_unsafe(void);
 
 /* The same for calls that no stream of the context may be capturing under, whatever the mode. */

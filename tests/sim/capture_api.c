@@ -10,8 +10,8 @@
 
 static uint64_t last_id;
 
-static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph, const CUgraphNode *nodes,
-                      size_t count)
+static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
+                      const CUgraphNode *nodes, size_t count)
 {
     CUstream stream;
     CUresult rc = stream_resolve(handle, &stream);
@@ -67,7 +67,8 @@ static CUresult end(CUstream handle, CUgraph *out)
         capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread_id != thread_self()->id) {
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        capture->thread_id != thread_self()->id) {
         capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
@@ -141,10 +142,12 @@ API_BOTH(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
 API_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
          (CUstream handle, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges,
           size_t count, CUstreamCaptureMode mode),
-         graph == NULL ? CUDA_ERROR_INVALID_VALUE : begin(STREAM(handle), mode, graph, nodes, count))
+         graph == NULL ? CUDA_ERROR_INVALID_VALUE
+                       : begin(STREAM(handle), mode, graph, nodes, count))
 API_BOTH(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream handle, CUgraph *out),
          end(STREAM(handle), out))
-API_BOTH(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream handle, CUstreamCaptureStatus *out),
+API_BOTH(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
+         (CUstream handle, CUstreamCaptureStatus *out),
          status(STREAM(handle), out, NULL, NULL, NULL, NULL, NULL))
 API_BOTH(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
          (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id),
@@ -161,5 +164,6 @@ API_BOTH(cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_pt
          (CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags),
          update(STREAM(handle), nodes, count, flags))
 API_BOTH(cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz,
-         (CUstream handle, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags),
+         (CUstream handle, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+          unsigned flags),
          update(STREAM(handle), nodes, count, flags))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What capture.c and capture_api.c share: the open captures and a stream's part in one. Driver lock. */
+/* What capture.c and capture_api.c share: the open captures and a stream's part in one. Driver
+ * lock. */
 #ifndef SIM_CAPTURE_LIST_H
 #define SIM_CAPTURE_LIST_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Discrete-event scheduler: a heap of running work by its end, and a list of work that ends when the
- * program does something (a flag is set, a host function returns). */
+/* Discrete-event scheduler: a heap of running work by its end, and a list of work that ends when
+ * the program does something (a flag is set, a host function returns). */
 #include "tests/sim/clock.h"
 
 #include <stdio.h>

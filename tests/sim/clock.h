@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The virtual clock of the host, and the order in which submitted work completes on it. Driver lock. */
+/* The virtual clock of the host, and the order in which submitted work completes on it. Driver
+ * lock. */
 #ifndef SIM_CLOCK_H
 #define SIM_CLOCK_H
 
@@ -15,10 +16,12 @@ void clock_run(void);
 /* One look at something unfinished: a little time passes (SIM_POLL_NS), then clock_run. */
 void clock_poll(void);
 
-/* All predecessors of the work are complete: it runs from now, or from their end, for its duration. */
+/* All predecessors of the work are complete: it runs from now, or from their end, for its duration.
+ */
 void clock_start(struct work *work);
 
-/* Completes the piece of work that ends next and moves the clock there. False when nothing has an end. */
+/* Completes the piece of work that ends next and moves the clock there. False when nothing has an
+ * end. */
 bool clock_step(void);
 
 /* Blocks the host until the work is done. The lock is given up while real time has to pass. After

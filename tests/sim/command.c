@@ -58,15 +58,24 @@ unsigned command_accesses(const struct command *command, struct access *out)
 const char *command_name(const struct command *command)
 {
     switch (command->kind) {
-    case COMMAND_MARKER: return "marker";
-    case COMMAND_KERNEL: return kernel_name(command->launch.kernel);
-    case COMMAND_COPY: return "memcpy";
-    case COMMAND_SET: return "memset";
-    case COMMAND_HOST_FUNCTION: return "host function";
-    case COMMAND_CALLBACK: return "stream callback";
-    case COMMAND_WAIT_VALUE: return "wait value";
-    case COMMAND_WRITE_VALUE: return "write value";
-    case COMMAND_POOL_FREE: return "async free";
+    case COMMAND_MARKER:
+        return "marker";
+    case COMMAND_KERNEL:
+        return kernel_name(command->launch.kernel);
+    case COMMAND_COPY:
+        return "memcpy";
+    case COMMAND_SET:
+        return "memset";
+    case COMMAND_HOST_FUNCTION:
+        return "host function";
+    case COMMAND_CALLBACK:
+        return "stream callback";
+    case COMMAND_WAIT_VALUE:
+        return "wait value";
+    case COMMAND_WRITE_VALUE:
+        return "write value";
+    case COMMAND_POOL_FREE:
+        return "async free";
     }
     return "?";
 }
@@ -86,10 +95,12 @@ uint64_t command_duration_ns(const struct command *command)
     case COMMAND_SET:
         for (unsigned i = command_accesses(command, accesses); i-- > 0;)
             bytes += accesses[i].size;
-        return transfer_ns(bytes) + (command->kind == COMMAND_KERNEL
-                                         ? kernel_busy_ns(command->launch.kernel, command->launch.args)
-                                         : config.copy_ns);
-    default: return 0;
+        return transfer_ns(bytes) +
+               (command->kind == COMMAND_KERNEL
+                    ? kernel_busy_ns(command->launch.kernel, command->launch.args)
+                    : config.copy_ns);
+    default:
+        return 0;
     }
 }
 
@@ -117,9 +128,12 @@ bool command_holds(const struct command *command, struct CUctx_st *context)
     switch (command->word.flags & 3) {
     case CU_STREAM_WAIT_VALUE_GEQ:
         return bytes == 4 ? (int32_t)(word - want) >= 0 : (int64_t)(word - want) >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ: return word == want;
-    case CU_STREAM_WAIT_VALUE_AND: return (word & want) != 0;
-    default: return ~(word | want) != 0; /* NOR */
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return word == want;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (word & want) != 0;
+    default:
+        return ~(word | want) != 0; /* NOR */
     }
 }
 
@@ -129,14 +143,16 @@ bool command_calls_host(const struct command *command)
 }
 
 /* One row; both sides may be in several pieces. */
-static CUresult copy_row(const struct copy *copy, struct CUctx_st *context, uint64_t dst, uint64_t src)
+static CUresult copy_row(const struct copy *copy, struct CUctx_st *context, uint64_t dst,
+                         uint64_t src)
 {
     for (size_t left = copy->width; left > 0;) {
         size_t dst_room = left, src_room = left;
         uint8_t *to = copy->dst_host ? (uint8_t *)(uintptr_t)dst
                                      : memory_at(copy->peer ? NULL : context, dst, true, &dst_room);
-        uint8_t *from = copy->src_host ? (uint8_t *)(uintptr_t)src
-                                       : memory_at(copy->peer ? NULL : context, src, false, &src_room);
+        uint8_t *from = copy->src_host
+                            ? (uint8_t *)(uintptr_t)src
+                            : memory_at(copy->peer ? NULL : context, src, false, &src_room);
         if (to == NULL || from == NULL)
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         size_t now = left < dst_room ? left : dst_room;
@@ -230,7 +246,9 @@ CUresult command_run(struct command *command, struct CUctx_st *context)
         if (healthy && memory_at(context, command->word.addr, false, &room) == NULL)
             rc = CUDA_ERROR_ILLEGAL_ADDRESS;
         break;
-    case COMMAND_POOL_FREE: mempool_reclaim(command->pool_free.addr); break;
+    case COMMAND_POOL_FREE:
+        mempool_reclaim(command->pool_free.addr);
+        break;
     case COMMAND_MARKER:
     case COMMAND_HOST_FUNCTION:
     case COMMAND_CALLBACK:

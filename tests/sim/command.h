@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What a piece of work does: one value that streams, graphs and the clock pass around. Says which memory
- * it touches, how long it takes, and does it. Driver lock. */
+/* What a piece of work does: one value that streams, graphs and the clock pass around. Says which
+ * memory it touches, how long it takes, and does it. Driver lock. */
 #ifndef SIM_COMMAND_H
 #define SIM_COMMAND_H
 
@@ -27,14 +27,15 @@ enum kernel {
 
 #define KERNEL_PARAMETERS_MAX 5
 
-/* Rows of width bytes, height rows a slice, depth slices. Pitches count when there is more than one. */
+/* Rows of width bytes, height rows a slice, depth slices. Pitches count when there is more than
+ * one. */
 struct copy {
     uint64_t dst, src;
     size_t width, height, depth;
     size_t dst_pitch, src_pitch, dst_slice, src_slice;
     bool dst_host, src_host; /* the address is the host's, whatever the driver knows of it */
-    bool peer; /* needs no peer access */
-    void *staging; /* a malloc'd copy of the source, freed when done; or NULL */
+    bool peer;               /* needs no peer access */
+    void *staging;           /* a malloc'd copy of the source, freed when done; or NULL */
 };
 
 struct command {
@@ -80,13 +81,15 @@ struct access {
 
 #define COMMAND_ACCESSES_MAX 3
 
-/* Fills out (room for COMMAND_ACCESSES_MAX) with the device memory that the command touches; the count. */
+/* Fills out (room for COMMAND_ACCESSES_MAX) with the device memory that the command touches; the
+ * count. */
 unsigned command_accesses(const struct command *command, struct access *out);
 
 const char *command_name(const struct command *command);
 uint64_t command_duration_ns(const struct command *command);
 
-/* Does the work as seen from the context. CUDA_ERROR_ILLEGAL_ADDRESS when it touches what is not there. */
+/* Does the work as seen from the context. CUDA_ERROR_ILLEGAL_ADDRESS when it touches what is not
+ * there. */
 CUresult command_run(struct command *command, struct CUctx_st *context);
 
 /* The command ends when a word in memory says so, rather than at a time. */

@@ -45,6 +45,10 @@ static const char *text_of(const char *name)
 
 void config_read(void)
 {
+    static bool done;
+    if (done)
+        return;
+    done = true;
 #define NUMBER(field, name, value, help) config.field = number(name, value);
 #define TEXT(field, name, help) config.field = text_of(name);
 #include "tests/sim/config.def"

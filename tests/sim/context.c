@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Life and death of contexts, and waiting for all of their work. Exports: context_api.c, primary.c. */
+/* Life and death of contexts, and waiting for all of their work. Exports: context_api.c, primary.c.
+ */
 #include "tests/sim/context.h"
 
 #include <stdlib.h>
@@ -54,6 +55,9 @@ CUcontext context_create(int device, unsigned flags)
 void context_destroy(CUcontext context)
 {
     context_wait(context);
+    for (CUcontext part = atomic_load(&contexts); part != NULL; part = part->next)
+        if (part->parent == context && part->alive)
+            context_destroy(part);
     capture_forget_context(context);
     while (context->streams != NULL)
         stream_destroy(context->streams);
@@ -94,38 +98,38 @@ void context_fail(CUcontext context, CUresult error)
         context->error = error;
 }
 
+/* Adds one more piece of work to what a frontier waits for. */
+static void gather(CUcontext context, struct work *pending, struct work **one, struct work **join)
+{
+    if (work_done(pending) || pending == *one)
+        return;
+    if (*one == NULL) {
+        *one = pending;
+        return;
+    }
+    if (*join == NULL) {
+        *join = work_create(context, &(struct command){.kind = COMMAND_MARKER});
+        work_after(*join, *one);
+    }
+    work_after(*join, pending);
+}
+
 struct work *context_frontier(CUcontext context, struct vector *clock)
 {
     struct work *one = NULL, *join = NULL;
     vector_join(clock, &stream_host_clock);
-    vector_join(clock, &context->gate_clock);
-    vector_join(clock, &context->orphan_clock);
-    for (CUstream stream = context->streams; stream != NULL; stream = stream->next)
-        vector_join(clock, &stream->clock);
-
-    /* One pending piece of work is its own frontier; more are joined by a marker. */
-    CUstream stream = context->streams;
-    struct work *pending = context->gate;
-    for (int step = 0;; step++) {
-        if (step == 1)
-            pending = context->orphans;
-        if (step >= 2) {
-            if (stream == NULL)
-                break;
-            pending = stream->tail;
-            stream = stream->next;
-        }
-        if (work_done(pending) || pending == one)
+    /* The context, and the green contexts in it. */
+    for (CUcontext part = atomic_load(&contexts); part != NULL; part = part->next) {
+        if (part != context && (part->parent != context || !part->alive))
             continue;
-        if (one == NULL) {
-            one = pending;
-            continue;
+        vector_join(clock, &part->gate_clock);
+        vector_join(clock, &part->orphan_clock);
+        gather(context, part->gate, &one, &join);
+        gather(context, part->orphans, &one, &join);
+        for (CUstream stream = part->streams; stream != NULL; stream = stream->next) {
+            vector_join(clock, &stream->clock);
+            gather(context, stream->tail, &one, &join);
         }
-        if (join == NULL) {
-            join = work_create(context, &(struct command){.kind = COMMAND_MARKER});
-            work_after(join, one);
-        }
-        work_after(join, pending);
     }
     if (join == NULL)
         return work_retain(one);

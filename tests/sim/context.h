@@ -15,10 +15,10 @@ struct CUctx_st {
     int device;
     unsigned flags;
     _Atomic uint64_t id; /* unique; a primary context gets a new one each time it comes to life */
-    CUresult error; /* sticky */
-    unsigned pending; /* unfinished work */
+    CUresult error;      /* sticky */
+    unsigned pending;    /* unfinished work */
     CUstream legacy;
-    CUstream streams; /* all live streams, legacy among them */
+    CUstream streams;  /* all live streams, legacy among them */
     struct work *gate; /* all new work comes after it (cuCtxWaitEvent) */
     struct vector gate_clock;
     struct work *orphans; /* done when all work of destroyed streams is, or NULL */
@@ -26,6 +26,8 @@ struct CUctx_st {
     uint32_t peers; /* bit d: access to memory of device d is enabled */
     size_t limits[LIMITS_MAX];
     struct block *blocks; /* pages that small allocations share */
+    CUcontext parent;     /* of a green context: the primary context */
+    CUgreenCtx green;
     CUcontext next; /* list of all contexts ever */
 };
 
@@ -55,10 +57,17 @@ CUresult context_wait(CUcontext context);
 /* The same for all contexts of the device. */
 CUresult context_wait_device(int device);
 
+/* The context that memory belongs to which is allocated while this one is current. */
+static inline CUcontext context_owner(CUcontext context)
+{
+    return context->parent != NULL ? context->parent : context;
+}
+
 /* Calls `each` for all contexts that are alive. */
 void context_each(void (*each)(CUcontext context, void *data), void *data);
 
-/* Work that is done when all of the context is, or NULL, with a reference; *clock grows by what it covers. */
+/* Work that is done when all of the context is, or NULL, with a reference; *clock grows by what it
+ * covers. */
 struct work *context_frontier(CUcontext context, struct vector *clock);
 
 #endif

@@ -136,29 +136,31 @@ static CUresult get_shared(CUsharedconfig *out)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxCreate, (CUcontext *out, unsigned flags, CUdevice device), create(out, flags, device))
-API(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice device), create(out, flags, device))
+API(cuCtxCreate, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
+API(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
 API(cuCtxCreate_v3,
-    (CUcontext *out, CUexecAffinityParam *params, int count, unsigned flags, CUdevice device),
+    (CUcontext * out, CUexecAffinityParam *params, int count, unsigned flags, CUdevice device),
     params != NULL && count > 0 ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device))
-API(cuCtxCreate_v4, (CUcontext *out, CUctxCreateParams *params, unsigned flags, CUdevice device),
-    params != NULL && params->cigParams != NULL ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device))
+API(cuCtxCreate_v4, (CUcontext * out, CUctxCreateParams *params, unsigned flags, CUdevice device),
+    params != NULL && params->cigParams != NULL ? CUDA_ERROR_NOT_SUPPORTED
+                                                : create(out, flags, device))
 API(cuCtxDestroy, (CUcontext context), destroy(context))
 API(cuCtxDestroy_v2, (CUcontext context), destroy(context))
 API(cuCtxDetach, (CUcontext context), destroy(context))
 API(cuCtxSynchronize, (void), synchronize(NULL))
 API(cuCtxSynchronize_v2, (CUcontext context), synchronize(context))
-API_UNLOCKED(cuCtxGetDevice, (CUdevice *out), get_device(out, NULL))
-API_UNLOCKED(cuCtxGetDevice_v2, (CUdevice *out, CUcontext context), get_device(out, context))
+API_UNLOCKED(cuCtxGetDevice, (CUdevice * out), get_device(out, NULL))
+API_UNLOCKED(cuCtxGetDevice_v2, (CUdevice * out, CUcontext context), get_device(out, context))
 API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out), get_id(context, out))
 API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), get_version(context, out))
 API(cuCtxGetFlags, (unsigned *out), get_flags(out))
 API(cuCtxSetFlags, (unsigned flags), set_flags(flags))
-API(cuCtxGetLimit, (size_t *out, CUlimit limit), get_limit(out, limit))
+API(cuCtxGetLimit, (size_t * out, CUlimit limit), get_limit(out, limit))
 API(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(limit, value))
-API(cuCtxGetCacheConfig, (CUfunc_cache *out), get_cache(out))
-API(cuCtxSetCacheConfig, (CUfunc_cache config_value), config_value > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
-API(cuCtxGetSharedMemConfig, (CUsharedconfig *out), get_shared(out))
+API(cuCtxGetCacheConfig, (CUfunc_cache * out), get_cache(out))
+API(cuCtxSetCacheConfig, (CUfunc_cache config_value),
+    config_value > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
+API(cuCtxGetSharedMemConfig, (CUsharedconfig * out), get_shared(out))
 API(cuCtxSetSharedMemConfig, (CUsharedconfig config_value),
     config_value > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
 API(cuCtxResetPersistingL2Cache, (void), CUDA_SUCCESS)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Linear copies. A copy from pageable host memory reads it before the call returns, one to it is complete
- * when the call returns; with page-locked memory an asynchronous copy really is asynchronous. */
+/* Linear copies. A copy from pageable host memory reads it before the call returns, one to it is
+ * complete when the call returns; with page-locked memory an asynchronous copy really is
+ * asynchronous. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,12 @@ static bool on_device(uint64_t addr)
 static bool pageable(uint64_t addr)
 {
     return memory_find(addr) == NULL;
+}
+
+/* Freed device memory, or none: no host memory either. */
+static bool not_the_hosts(uint64_t addr)
+{
+    return addr == 0 || (pageable(addr) && memory_reserved(addr));
 }
 
 static size_t total(const struct copy *copy)
@@ -52,7 +59,8 @@ CUresult copy_prepare(struct copy *copy, enum copy_flags flags)
     copy->src_host = flags & COPY_FROM_HOST || (!(flags & COPY_FROM_DEVICE) && pageable(copy->src));
     if ((!copy->dst_host && !covered(copy->dst, span(copy, copy->dst_pitch, copy->dst_slice))) ||
         (!copy->src_host && !covered(copy->src, span(copy, copy->src_pitch, copy->src_slice))) ||
-        (copy->dst_host && copy->dst == 0) || (copy->src_host && copy->src == 0))
+        (copy->dst_host && not_the_hosts(copy->dst)) ||
+        (copy->src_host && not_the_hosts(copy->src)))
         return CUDA_ERROR_INVALID_VALUE;
     copy->peer = true; /* copies between devices need no peer access */
     return CUDA_SUCCESS;
@@ -103,10 +111,30 @@ CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream
     return synchronous && stream->capture == NULL ? stream_wait(stream) : CUDA_SUCCESS;
 }
 
-static CUresult linear(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned flags, CUstream stream)
+static CUresult linear(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned flags,
+                       CUstream stream)
 {
     struct copy copy = {.dst = dst, .src = src, .width = size, .height = 1, .depth = 1};
     return copy_submit(&copy, flags, stream);
+}
+
+/* Each copy of a batch by itself, in order: one of the orders that are allowed. */
+static CUresult batch(CUdeviceptr *dst, CUdeviceptr *src, size_t *sizes, size_t count,
+                      CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count,
+                      size_t *failed, CUstream stream)
+{
+    CUresult rc = CUDA_SUCCESS;
+    if (failed != NULL)
+        *failed = SIZE_MAX;
+    if (dst == NULL || src == NULL || sizes == NULL || count == 0 || attributes == NULL ||
+        indices == NULL || attribute_count == 0 || attribute_count > count || indices[0] != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count && rc == CUDA_SUCCESS; i++) {
+        rc = linear(dst[i], src[i], sizes[i], 0, stream);
+        if (rc != CUDA_SUCCESS && failed != NULL)
+            *failed = i;
+    }
+    return rc;
 }
 
 #define ADDR(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
@@ -139,5 +167,16 @@ API_BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz,
          (CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream),
          linear(dst, src, size, D2D, STREAM(stream)))
 API_BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
-         (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t size, CUstream stream),
+         (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t size,
+          CUstream stream),
          linear(dst, src, size, D2D, STREAM(stream)))
+API_BOTH(cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz,
+         (CUdeviceptr * dst, CUdeviceptr *src, size_t *sizes, size_t count,
+          CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, size_t *failed,
+          CUstream stream),
+         batch(dst, src, sizes, count, attributes, indices, attribute_count, failed,
+               STREAM(stream)))
+API_BOTH(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz,
+         (CUdeviceptr * dst, CUdeviceptr *src, size_t *sizes, size_t count,
+          CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, CUstream stream),
+         batch(dst, src, sizes, count, attributes, indices, attribute_count, NULL, STREAM(stream)))

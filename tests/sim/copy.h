@@ -14,8 +14,8 @@ enum copy_flags {
     COPY_SYNCHRONOUS = 1 << 4,
 };
 
-/* request: all but dst_host, src_host, peer and staging. CUDA_ERROR_INVALID_VALUE when an address that has to
- * be known is not. */
+/* request: all but dst_host, src_host, peer and staging. CUDA_ERROR_INVALID_VALUE when an address
+ * that has to be known is not. */
 CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream stream);
 
 /* The copy of a graph node. Its addresses are looked at again when it runs. */

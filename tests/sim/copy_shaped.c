@@ -13,7 +13,8 @@ struct side {
 /* The address of the first byte, or 0 for a kind of memory that is not supported. */
 static uint64_t start(const struct side *side)
 {
-    uint64_t base = side->type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)side->host : side->device;
+    uint64_t base =
+        side->type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)side->host : side->device;
     if (side->type == CU_MEMORYTYPE_ARRAY || base == 0)
         return 0;
     return base + side->x + (side->y + side->z * side->height) * side->pitch;
@@ -81,10 +82,10 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *c, unsigned flags, CUstream stream)
 {
     if (c == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    struct side src = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, 0,
-                       c->srcPitch, 0};
-    struct side dst = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, 0,
-                       c->dstPitch, 0};
+    struct side src = {c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes,
+                       c->srcY,          0,          c->srcPitch,  0};
+    struct side dst = {c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes,
+                       c->dstY,          0,          c->dstPitch,  0};
     return submit(src, dst, c->WidthInBytes, c->Height, 1, flags, stream);
 }
 

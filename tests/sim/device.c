@@ -116,11 +116,15 @@ static CUresult get_attribute(int *out, CUdevice_attribute attribute, CUdevice o
     if (!device_valid(ordinal))
         return CUDA_ERROR_INVALID_DEVICE;
     switch ((int)attribute) {
-#define ATTRIBUTE(name, value) \
-    case CU_DEVICE_ATTRIBUTE_##name: *out = (int)(value); break;
+#define ATTRIBUTE(name, value)                                                                     \
+    case CU_DEVICE_ATTRIBUTE_##name:                                                               \
+        *out = (int)(value);                                                                       \
+        break;
 #include "tests/sim/attributes.def"
 #undef ATTRIBUTE
-    default: *out = 0; break;
+    default:
+        *out = 0;
+        break;
     }
     return CUDA_SUCCESS;
 }
@@ -150,20 +154,19 @@ static CUresult version(int *out)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!api_ready())
-        config_read();
+    config_read();
     *out = (int)config.driver_version;
     return CUDA_SUCCESS;
 }
 
 API(cuDriverGetVersion, (int *out), version(out))
 API(cuDeviceGetCount, (int *out), get_count(out))
-API(cuDeviceGet, (CUdevice *out, int ordinal), get(out, ordinal))
+API(cuDeviceGet, (CUdevice * out, int ordinal), get(out, ordinal))
 API(cuDeviceGetName, (char *out, int length, CUdevice device), get_name(out, length, device))
-API(cuDeviceGetUuid, (CUuuid *out, CUdevice device), get_uuid(out, device))
-API(cuDeviceGetUuid_v2, (CUuuid *out, CUdevice device), get_uuid(out, device))
-API(cuDeviceTotalMem_v2, (size_t *out, CUdevice device), total_memory(out, device))
+API(cuDeviceGetUuid, (CUuuid * out, CUdevice device), get_uuid(out, device))
+API(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device), get_uuid(out, device))
+API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device), total_memory(out, device))
 API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),
     get_attribute(out, attribute, device))
 API(cuDeviceGetPCIBusId, (char *out, int length, CUdevice device), get_pci(out, length, device))
-API(cuDeviceGetByPCIBusId, (CUdevice *out, const char *id), by_pci(out, id))
+API(cuDeviceGetByPCIBusId, (CUdevice * out, const char *id), by_pci(out, id))

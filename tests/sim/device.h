@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The virtual devices and what of their memory is taken, by this process and by those that share it.
- * Driver lock. */
+/* The virtual devices and what of their memory is taken, by this process and by those that share
+ * it. Driver lock. */
 #ifndef SIM_DEVICE_H
 #define SIM_DEVICE_H
 
@@ -12,7 +12,7 @@ struct device {
     CUcontext primary; /* NULL until it is first retained */
     unsigned primary_retained, primary_flags;
     CUmemoryPool standard_pool, current_pool; /* NULL until first asked for */
-    uint64_t used_bytes; /* by this process */
+    uint64_t used_bytes;                      /* by this process */
 };
 
 /* From the configuration; called once. */

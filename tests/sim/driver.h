@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuda.h as the author of a driver sees it: every ABI variant (_v2, _ptds, _ptsz) declared under its own
- * name, with default visibility. Included by every file of the simulated driver instead of <cuda.h>. */
+/* cuda.h as the author of a driver sees it: every ABI variant (_v2, _ptds, _ptsz) declared under
+ * its own name, with default visibility. Included by every file of the simulated driver instead of
+ * <cuda.h>. */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Events on streams, and context events: cuCtxRecordEvent covers all work of a context, cuCtxWaitEvent puts
- * all its future work behind an event. */
+/* Events on streams, and context events: cuCtxRecordEvent covers all work of a context,
+ * cuCtxWaitEvent puts all its future work behind an event. */
 #include "tests/sim/event.h"
 
 #include <stdlib.h>
@@ -162,7 +162,8 @@ static CUresult elapsed(float *out, CUevent start, CUevent end)
         return rc;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!start->recorded || !end->recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
+    if (!start->recorded || !end->recorded ||
+        ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     clock_run();
     if (!work_done(start->work) || !work_done(end->work))
@@ -173,23 +174,9 @@ static CUresult elapsed(float *out, CUevent start, CUevent end)
     return CUDA_SUCCESS;
 }
 
-/* A context named by the program, or the current one for NULL. */
-static CUresult named(CUcontext *context)
+CUresult event_record_context(CUcontext context, CUevent event)
 {
-    if (!config.ctx_events)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (*context == NULL)
-        *context = thread_current();
-    if (*context != NULL && !context_known(*context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return context_usable(*context);
-}
-
-static CUresult record_context(CUcontext context, CUevent event)
-{
-    CUresult rc = named(&context);
-    if (rc == CUDA_SUCCESS)
-        rc = event_check(event);
+    CUresult rc = event_check(event);
     if (rc == CUDA_SUCCESS && event->context != context)
         rc = CUDA_ERROR_INVALID_HANDLE;
     if (rc == CUDA_SUCCESS)
@@ -205,11 +192,9 @@ static CUresult record_context(CUcontext context, CUevent event)
     return CUDA_SUCCESS;
 }
 
-static CUresult wait_context(CUcontext context, CUevent event)
+CUresult event_wait_context(CUcontext context, CUevent event)
 {
-    CUresult rc = named(&context);
-    if (rc == CUDA_SUCCESS)
-        rc = event_check(event);
+    CUresult rc = event_check(event);
     if (rc == CUDA_SUCCESS)
         rc = capture_context_unsafe(context);
     if (rc == CUDA_SUCCESS && capture_holds(event))
@@ -228,7 +213,31 @@ static CUresult wait_context(CUcontext context, CUevent event)
     return CUDA_SUCCESS;
 }
 
-API(cuEventCreate, (CUevent *out, unsigned flags), event_create(thread_current(), flags, out))
+/* A context named by the program, or the current one for NULL. */
+static CUresult named(CUcontext *context)
+{
+    if (!config.ctx_events)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (*context == NULL)
+        *context = thread_current();
+    if (*context != NULL && !context_known(*context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context_usable(*context);
+}
+
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    CUresult rc = named(&context);
+    return rc == CUDA_SUCCESS ? event_record_context(context, event) : rc;
+}
+
+static CUresult wait_context(CUcontext context, CUevent event)
+{
+    CUresult rc = named(&context);
+    return rc == CUDA_SUCCESS ? event_wait_context(context, event) : rc;
+}
+
+API(cuEventCreate, (CUevent * out, unsigned flags), event_create(thread_current(), flags, out))
 API(cuEventDestroy, (CUevent event), destroy(event))
 API(cuEventDestroy_v2, (CUevent event), destroy(event))
 API(cuEventQuery, (CUevent event), query(event))

@@ -11,9 +11,9 @@ struct CUevent_st {
     uint64_t context_id;
     unsigned flags;
     bool recorded;
-    struct work *work; /* NULL when all was done at the record */
-    uint64_t record_ns; /* when it was recorded, if nothing was pending */
-    struct vector clock; /* all that the event covers */
+    struct work *work;       /* NULL when all was done at the record */
+    uint64_t record_ns;      /* when it was recorded, if nothing was pending */
+    struct vector clock;     /* all that the event covers */
     struct capture *capture; /* recorded in this capture, at these nodes */
     uint64_t capture_id;
     struct CUgraphNode_st **nodes;
@@ -21,10 +21,15 @@ struct CUevent_st {
     struct ipc_event *shared; /* the other process's side, or NULL */
 };
 
-/* A handle of the program whose context is alive, else CUDA_ERROR_INVALID_HANDLE or CONTEXT_IS_DESTROYED. */
+/* A handle of the program whose context is alive, else CUDA_ERROR_INVALID_HANDLE or
+ * CONTEXT_IS_DESTROYED. */
 CUresult event_check(CUevent event);
 
 CUresult event_create(CUcontext context, unsigned flags, CUevent *out);
+
+/* cuCtxRecordEvent and cuCtxWaitEvent for a usable context. */
+CUresult event_record_context(CUcontext context, CUevent event);
+CUresult event_wait_context(CUcontext context, CUevent event);
 
 /* cuStreamWaitEvent */
 CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags);

@@ -13,7 +13,7 @@
 struct fault {
     enum function function;
     uint64_t nth; /* calls still to come until it strikes, 1 = the next */
-    bool onward; /* strikes at every call after the first */
+    bool onward;  /* strikes at every call after the first */
     bool sticky;
     double probability; /* used when nth is 0 */
     CUresult code;

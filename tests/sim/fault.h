@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Fault injection: which call of which function fails with which code. Driver lock, except fault_armed. */
+/* Fault injection: which call of which function fails with which code. Driver lock, except
+ * fault_armed. */
 #ifndef SIM_FAULT_H
 #define SIM_FAULT_H
 
@@ -8,9 +9,9 @@
 /* Reads SIM_FAIL. A bad entry is named on stderr and left out. */
 void fault_read(void);
 
-/* Adds one fault: "function:N:code" (the N-th call from now), "function:N+:code" (from the N-th on),
- * "function:p0.01:code" (each call with that probability). A '!' after the code makes it sticky in the
- * current context. False when spec cannot be parsed or names no function. */
+/* Adds one fault: "function:N:code" (the N-th call from now), "function:N+:code" (from the N-th
+ * on), "function:p0.01:code" (each call with that probability). A '!' after the code makes it
+ * sticky in the current context. False when spec cannot be parsed or names no function. */
 bool fault_add(const char *spec);
 
 /* Forgets all faults of the function, or all when it is FUNCTION_COUNT. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the tests of the simulated driver share: a context, the kernels, short names for the usual calls. The
- * tests are ordinary driver API programs, linked with the simulated library. */
+/* What the tests of the simulated driver share: a context, the kernels, short names for the usual
+ * calls. The tests are ordinary driver API programs, linked with the simulated library. */
 #ifndef SIM_FIXTURE_H
 #define SIM_FIXTURE_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Graphs, their instantiation and launch. Nodes that the program adds itself are in graph_node.c. */
+/* Graphs, their instantiation and launch. Nodes that the program adds itself are in graph_node.c.
+ */
 #include "tests/sim/graph.h"
 
 #include <stdlib.h>
@@ -109,7 +110,8 @@ static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size
             memcpy(all, to->nodes + first, added * sizeof *all);
             if (entry_count > 0)
                 memcpy(all + added, entry, entry_count * sizeof *all);
-            map[i] = graph_add(to, &(struct command){.kind = COMMAND_MARKER}, all, added + entry_count);
+            map[i] =
+                graph_add(to, &(struct command){.kind = COMMAND_MARKER}, all, added + entry_count);
             free(all);
         } else {
             map[i] = graph_add(to, &node->command, entry, entry_count);
@@ -139,7 +141,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
     if (out == NULL || !graph_valid(graph))
         return CUDA_ERROR_INVALID_VALUE;
     CUgraphExec exec = handles_take(&execs);
-    *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_clone(graph), .flags = flags};
+    *exec =
+        (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_clone(graph), .flags = flags};
     *out = exec;
     return CUDA_SUCCESS;
 }
@@ -248,20 +251,22 @@ static CUresult with_params(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTI
     return rc;
 }
 
-API(cuGraphCreate, (CUgraph *out, unsigned flags), create(out, flags))
+API(cuGraphCreate, (CUgraph * out, unsigned flags), create(out, flags))
 API(cuGraphDestroy, (CUgraph graph), destroy(graph))
 API(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
     get_nodes(graph, nodes, count, false))
 API(cuGraphGetRootNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
     get_nodes(graph, nodes, count, true))
-API(cuGraphInstantiate, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+API(cuGraphInstantiate,
+    (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
     instantiate(out, graph, 0))
-API(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+API(cuGraphInstantiate_v2,
+    (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
     instantiate(out, graph, 0))
-API(cuGraphInstantiateWithFlags, (CUgraphExec *out, CUgraph graph, unsigned long long flags),
+API(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
     instantiate(out, graph, flags))
 API_BOTH(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
-         (CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+         (CUgraphExec * out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
          with_params(out, graph, params))
 API_BOTH(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream handle),
          launch(exec, STREAM(handle)))

@@ -10,7 +10,7 @@ struct CUgraphNode_st {
     struct command command;
     CUgraphNode *before; /* the nodes that it depends on */
     size_t before_count;
-    size_t index; /* in its graph; every dependency has a lower one */
+    size_t index;  /* in its graph; every dependency has a lower one */
     CUgraph child; /* a graph that takes the node's place, or NULL */
 };
 

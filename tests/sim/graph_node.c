@@ -59,7 +59,8 @@ static CUresult add_host(CUgraphNode *out, CUgraph graph, const CUgraphNode *bef
 {
     if (params == NULL || params->fn == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {params->fn, params->userData}};
+    struct command command = {.kind = COMMAND_HOST_FUNCTION,
+                              .host = {params->fn, params->userData}};
     return add(out, graph, before, count, &command);
 }
 
@@ -84,14 +85,26 @@ static CUresult get_type(CUgraphNode node, CUgraphNodeType *out)
     if (node == NULL || out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     switch (node->command.kind) {
-    case COMMAND_KERNEL: *out = CU_GRAPH_NODE_TYPE_KERNEL; break;
-    case COMMAND_COPY: *out = CU_GRAPH_NODE_TYPE_MEMCPY; break;
-    case COMMAND_SET: *out = CU_GRAPH_NODE_TYPE_MEMSET; break;
+    case COMMAND_KERNEL:
+        *out = CU_GRAPH_NODE_TYPE_KERNEL;
+        break;
+    case COMMAND_COPY:
+        *out = CU_GRAPH_NODE_TYPE_MEMCPY;
+        break;
+    case COMMAND_SET:
+        *out = CU_GRAPH_NODE_TYPE_MEMSET;
+        break;
     case COMMAND_HOST_FUNCTION:
-    case COMMAND_CALLBACK: *out = CU_GRAPH_NODE_TYPE_HOST; break;
+    case COMMAND_CALLBACK:
+        *out = CU_GRAPH_NODE_TYPE_HOST;
+        break;
     case COMMAND_WAIT_VALUE:
-    case COMMAND_WRITE_VALUE: *out = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; break;
-    case COMMAND_POOL_FREE: *out = CU_GRAPH_NODE_TYPE_MEM_FREE; break;
+    case COMMAND_WRITE_VALUE:
+        *out = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+        break;
+    case COMMAND_POOL_FREE:
+        *out = CU_GRAPH_NODE_TYPE_MEM_FREE;
+        break;
     case COMMAND_MARKER:
         *out = node->child != NULL ? CU_GRAPH_NODE_TYPE_GRAPH : CU_GRAPH_NODE_TYPE_EMPTY;
         break;
@@ -132,4 +145,4 @@ API(cuGraphAddChildGraphNode, (NODE, CUgraph child), add_child(out, graph, befor
 API(cuGraphNodeGetType, (CUgraphNode node, CUgraphNodeType *out), get_type(node, out))
 API(cuGraphNodeGetDependencies, (CUgraphNode node, CUgraphNode *out, size_t *count),
     get_before(node, out, count))
-API(cuGraphClone, (CUgraph *out, CUgraph graph), clone(out, graph))
+API(cuGraphClone, (CUgraph * out, CUgraph graph), clone(out, graph))

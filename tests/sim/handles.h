@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Memory for objects that the program holds handles of. It is never returned to the system: a stale handle
- * must be recognised by its magic number, not crash, and what a program forgets to destroy is no leak of
- * the driver's. Driver lock. */
+/* Memory for objects that the program holds handles of. It is never returned to the system: a stale
+ * handle must be recognised by its magic number, not crash, and what a program forgets to destroy
+ * is no leak of the driver's. Driver lock. */
 #ifndef SIM_HANDLES_H
 #define SIM_HANDLES_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A race detector over ranges: a set of segments, each with the accesses that a later one may still conflict
- * with. An access is forgotten once the host has seen it complete, or once a later one that is ordered
- * behind it stands for it. */
+/* A race detector over ranges: a set of segments, each with the accesses that a later one may still
+ * conflict with. An access is forgotten once the host has seen it complete, or once a later one
+ * that is ordered behind it stands for it. */
 #include "tests/sim/hazard.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct touch {
     unsigned references;
     unsigned slot;
     uint64_t seq;
-    uint64_t owner; /* 0: unknown */
+    uint64_t owner;       /* 0: unknown */
     uint64_t followed_by; /* another owner's access is ordered behind it: that owner */
     enum access_kind kind;
     const char *name;
@@ -96,8 +96,9 @@ static void describe(char *out, size_t size, const struct touch *touch)
 {
     static const char *const verbs[] = {"reads", "writes", "updates"};
     snprintf(out, size, "%s on stream %llu %s [%#llx, +%llu)%s", touch->name,
-             (unsigned long long)touch->stream_id, verbs[touch->kind], (unsigned long long)touch->addr,
-             (unsigned long long)touch->size, touch->owner != 0 ? "" : " (unannounced)");
+             (unsigned long long)touch->stream_id, verbs[touch->kind],
+             (unsigned long long)touch->addr, (unsigned long long)touch->size,
+             touch->owner != 0 ? "" : " (unannounced)");
 }
 
 /* later is NULL when it is a call that takes the memory away. */
@@ -112,7 +113,8 @@ static void report(struct touch *earlier, struct touch *later, const char *call)
     describe(first, sizeof first, earlier);
     if (later != NULL)
         describe(second, sizeof second, later);
-    fprintf(stderr, "sim: hazard: %s, not ordered before %s\n", first, later != NULL ? second : call);
+    fprintf(stderr, "sim: hazard: %s, not ordered before %s\n", first,
+            later != NULL ? second : call);
 }
 
 static bool conflicts(const struct touch *earlier, const struct touch *later)
@@ -122,16 +124,16 @@ static bool conflicts(const struct touch *earlier, const struct touch *later)
     return earlier->owner == 0 || earlier->owner != later->owner;
 }
 
-/* later is ordered behind earlier. Whatever would conflict with earlier and is not ordered behind it, is not
- * ordered behind later either: is it certain to be reported as a conflict with later? */
+/* later is ordered behind earlier. Whatever would conflict with earlier and is not ordered behind
+ * it, is not ordered behind later either: is it certain to be reported as a conflict with later? */
 static bool stands_for(const struct touch *later, struct touch *earlier)
 {
     if (later->kind != ACCESS_WRITE && later->kind != earlier->kind)
         return false;
     if (later->owner == 0 || later->owner == earlier->owner)
         return true;
-    /* Not for more accesses of later's own ownership. But once a second owner follows, the first one who did
-     * has ended, and its access stands for the earlier one. */
+    /* Not for more accesses of later's own ownership. But once a second owner follows, the first
+     * one who did has ended, and its access stands for the earlier one. */
     if (earlier->followed_by != 0 && earlier->followed_by != later->owner)
         return true;
     earlier->followed_by = later->owner;

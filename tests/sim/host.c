@@ -26,7 +26,8 @@ static CUresult alloc(void **out, size_t size, unsigned flags)
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (host == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct memory *memory = memory_add(MEMORY_HOST, (uint64_t)(uintptr_t)host, extent, thread_current());
+    struct memory *memory =
+        memory_add(MEMORY_HOST, (uint64_t)(uintptr_t)host, extent, context_owner(thread_current()));
     memory->host = host;
     memory->size = size;
     memory->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
@@ -58,7 +59,8 @@ static CUresult register_host(void *pointer, size_t size, unsigned flags)
     struct memory *above = memory_from(addr);
     if (above != NULL && above->range.lo < addr + size)
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    struct memory *memory = memory_add(MEMORY_REGISTERED, addr, size, thread_current());
+    struct memory *memory =
+        memory_add(MEMORY_REGISTERED, addr, size, context_owner(thread_current()));
     memory->host = pointer;
     memory->flags = flags;
     return CUDA_SUCCESS;
@@ -98,10 +100,11 @@ static CUresult get_flags(unsigned *out, void *pointer)
 API(cuMemHostAlloc, (void **out, size_t size, unsigned flags), alloc(out, size, flags))
 API(cuMemAllocHost_v2, (void **out, size_t size), alloc(out, size, 0))
 API(cuMemFreeHost, (void *pointer), free_host(pointer))
-API(cuMemHostRegister, (void *pointer, size_t size, unsigned flags), register_host(pointer, size, flags))
+API(cuMemHostRegister, (void *pointer, size_t size, unsigned flags),
+    register_host(pointer, size, flags))
 API(cuMemHostRegister_v2, (void *pointer, size_t size, unsigned flags),
     register_host(pointer, size, flags))
 API(cuMemHostUnregister, (void *pointer), unregister_host(pointer))
-API(cuMemHostGetDevicePointer_v2, (CUdeviceptr *out, void *pointer, unsigned flags),
+API(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned flags),
     device_pointer(out, pointer, flags))
 API(cuMemHostGetFlags, (unsigned *out, void *pointer), get_flags(out, pointer))

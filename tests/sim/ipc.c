@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Legacy IPC of device memory. A handle names a part of the exporter's memory file; for a small allocation it
- * carries the offset in its page, so that it arrives at the right address. The opener maps the whole of the
- * physical memory once, however many allocations of it are opened. */
+/* Legacy IPC of device memory. A handle names a part of the exporter's memory file; for a small
+ * allocation it carries the offset in its page, so that it arrives at the right address. The opener
+ * maps the whole of the physical memory once, however many allocations of it are opened. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ struct ticket {
     uint32_t magic;
     int process, fd, device;
     uint64_t inode, file_offset, extent; /* of the physical memory */
-    uint64_t offset; /* of the allocation in it */
+    uint64_t offset;                     /* of the allocation in it */
     uint64_t id; /* of the allocation: another one at the same place is another handle */
 };
 
@@ -55,7 +55,8 @@ static CUresult get(CUipcMemHandle *out, CUdeviceptr addr)
 /* What has been opened of this physical memory, or NULL. */
 static struct memory *opened(const struct ticket *ticket)
 {
-    for (struct memory *memory = memory_from(0); memory != NULL; memory = memory_from(memory->range.hi)) {
+    for (struct memory *memory = memory_from(0); memory != NULL;
+         memory = memory_from(memory->range.hi)) {
         struct stat status;
         if (memory->kind == MEMORY_IMPORTED && memory->physical->offset == ticket->file_offset &&
             memory->context == thread_current() && fstat(memory->physical->fd, &status) == 0 &&
@@ -130,9 +131,9 @@ static CUresult close_handle(CUdeviceptr addr)
     return CUDA_SUCCESS;
 }
 
-API(cuIpcGetMemHandle, (CUipcMemHandle *out, CUdeviceptr addr), get(out, addr))
-API(cuIpcOpenMemHandle, (CUdeviceptr *out, CUipcMemHandle handle, unsigned flags),
+API(cuIpcGetMemHandle, (CUipcMemHandle * out, CUdeviceptr addr), get(out, addr))
+API(cuIpcOpenMemHandle, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags),
     open_handle(out, handle, flags))
-API(cuIpcOpenMemHandle_v2, (CUdeviceptr *out, CUipcMemHandle handle, unsigned flags),
+API(cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags),
     open_handle(out, handle, flags))
 API(cuIpcCloseMemHandle, (CUdeviceptr addr), close_handle(addr))

@@ -76,8 +76,7 @@ struct publication {
 static void publish(void *data)
 {
     struct publication *publication = data;
-    struct page *page =
-        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, publication->fd, 0);
+    struct page *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, publication->fd, 0);
     if (page != MAP_FAILED) {
         uint64_t known = atomic_load(&page->completed);
         while (known < publication->number &&
@@ -161,5 +160,5 @@ static CUresult open_handle(CUevent *out, CUipcEventHandle handle)
     return rc;
 }
 
-API(cuIpcGetEventHandle, (CUipcEventHandle *out, CUevent event), get(out, event))
-API(cuIpcOpenEventHandle, (CUevent *out, CUipcEventHandle handle), open_handle(out, handle))
+API(cuIpcGetEventHandle, (CUipcEventHandle * out, CUevent event), get(out, event))
+API(cuIpcOpenEventHandle, (CUevent * out, CUipcEventHandle handle), open_handle(out, handle))

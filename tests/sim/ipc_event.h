@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Events that several processes see: a shared page counts records and completed records. Virtual clocks are
- * not shared; completion is published in real time by the driver's own thread. Driver lock. */
+/* Events that several processes see: a shared page counts records and completed records. Virtual
+ * clocks are not shared; completion is published in real time by the driver's own thread. Driver
+ * lock. */
 #ifndef SIM_IPC_EVENT_H
 #define SIM_IPC_EVENT_H
 

@@ -54,9 +54,12 @@ unsigned kernel_accesses(enum kernel kernel, const uint64_t *args, struct access
         out[0] = (struct access){args[3], 4, ACCESS_ATOMIC};
         out[1] = (struct access){args[0], args[1] * 4, ACCESS_READ};
         return args[1] > 0 ? 2 : 1;
-    case KERNEL_wait_flag: out[0] = (struct access){args[0], 4, ACCESS_ATOMIC}; return 1;
+    case KERNEL_wait_flag:
+        out[0] = (struct access){args[0], 4, ACCESS_ATOMIC};
+        return 1;
     case KERNEL_spin:
-    case KERNEL_COUNT: break;
+    case KERNEL_COUNT:
+        break;
     }
     return 0;
 }
@@ -64,10 +67,14 @@ unsigned kernel_accesses(enum kernel kernel, const uint64_t *args, struct access
 uint64_t kernel_busy_ns(enum kernel kernel, const uint64_t *args)
 {
     switch (kernel) {
-    case KERNEL_spin: return args[0];
-    case KERNEL_spin_fill: return args[3];
-    case KERNEL_spin_check: return args[4];
-    default: return config.kernel_ns;
+    case KERNEL_spin:
+        return args[0];
+    case KERNEL_spin_fill:
+        return args[3];
+    case KERNEL_spin_check:
+        return args[4];
+    default:
+        return config.kernel_ns;
     }
 }
 
@@ -136,15 +143,19 @@ CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *c
             return CUDA_ERROR_MISALIGNED_ADDRESS;
     switch (kernel) {
     case KERNEL_fill:
-    case KERNEL_spin_fill: return fill(context, args[0], args[1], (uint32_t)args[2]);
-    case KERNEL_copy: return copy(context, args[0], args[1], args[2]);
+    case KERNEL_spin_fill:
+        return fill(context, args[0], args[1], (uint32_t)args[2]);
+    case KERNEL_copy:
+        return copy(context, args[0], args[1], args[2]);
     case KERNEL_check:
-    case KERNEL_spin_check: return check(context, args[0], args[1], (uint32_t)args[2], args[3]);
+    case KERNEL_spin_check:
+        return check(context, args[0], args[1], (uint32_t)args[2], args[3]);
     case KERNEL_wait_flag:
         return memory_at(context, args[0], false, &room) != NULL ? CUDA_SUCCESS
                                                                  : CUDA_ERROR_ILLEGAL_ADDRESS;
     case KERNEL_spin:
-    case KERNEL_COUNT: break;
+    case KERNEL_COUNT:
+        break;
     }
     return CUDA_SUCCESS;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The effects of the kernels of kernels.def. args are the parameters, widened to 64 bits. Driver lock. */
+/* The effects of the kernels of kernels.def. args are the parameters, widened to 64 bits. Driver
+ * lock. */
 #ifndef SIM_KERNEL_H
 #define SIM_KERNEL_H
 

@@ -33,8 +33,8 @@ static bool unpack(enum kernel kernel, void **extra, uint64_t *args)
     return true;
 }
 
-CUresult launch_command(struct command *out, CUcontext context, CUfunction handle, const unsigned *shape,
-                        void **params, void **extra)
+CUresult launch_command(struct command *out, CUcontext context, CUfunction handle,
+                        const unsigned *shape, void **params, void **extra)
 {
     CUfunction function = module_function(handle, context);
     if (function == NULL)
@@ -56,8 +56,8 @@ CUresult launch_command(struct command *out, CUcontext context, CUfunction handl
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle, void **params,
-                       void **extra)
+static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle,
+                       void **params, void **extra)
 {
     CUstream stream;
     struct command command;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The first, 32-bit variants of memory and context functions. No device address fits into them here; they
- * exist because a caller may look them up, and must never be confused with the variants of today. */
+/* The first, 32-bit variants of memory and context functions. No device address fits into them
+ * here; they exist because a caller may look them up, and must never be confused with the variants
+ * of today. */
 #include "tests/sim/api.h"
 #include "tests/sim/context.h"
 #include "tests/sim/device.h"
@@ -30,13 +31,14 @@ static CUresult total_memory(unsigned *out, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-API(cuMemAlloc, (CUdeviceptr_v1 *out, unsigned size),
+API(cuMemAlloc, (CUdeviceptr_v1 * out, unsigned size),
     out == NULL || size == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY)
 API(cuMemAllocPitch,
-    (CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element),
-    out == NULL || pitch == NULL || width == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY)
+    (CUdeviceptr_v1 * out, unsigned *pitch, unsigned width, unsigned height, unsigned element),
+    out == NULL || pitch == NULL || width == 0 ? CUDA_ERROR_INVALID_VALUE
+                                               : CUDA_ERROR_OUT_OF_MEMORY)
 API(cuMemFree, (CUdeviceptr_v1 addr), addr == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
 API(cuMemGetInfo, (unsigned *available, unsigned *total), get_info(available, total))
-API(cuMemGetAddressRange, (CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 addr),
+API(cuMemGetAddressRange, (CUdeviceptr_v1 * base, unsigned *size, CUdeviceptr_v1 addr),
     CUDA_ERROR_NOT_FOUND)
 API(cuDeviceTotalMem, (unsigned *out, CUdevice device), total_memory(out, device))

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "tests/sim/hazard.h"
+#include "tests/sim/mempool.h"
 
 static struct ranges registry = {.seed = 7};
 static uint64_t last_buffer_id;
@@ -30,10 +31,13 @@ static bool accessible(const struct memory *memory, CUcontext context, bool writ
     case MEMORY_PAGES:
     case MEMORY_SMALL:
     case MEMORY_IMPORTED:
+        if (memory->pool != NULL)
+            return mempool_allows(memory->pool, context->device);
         return memory->device == context->device || ((context->peers >> memory->device) & 1);
     case MEMORY_MANAGED:
     case MEMORY_HOST:
-    case MEMORY_REGISTERED: break;
+    case MEMORY_REGISTERED:
+        break;
     }
     return true;
 }
@@ -106,13 +110,20 @@ void memory_give_back(struct memory *memory)
 {
     uint64_t addr = memory->range.lo, extent = memory->range.hi - addr;
     switch (memory->kind) {
-    case MEMORY_SMALL: small_free(memory); break;
+    case MEMORY_SMALL:
+        small_free(memory);
+        break;
     case MEMORY_MANAGED:
-    case MEMORY_HOST: munmap(memory->host, round_up(extent, 4096)); break;
+    case MEMORY_HOST:
+        munmap(memory->host, round_up(extent, 4096));
+        break;
     case MEMORY_PAGES:
-    case MEMORY_IMPORTED: address_free(addr, extent); break;
+    case MEMORY_IMPORTED:
+        address_free(addr, extent);
+        break;
     case MEMORY_REGISTERED:
-    case MEMORY_MAPPED: break;
+    case MEMORY_MAPPED:
+        break;
     }
     memory_drop(memory);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* All memory that the driver knows, by device address: what a pointer belongs to, and where the host finds
- * its bytes. Driver lock. */
+/* All memory that the driver knows, by device address: what a pointer belongs to, and where the
+ * host finds its bytes. Driver lock. */
 #ifndef SIM_MEMORY_H
 #define SIM_MEMORY_H
 
@@ -9,12 +9,12 @@
 #include "tests/sim/range.h"
 
 enum memory_kind {
-    MEMORY_PAGES, /* cuMemAlloc of 1 MiB and more: pages of its own */
-    MEMORY_SMALL, /* cuMemAlloc below: a part of a page */
-    MEMORY_MAPPED, /* cuMemMap */
+    MEMORY_PAGES,    /* cuMemAlloc of 1 MiB and more: pages of its own */
+    MEMORY_SMALL,    /* cuMemAlloc below: a part of a page */
+    MEMORY_MAPPED,   /* cuMemMap */
     MEMORY_IMPORTED, /* cuIpcOpenMemHandle */
     MEMORY_MANAGED,
-    MEMORY_HOST, /* cuMemHostAlloc */
+    MEMORY_HOST,       /* cuMemHostAlloc */
     MEMORY_REGISTERED, /* cuMemHostRegister */
 };
 
@@ -23,15 +23,15 @@ struct memory {
     enum memory_kind kind;
     int device;
     CUcontext context; /* NULL for MEMORY_MAPPED */
-    uint64_t size; /* as asked for; the range is rounded up */
+    uint64_t size;     /* as asked for; the range is rounded up */
     uint8_t *host;
-    struct physical *physical; /* NULL for host memory */
-    struct block *block; /* of MEMORY_SMALL */
+    struct physical *physical;   /* NULL for host memory */
+    struct block *block;         /* of MEMORY_SMALL */
     uint32_t readable, writable; /* MEMORY_MAPPED: bit per device */
     uint64_t buffer_id;
     bool sync_memops;
-    bool freeing; /* cuMemFreeAsync is on its way */
-    bool pooled; /* came from a memory pool */
+    bool freeing;   /* cuMemFreeAsync is on its way */
+    bool pooled;    /* came from a memory pool */
     unsigned flags; /* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
     unsigned opens; /* MEMORY_IMPORTED: times opened */
     CUmemoryPool pool;
@@ -42,8 +42,12 @@ struct memory *memory_find(uint64_t addr);
 /* The lowest memory that ends above the address, or NULL. */
 struct memory *memory_from(uint64_t addr);
 
-/* Where the host reaches the device address as seen from the context (NULL: without regard to access), and
- * how many bytes are in one piece there. NULL when there is nothing or it may not be accessed. */
+/* The address is the device's, whether or not there is memory now: never the host's own. (vmm.c) */
+bool memory_reserved(uint64_t addr);
+
+/* Where the host reaches the device address as seen from the context (NULL: without regard to
+ * access), and how many bytes are in one piece there. NULL when there is nothing or it may not be
+ * accessed. */
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room);
 
 /* Adds memory at [addr, addr + extent). Gives it a buffer id. */

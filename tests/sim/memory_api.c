@@ -20,10 +20,11 @@ static CUresult alloc(CUdeviceptr *out, uint64_t size)
     if (rc != CUDA_SUCCESS)
         return rc;
     api_charge_size(FN_cuMemAlloc_v2, size);
-    return memory_alloc(thread_current(), size, out);
+    return memory_alloc(context_owner(thread_current()), size, out);
 }
 
-static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
+static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
+                            unsigned element)
 {
     if (out == NULL || pitch == NULL || width == 0 || height == 0 ||
         (element != 4 && element != 8 && element != 16))
@@ -49,8 +50,8 @@ static CUresult alloc_managed(CUdeviceptr *out, size_t size, unsigned flags)
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (host == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct memory *memory =
-        memory_add(MEMORY_MANAGED, (uint64_t)(uintptr_t)host, extent, thread_current());
+    struct memory *memory = memory_add(MEMORY_MANAGED, (uint64_t)(uintptr_t)host, extent,
+                                       context_owner(thread_current()));
     memory->host = host;
     memory->size = size;
     memory->flags = flags;
@@ -64,14 +65,15 @@ static CUresult free_device(CUdeviceptr addr)
         return CUDA_SUCCESS;
     struct memory *memory = memory_find(addr);
     if (memory == NULL || memory->range.lo != addr || memory->freeing ||
-        (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL && memory->kind != MEMORY_MANAGED))
+        (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL &&
+         memory->kind != MEMORY_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult rc = memory->kind != MEMORY_SMALL ? capture_unsafe() : CUDA_SUCCESS;
     if (rc != CUDA_SUCCESS)
         return rc;
     api_charge_size(FN_cuMemFree_v2, memory->size);
-    /* Waits for all work in flight on the device, also on non-blocking streams: measured. The lock may be
-     * given up meanwhile, so that the memory has to be looked up again. */
+    /* Waits for all work in flight on the device, also on non-blocking streams: measured. The lock
+     * may be given up meanwhile, so that the memory has to be looked up again. */
     memory->freeing = true;
     rc = context_wait_device(memory->device);
     memory = memory_find(addr);
@@ -108,12 +110,13 @@ static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr addr)
     return CUDA_SUCCESS;
 }
 
-API(cuMemAlloc_v2, (CUdeviceptr *out, size_t size), alloc(out, size))
+API(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), alloc(out, size))
 API(cuMemAllocPitch_v2,
-    (CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element),
+    (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned element),
     alloc_pitch(out, pitch, width, height, element))
-API(cuMemAllocManaged, (CUdeviceptr *out, size_t size, unsigned flags), alloc_managed(out, size, flags))
+API(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned flags),
+    alloc_managed(out, size, flags))
 API(cuMemFree_v2, (CUdeviceptr addr), free_device(addr))
-API(cuMemGetInfo_v2, (size_t *available, size_t *total), get_info(available, total))
-API(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *size, CUdeviceptr addr),
+API(cuMemGetInfo_v2, (size_t * available, size_t *total), get_info(available, total))
+API(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr addr),
     get_range(base, size, addr))

@@ -17,6 +17,7 @@ struct CUmemPoolHandle_st {
     uint32_t magic;
     int device;
     bool standard;
+    uint32_t peers; /* bit per device that has access */
     cuuint64_t attributes[ATTRIBUTES_MAX];
 };
 
@@ -81,9 +82,10 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
     if (!valid(pool))
         return CUDA_ERROR_INVALID_VALUE;
     clock_run(); /* frees that have been reached by now count */
-    rc = memory_alloc(stream->context, size, out);
+    rc = memory_alloc(context_owner(stream->context), size, out);
     while (rc == CUDA_ERROR_OUT_OF_MEMORY && clock_step())
-        rc = memory_alloc(stream->context, size, out); /* waits for frees that are still on their way */
+        rc = memory_alloc(context_owner(stream->context), size,
+                          out); /* waits for frees that are still on their way */
     if (rc == CUDA_SUCCESS) {
         struct memory *memory = memory_find(*out);
         memory->pooled = true;
@@ -194,14 +196,53 @@ static CUresult attribute(CUmemoryPool pool, int attribute, void *value, bool se
     return CUDA_SUCCESS;
 }
 
-API_BOTH(cuMemAllocAsync, cuMemAllocAsync_ptsz, (CUdeviceptr *out, size_t size, CUstream stream),
+static CUresult set_access(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t count)
+{
+    if (!valid(pool) || desc == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            !device_valid(desc[i].location.id))
+            return CUDA_ERROR_INVALID_DEVICE;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bit = (uint32_t)1 << desc[i].location.id;
+        bool on = desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        pool->peers = on ? pool->peers | bit : pool->peers & ~bit;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_access(CUmemAccess_flags *out, CUmemoryPool pool, const CUmemLocation *location)
+{
+    if (out == NULL || location == NULL || !valid(pool) ||
+        location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool on = location->id == pool->device || ((pool->peers >> location->id) & 1);
+    *out = on ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+/* The device that a location names, or -1. */
+static CUdevice of_location(const CUmemLocation *location, CUmemAllocationType type)
+{
+    bool plain = location != NULL && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 type == CU_MEM_ALLOCATION_TYPE_PINNED;
+    return plain ? location->id : -1;
+}
+
+bool mempool_allows(CUmemoryPool pool, int device)
+{
+    return pool->device == device || ((pool->peers >> device) & 1);
+}
+
+API_BOTH(cuMemAllocAsync, cuMemAllocAsync_ptsz, (CUdeviceptr * out, size_t size, CUstream stream),
          alloc(out, size, NULL, STREAM(stream)))
 API_BOTH(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
-         (CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream),
+         (CUdeviceptr * out, size_t size, CUmemoryPool pool, CUstream stream),
          pool == NULL ? CUDA_ERROR_INVALID_VALUE : alloc(out, size, pool, STREAM(stream)))
 API_BOTH(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr addr, CUstream stream),
          release(addr, STREAM(stream)))
-API(cuMemPoolCreate, (CUmemoryPool *out, const CUmemPoolProps *props), create(out, props))
+API(cuMemPoolCreate, (CUmemoryPool * out, const CUmemPoolProps *props), create(out, props))
 API(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
 API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep),
     valid(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
@@ -209,6 +250,16 @@ API(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *
     attribute(pool, (int)which, value, false))
 API(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
     attribute(pool, (int)which, value, true))
-API(cuDeviceGetDefaultMemPool, (CUmemoryPool *out, CUdevice device), get_pool(out, device, true))
-API(cuDeviceGetMemPool, (CUmemoryPool *out, CUdevice device), get_pool(out, device, false))
+API(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *desc, size_t count),
+    set_access(pool, desc, count))
+API(cuMemPoolGetAccess, (CUmemAccess_flags * out, CUmemoryPool pool, CUmemLocation *location),
+    get_access(out, pool, location))
+API(cuMemGetDefaultMemPool, (CUmemoryPool * out, CUmemLocation *location, CUmemAllocationType type),
+    get_pool(out, of_location(location, type), true))
+API(cuMemGetMemPool, (CUmemoryPool * out, CUmemLocation *location, CUmemAllocationType type),
+    get_pool(out, of_location(location, type), false))
+API(cuMemSetMemPool, (CUmemLocation * location, CUmemAllocationType type, CUmemoryPool pool),
+    set_pool(of_location(location, type), pool))
+API(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device), get_pool(out, device, true))
+API(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device), get_pool(out, device, false))
 API(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool), set_pool(device, pool))

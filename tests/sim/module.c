@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Loading of PTX text: the simulator looks for entry names only, and knows what their kernels do. */
+/* Loading of PTX text: the simulator looks for entry names only, and knows what their kernels do.
+ */
 #include "tests/sim/module.h"
 
 #include <ctype.h>
@@ -90,7 +91,8 @@ CUfunction module_function(CUfunction handle, CUcontext context)
 {
     if ((uintptr_t)handle < 4096 || handle->magic != FUNCTION_MAGIC)
         return NULL;
-    if (handle->module != NULL && handle->module->context != context)
+    if (handle->module != NULL &&
+        (context == NULL || handle->module->context != context_owner(context)))
         return NULL;
     return handle;
 }
@@ -102,7 +104,7 @@ static CUresult load(CUmodule *out, const void *text)
     CUmodule module = calloc(1, sizeof *module);
     if (module == NULL)
         abort();
-    module->context = thread_current();
+    module->context = context_owner(thread_current());
     CUresult rc = parse(&module->image, text, module, NULL);
     if (rc != CUDA_SUCCESS) {
         free(module);
@@ -236,7 +238,8 @@ static CUresult get_attribute(int *out, CUfunction_attribute attribute, CUfuncti
     if (out == NULL || (uintptr_t)function < 4096 || function->magic != FUNCTION_MAGIC)
         return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     *out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
-           : attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION || attribute == CU_FUNC_ATTRIBUTE_BINARY_VERSION
+           : attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION ||
+                   attribute == CU_FUNC_ATTRIBUTE_BINARY_VERSION
                ? 90
                : 0;
     return CUDA_SUCCESS;
@@ -250,30 +253,31 @@ static CUresult get_mode(CUmoduleLoadingMode *out)
     return CUDA_SUCCESS;
 }
 
-API(cuModuleLoad, (CUmodule *out, const char *name), load_file(out, name))
-API(cuModuleLoadData, (CUmodule *out, const void *text), load(out, text))
+API(cuModuleLoad, (CUmodule * out, const char *name), load_file(out, name))
+API(cuModuleLoadData, (CUmodule * out, const void *text), load(out, text))
 API(cuModuleLoadDataEx,
-    (CUmodule *out, const void *text, unsigned count, CUjit_option *options, void **values),
+    (CUmodule * out, const void *text, unsigned count, CUjit_option *options, void **values),
     load(out, text))
-API(cuModuleLoadFatBinary, (CUmodule *out, const void *image), load(out, image))
+API(cuModuleLoadFatBinary, (CUmodule * out, const void *image), load(out, image))
 API(cuModuleUnload, (CUmodule module), unload(module))
-API(cuModuleGetFunction, (CUfunction *out, CUmodule module, const char *name),
+API(cuModuleGetFunction, (CUfunction * out, CUmodule module, const char *name),
     get_function(out, module, name))
 API(cuModuleGetFunctionCount, (unsigned *out, CUmodule module),
     get_count(out, module != NULL ? &module->image : NULL))
-API(cuModuleGetLoadingMode, (CUmoduleLoadingMode *out), get_mode(out))
+API(cuModuleGetLoadingMode, (CUmoduleLoadingMode * out), get_mode(out))
 API(cuLibraryLoadData,
-    (CUlibrary *out, const void *text, CUjit_option *jit, void **jit_values, unsigned jit_count,
+    (CUlibrary * out, const void *text, CUjit_option *jit, void **jit_values, unsigned jit_count,
      CUlibraryOption *options, void **values, unsigned count),
     load_library(out, text))
 API(cuLibraryUnload, (CUlibrary library), unload_library(library))
-API(cuLibraryGetKernel, (CUkernel *out, CUlibrary library, const char *name),
+API(cuLibraryGetKernel, (CUkernel * out, CUlibrary library, const char *name),
     get_kernel(out, library, name))
 API(cuLibraryGetKernelCount, (unsigned *out, CUlibrary library),
     get_count(out, library != NULL ? &library->image : NULL))
-API(cuKernelGetFunction, (CUfunction *out, CUkernel kernel), kernel_function(out, kernel))
+API(cuKernelGetFunction, (CUfunction * out, CUkernel kernel), kernel_function(out, kernel))
 API(cuKernelGetName, (const char **out, CUkernel kernel), get_name(out, (CUfunction)kernel))
-API(cuKernelGetAttribute, (int *out, CUfunction_attribute attribute, CUkernel kernel, CUdevice device),
+API(cuKernelGetAttribute,
+    (int *out, CUfunction_attribute attribute, CUkernel kernel, CUdevice device),
     get_attribute(out, attribute, (CUfunction)kernel))
 API(cuFuncGetName, (const char **out, CUfunction function), get_name(out, function))
 API(cuFuncGetAttribute, (int *out, CUfunction_attribute attribute, CUfunction function),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Modules, libraries and functions. A function is an entry of a PTX text whose name kernels.def knows.
- * Driver lock. */
+/* Modules, libraries and functions. A function is an entry of a PTX text whose name kernels.def
+ * knows. Driver lock. */
 #ifndef SIM_MODULE_H
 #define SIM_MODULE_H
 

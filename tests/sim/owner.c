@@ -19,7 +19,8 @@ void owner_begin(uint64_t addr, uint64_t size)
     struct owned *one;
     if (size == 0)
         return;
-    while ((one = (struct owned *)range_from(&owned, addr)) != NULL && one->range.lo < addr + size) {
+    while ((one = (struct owned *)range_from(&owned, addr)) != NULL &&
+           one->range.lo < addr + size) {
         range_remove(&owned, &one->range);
         free(one);
     }

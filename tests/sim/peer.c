@@ -49,7 +49,8 @@ static CUresult attribute(int *out, CUdevice_P2PAttribute which, CUdevice from, 
     return CUDA_SUCCESS;
 }
 
-API(cuDeviceCanAccessPeer, (int *out, CUdevice device, CUdevice peer), can_access(out, device, peer))
+API(cuDeviceCanAccessPeer, (int *out, CUdevice device, CUdevice peer),
+    can_access(out, device, peer))
 API(cuDeviceGetP2PAttribute, (int *out, CUdevice_P2PAttribute which, CUdevice from, CUdevice to),
     attribute(out, which, from, to))
 API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags), enable(peer, flags, true))

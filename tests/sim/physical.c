@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* One sparse memory file per process, mapped once as a whole. System calls are made directly: under a
- * sanitizer the intercepted ones would walk shadow memory of the whole span. */
+/* One sparse memory file per process, mapped once as a whole. System calls are made directly: under
+ * a sanitizer the intercepted ones would walk shadow memory of the whole span. */
 #include "tests/sim/physical.h"
 
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 static int file = -1;
 static uint8_t *window;
 static struct space offsets, addresses;
+static uint64_t address_lo, address_hi;
 static struct handles physicals = {.size = sizeof(struct physical)};
 static uint64_t last_id;
 
@@ -54,19 +55,17 @@ CUresult physical_init(void)
     if (window == MAP_FAILED || reserved == MAP_FAILED)
         return CUDA_ERROR_OPERATING_SYSTEM;
     space_init(&offsets, 0, span);
-    space_init(&addresses, round_up((uint64_t)(uintptr_t)reserved, PAGE_BYTES), span);
+    address_lo = round_up((uint64_t)(uintptr_t)reserved, PAGE_BYTES);
+    address_hi = address_lo + span;
+    space_init(&addresses, address_lo, span);
     return CUDA_SUCCESS;
 }
 
 static struct physical *blank(int device, uint64_t size)
 {
     struct physical *physical = handles_take(&physicals);
-    *physical = (struct physical){.magic = MAGIC,
-                                  .references = 1,
-                                  .device = device,
-                                  .size = size,
-                                  .fd = -1,
-                                  .id = ++last_id};
+    *physical = (struct physical){
+        .magic = MAGIC, .references = 1, .device = device, .size = size, .fd = -1, .id = ++last_id};
     return physical;
 }
 
@@ -165,6 +164,11 @@ bool physical_valid(const struct physical *physical)
 bool address_alloc(uint64_t size, uint64_t *out)
 {
     return space_alloc(&addresses, round_up(size, PAGE_BYTES), PAGE_BYTES, out);
+}
+
+bool address_ours(uint64_t addr)
+{
+    return addr >= address_lo && addr < address_hi;
 }
 
 void address_free(uint64_t addr, uint64_t size)

@@ -28,7 +28,8 @@ static size_t size_of(CUpointer_attribute attribute)
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return 4;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        return 4;
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -39,8 +40,10 @@ static size_t size_of(CUpointer_attribute attribute)
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return 8;
-    default: return 0;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        return 8;
+    default:
+        return 0;
     }
 }
 
@@ -48,28 +51,48 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
                          uint64_t *out)
 {
     switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *out = (uint64_t)(uintptr_t)memory->context; break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *out = (uint64_t)(uintptr_t)memory->context;
+        break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         *out = is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
         break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *out = addr; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *out = addr;
+        break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         if (!is_host(memory) && memory->kind != MEMORY_MANAGED)
             return CUDA_ERROR_INVALID_VALUE;
         *out = addr;
         break;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *out = memory->sync_memops; break;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *out = memory->buffer_id; break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *out = memory->kind == MEMORY_MANAGED; break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *out = (uint64_t)memory->device; break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *out = memory->sync_memops;
+        break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *out = memory->buffer_id;
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *out = memory->kind == MEMORY_MANAGED;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *out = (uint64_t)memory->device;
+        break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *out = is_plain(memory) && !memory->pooled && config.ipc;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *out = memory->range.lo; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *out = memory->size; break;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *out = memory->range.hi - memory->range.lo; break;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *out = 1; break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *out = memory->range.lo;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *out = memory->size;
+        break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *out = memory->range.hi - memory->range.lo;
+        break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *out = 1;
+        break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *out = memory->kind == MEMORY_MAPPED
                    ? (uint64_t)memory->physical->properties.requestedHandleTypes
@@ -90,11 +113,14 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
                                                                 : CU_MEM_ACCESS_FLAGS_PROT_NONE;
         break;
     }
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *out = (uint64_t)(uintptr_t)memory->pool; break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *out = (uint64_t)(uintptr_t)memory->pool;
+        break;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *out = memory->physical != NULL ? memory->physical->id : memory->buffer_id;
         break;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
 }
@@ -113,8 +139,10 @@ static CUresult get(void *out, CUpointer_attribute attribute, CUdeviceptr addr)
     return rc;
 }
 
-/* Attributes that do not apply come back as zero, and the call succeeds: also for unknown pointers. */
-static CUresult get_many(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr addr)
+/* Attributes that do not apply come back as zero, and the call succeeds: also for unknown pointers.
+ */
+static CUresult get_many(unsigned count, CUpointer_attribute *attributes, void **out,
+                         CUdeviceptr addr)
 {
     if (count == 0 || attributes == NULL || out == NULL)
         return CUDA_ERROR_INVALID_VALUE;

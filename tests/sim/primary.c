@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Primary contexts: one per device, counted, the same handle in each of its lives. Driver lock. */
+#include "tests/sim/primary.h"
+
 #include "tests/sim/api.h"
 #include "tests/sim/context.h"
 #include "tests/sim/device.h"
@@ -9,7 +11,7 @@ static CUcontext *primary_of(CUdevice ordinal)
     return &device_at(ordinal)->primary;
 }
 
-static CUresult retain(CUcontext *out, CUdevice ordinal)
+CUresult primary_retain(CUcontext *out, CUdevice ordinal)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -31,7 +33,7 @@ static CUresult retain(CUcontext *out, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult release(CUdevice ordinal)
+CUresult primary_release(CUdevice ordinal)
 {
     if (!device_valid(ordinal))
         return CUDA_ERROR_INVALID_DEVICE;
@@ -80,9 +82,9 @@ static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
-API(cuDevicePrimaryCtxRetain, (CUcontext *out, CUdevice device), retain(out, device))
-API(cuDevicePrimaryCtxRelease, (CUdevice device), release(device))
-API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), release(device))
+API(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device), primary_retain(out, device))
+API(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release(device))
+API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))
 API(cuDevicePrimaryCtxReset, (CUdevice device), reset(device))
 API(cuDevicePrimaryCtxReset_v2, (CUdevice device), reset(device))
 API(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned flags), set_flags(device, flags))

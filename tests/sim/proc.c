@@ -11,7 +11,7 @@ static const struct row {
     unsigned flags;
     void (*address)(void);
 } rows[FUNCTION_COUNT] = {
-#define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) \
+#define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)                                      \
     {#base, since, flags, (void (*)(void))symbol},
 #include "tests/sim/functions.def"
 #undef FUNCTION
@@ -30,8 +30,7 @@ static CUresult look_up(const char *name, void **out, int version, cuuint64_t fl
 {
     const cuuint64_t known =
         CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    if (!api_ready())
-        config_read();
+    config_read();
     if (name == NULL || out == NULL || (flags & ~known) != 0 || flags == known ||
         version > (int)config.driver_version)
         return CUDA_ERROR_INVALID_VALUE;

@@ -77,5 +77,6 @@ API_BOTH(cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz,
           CUstream stream),
          submit(dst, PLANE(2), value, false, STREAM(stream)))
 API_BOTH(cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz,
-         (CUdeviceptr dst, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream),
+         (CUdeviceptr dst, size_t pitch, unsigned value, size_t width, size_t height,
+          CUstream stream),
          submit(dst, PLANE(4), value, false, STREAM(stream)))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The test-control side of the simulated driver: functions that only the simulated libcuda.so.1 exports.
- * A program that also runs on a real driver looks them up at run time:
- *     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+/* The test-control side of the simulated driver: functions that only the simulated libcuda.so.1
+ * exports. A program that also runs on a real driver looks them up at run time: void *driver =
+ * dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
  *     __typeof__(simCallCount) *count = dlsym(driver, "simCallCount");   NULL on a real driver
  * All may be called from any thread at any time. config.def lists the environment variables. */
 #ifndef SIM_H
@@ -26,8 +26,9 @@ SIM_EXPORT uint64_t simDeviceBytesUsed(int device);
 /* Pieces of submitted work that are not complete. Looks only, no time passes. */
 SIM_EXPORT uint64_t simWorkPending(void);
 
-/* The program's allocator has handed out, has taken back, this device memory. Announcing it lets the hazard
- * checker tell a reuse of memory from a program's own sharing. end: before the memory is freed. */
+/* The program's allocator has handed out, has taken back, this device memory. Announcing it lets
+ * the hazard checker tell a reuse of memory from a program's own sharing. end: before the memory is
+ * freed. */
 SIM_EXPORT void simOwnerBegin(uint64_t addr, size_t size_bytes);
 SIM_EXPORT void simOwnerEnd(uint64_t addr);
 
@@ -35,13 +36,15 @@ SIM_EXPORT void simOwnerEnd(uint64_t addr);
 SIM_EXPORT uint64_t simHazardCount(void);
 SIM_EXPORT void simHazardReset(void);
 
-/* Calls of an exported function by its exact symbol ("cuMemAlloc_v2"); UINT64_MAX for an unknown one. */
+/* Calls of an exported function by its exact symbol ("cuMemAlloc_v2"); UINT64_MAX for an unknown
+ * one. */
 SIM_EXPORT uint64_t simCallCount(const char *symbol);
 
-/* The nth call from now (1 = the next) of the symbol fails with code, once. 0: done, -1: unknown symbol. */
+/* The nth call from now (1 = the next) of the symbol fails with code, once. 0: done, -1: unknown
+ * symbol. */
 SIM_EXPORT int simFail(const char *symbol, unsigned nth, int code);
-/* A fault as in SIM_FAIL: "symbol:N:code", "symbol:N+:code", "symbol:pP:code", with '!' behind the code for
- * an error that sticks in the current context. */
+/* A fault as in SIM_FAIL: "symbol:N:code", "symbol:N+:code", "symbol:pP:code", with '!' behind the
+ * code for an error that sticks in the current context. */
 SIM_EXPORT int simFailSpec(const char *spec);
 /* Forgets the faults of a symbol, or all for NULL. */
 SIM_EXPORT void simFailClear(const char *symbol);

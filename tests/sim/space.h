@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Hands out sub-ranges of one span of addresses or offsets, lowest first, so that a freed range is the
- * next to be used again: the least friendly choice for a caller that still uses it. Driver lock. */
+/* Hands out sub-ranges of one span of addresses or offsets, lowest first, so that a freed range is
+ * the next to be used again: the least friendly choice for a caller that still uses it. Driver
+ * lock. */
 #ifndef SIM_SPACE_H
 #define SIM_SPACE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Submission: which unfinished work and which vector clock come before the next command of a stream.
- * The exported stream functions are in stream_api.c. */
+/* Submission: which unfinished work and which vector clock come before the next command of a
+ * stream. The exported stream functions are in stream_api.c. */
 #include "tests/sim/stream.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static uint64_t last_id;
 static struct slot {
     uint64_t seq;
     bool used;
-} *slots;
+} * slots;
 static unsigned slot_count;
 
 static unsigned slot_take(uint64_t *seq)
@@ -130,6 +130,10 @@ static void gather(CUstream stream, struct gathering *gathering)
     vector_join(&stream->clock, &context->gate_clock);
     gather_one(gathering, stream->tail);
     gather_one(gathering, context->gate);
+    if (context->parent != NULL) {
+        vector_join(&stream->clock, &context->parent->gate_clock);
+        gather_one(gathering, context->parent->gate);
+    }
     if (stream->kind == STREAM_NON_BLOCKING)
         return;
     if (stream->kind != STREAM_LEGACY) {
@@ -163,8 +167,8 @@ struct work *stream_enqueue(CUstream stream, const struct command *command, stru
     return work;
 }
 
-struct work *stream_enqueue_node(CUstream stream, const struct command *command, struct work **after,
-                                 size_t after_count)
+struct work *stream_enqueue_node(CUstream stream, const struct command *command,
+                                 struct work **after, size_t after_count)
 {
     struct work *work = work_create(stream->context, command);
     for (size_t i = 0; i < after_count; i++)

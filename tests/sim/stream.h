@@ -8,7 +8,7 @@
 #include "tests/sim/work.h"
 
 enum stream_kind {
-    STREAM_LEGACY, /* waits for all blocking streams of the context, and they for it */
+    STREAM_LEGACY,     /* waits for all blocking streams of the context, and they for it */
     STREAM_PER_THREAD, /* a blocking stream that cannot be destroyed */
     STREAM_BLOCKING,
     STREAM_NON_BLOCKING,
@@ -21,11 +21,11 @@ struct CUstream_st {
     unsigned flags;
     int priority;
     uint64_t id;
-    struct work *tail; /* the last work, or NULL */
-    unsigned slot; /* in vector clocks */
-    uint64_t seq; /* of the last access-bearing work */
-    struct vector clock; /* what comes before the stream's next work */
-    struct capture *capture; /* the capture that the stream is part of, or NULL */
+    struct work *tail;                    /* the last work, or NULL */
+    unsigned slot;                        /* in vector clocks */
+    uint64_t seq;                         /* of the last access-bearing work */
+    struct vector clock;                  /* what comes before the stream's next work */
+    struct capture *capture;              /* the capture that the stream is part of, or NULL */
     struct CUgraphNode_st **capture_tail; /* the nodes that the next captured node depends on */
     size_t capture_tail_count;
     CUstream next; /* in the context's list */
@@ -36,29 +36,30 @@ CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags,
 /* Its unfinished work goes on, as part of the context. */
 void stream_destroy(CUstream stream);
 
-/* A handle of the program: NULL and CU_STREAM_LEGACY, CU_STREAM_PER_THREAD of the current context, or a live stream.
- * CUDA_ERROR_INVALID_HANDLE, or what context_usable says of its context. */
+/* A handle of the program: NULL and CU_STREAM_LEGACY, CU_STREAM_PER_THREAD of the current context,
+ * or a live stream. CUDA_ERROR_INVALID_HANDLE, or what context_usable says of its context. */
 CUresult stream_resolve(CUstream handle, CUstream *out);
 
 /* Makes the stream's next work come after `before` and all that `clock` says. */
 void stream_order(CUstream stream, struct work *before, const struct vector *clock);
 
-/* The work that is done when all that was submitted to the stream is, or NULL when nothing is pending.
- * Borrowed: the stream keeps it. Brings stream->clock up to date. */
+/* The work that is done when all that was submitted to the stream is, or NULL when nothing is
+ * pending. Borrowed: the stream keeps it. Brings stream->clock up to date. */
 struct work *stream_frontier(CUstream stream);
 
-/* Submits the command and, when out is not NULL, returns its work with a reference. May block while the
- * context has too much work in flight. Reports hazards. In a capture adds a node instead: *out = NULL. */
+/* Submits the command and, when out is not NULL, returns its work with a reference. May block while
+ * the context has too much work in flight. Reports hazards. In a capture adds a node instead: *out
+ * = NULL. */
 CUresult stream_submit(CUstream stream, const struct command *command, struct work **out);
 
 /* Submits, without any look at captures and queue depth, work that also waits for `after`. */
 struct work *stream_enqueue(CUstream stream, const struct command *command, struct work **after,
                             size_t after_count);
 
-/* A node of a graph that is launched into the stream: waits for `after` only, and does not become the
- * stream's tail. Returns the work with a reference. */
-struct work *stream_enqueue_node(CUstream stream, const struct command *command, struct work **after,
-                                 size_t after_count);
+/* A node of a graph that is launched into the stream: waits for `after` only, and does not become
+ * the stream's tail. Returns the work with a reference. */
+struct work *stream_enqueue_node(CUstream stream, const struct command *command,
+                                 struct work **after, size_t after_count);
 
 /* Blocks until all that was submitted before is done, and records that the host knows. */
 CUresult stream_wait(CUstream stream);

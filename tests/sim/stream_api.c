@@ -19,8 +19,8 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     if (priority < GREATEST_PRIORITY)
         priority = GREATEST_PRIORITY;
     *out = stream_create(thread_current(),
-                         flags & CU_STREAM_NON_BLOCKING ? STREAM_NON_BLOCKING : STREAM_BLOCKING, flags,
-                         priority);
+                         flags & CU_STREAM_NON_BLOCKING ? STREAM_NON_BLOCKING : STREAM_BLOCKING,
+                         flags, priority);
     return CUDA_SUCCESS;
 }
 
@@ -80,20 +80,35 @@ static CUresult ask(CUstream handle, enum question question, void *out)
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     switch (question) {
-    case ASK_PRIORITY: *(int *)out = stream->priority; break;
-    case ASK_FLAGS: *(unsigned *)out = stream->flags; break;
-    case ASK_ID: *(unsigned long long *)out = stream->id; break;
-    case ASK_CONTEXT: *(CUcontext *)out = stream->context; break;
-    case ASK_DEVICE: *(CUdevice *)out = stream->context->device; break;
+    case ASK_PRIORITY:
+        *(int *)out = stream->priority;
+        break;
+    case ASK_FLAGS:
+        *(unsigned *)out = stream->flags;
+        break;
+    case ASK_ID:
+        *(unsigned long long *)out = stream->id;
+        break;
+    case ASK_CONTEXT:
+        *(CUcontext *)out = stream->context;
+        break;
+    case ASK_DEVICE:
+        *(CUdevice *)out = stream->context->device;
+        break;
     }
     return CUDA_SUCCESS;
 }
 
 static CUresult ask_context(CUstream handle, CUcontext *context, CUgreenCtx *green)
 {
+    CUresult rc = ask(handle, ASK_CONTEXT, context);
+    if (rc != CUDA_SUCCESS)
+        return rc;
     if (green != NULL)
-        *green = NULL;
-    return ask(handle, ASK_CONTEXT, context);
+        *green = (*context)->green;
+    if ((*context)->green != NULL)
+        *context = NULL; /* one or the other */
+    return CUDA_SUCCESS;
 }
 
 static CUresult submit(CUstream handle, const struct command *command)
@@ -107,15 +122,16 @@ static CUresult host_function(CUstream handle, CUhostFn function, void *data)
 {
     if (function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return submit(handle, &(struct command){.kind = COMMAND_HOST_FUNCTION, .host = {function, data}});
+    return submit(handle,
+                  &(struct command){.kind = COMMAND_HOST_FUNCTION, .host = {function, data}});
 }
 
 static CUresult callback(CUstream handle, CUstreamCallback function, void *data)
 {
     if (function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return submit(handle,
-                  &(struct command){.kind = COMMAND_CALLBACK, .callback = {function, handle, data}});
+    return submit(
+        handle, &(struct command){.kind = COMMAND_CALLBACK, .callback = {function, handle, data}});
 }
 
 static CUresult word(CUstream handle, enum command_kind kind, CUdeviceptr addr, uint64_t value,
@@ -143,14 +159,18 @@ static CUresult batch(CUstream handle, unsigned count, const CUstreamBatchMemOpP
                       op->waitValue.flags, 8);
             break;
         case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-            rc = word(handle, COMMAND_WRITE_VALUE, op->writeValue.address, op->writeValue.value, 0, 4);
+            rc = word(handle, COMMAND_WRITE_VALUE, op->writeValue.address, op->writeValue.value, 0,
+                      4);
             break;
         case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-            rc = word(handle, COMMAND_WRITE_VALUE, op->writeValue.address, op->writeValue.value64, 0, 8);
+            rc = word(handle, COMMAND_WRITE_VALUE, op->writeValue.address, op->writeValue.value64,
+                      0, 8);
             break;
         case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-        case CU_STREAM_MEM_OP_BARRIER: break;
-        default: rc = CUDA_ERROR_INVALID_VALUE;
+        case CU_STREAM_MEM_OP_BARRIER:
+            break;
+        default:
+            rc = CUDA_ERROR_INVALID_VALUE;
         }
     }
     return rc;
@@ -165,15 +185,17 @@ static CUresult priority_range(int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-API(cuStreamCreate, (CUstream *out, unsigned flags), create(out, flags, 0))
-API(cuStreamCreateWithPriority, (CUstream *out, unsigned flags, int priority), create(out, flags, priority))
+API(cuStreamCreate, (CUstream * out, unsigned flags), create(out, flags, 0))
+API(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority),
+    create(out, flags, priority))
 API(cuStreamDestroy, (CUstream handle), destroy(handle))
 API(cuStreamDestroy_v2, (CUstream handle), destroy(handle))
 API(cuCtxGetStreamPriorityRange, (int *least, int *greatest), priority_range(least, greatest))
 API_BOTH(cuStreamQuery, cuStreamQuery_ptsz, (CUstream handle), query(STREAM(handle)))
-API_BOTH(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream handle), synchronize(STREAM(handle)))
-API_BOTH(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream handle, CUevent event, unsigned flags),
-         wait_event(STREAM(handle), event, flags))
+API_BOTH(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream handle),
+         synchronize(STREAM(handle)))
+API_BOTH(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
+         (CUstream handle, CUevent event, unsigned flags), wait_event(STREAM(handle), event, flags))
 API_BOTH(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream handle, int *out),
          ask(STREAM(handle), ASK_PRIORITY, out))
 API_BOTH(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream handle, unsigned *out),
@@ -182,7 +204,8 @@ API_BOTH(cuStreamGetId, cuStreamGetId_ptsz, (CUstream handle, unsigned long long
          ask(STREAM(handle), ASK_ID, out))
 API_BOTH(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream handle, CUcontext *out),
          ask(STREAM(handle), ASK_CONTEXT, out))
-API_BOTH(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz, (CUstream handle, CUcontext *out, CUgreenCtx *green),
+API_BOTH(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
+         (CUstream handle, CUcontext *out, CUgreenCtx *green),
          ask_context(STREAM(handle), out, green))
 API_BOTH(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream handle, CUdevice *out),
          ask(STREAM(handle), ASK_DEVICE, out))

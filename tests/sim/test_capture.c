@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Stream captures: what invalidates them, in which mode, from which thread; and the graphs that they make. */
+/* Stream captures: what invalidates them, in which mode, from which thread; and the graphs that
+ * they make. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -14,19 +15,40 @@ static CUevent idle;
 static CUdeviceptr large, small, allocated;
 
 /* Things a program, or a library in it, may do while a capture is open. */
-static CUresult large_alloc(void) { return cuMemAlloc(&allocated, 64 * MIB); }
+static CUresult large_alloc(void)
+{
+    return cuMemAlloc(&allocated, 64 * MIB);
+}
 static CUresult small_alloc(void)
 {
     CUdeviceptr at;
     CUresult rc = cuMemAlloc(&at, 1000);
     return rc == CUDA_SUCCESS ? cuMemFree(at) : rc;
 }
-static CUresult large_free(void) { return cuMemFree(large); }
-static CUresult query(void) { return cuEventQuery(idle); }
-static CUresult record(void) { return cuCtxRecordEvent(context, idle); }
-static CUresult wait(void) { return cuCtxWaitEvent(context, idle); }
-static CUresult synchronize(void) { return cuCtxSynchronize(); }
-static CUresult query_stream(void) { return cuStreamQuery(on); }
+static CUresult large_free(void)
+{
+    return cuMemFree(large);
+}
+static CUresult query(void)
+{
+    return cuEventQuery(idle);
+}
+static CUresult record(void)
+{
+    return cuCtxRecordEvent(context, idle);
+}
+static CUresult wait(void)
+{
+    return cuCtxWaitEvent(context, idle);
+}
+static CUresult synchronize(void)
+{
+    return cuCtxSynchronize();
+}
+static CUresult query_stream(void)
+{
+    return cuStreamQuery(on);
+}
 static CUresult copy_plain(void)
 {
     uint32_t word = 0;
@@ -252,7 +274,10 @@ static void captured_work_runs_at_each_launch(void **state)
 }
 
 static int counted;
-static void CUDA_CB count(void *data) { counted += *(int *)data; }
+static void CUDA_CB count(void *data)
+{
+    counted += *(int *)data;
+}
 
 static void graphs_can_be_built_by_hand(void **state)
 {

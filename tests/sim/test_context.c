@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Devices and contexts: the stack, lives of primary contexts, errors that stick, peers, threads, fork. */
+/* Devices and contexts: the stack, lives of primary contexts, errors that stick, peers, threads,
+ * fork. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -138,7 +139,8 @@ static void peers_need_to_be_enabled(void **state)
     assert_int_equal(can, 1);
     for (int enabled = 1; enabled >= 0; enabled--) {
         OK(cuCtxCreate(&other, NULL, 0, 1));
-        OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.entry fill(.param .u64 p){ret;}"));
+        OK(cuModuleLoadData(&module,
+                            ".version 6.3\n.target sm_75\n.entry fill(.param .u64 p){ret;}"));
         OK(cuModuleGetFunction(&function, module, "fill"));
         GIVES(CUDA_ERROR_INVALID_DEVICE, cuCtxEnablePeerAccess(other, 0));
         OK(cuCtxEnablePeerAccess(context, 0));
@@ -241,7 +243,8 @@ int main(void)
     CUdeviceptr at;
     int count;
     if (cuMemAlloc(&at, 1) != CUDA_ERROR_NOT_INITIALIZED ||
-        cuDeviceGetCount(&count) != CUDA_ERROR_NOT_INITIALIZED || cuInit(1) != CUDA_ERROR_INVALID_VALUE)
+        cuDeviceGetCount(&count) != CUDA_ERROR_NOT_INITIALIZED ||
+        cuInit(1) != CUDA_ERROR_INVALID_VALUE)
         return 1;
     const struct CMUnitTest tests[] = {
         TEST(devices_tell_what_they_are),

@@ -33,14 +33,43 @@ static void linear_copies_move_every_byte(void **state)
         OK(cuMemcpy((CUdeviceptr)(uintptr_t)back, b, n));
         assert_memory_equal(host, back, n);
         OK(cuMemcpyPeer(b, context, a, context, n));
-        OK(cuMemcpyAsync((CUdeviceptr)(uintptr_t)back, b, n, NULL)); /* pageable: complete on return */
+        OK(cuMemcpyAsync((CUdeviceptr)(uintptr_t)back, b, n,
+                         NULL)); /* pageable: complete on return */
         assert_memory_equal(host, back, n);
     }
     OK(cuMemcpyHtoD(a, NULL, 0));
 }
 
+static void batches_copy_one_by_one(void **state)
+{
+    CUdeviceptr to[] = {a, a + 100, b},
+                from[] = {(CUdeviceptr)(uintptr_t)host, (CUdeviceptr)(uintptr_t)host + 500, a};
+    size_t sizes[] = {100, 50, 150}, index = 0;
+    CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    OK(cuMemcpyBatchAsync(to, from, sizes, 3, &attributes, &index, 1, on));
+    OK(cuStreamSynchronize(on));
+    OK(cuMemcpyDtoH(back, b, 150));
+    assert_memory_equal(back, host, 100);
+    assert_memory_equal(back + 100, host + 500, 50);
+    to[1] = 0;
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuMemcpyBatchAsync(to, from, sizes, 3, &attributes, &index, 1, on));
+    OK(cuStreamDestroy(on));
+}
+
 static void unknown_addresses_are_refused(void **state)
 {
+    CUdeviceptr gone = alloc(4 * MIB);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr mapped = map(2 * MIB, &handle);
+    OK(cuMemFree(gone));
+    OK(cuMemUnmap(mapped, 2 * MIB));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy(a, gone, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy(mapped, a, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyAsync(gone, a, 4, NULL));
+    OK(cuMemRelease(handle));
+    OK(cuMemAddressFree(mapped, 2 * MIB));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(4096, host, 4));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(back, (CUdeviceptr)(uintptr_t)host, 4));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(a, 4096, 4));
@@ -163,16 +192,19 @@ static void kernels_take_packed_parameters(void **state)
                         (void *[]){&packed.at, &packed.words, &packed.value}, NULL));
     assert_int_equal(wrong(a, 100, 78), 0);
     size = 8;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(kernel("fill"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(kernel("fill"), 0, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuLaunchKernel(kernel("fill"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuLaunchKernel(kernel("fill"), 0, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
     GIVES(CUDA_ERROR_INVALID_HANDLE,
           cuLaunchKernel((CUfunction)(void *)host, 1, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
 }
 
 static void modules_and_libraries_know_their_entries(void **state)
 {
-    static const char text[] = ".version 6.3\n.target sm_75\n.visible .entry fill(.param .u64 p)\n{ret;}\n"
-                               ".entry mystery()\n{ret;}\n";
+    static const char text[] =
+        ".version 6.3\n.target sm_75\n.visible .entry fill(.param .u64 p)\n{ret;}\n"
+        ".entry mystery()\n{ret;}\n";
     CUmodule module;
     CUlibrary library;
     CUfunction function;
@@ -182,7 +214,8 @@ static void modules_and_libraries_know_their_entries(void **state)
     OK(cuModuleLoadData(&module, text));
     GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&function, module, "spin"));
     OK(cuModuleGetFunction(&function, module, "mystery"));
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED,
+          cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     OK(cuModuleUnload(module));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(module));
     OK(cuLibraryLoadData(&library, text, NULL, NULL, 0, NULL, NULL, 0));
@@ -191,7 +224,8 @@ static void modules_and_libraries_know_their_entries(void **state)
     assert_string_equal(name, "fill");
     uint64_t words = 10;
     uint32_t value = 4;
-    OK(cuLaunchKernel((CUfunction)found, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a, &words, &value}, NULL));
+    OK(cuLaunchKernel((CUfunction)found, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a, &words, &value},
+                      NULL));
     assert_int_equal(wrong(a, 10, 4), 0);
     OK(cuLibraryUnload(library));
 }
@@ -199,13 +233,10 @@ static void modules_and_libraries_know_their_entries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(linear_copies_move_every_byte),
-        TEST(unknown_addresses_are_refused),
-        TEST(what_is_synchronous),
-        TEST(rectangles_and_boxes_keep_their_shape),
-        TEST(memsets_write_whole_elements),
-        TEST(kernels_take_packed_parameters),
-        TEST(modules_and_libraries_know_their_entries),
+        TEST(linear_copies_move_every_byte),         TEST(batches_copy_one_by_one),
+        TEST(unknown_addresses_are_refused),         TEST(what_is_synchronous),
+        TEST(rectangles_and_boxes_keep_their_shape), TEST(memsets_write_whole_elements),
+        TEST(kernels_take_packed_parameters),        TEST(modules_and_libraries_know_their_entries),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -94,13 +94,19 @@ static void order_by_query(CUstream from, CUstream to)
     OK(rc);
     OK(cuEventDestroy(between));
 }
-static void order_by_stream_sync(CUstream from, CUstream to) { OK(cuStreamSynchronize(from)); }
+static void order_by_stream_sync(CUstream from, CUstream to)
+{
+    OK(cuStreamSynchronize(from));
+}
 static void order_by_stream_query(CUstream from, CUstream to)
 {
     while (cuStreamQuery(from) == CUDA_ERROR_NOT_READY)
         ;
 }
-static void order_by_context_sync(CUstream from, CUstream to) { OK(cuCtxSynchronize()); }
+static void order_by_context_sync(CUstream from, CUstream to)
+{
+    OK(cuCtxSynchronize());
+}
 static void order_by_context_event(CUstream from, CUstream to)
 {
     CUevent between = event();
@@ -115,13 +121,16 @@ static void order_by_third_stream(CUstream from, CUstream to)
     order_by_event(third, to);
     OK(cuStreamDestroy(third));
 }
-static void order_by_free(CUstream from, CUstream to) { OK(cuMemFree(alloc(4 * MIB))); }
+static void order_by_free(CUstream from, CUstream to)
+{
+    OK(cuMemFree(alloc(4 * MIB)));
+}
 
 static void ordered_writes_are_fine(void **state)
 {
     void (*const ways[])(CUstream, CUstream) = {
-        order_by_event,        order_by_event_sync,    order_by_query,
-        order_by_stream_sync,  order_by_stream_query,  order_by_context_sync,
+        order_by_event,         order_by_event_sync,   order_by_query,
+        order_by_stream_sync,   order_by_stream_query, order_by_context_sync,
         order_by_context_event, order_by_third_stream, order_by_free,
     };
     CUdeviceptr at = alloc(WORDS * 4);

@@ -107,7 +107,8 @@ static void free_does_not_wait_for_another_device(void **state)
     CUmodule module;
     CUfunction function;
     uint64_t ns = 20 * MS, start = simNow_ns();
-    OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.visible .entry spin(.param .u64 n){ret;}"));
+    OK(cuModuleLoadData(&module,
+                        ".version 6.3\n.target sm_75\n.visible .entry spin(.param .u64 n){ret;}"));
     OK(cuModuleGetFunction(&function, module, "spin"));
     OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
     OK(cuCtxPopCurrent(NULL));
@@ -183,7 +184,8 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, mapped));
     assert_null(owner);
     assert_int_equal(capable, 0);
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, mapped));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED,
+          cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, mapped));
     CUipcMemHandle ipc;
     GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, mapped));
     unmap(mapped, 2 * MIB, handle);
@@ -195,7 +197,8 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuPointerGetAttributes(2, asked, answers, 4096));
     assert_int_equal(size, 0);
     assert_null(owner);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, 4096));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, 4096));
     OK(cuMemFree(at));
     OK(cuMemFree(other));
 }
@@ -259,6 +262,40 @@ static void async_free_takes_plain_memory(void **state)
     assert_int_equal(before - used(), 4 * MIB);
 }
 
+static void pool_access_is_the_pools_own(void **state)
+{
+    CUcontext other;
+    CUmemoryPool pool;
+    CUdeviceptr at;
+    CUmemAccess_flags flags;
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+    CUmemAccessDesc access = {location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolGetAccess(&flags, pool, &location));
+    assert_int_equal(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    OK(cuMemAllocAsync(&at, 4096, NULL));
+    OK(cuStreamSynchronize(NULL));
+    for (int i = 0; i < 2; i++) {
+        CUresult seen;
+        OK(cuCtxCreate(&other, NULL, 0, 1));
+        OK(cuMemsetD32(at, 3, 16)); /* refused by the device, not by the call */
+        seen = cuCtxSynchronize();
+        assert_int_equal(seen, i == 0 ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+        OK(cuCtxDestroy(other));
+        OK(cuCtxSetCurrent(context));
+        OK(cuMemPoolSetAccess(pool, &access, 1));
+    }
+    unsigned long long used_now;
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_now));
+    assert_int_equal(used_now, 4096);
+    OK(cuMemFreeAsync(at, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_now));
+    assert_int_equal(used_now, 0);
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    OK(cuMemPoolSetAccess(pool, &access, 1));
+}
+
 int main(void)
 {
     setenv("SIM_CAPACITY", "512M", 1);
@@ -275,6 +312,7 @@ int main(void)
         TEST(kernels_cannot_touch_what_is_not_there),
         TEST(host_memory_is_read_and_written_by_kernels),
         TEST(async_free_takes_plain_memory),
+        TEST(pool_access_is_the_pools_own),
     };
     return RUN(tests);
 }

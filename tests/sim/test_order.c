@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The 19 kinds of later write that were measured on a real device, and one more: behind a context event's record and wait
- * each comes after a late writer on a non-blocking stream; without the wait each is overwritten by it, and
- * is reported as a hazard. */
+/* The 19 kinds of later write that were measured on a real device, and one more: behind a context
+ * event's record and wait each comes after a late writer on a non-blocking stream; without the wait
+ * each is overwritten by it, and is reported as a hazard. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -15,10 +15,22 @@ static CUstream late, blocking, non_blocking;
 static uint32_t *pageable, *pinned;
 static CUgraphExec graph;
 
-static void kernel_null(size_t words) { fill(NULL, target, words, NEW); }
-static void kernel_per_thread(size_t words) { fill(CU_STREAM_PER_THREAD, target, words, NEW); }
-static void kernel_blocking(size_t words) { fill(blocking, target, words, NEW); }
-static void kernel_non_blocking(size_t words) { fill(non_blocking, target, words, NEW); }
+static void kernel_null(size_t words)
+{
+    fill(NULL, target, words, NEW);
+}
+static void kernel_per_thread(size_t words)
+{
+    fill(CU_STREAM_PER_THREAD, target, words, NEW);
+}
+static void kernel_blocking(size_t words)
+{
+    fill(blocking, target, words, NEW);
+}
+static void kernel_non_blocking(size_t words)
+{
+    fill(non_blocking, target, words, NEW);
+}
 
 static void kernel_new_stream(size_t words)
 {
@@ -47,8 +59,14 @@ static void graph_launch(size_t words)
     OK(cuGraphLaunch(graph, non_blocking));
 }
 
-static void h2d_pageable(size_t words) { OK(cuMemcpyHtoD(target, pageable, words * 4)); }
-static void h2d_pinned(size_t words) { OK(cuMemcpyHtoD(target, pinned, words * 4)); }
+static void h2d_pageable(size_t words)
+{
+    OK(cuMemcpyHtoD(target, pageable, words * 4));
+}
+static void h2d_pinned(size_t words)
+{
+    OK(cuMemcpyHtoD(target, pinned, words * 4));
+}
 static void h2d_async(size_t words)
 {
     OK(cuMemcpyHtoDAsync(target, pinned, words * 4, non_blocking));
@@ -57,7 +75,10 @@ static void h2d_async_pageable(size_t words)
 {
     OK(cuMemcpyHtoDAsync(target, pageable, words * 4, non_blocking));
 }
-static void d2d(size_t words) { OK(cuMemcpyDtoD(target, source, words * 4)); }
+static void d2d(size_t words)
+{
+    OK(cuMemcpyDtoD(target, source, words * 4));
+}
 static void d2d_async(size_t words)
 {
     OK(cuMemcpyDtoDAsync(target, source, words * 4, non_blocking));
@@ -66,8 +87,14 @@ static void unified(size_t words)
 {
     OK(cuMemcpy(target, (CUdeviceptr)(uintptr_t)pinned, words * 4));
 }
-static void memset_sync(size_t words) { OK(cuMemsetD32(target, NEW, words)); }
-static void memset_async(size_t words) { OK(cuMemsetD8Async(target, 2, words * 4, non_blocking)); }
+static void memset_sync(size_t words)
+{
+    OK(cuMemsetD32(target, NEW, words));
+}
+static void memset_async(size_t words)
+{
+    OK(cuMemsetD8Async(target, 2, words * 4, non_blocking));
+}
 
 static void rectangle(size_t words)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuGetProcAddress: variants by version and default stream, both generations of the function itself, and the
- * whole query list of a runtime. */
+/* cuGetProcAddress: variants by version and default stream, both generations of the function
+ * itself, and the whole query list of a runtime. */
 #include "tests/sim/fixture.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,8 @@ static void expect(const char *name, int version, cuuint64_t flags, const char *
     CUdriverProcAddressQueryResult status = 99;
     OK(cuGetProcAddress(name, &found, version, flags, &status));
     if (found != (wanted != NULL ? symbol(wanted) : NULL))
-        fail_msg("%s %d %d is not %s", name, version, (int)flags, wanted != NULL ? wanted : "missing");
+        fail_msg("%s %d %d is not %s", name, version, (int)flags,
+                 wanted != NULL ? wanted : "missing");
     if (wanted != NULL)
         assert_int_equal(status, CU_GET_PROC_ADDRESS_SUCCESS);
     else
@@ -46,7 +47,8 @@ static void version_and_flag_choose_the_variant(void **state)
     expect("cuMemAllocAsync", 11010, 0, NULL);
     expect("cuMemcpyHtoD", 3020, 0, "cuMemcpyHtoD_v2");
     expect("cuMemcpyHtoD", 7000, PER_THREAD, "cuMemcpyHtoD_v2_ptds");
-    expect("cuMemcpyHtoD", 3020, PER_THREAD, "cuMemcpyHtoD_v2"); /* before there were such variants */
+    expect("cuMemcpyHtoD", 3020, PER_THREAD,
+           "cuMemcpyHtoD_v2"); /* before there were such variants */
     expect("cuStreamBeginCapture", 10000, 0, "cuStreamBeginCapture");
     expect("cuStreamBeginCapture", 10010, PER_THREAD, "cuStreamBeginCapture_v2_ptsz");
     expect("cuStreamGetCaptureInfo", 11030, 0, "cuStreamGetCaptureInfo_v2");
@@ -101,7 +103,8 @@ static void the_first_generation_takes_four_arguments(void **state)
     assert_ptr_equal(found, symbol("cuMemFree_v2"));
 }
 
-/* All that a runtime of CUDA 13.0 asks for at start: each answer is a variant of that name and flavour. */
+/* All that a runtime of CUDA 13.0 asks for at start: each answer is a variant of that name and
+ * flavour. */
 static void the_query_list_of_a_runtime_is_answered(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the environment and the end of a process do: this program runs itself in several roles and looks at the
- * exit status and at what was said. */
+/* What the environment and the end of a process do: this program runs itself in several roles and
+ * looks at the exit status and at what was said. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -108,7 +108,8 @@ static int fails(void)
 static void faults_come_from_the_environment(void **state)
 {
     char out[8192];
-    assert_int_equal(role("fails", "SIM_FAIL", "cuMemAlloc_v2:2:2,cuMemCreate:1+:999", out, sizeof out), 0);
+    assert_int_equal(
+        role("fails", "SIM_FAIL", "cuMemAlloc_v2:2:2,cuMemCreate:1+:999", out, sizeof out), 0);
     assert_string_equal(out, "");
 }
 
@@ -215,10 +216,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(void);
-    } roles[] = {{"race", race},           {"quiet", quiet},
-                 {"fails", fails},         {"old_driver", old_driver},
-                 {"no_vmm", no_vmm},       {"version_12010", version_12010},
-                 {"leave", leave},         {"three_devices", three_devices},
+    } roles[] = {{"race", race},
+                 {"quiet", quiet},
+                 {"fails", fails},
+                 {"old_driver", old_driver},
+                 {"no_vmm", no_vmm},
+                 {"version_12010", version_12010},
+                 {"leave", leave},
+                 {"three_devices", three_devices},
                  {"measured_costs", measured_costs}};
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return 1;

@@ -258,7 +258,8 @@ static void a_hopeless_wait_is_reported(void **state)
     OK(cuMemHostAlloc((void **)&flag, 4, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
     *flag = 0;
     OK(cuCtxCreate(&own, NULL, 0, 1));
-    OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.entry wait_flag(.param .u64 p){ret;}"));
+    OK(cuModuleLoadData(&module,
+                        ".version 6.3\n.target sm_75\n.entry wait_flag(.param .u64 p){ret;}"));
     OK(cuModuleGetFunction(&function, module, "wait_flag"));
     OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&flag}, NULL));
     GIVES(CUDA_ERROR_LAUNCH_TIMEOUT, cuCtxSynchronize());

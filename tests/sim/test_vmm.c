@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Virtual memory management: the rules of each call, access per device, contents, life beyond a context. */
+/* Virtual memory management: the rules of each call, access per device, contents, life beyond a
+ * context. */
 #include "tests/sim/fixture.h"
 
 static size_t used(void)
@@ -52,14 +53,16 @@ static void mappings_are_whole_and_do_not_overlap(void **state)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(at, 2 * MIB, 0, a, 0)); /* not whole */
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(at, 2 * MIB, 2 * MIB, a, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(at + MIB, 4 * MIB, 0, a, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(at + 6 * MIB, 4 * MIB, 0, a, 0)); /* leaves the reservation */
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuMemMap(at + 6 * MIB, 4 * MIB, 0, a, 0)); /* leaves the reservation */
     OK(cuMemMap(at, 4 * MIB, 0, a, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(at + 2 * MIB, 2 * MIB, 0, b, 0));
     OK(cuMemMap(at + 4 * MIB, 2 * MIB, 0, b, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(at, 2 * MIB));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(at, 8 * MIB));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(at, 8 * MIB)); /* still mapped */
-    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemSetAccess(at, 8 * MIB, &access, 1));
     OK(cuMemSetAccess(at, 6 * MIB, &access, 1)); /* over both */
     OK(cuMemUnmap(at, 6 * MIB));
@@ -132,7 +135,8 @@ static void copies_cross_handles(void **state)
 /* A kernel that touches what it may not: the error is the context's end. */
 static void forbidden_access_is_an_illegal_address(void **state)
 {
-    const CUmemAccess_flags flags[] = {CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    const CUmemAccess_flags flags[] = {CU_MEM_ACCESS_FLAGS_PROT_NONE,
+                                       CU_MEM_ACCESS_FLAGS_PROT_READ};
     for (int i = 0; i < 3; i++) {
         CUmemGenericAllocationHandle handle;
         CUcontext own;
@@ -146,9 +150,11 @@ static void forbidden_access_is_an_illegal_address(void **state)
         if (i < 2)
             allow(at, 2 * MIB, 0, flags[i]);
         OK(cuCtxCreate(&own, NULL, 0, i == 2)); /* device 1 has access */
-        OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.entry fill(.param .u64 p){ret;}"));
+        OK(cuModuleLoadData(&module,
+                            ".version 6.3\n.target sm_75\n.entry fill(.param .u64 p){ret;}"));
         OK(cuModuleGetFunction(&function, module, "fill"));
-        OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&at, &words, &value}, NULL));
+        OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&at, &words, &value},
+                          NULL));
         GIVES(i == 2 ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
         unsigned long long granted = 99;
         CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};

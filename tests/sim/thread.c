@@ -139,9 +139,9 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
 }
 
 API_UNLOCKED(cuCtxPushCurrent_v2, (CUcontext context), push_current(context))
-API_UNLOCKED(cuCtxPopCurrent_v2, (CUcontext *out), pop_current(out))
+API_UNLOCKED(cuCtxPopCurrent_v2, (CUcontext * out), pop_current(out))
 API_UNLOCKED(cuCtxSetCurrent, (CUcontext context), set_current(context))
-API_UNLOCKED(cuCtxGetCurrent, (CUcontext *out), get_current(out))
-API_UNLOCKED(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), exchange_mode(mode))
+API_UNLOCKED(cuCtxGetCurrent, (CUcontext * out), get_current(out))
+API_UNLOCKED(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange_mode(mode))
 API_UNLOCKED(cuCtxPushCurrent, (CUcontext context), push_current(context))
-API_UNLOCKED(cuCtxPopCurrent, (CUcontext *out), pop_current(out))
+API_UNLOCKED(cuCtxPopCurrent, (CUcontext * out), pop_current(out))

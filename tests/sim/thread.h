@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the driver keeps per host thread: the stack of current contexts, the capture mode, the per-thread
- * default streams. Only the thread itself reads and writes it; its streams die with it. */
+/* What the driver keeps per host thread: the stack of current contexts, the capture mode, the
+ * per-thread default streams. Only the thread itself reads and writes it; its streams die with it.
+ */
 #ifndef SIM_THREAD_H
 #define SIM_THREAD_H
 
@@ -18,7 +19,7 @@ struct thread {
         CUcontext context;
         uint64_t context_id;
         CUstream stream;
-    } *streams;
+    } * streams;
     unsigned stream_count;
 };
 

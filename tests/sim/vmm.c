@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Virtual memory management: reservations, physical handles, mappings, access per device. Needs no current
- * context and is legal in captures; orders nothing and waits for nothing (measured): unmapping what work
- * in flight may touch is a hazard. */
+/* Virtual memory management: reservations, physical handles, mappings, access per device. Needs no
+ * current context and is legal in captures; orders nothing and waits for nothing (measured):
+ * unmapping what work in flight may touch is a hazard. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -14,6 +14,11 @@
 #include "tests/sim/memory.h"
 
 static struct ranges reservations = {.seed = 3};
+
+bool memory_reserved(uint64_t addr)
+{
+    return address_ours(addr) || range_find(&reservations, addr) != NULL;
+}
 
 static bool aligned(uint64_t addr, uint64_t size)
 {
@@ -80,8 +85,8 @@ static CUresult unreserve(CUdeviceptr addr, uint64_t size)
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUmemGenericAllocationHandle *out, uint64_t size, const CUmemAllocationProp *prop,
-                       unsigned long long flags)
+static CUresult create(CUmemGenericAllocationHandle *out, uint64_t size,
+                       const CUmemAllocationProp *prop, unsigned long long flags)
 {
     const int shareable = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (out == NULL || prop == NULL || flags != 0 || size == 0 || size % PAGE_BYTES != 0 ||
@@ -121,8 +126,8 @@ static CUresult release(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult map(CUdeviceptr addr, uint64_t size, uint64_t offset, CUmemGenericAllocationHandle handle,
-                    unsigned long long flags)
+static CUresult map(CUdeviceptr addr, uint64_t size, uint64_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     struct physical *physical = of_handle(handle);
     struct range *node = range_find(&reservations, addr);
@@ -167,7 +172,8 @@ static CUresult unmap(CUdeviceptr addr, uint64_t size)
     return CUDA_SUCCESS;
 }
 
-static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDesc *desc, size_t count)
+static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDesc *desc,
+                           size_t count)
 {
     if (desc == NULL || count == 0 || !whole_mappings(addr, size))
         return CUDA_ERROR_INVALID_VALUE;
@@ -234,14 +240,14 @@ static CUresult supported(void)
 #define IF_SUPPORTED(call) (supported() == CUDA_SUCCESS ? (call) : CUDA_ERROR_NOT_SUPPORTED)
 
 API(cuMemGetAllocationGranularity,
-    (size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
+    (size_t * out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
     IF_SUPPORTED(granularity(out, prop, (int)option)))
 API(cuMemAddressReserve,
-    (CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
+    (CUdeviceptr * out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
     IF_SUPPORTED(reserve(out, size, alignment, hint, flags)))
 API(cuMemAddressFree, (CUdeviceptr addr, size_t size), IF_SUPPORTED(unreserve(addr, size)))
 API(cuMemCreate,
-    (CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop,
+    (CUmemGenericAllocationHandle * out, size_t size, const CUmemAllocationProp *prop,
      unsigned long long flags),
     IF_SUPPORTED(create(out, size, prop, flags)))
 API(cuMemRelease, (CUmemGenericAllocationHandle handle), IF_SUPPORTED(release(handle)))
@@ -254,7 +260,8 @@ API(cuMemSetAccess, (CUdeviceptr addr, size_t size, const CUmemAccessDesc *desc,
     IF_SUPPORTED(set_access(addr, size, desc, count)))
 API(cuMemGetAccess, (unsigned long long *out, const CUmemLocation *location, CUdeviceptr addr),
     IF_SUPPORTED(get_access(out, location, addr)))
-API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *out, void *pointer),
+API(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *pointer),
     IF_SUPPORTED(retain(out, pointer)))
 API(cuMemGetAllocationPropertiesFromHandle,
-    (CUmemAllocationProp *out, CUmemGenericAllocationHandle handle), IF_SUPPORTED(properties(out, handle)))
+    (CUmemAllocationProp * out, CUmemGenericAllocationHandle handle),
+    IF_SUPPORTED(properties(out, handle)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* VMM memory between processes, as file descriptors. The bytes are shared; they count against the device in
- * the process that created them. */
+/* VMM memory between processes, as file descriptors. The bytes are shared; they count against the
+ * device in the process that created them. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -8,8 +8,8 @@
 #include "tests/sim/device.h"
 #include "tests/sim/physical.h"
 
-static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                              unsigned long long flags)
+static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
+                              CUmemAllocationHandleType type, unsigned long long flags)
 {
     struct physical *physical = (struct physical *)(uintptr_t)handle;
     if (out == NULL || flags != 0 || !physical_valid(physical))
@@ -56,7 +56,7 @@ API(cuMemExportToShareableHandle,
      unsigned long long flags),
     export_handle(out, handle, type, flags))
 API(cuMemImportFromShareableHandle,
-    (CUmemGenericAllocationHandle *out, void *os_handle, CUmemAllocationHandleType type),
+    (CUmemGenericAllocationHandle * out, void *os_handle, CUmemAllocationHandleType type),
     import_handle(out, os_handle, type))
 /* dma-buf: no such device here. */
 API(cuMemGetHandleForAddressRange,

@@ -58,8 +58,8 @@ void work_after(struct work *work, struct work *before)
     }
     if (before->successor_count == before->successor_capacity) {
         before->successor_capacity = before->successor_capacity * 2 + 2;
-        before->successors = realloc(before->successors,
-                                     before->successor_capacity * sizeof *before->successors);
+        before->successors =
+            realloc(before->successors, before->successor_capacity * sizeof *before->successors);
         if (before->successors == NULL)
             abort();
     }

@@ -20,7 +20,7 @@ struct work {
     enum work_state state;
     unsigned references;
     unsigned blockers; /* unfinished predecessors, plus one until work_release_start */
-    uint64_t number; /* order of submission */
+    uint64_t number;   /* order of submission */
     uint64_t earliest_ns, end_ns;
     struct work **successors;
     unsigned successor_count, successor_capacity;

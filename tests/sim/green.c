@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Green contexts: a part of the primary context's processors with streams of its own. Here a green
+ * context is a context whose parent is the primary one: the parent's events and waits cover it, and
+ * memory allocated while it is current is the parent's. Processors are counted, not simulated. */
+#include <string.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/capture.h"
+#include "tests/sim/context.h"
+#include "tests/sim/device.h"
+#include "tests/sim/event.h"
+#include "tests/sim/handles.h"
+#include "tests/sim/primary.h"
+
+#define MAGIC 0x4752454eu
+#define PROCESSORS 132
+#define SMALLEST_PART 8
+
+struct CUgreenCtx_st {
+    uint32_t magic;
+    CUcontext context; /* what cuCtxFromGreenCtx gives */
+    CUdevResource resource;
+};
+
+struct CUdevResourceDesc_st {
+    uint32_t magic;
+    CUdevResource resource;
+};
+
+static struct handles greens = {.size = sizeof(struct CUgreenCtx_st)};
+static struct handles descriptions = {.size = sizeof(struct CUdevResourceDesc_st)};
+
+static CUresult whole(CUdevResource *out, CUdevResourceType type)
+{
+    if (out == NULL || type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(out, 0, sizeof *out);
+    out->type = type;
+    out->sm.smCount = PROCESSORS;
+    out->sm.minSmPartitionSize = SMALLEST_PART;
+    out->sm.smCoscheduledAlignment = SMALLEST_PART;
+    return CUDA_SUCCESS;
+}
+
+static CUresult split(CUdevResource *result, unsigned *groups, const CUdevResource *input,
+                      CUdevResource *remaining, unsigned least)
+{
+    if (groups == NULL || input == NULL || input->type != CU_DEV_RESOURCE_TYPE_SM || least == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    unsigned part = (unsigned)round_up(least, SMALLEST_PART), most = input->sm.smCount / part;
+    if (most == 0)
+        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    if (result == NULL) {
+        *groups = most;
+        return CUDA_SUCCESS;
+    }
+    *groups = *groups < most ? *groups : most;
+    for (unsigned i = 0; i < *groups; i++) {
+        result[i] = *input;
+        result[i].sm.smCount = part;
+    }
+    if (remaining != NULL) {
+        *remaining = *input;
+        remaining->sm.smCount -= *groups * part;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult describe(CUdevResourceDesc *out, CUdevResource *resources, unsigned count)
+{
+    if (out == NULL || resources == NULL || count != 1 ||
+        resources->type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdevResourceDesc description = handles_take(&descriptions);
+    *description = (struct CUdevResourceDesc_st){MAGIC, *resources};
+    *out = description;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice device,
+                       unsigned flags)
+{
+    CUcontext parent;
+    if (out == NULL || description == NULL || description->magic != MAGIC ||
+        flags != CU_GREEN_CTX_DEFAULT_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = primary_retain(&parent, device);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    CUgreenCtx green = handles_take(&greens);
+    *green =
+        (struct CUgreenCtx_st){MAGIC, context_create(device, parent->flags), description->resource};
+    if (green->context == NULL) {
+        green->magic = 0;
+        handles_give(&greens, green);
+        primary_release(device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    green->context->parent = parent;
+    green->context->green = green;
+    *out = green;
+    return CUDA_SUCCESS;
+}
+
+static CUresult check(CUgreenCtx green)
+{
+    if ((uintptr_t)green < 4096 || green->magic != MAGIC)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context_usable(green->context);
+}
+
+static CUresult destroy(CUgreenCtx green)
+{
+    CUresult rc = check(green);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    context_destroy(green->context);
+    primary_release(green->context->device);
+    green->magic = 0;
+    handles_give(&greens, green);
+    return CUDA_SUCCESS;
+}
+
+static CUresult convert(CUcontext *out, CUgreenCtx green)
+{
+    CUresult rc = check(green);
+    if (rc == CUDA_SUCCESS && out == NULL)
+        rc = CUDA_ERROR_INVALID_VALUE;
+    if (rc == CUDA_SUCCESS)
+        *out = green->context;
+    return rc;
+}
+
+static CUresult resource(CUgreenCtx green, CUdevResource *out, CUdevResourceType type)
+{
+    CUresult rc = check(green);
+    if (rc == CUDA_SUCCESS)
+        rc = whole(out, type);
+    if (rc == CUDA_SUCCESS)
+        *out = green->resource;
+    return rc;
+}
+
+static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags, int priority)
+{
+    CUresult rc = check(green);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (out == NULL || flags != CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = stream_create(green->context, STREAM_NON_BLOCKING, flags, priority);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_id(CUgreenCtx green, unsigned long long *out)
+{
+    CUresult rc = check(green);
+    if (rc == CUDA_SUCCESS && out == NULL)
+        rc = CUDA_ERROR_INVALID_VALUE;
+    if (rc == CUDA_SUCCESS)
+        *out = green->context->id;
+    return rc;
+}
+
+static CUresult record(CUgreenCtx green, CUevent event)
+{
+    CUresult rc = check(green);
+    return rc == CUDA_SUCCESS ? event_record_context(green->context, event) : rc;
+}
+
+static CUresult wait(CUgreenCtx green, CUevent event)
+{
+    CUresult rc = check(green);
+    return rc == CUDA_SUCCESS ? event_wait_context(green->context, event) : rc;
+}
+
+static CUresult stream_green(CUstream handle, CUgreenCtx *out)
+{
+    CUstream stream;
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc == CUDA_SUCCESS && out == NULL)
+        rc = CUDA_ERROR_INVALID_VALUE;
+    if (rc == CUDA_SUCCESS)
+        *out = stream->context->green;
+    return rc;
+}
+
+API(cuDeviceGetDevResource, (CUdevice device, CUdevResource *out, CUdevResourceType type),
+    device_valid(device) ? whole(out, type) : CUDA_ERROR_INVALID_DEVICE)
+API(cuDevSmResourceSplitByCount,
+    (CUdevResource * result, unsigned *groups, const CUdevResource *input, CUdevResource *remaining,
+     unsigned flags, unsigned least),
+    split(result, groups, input, remaining, least))
+API(cuDevResourceGenerateDesc, (CUdevResourceDesc * out, CUdevResource *resources, unsigned count),
+    describe(out, resources, count))
+API(cuGreenCtxCreate,
+    (CUgreenCtx * out, CUdevResourceDesc description, CUdevice device, unsigned flags),
+    create(out, description, device, flags))
+API(cuGreenCtxDestroy, (CUgreenCtx green), destroy(green))
+API(cuCtxFromGreenCtx, (CUcontext * out, CUgreenCtx green), convert(out, green))
+API(cuGreenCtxGetDevResource, (CUgreenCtx green, CUdevResource *out, CUdevResourceType type),
+    resource(green, out, type))
+API(cuGreenCtxStreamCreate, (CUstream * out, CUgreenCtx green, unsigned flags, int priority),
+    create_stream(out, green, flags, priority))
+API(cuGreenCtxGetId, (CUgreenCtx green, unsigned long long *out), get_id(green, out))
+API(cuGreenCtxRecordEvent, (CUgreenCtx green, CUevent event), record(green, event))
+API(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event), wait(green, event))
+API(cuStreamGetGreenCtx, (CUstream stream, CUgreenCtx *out), stream_green(stream, out))
