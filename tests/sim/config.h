@@ -15,7 +15,8 @@ struct config {
 
 extern struct config config;
 
-/* Reads the environment, once. A value that cannot be parsed is named on stderr and the default kept. */
+/* Reads the environment, once. A value that cannot be parsed is named on stderr and the default
+ * kept. */
 void config_read(void);
 
 /* A number with an optional K, M, G or T. False when text is not one. */

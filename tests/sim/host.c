@@ -73,6 +73,10 @@ static CUresult unregister_host(void *pointer)
         return CUDA_ERROR_INVALID_VALUE;
     if (memory == NULL || memory->kind != MEMORY_REGISTERED || memory->host != pointer)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    context_wait_device(memory->device); /* copies may be on their way */
+    memory = memory_find((uint64_t)(uintptr_t)pointer);
+    if (memory == NULL || memory->kind != MEMORY_REGISTERED)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     memory_give_back(memory);
     return CUDA_SUCCESS;
 }

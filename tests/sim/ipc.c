@@ -29,20 +29,19 @@ _Static_assert(sizeof(struct ticket) <= CU_IPC_HANDLE_SIZE, "a handle is 64 byte
 static CUresult get(CUipcMemHandle *out, CUdeviceptr addr)
 {
     struct memory *memory = memory_find(addr);
-    struct stat status;
     if (out == NULL || memory == NULL || memory->pooled ||
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL))
         return CUDA_ERROR_INVALID_VALUE;
     if (!config.ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
     struct physical *physical = memory->physical;
-    if (fstat(physical->fd, &status) != 0)
+    if (!physical_has_file(physical))
         return CUDA_ERROR_OPERATING_SYSTEM;
     struct ticket ticket = {.magic = MAGIC,
                             .process = getpid(),
                             .fd = physical->fd,
                             .device = memory->device,
-                            .inode = status.st_ino,
+                            .inode = physical->inode,
                             .file_offset = physical->offset,
                             .extent = physical->size,
                             .offset = (uint64_t)(memory->host - physical->host),
@@ -57,10 +56,8 @@ static struct memory *opened(const struct ticket *ticket)
 {
     for (struct memory *memory = memory_from(0); memory != NULL;
          memory = memory_from(memory->range.hi)) {
-        struct stat status;
         if (memory->kind == MEMORY_IMPORTED && memory->physical->offset == ticket->file_offset &&
-            memory->context == thread_current() && fstat(memory->physical->fd, &status) == 0 &&
-            status.st_ino == ticket->inode)
+            memory->context == thread_current() && memory->physical->inode == ticket->inode)
             return memory;
     }
     return NULL;

@@ -19,6 +19,7 @@
 #define MAGIC 0x50485953u
 
 static int file = -1;
+static uint64_t file_inode;
 static uint8_t *window;
 static struct space offsets, addresses;
 static uint64_t address_lo, address_hi;
@@ -29,6 +30,12 @@ static void *map(uint64_t size, int protection, int flags, int fd, uint64_t offs
 {
     long at = syscall(SYS_mmap, NULL, size, protection, flags | MAP_NORESERVE, fd, offset);
     return at == -1 ? MAP_FAILED : (void *)at;
+}
+
+static uint64_t inode_of(int fd)
+{
+    struct stat status;
+    return fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
 static int open_file(int device, uint64_t size)
@@ -50,6 +57,7 @@ CUresult physical_init(void)
     file = open_file(0, span);
     if (file < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
+    file_inode = inode_of(file);
     window = map(span, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     uint8_t *reserved = map(span + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (window == MAP_FAILED || reserved == MAP_FAILED)
@@ -91,8 +99,10 @@ struct physical *physical_create(int device, uint64_t size, bool own_file)
                 close(physical->fd);
             physical->host = NULL;
         }
+        physical->inode = inode_of(physical->fd);
     } else if (space_alloc(&offsets, size, PAGE_BYTES, &physical->offset)) {
         physical->fd = file;
+        physical->inode = file_inode;
         physical->host = window + physical->offset;
     }
     if (physical->host == NULL) {
@@ -111,14 +121,22 @@ struct physical *physical_import(int fd, uint64_t offset, uint64_t size, int dev
     struct physical *physical = blank(device, size);
     physical->host = host;
     physical->fd = fd;
+    physical->inode = inode_of(fd);
     physical->own_file = offset == 0;
     physical->imported = true;
     return physical;
 }
 
+bool physical_has_file(const struct physical *physical)
+{
+    return physical->inode != 0 && inode_of(physical->fd) == physical->inode;
+}
+
 int physical_export(const struct physical *physical)
 {
-    return physical->own_file ? fcntl(physical->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    return physical->own_file && physical_has_file(physical)
+               ? fcntl(physical->fd, F_DUPFD_CLOEXEC, 0)
+               : -1;
 }
 
 bool physical_identify(int fd, int *device, uint64_t *size)
@@ -147,7 +165,8 @@ void physical_release(struct physical *physical)
         device_give(physical->device, physical->size);
     if (physical->own_file || physical->imported) {
         syscall(SYS_munmap, physical->host, physical->size);
-        close(physical->fd);
+        if (physical_has_file(physical))
+            close(physical->fd);
     } else {
         if (physical->touched)
             madvise(physical->host, physical->size, MADV_REMOVE);

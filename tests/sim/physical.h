@@ -12,9 +12,10 @@ struct physical {
     uint32_t magic;
     unsigned references;
     int device;
-    uint64_t size;   /* a multiple of PAGE_BYTES */
-    uint8_t *host;   /* where the host reaches the bytes */
-    int fd;          /* the memory file */
+    uint64_t size;  /* a multiple of PAGE_BYTES */
+    uint8_t *host;  /* where the host reaches the bytes */
+    int fd;         /* the memory file; the program may have closed it, or put another file there */
+    uint64_t inode; /* tells */
     uint64_t offset; /* in that file */
     bool own_file;   /* fd belongs to this memory alone and can be handed to other processes */
     bool imported;   /* another process's memory: counted there */
@@ -37,6 +38,9 @@ struct physical *physical_import(int fd, uint64_t offset, uint64_t size, int dev
 struct physical *physical_retain(struct physical *physical);
 /* The last reference gives the memory back to the device; its contents are gone. */
 void physical_release(struct physical *physical);
+
+/* fd is still the memory's file. */
+bool physical_has_file(const struct physical *physical);
 
 /* A new descriptor of an own_file's memory, or -1. */
 int physical_export(const struct physical *physical);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static char self[4096];
@@ -181,6 +182,61 @@ static void other_drivers_and_devices_can_be_had(void **state)
     assert_int_equal(role("nothing", "SIM_DEVICES", "0", out, sizeof out), 100);
 }
 
+/* A program that closes all descriptors, and opens files of its own in their place. */
+static int closed_files(void)
+{
+    CUdeviceptr at = alloc(4 * MIB);
+    CUipcMemHandle handle;
+    FILE *files[8];
+    char name[64];
+    snprintf(name, sizeof name, "/tmp/test_process-%d.file", getpid());
+    for (int fd = 3; fd < 100; fd++)
+        close(fd);
+    for (int i = 0; i < 8; i++) {
+        files[i] = fopen(name, "w+");
+        assert_non_null(files[i]);
+    }
+    GIVES(CUDA_ERROR_OPERATING_SYSTEM, cuIpcGetMemHandle(&handle, at));
+    fill(NULL, at, MIB, 3);
+    assert_int_equal(wrong(at, MIB, 3), 0);
+    OK(cuMemFree(at));
+    OK(cuMemFree(alloc(8 * MIB)));
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(fseek(files[i], 0, SEEK_END), 0);
+        assert_int_equal(ftell(files[i]), 0);
+        assert_int_equal(fclose(files[i]), 0);
+    }
+    unlink(name);
+    return 0;
+}
+
+static void files_of_the_program_are_left_alone(void **state)
+{
+    char out[8192];
+    assert_int_equal(role("closed_files", "SIM_TRACE", "", out, sizeof out), 0);
+    assert_string_equal(out, "");
+}
+
+static int slow(void)
+{
+    struct timespec from, to;
+    uint64_t ns = 0;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    spin(NULL, 50 * MS);
+    OK(cuCtxSynchronize());
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    ns = (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u + (uint64_t)to.tv_nsec -
+         (uint64_t)from.tv_nsec;
+    return ns >= 50 * MS ? 0 : 1;
+}
+
+static void time_can_be_real(void **state)
+{
+    char out[8192];
+    assert_int_equal(role("slow", "SIM_REALTIME", "1", out, sizeof out), 0);
+    assert_int_equal(role("slow", "SIM_REALTIME", "0", out, sizeof out), 1);
+}
+
 static void *hammer(void *unused)
 {
     OK(cuCtxSetCurrent(context));
@@ -224,7 +280,9 @@ int main(int argc, char **argv)
                  {"version_12010", version_12010},
                  {"leave", leave},
                  {"three_devices", three_devices},
-                 {"measured_costs", measured_costs}};
+                 {"measured_costs", measured_costs},
+                 {"closed_files", closed_files},
+                 {"slow", slow}};
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return 1;
     if (argc > 1 && strcmp(argv[1], "nothing") == 0)
@@ -239,6 +297,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_settings_are_named),
         cmocka_unit_test(faults_come_from_the_environment),
         cmocka_unit_test(other_drivers_and_devices_can_be_had),
+        cmocka_unit_test(files_of_the_program_are_left_alone),
+        cmocka_unit_test(time_can_be_real),
         cmocka_unit_test(exit_with_threads_at_work_is_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -280,6 +280,54 @@ static void a_full_queue_blocks_the_host(void **state)
     OK(cuStreamSynchronize(on));
 }
 
+static void *work_alone(void *argument)
+{
+    uint32_t number = *(uint32_t *)argument;
+    OK(cuCtxSetCurrent(context));
+    CUstream on;
+    CUevent done;
+    CUdeviceptr keep = alloc(64 * KIB);
+    OK(cuStreamCreate(&on, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&done, 0));
+    for (uint32_t i = 0; i < 200; i++) {
+        CUdeviceptr at;
+        uint32_t seen[2];
+        OK(cuMemAlloc(&at, (i % 7 + 1) * 300 * KIB));
+        fill(on, at, WORDS, number + i);
+        copy(on, keep, at, WORDS);
+        OK(cuEventRecord(done, on));
+        if (i % 3 == 0)
+            OK(cuEventSynchronize(done));
+        else
+            while (cuEventQuery(done) == CUDA_ERROR_NOT_READY)
+                ;
+        OK(cuMemcpyDtoHAsync(seen, keep + WORDS * 4 - 8, 8, on));
+        if (seen[0] != number + i || seen[1] != number + i)
+            return argument;
+        OK(cuMemFree(at));
+    }
+    OK(cuStreamDestroy(on));
+    OK(cuEventDestroy(done));
+    OK(cuMemFree(keep));
+    return NULL;
+}
+
+static void threads_share_the_driver(void **state)
+{
+    pthread_t threads[8];
+    uint32_t numbers[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        numbers[i] = i * 1000;
+        assert_int_equal(pthread_create(&threads[i], NULL, work_alone, &numbers[i]), 0);
+    }
+    for (int i = 0; i < 8; i++) {
+        void *wrong_thread;
+        pthread_join(threads[i], &wrong_thread);
+        assert_null(wrong_thread);
+    }
+    assert_int_equal(simHazardCount(), 0);
+}
+
 static void costs_can_be_set(void **state)
 {
     CUevent fence = event();
@@ -311,6 +359,7 @@ int main(void)
         TEST(persistent_kernel_ends_when_its_flag_is_set),
         TEST(a_hopeless_wait_is_reported),
         TEST(a_full_queue_blocks_the_host),
+        TEST(threads_share_the_driver),
         TEST(costs_can_be_set),
     };
     return RUN(tests);
