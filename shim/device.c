@@ -12,10 +12,19 @@
 #include "shim/state.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
 static _Atomic uint64_t peers_of[DEVICES_MAX];
+
+/* The driver takes itself down at exit while threads of the program may still allocate. Its own calls
+ * are ready for that; several at a time of ours, with state in between, might not be: once the process
+ * leaves, no new visit begins, and those under way have a moment to end. */
+#define LEAVE_PATIENCE_NS UINT64_C(100000000)
+
+static atomic_bool leaving;
+static atomic_int visits;
 
 struct visit {
     bool pushed, mode_known;
@@ -28,21 +37,36 @@ static struct device_backend *self(struct backend *b)
     return (struct device_backend *)(void *)b;
 }
 
-static struct visit relax(void)
+void device_leave(void)
 {
-    struct visit v = {.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno};
-    v.mode_known = real.cuThreadExchangeStreamCaptureMode &&
-                   real.cuThreadExchangeStreamCaptureMode(&v.mode) == CUDA_SUCCESS;
-    return v;
+    uint64_t start_ns = state_clock_ns();
+    atomic_store(&leaving, true);
+    while (atomic_load(&visits) > 0 && state_clock_ns() - start_ns < LEAVE_PATIENCE_NS)
+        sched_yield();
 }
 
-static struct visit enter(const struct device_backend *d)
+/* False: the process leaves, the driver is not to be called. */
+static bool relax(struct visit *v)
+{
+    atomic_fetch_add(&visits, 1);
+    if (atomic_load(&leaving)) {
+        atomic_fetch_sub(&visits, 1);
+        return false;
+    }
+    *v = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno};
+    v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
+                    real.cuThreadExchangeStreamCaptureMode(&v->mode) == CUDA_SUCCESS;
+    return true;
+}
+
+static bool enter(const struct device_backend *d, struct visit *v)
 {
     CUcontext current = NULL;
-    struct visit v = relax();
+    if (!relax(v))
+        return false;
     if (real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != d->ctx)
-        v.pushed = real.cuCtxPushCurrent_v2(d->ctx) == CUDA_SUCCESS;
-    return v;
+        v->pushed = real.cuCtxPushCurrent_v2(d->ctx) == CUDA_SUCCESS;
+    return true;
 }
 
 static void leave(struct visit *v)
@@ -53,12 +77,15 @@ static void leave(struct visit *v)
     if (v->mode_known)
         real.cuThreadExchangeStreamCaptureMode(&v->mode);
     errno = v->saved_errno;
+    atomic_fetch_sub(&visits, 1);
 }
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0;
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemAddressReserve(&at, size_bytes, b->granularity_bytes, 0, 0);
     leave(&v);
     *addr = at;
@@ -67,7 +94,9 @@ static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 
 static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return;
     real.cuMemAddressFree(addr, size_bytes);
     leave(&v);
 }
@@ -75,7 +104,9 @@ static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
 static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 {
     CUmemGenericAllocationHandle h = 0;
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(&h, size_bytes, &self(b)->prop, 0);
     leave(&v);
     *handle = h;
@@ -84,14 +115,18 @@ static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 
 static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
 {
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return;
     real.cuMemRelease(handle);
     leave(&v);
 }
 
 static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
 {
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
     leave(&v);
     return (int)rc;
@@ -110,7 +145,9 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d == DEVICES_MAX ? device : d},
                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     }
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemSetAccess(addr, size_bytes, desc, count);
     leave(&v);
     return (int)rc;
@@ -118,7 +155,9 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
 
 static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return;
     real.cuMemUnmap(addr, size_bytes);
     leave(&v);
 }
@@ -126,7 +165,9 @@ static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0;
-    struct visit v = enter(self(b));
+    struct visit v;
+    if (!enter(self(b), &v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
     leave(&v);
     *addr = at;
@@ -135,7 +176,9 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
 
 static int row_segment_free(struct backend *b, uint64_t addr)
 {
-    struct visit v = enter(self(b));
+    struct visit v;
+    if (!enter(self(b), &v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
     leave(&v);
     return (int)rc;
@@ -154,7 +197,9 @@ static int row_fence_create(struct backend *b, uint64_t *fence)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *fence = at;
     if (atomic_load(&d->context_events)) {
-        struct visit v = enter(d);
+        struct visit v;
+        if (!enter(d, &v))
+            return CUDA_ERROR_DEINITIALIZED;
         if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             d->fences[at].event = NULL;
         leave(&v);
@@ -169,7 +214,9 @@ static void row_fence_destroy(struct backend *b, uint64_t fence)
     CUevent event = fence_at(b, fence)->event;
     if (!event || atomic_load(&d->gone))
         return;
-    struct visit v = enter(d);
+    struct visit v;
+    if (!enter(d, &v))
+        return;
     real.cuEventDestroy_v2(event);
     leave(&v);
 }
@@ -193,7 +240,11 @@ static enum fence_record row_fence_record(struct backend *b, uint64_t fence)
         return draw_number(d, f);
     if (!capture_hold_off())
         return FENCE_REFUSED;
-    struct visit v = enter(d);
+    struct visit v;
+    if (!enter(d, &v)) {
+        capture_let_go();
+        return FENCE_REFUSED;
+    }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     leave(&v);
     capture_let_go();
@@ -218,7 +269,9 @@ static enum fence_state row_fence_query(struct backend *b, uint64_t fence)
     uint64_t number = atomic_load(&f->number);
     if (number)
         return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
-    struct visit v = enter(d);
+    struct visit v;
+    if (!enter(d, &v))
+        return FENCE_BUSY;
     CUresult rc = real.cuEventQuery(f->event);
     leave(&v);
     if (rc == CUDA_SUCCESS)
@@ -234,7 +287,11 @@ static int row_fence_order(struct backend *b, uint64_t fence)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct visit v = enter(d);
+    struct visit v;
+    if (!enter(d, &v)) {
+        capture_let_go();
+        return CUDA_ERROR_DEINITIALIZED;
+    }
     CUresult rc = real.cuCtxWaitEvent(d->ctx, f->event);
     leave(&v);
     capture_let_go();
@@ -247,7 +304,11 @@ static int synchronise(struct device_backend *d)
     uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct visit v = enter(d);
+    struct visit v;
+    if (!enter(d, &v)) {
+        capture_let_go();
+        return CUDA_ERROR_DEINITIALIZED;
+    }
     CUresult rc = real.cuCtxSynchronize();
     leave(&v);
     capture_let_go();
@@ -265,7 +326,9 @@ static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns
     if (atomic_load(&f->number))
         return synchronise(d);
     if (timeout_ns == UINT64_MAX) {
-        struct visit v = enter(d);
+        struct visit v;
+        if (!enter(d, &v))
+            return CUDA_ERROR_DEINITIALIZED;
         CUresult rc = real.cuEventSynchronize(f->event);
         leave(&v);
         return (int)rc;
@@ -289,7 +352,9 @@ static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns
 static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     size_t free_now = 0, total = 0;
-    struct visit v = enter(self(b));
+    struct visit v;
+    if (!enter(self(b), &v))
+        return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
     leave(&v);
     *free_bytes = free_now;
@@ -387,7 +452,9 @@ void device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
                             .flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                              : CU_MEM_ACCESS_FLAGS_PROT_NONE};
-    struct visit v = relax();
+    struct visit v;
+    if (!relax(&v))
+        return;
     real.cuMemSetAccess(addr, size_bytes, &desc, 1);
     leave(&v);
 }

@@ -34,6 +34,9 @@ struct device_backend {
 /* Fills *d for the calling thread's current context. */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);
 
+/* The process leaves: no row calls the driver any more. At exit, before the driver's own handlers. */
+void device_leave(void);
+
 /* Devices that may access the memory of `owner` besides itself: pools ask when they map memory. */
 void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed);
 /* Grants or takes the access of `peer` to a mapped range. */

@@ -65,6 +65,9 @@ bool state_start(void)
     bool on = options_load(&options) && pthread_atfork(NULL, NULL, forked_child) == 0;
     if (on) {
         started_ns = state_clock_ns();
+        /* Later than the driver's own, so that ours run first. */
+        atexit(device_leave);
+        at_quick_exit(device_leave);
         if (options.stats.at_exit) {
             atexit(report_at_exit);
             at_quick_exit(report_at_exit);
