@@ -15,8 +15,9 @@
 /* Memory is fragmented when so much of it is idle: a part of what is live, and a few granules. */
 #define FRAGMENTED_SHIFT 10
 #define FRAGMENTED_BYTES (2 * GRANULE_BYTES)
-/* Then chunks are this part of the arena. */
+/* Then chunks are this part of the arena, or this part of what a request misses. */
 #define FINE_SHIFT 10
+#define FINE_REQUEST_SHIFT 5
 /* The small zone grows by an eighth of itself, so that a small program stays small. */
 #define SMALL_STEP_SHIFT 3
 #define SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
@@ -184,13 +185,14 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
  * partly live stays where it is. So as long as nothing is idle, chunks are as large as the requests
  * (cheap), and once memory is fragmented they are small. Replaying recorded programs, this keeps peak
  * reserved within 5 % of peak live, where chunks of 128 MiB throughout reach 18 %. */
-static uint64_t most_bytes(const struct pool *p)
+static uint64_t most_bytes(const struct pool *p, uint64_t missing_bytes)
 {
     const struct pool_stats *s = &p->stats;
-    uint64_t used = s->allocated_bytes + s->pending_bytes, fine = s->reserved_bytes >> FINE_SHIFT;
+    uint64_t used = s->allocated_bytes + s->pending_bytes;
+    uint64_t fine = max_u64(s->reserved_bytes >> FINE_SHIFT, missing_bytes >> FINE_REQUEST_SHIFT);
     if (s->reserved_bytes - used <= max_u64(used >> FRAGMENTED_SHIFT, FRAGMENTED_BYTES))
         return CHUNK_MAX_BYTES;
-    return UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES));
+    return min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), CHUNK_MAX_BYTES);
 }
 
 /* The next chunk for a hole with that much room: an idle one that fits, else a new one. */
@@ -206,7 +208,7 @@ static struct chunk *next_chunk(struct pool *p, struct plan *plan, uint64_t room
     struct chunk *c = host_cache_get(&p->chunk_cache);
     if (c) {
         c->outcome = CHUNK_GONE;
-        c->size_bytes = min_u64(room_bytes, most_bytes(p));
+        c->size_bytes = min_u64(room_bytes, most_bytes(p, plan->missing_bytes));
         plan->create_bytes += c->size_bytes;
         list_init(&c->all);
     }

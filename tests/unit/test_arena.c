@@ -111,6 +111,28 @@ static void chunks_are_limited_and_cover_large_requests(void **state)
     EXPECT_SOUND(r);
 }
 
+static void chunks_are_small_once_memory_is_fragmented(void **state)
+{
+    struct rig *r = started(state);
+    uint64_t a[16];
+    for (int i = 0; i < 16; i++)
+        a[i] = rig_alloc(r, MIB(10));
+    uint64_t calls = model_calls(r->model, MODEL_ROW_create);
+    EXPECT_EQ(calls, 16, "one for each request while nothing is idle");
+    for (int i = 0; i < 16; i += 2)
+        rig_free(r, a[i]);
+    rig_alloc(r, MIB(5)); /* parts of chunks are idle now */
+    rig_alloc(r, MIB(5));
+    rig_alloc(r, MIB(5));
+    rig_launch(r, 0, 0, 0);
+    rig_trim(r, 0, true);
+    rig_alloc(r, MIB(64));
+    EXPECT(model_calls(r->model, MODEL_ROW_create) - calls >= 16, "2 or 4 MiB each");
+    uint64_t before = model_calls(r->model, MODEL_ROW_create);
+    rig_alloc(r, MIB(200));
+    EXPECT(model_calls(r->model, MODEL_ROW_create) - before <= 60, "but not too many for one request");
+}
+
 static void the_small_zone_grows_gently(void **state)
 {
     struct rig *r = started(state);
@@ -255,6 +277,7 @@ int main(void)
         RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved),
         RIG_TEST(ordered_memory_moves_and_leaves_a_ghost),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),
+        RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
         RIG_TEST(small_memory_does_not_pin_large_memory),
         RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory),
