@@ -36,6 +36,9 @@ void fence_init(struct fences *f, bool single_stream)
 {
     memset(f, 0, sizeof *f);
     f->open_epoch = 1;
+#ifdef POOL_IGNORES_FENCES
+    single_stream = true; /* for the tests of the tests: the hazard checker and the canary must notice */
+#endif
     f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
     if (single_stream)
         watch_single(1);
@@ -326,6 +329,9 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
 void fence_leave_single(struct pool *p)
 {
     struct fences *f = &p->fences;
+#ifdef POOL_IGNORES_FENCES
+    return;
+#endif
     if (f->mode == FENCE_MULTI)
         return;
     if (f->mode == FENCE_LEAVING) {

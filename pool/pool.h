@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The caching pool of one CUDA context: the only header of pool/ that outsiders include, besides
- * backend.h, config.h and stats.h. Every function may be called from any thread. pool/README.md
+ * backend.h, config.h, stats.h and the helpers bits.h and host.h. Every function may be called from any thread. pool/README.md
  * explains the model, the invariants and the locks.
  */
 #ifndef POOL_POOL_H
