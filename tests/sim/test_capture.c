@@ -231,6 +231,30 @@ static void capture_is_bound_to_its_stream_and_thread(void **state)
     OK(cuEventDestroy(between));
 }
 
+static CUresult end(void)
+{
+    CUgraph graph;
+    return cuStreamEndCapture(on, &graph);
+}
+
+static void another_thread_may_end_relaxed_captures_only(void **state)
+{
+    const CUstreamCaptureMode modes[] = {GLOBAL, LOCAL, RELAXED};
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        struct caller caller = {end, GLOBAL, CUDA_SUCCESS};
+        OK(cuStreamBeginCapture(on, modes[i]));
+        assert_int_equal(pthread_create(&thread, NULL, in_thread, &caller), 0);
+        pthread_join(thread, NULL);
+        if (modes[i] == RELAXED) {
+            assert_int_equal(caller.rc, CUDA_SUCCESS);
+        } else {
+            assert_int_equal(caller.rc, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+            GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end());
+        }
+    }
+}
+
 static void captured_work_runs_at_each_launch(void **state)
 {
     CUstream side = stream(CU_STREAM_NON_BLOCKING);
@@ -366,6 +390,7 @@ int main(void)
         CAPTURE_TEST(another_context_is_not_concerned),
         CAPTURE_TEST(legacy_stream_conflicts_with_blocking_captures),
         CAPTURE_TEST(capture_is_bound_to_its_stream_and_thread),
+        CAPTURE_TEST(another_thread_may_end_relaxed_captures_only),
         CAPTURE_TEST(captured_work_runs_at_each_launch),
         CAPTURE_TEST(graphs_can_be_built_by_hand),
     };

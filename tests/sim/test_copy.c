@@ -47,6 +47,8 @@ static void batches_copy_one_by_one(void **state)
     size_t sizes[] = {100, 50, 150}, index = 0;
     CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
     CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    OK(cuMemsetD8(a, 0, MIB));
+    OK(cuCtxSynchronize());
     OK(cuMemcpyBatchAsync(to, from, sizes, 3, &attributes, &index, 1, on));
     OK(cuStreamSynchronize(on));
     OK(cuMemcpyDtoH(back, b, 150));
