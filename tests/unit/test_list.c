@@ -58,13 +58,15 @@ static void the_loop_may_remove_what_it_sees(void **state)
 static void removing_twice_is_harmless(void **state)
 {
     struct list head;
-    struct item a, b;
+    struct item a, b, c;
     list_init(&head);
     list_push_back(&head, &a.link);
     list_push_back(&head, &b.link);
     list_remove(&a.link);
+    list_push_front(&head, &c.link);
     list_remove(&a.link);
-    EXPECT(head.next == &b.link && b.link.prev == &head, "the list is as after the first removal");
+    EXPECT(head.next == &c.link && c.link.next == &b.link && head.prev == &b.link,
+           "the list is as if removed once");
 }
 
 int main(void)
