@@ -56,6 +56,14 @@ static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
     return address == wrapper ? 0 : address;
 }
 
+/* A slot is written once, by whoever is first: a thread that has seen it set may read it plainly. */
+#define SET(slot, pfn, address)                                                                    \
+    do {                                                                                           \
+        pfn before_ = atomic_load_explicit(&(slot), memory_order_acquire);                         \
+        if (before_ != (pfn)(address))                                                             \
+            atomic_compare_exchange_strong(&(slot), &before_, (pfn)(address));                     \
+    } while (0)
+
 /* The slot first: whoever finds the address may hand out the wrapper, which uses the slot. */
 static void fill(void *driver)
 {
@@ -63,7 +71,7 @@ static void fill(void *driver)
 #define FILL(symbol, pfn, slot)                                                                    \
     address = find(driver, #symbol, (uintptr_t)symbol);                                            \
     if (address) {                                                                                 \
-        atomic_store_explicit(&(slot), (pfn)address, memory_order_release);                         \
+        SET(slot, pfn, address);                                                                   \
         atomic_store_explicit(&hook_address[HOOK_##symbol], address, memory_order_release);        \
     }
 #define HOOKS_ALL
@@ -71,7 +79,7 @@ static void fill(void *driver)
 #define HOOK_CALLED(symbol, pfn)                                                                   \
     address = find(driver, #symbol, 0);                                                            \
     if (address)                                                                                   \
-        atomic_store_explicit(&real.symbol, (pfn)address, memory_order_release);
+        SET(real.symbol, pfn, address);
 #include "shim/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) FILL(symbol, pfn, real_##symbol)
 #include "shim/submit.def"
