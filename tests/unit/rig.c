@@ -147,6 +147,9 @@ const char *rig_check(struct rig *r)
         words = model_error(r->model);
     if (!words && r->pool)
         words = pool_check(r->pool);
+    if (!words && r->pool && !r->model->context_gone &&
+        rig_stats(r).reserved_bytes != model_used_bytes(r->model))
+        words = "what is reserved is what the driver gave";
     return words;
 }
 

@@ -102,6 +102,52 @@ static void ordered_memory_moves_and_leaves_a_ghost(void **state)
     EXPECT_SOUND(r);
 }
 
+static void memory_that_moved_is_not_released_before_its_old_work_is_complete(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    uint64_t a[8];
+    for (int i = 0; i < 8; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 8; i += 2) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+    }
+    uint64_t b = rig_alloc(r, MIB(16));
+    EXPECT(rig_stats(r).num_chunk_moves >= 3, "chunks moved below running work");
+    rig_free(r, b);
+    /* A fence of work that is complete by itself says nothing about the old one. */
+    EXPECT_EQ(rig_trim(r, 0, false), 0, "nothing is known complete");
+    EXPECT_SOUND(r);
+    model_advance(r->model, MS(100));
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(16), "now it is");
+    EXPECT_SOUND(r);
+}
+
+static void addresses_of_moved_memory_do_not_run_out(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(64);
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    for (int round = 0; round < 60; round++) {
+        uint64_t a[16];
+        for (int i = 0; i < 15; i++)
+            a[i] = rig_alloc(r, MIB(4));
+        for (int i = 0; i < 15; i += 2)
+            if (a[i]) {
+                rig_launch(r, 1, MS(1000000), a[i]);
+                rig_free(r, a[i]);
+            }
+        rig_alloc(r, MIB(24));
+        EXPECT(r->pool->ghost_bytes <= 5 * MIB(64), "old mappings are kept within bounds");
+        rig_free_all(r);
+    }
+    EXPECT(rig_stats(r).num_chunk_moves > 50, "many chunks moved below running work");
+    EXPECT_SOUND(r);
+}
+
 static void chunks_are_limited_and_cover_large_requests(void **state)
 {
     struct rig *r = started(state);
@@ -276,6 +322,8 @@ int main(void)
         RIG_TEST(idle_chunks_are_moved_before_memory_is_asked_for),
         RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved),
         RIG_TEST(ordered_memory_moves_and_leaves_a_ghost),
+        RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
+        RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),
         RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
