@@ -5,8 +5,8 @@
  *
  *   trace= events= peak_live= peak_reserved= ratio= ns_per_event= p99_ns=
  *
- * peak_live is what the program asked for, unrounded. Driver calls cost nothing here. Unless --busy is
- * given, work completes at once, and some is submitted between any two events.
+ * peak_live is what the program asked for, unrounded. Driver calls cost nothing here. Unless --busy
+ * is given, work completes at once, and some is submitted between any two events.
  */
 #include "pool/pool.h"
 #include "tests/bench/explain.h"
@@ -38,8 +38,8 @@ struct run {
     struct model *model;
     struct pool *pool;
     struct pool_config config;
-    _Atomic uint64_t *addr;  /* by the index of the allocating event */
-    uint32_t *ns;            /* by event; NULL: not timed */
+    _Atomic uint64_t *addr; /* by the index of the allocating event */
+    uint32_t *ns;           /* by event; NULL: not timed */
     struct explain worst;
     uint64_t creates, maps, segments; /* driver calls */
     _Atomic bool failed;
@@ -211,10 +211,11 @@ static bool replay(const char *path)
     good = good && !r.failed;
     qsort(ns, t.count, sizeof *ns, by_size);
     double ratio = (double)stats.reserved_peak_bytes / (double)stats.requested_peak_bytes;
-    printf(options.json ? "{\"trace\": \"%s\", \"events\": %u, \"peak_live\": %llu, \"peak_reserved\": "
-                          "%llu, \"ratio\": %.4f, \"ns_per_event\": %.1f, \"p99_ns\": %u}\n"
-                        : "trace=%s events=%u peak_live=%llu peak_reserved=%llu ratio=%.4f "
-                          "ns_per_event=%.1f p99_ns=%u\n",
+    printf(options.json
+               ? "{\"trace\": \"%s\", \"events\": %u, \"peak_live\": %llu, \"peak_reserved\": "
+                 "%llu, \"ratio\": %.4f, \"ns_per_event\": %.1f, \"p99_ns\": %u}\n"
+               : "trace=%s events=%u peak_live=%llu peak_reserved=%llu ratio=%.4f "
+                 "ns_per_event=%.1f p99_ns=%u\n",
            name_of(path), t.count, (unsigned long long)stats.requested_peak_bytes,
            (unsigned long long)stats.reserved_peak_bytes, ratio, (double)took / t.count,
            ns[t.count - 1 - t.count / 100]);
@@ -253,10 +254,10 @@ static int usage(const char *name)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"backing", required_argument, NULL, 'b'}, {"json", no_argument, NULL, 'j'},
-        {"threads", no_argument, NULL, 't'},       {"busy", no_argument, NULL, 'B'},
-        {"streams", required_argument, NULL, 's'}, {"single", no_argument, NULL, '1'},
-        {"explain", no_argument, NULL, 'e'},       {"check", no_argument, NULL, 'c'},
+        {"backing", required_argument, NULL, 'b'},   {"json", no_argument, NULL, 'j'},
+        {"threads", no_argument, NULL, 't'},         {"busy", no_argument, NULL, 'B'},
+        {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
+        {"explain", no_argument, NULL, 'e'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
     };
     bool good = true;

@@ -13,8 +13,8 @@
 struct trace_event {
     uint64_t size_bytes; /* as asked for */
     uint64_t time_ns;    /* since the trace's midnight */
-    uint32_t alloc;      /* index of the event that allocated the block; its own for an allocation */
-    uint32_t thread;     /* from 0 in order of appearance */
+    uint32_t alloc;  /* index of the event that allocated the block; its own for an allocation */
+    uint32_t thread; /* from 0 in order of appearance */
     bool frees;
 };
 

@@ -95,7 +95,8 @@ static int random_inputs(uint64_t seed, double seconds)
             return rc;
         seed++;
     } while (seconds_now() < end);
-    fprintf(stderr, "seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)seed - 1);
+    fprintf(stderr, "seeds %llu to %llu\n", (unsigned long long)first,
+            (unsigned long long)seed - 1);
     return 0;
 }
 
@@ -110,7 +111,8 @@ int main(int argc, char **argv)
             return rc;
     }
     if (!count) {
-        fprintf(stderr, "usage: %s FILE|FOLDER...\n       %s --random SEED SECONDS\n", argv[0], argv[0]);
+        fprintf(stderr, "usage: %s FILE|FOLDER...\n       %s --random SEED SECONDS\n", argv[0],
+                argv[0]);
         return 2;
     }
     return 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A stream of bytes as a program on the pool: allocations, frees, work on several streams, captures,
- * trims, driver failures. After every step the rig's oracle and pool_check() must be content, and at
- * the end everything must be back with the driver. A libFuzzer target; or, linked with fuzz_main.c, a
- * program that replays files and runs random seeds. FUZZ_LOG in the environment: says each step.
+ * A stream of bytes as a program on the pool: allocations, frees, work on several streams,
+ * captures, trims, driver failures. After every step the rig's oracle and pool_check() must be
+ * content, and at the end everything must be back with the driver. A libFuzzer target; or, linked
+ * with fuzz_main.c, a program that replays files and runs random seeds. FUZZ_LOG in the
+ * environment: says each step.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -25,7 +26,8 @@ static uint8_t next(struct input *in)
 /* Sizes where something changes, and around them. */
 static uint64_t next_size(struct input *in)
 {
-    static const uint32_t kib[] = {0, 1, 4, 8, 16, 32, 64, 128, 512, 1024, 2048, 3072, 6144, 8192, 20480, 40960};
+    static const uint32_t kib[] = {0,   1,    4,    8,    16,   32,   64,    128,
+                                   512, 1024, 2048, 3072, 6144, 8192, 20480, 40960};
     uint8_t a = next(in), b = next(in);
     uint64_t size = (uint64_t)kib[a & 15] << 10;
     switch (a >> 4 & 3) {
@@ -94,7 +96,8 @@ static const char *step_misuse(struct rig *r, uint8_t how)
     case 0:
         return addr && pool_free(addr + 8) == POOL_OK ? "an interior address frees nothing" : NULL;
     case 1:
-        return pool_free(UINT64_C(0x1234567000)) != POOL_FOREIGN ? "a wild address is foreign" : NULL;
+        return pool_free(UINT64_C(0x1234567000)) != POOL_FOREIGN ? "a wild address is foreign"
+                                                                 : NULL;
     case 2:
         if (!addr)
             return NULL;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each model has a part of the address space to itself, used again after it is gone, as addresses of a
- * destroyed context are. */
+/* Each model has a part of the address space to itself, used again after it is gone, as addresses
+ * of a destroyed context are. */
 #define SLOT_BYTES (UINT64_C(1) << 43)
 #define SLOTS 30
 
@@ -354,7 +354,8 @@ struct model *model_create(uint64_t capacity_bytes)
                                   .has_arena = true,
                                   .has_order = true};
     s->base = (m->slot + 1) * SLOT_BYTES + SLOT_BYTES / 8;
-    /* A driver finds a hole for everything that it has memory for; one granule stays free at the end. */
+    /* A driver finds a hole for everything that it has memory for; one granule stays free at the
+     * end. */
     s->size_bytes = capacity_bytes * 4 / MODEL_GRANULE_BYTES * MODEL_GRANULE_BYTES;
     s->granules = calloc(s->size_bytes / MODEL_GRANULE_BYTES + 1, sizeof *s->granules);
     m->now_ns = UINT64_C(1000000000);

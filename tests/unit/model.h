@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A model of a GPU behind pool/backend.h: memory with a capacity, address space, streams on a virtual
- * clock, fences, captures, a fault plan, and a checker that reports what would go wrong on a real
- * device. It knows nothing of the pool's files. Everything is under the model's one lock; every
- * function may be called from any thread.
+ * A model of a GPU behind pool/backend.h: memory with a capacity, address space, streams on a
+ * virtual clock, fences, captures, a fault plan, and a checker that reports what would go wrong on
+ * a real device. It knows nothing of the pool's files. Everything is under the model's one lock;
+ * every function may be called from any thread.
  */
 #ifndef TESTS_UNIT_MODEL_H
 #define TESTS_UNIT_MODEL_H
@@ -40,7 +40,8 @@ struct model_space {
 
 enum { MODEL_ALIASES = 256 };
 
-/* Memory lives until it is released and mapped nowhere; it may be mapped at several places at once. */
+/* Memory lives until it is released and mapped nowhere; it may be mapped at several places at once.
+ */
 struct model_handle {
     uint64_t size_bytes; /* 0: gone */
     uint64_t addr;       /* of a segment */
@@ -60,21 +61,21 @@ struct model_work {
 
 struct model_fence {
     bool alive, recorded;
-    uint64_t seq[MODEL_STREAMS];      /* what it captured */
+    uint64_t seq[MODEL_STREAMS];       /* what it captured */
     uint64_t freed_seq[MODEL_STREAMS]; /* what was submitted before the latest free by then */
 };
 
 struct model {
     struct backend backend; /* what the pool sees; tests may change its flags before pool_create */
     pthread_mutex_t lock;
-    const char *error;      /* the first thing that would have gone wrong */
+    const char *error; /* the first thing that would have gone wrong */
 
     uint64_t used_bytes, other_bytes, peak_bytes; /* other: taken by other processes */
     unsigned slot;
     struct model_space spaces[MODEL_SPACES];
     struct model_handle *handles;
     uint32_t handle_count;
-    bool odd_segments;      /* segments start in the middle of a granule */
+    bool odd_segments; /* segments start in the middle of a granule */
 
     uint64_t now_ns;
     uint64_t submitted[MODEL_STREAMS], completed[MODEL_STREAMS], barrier[MODEL_STREAMS];
@@ -85,9 +86,9 @@ struct model {
     struct model_fence *fences;
     uint32_t fence_count;
     unsigned captures;
-    bool query_refused;     /* queries during a capture answer BUSY, as some contexts' do */
-    bool late_allowed;      /* the host may wait for, or order behind, later work now */
-    bool broken;            /* a sticky error: set by a test, or by a failing record, query or create */
+    bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
+    bool late_allowed;  /* the host may wait for, or order behind, later work now */
+    bool broken;        /* a sticky error: set by a test, or by a failing record, query or create */
     bool context_gone;
 
     uint64_t calls[MODEL_ROWS + 1];
@@ -96,8 +97,8 @@ struct model {
         uint64_t at; /* fail call number at of the row; 0: none */
         int code;
     } plan;
-    /* Called, unlocked, before a row acts: lets a test put another thread's step into the moment when
-     * the pool has dropped its lock. */
+    /* Called, unlocked, before a row acts: lets a test put another thread's step into the moment
+     * when the pool has dropped its lock. */
     void (*hook)(struct model *m, enum model_row row);
     void *hook_arg;
 };
@@ -117,9 +118,9 @@ void model_fail(struct model *m, enum model_row row, uint64_t nth, int code);
 bool model_failed(struct model *m);
 uint64_t model_calls(struct model *m, enum model_row row);
 
-/* Work of duration_ns on a stream that touches memory of the block known as owner (any number that is
- * unique to one lifetime of a block). size_bytes 0: touches nothing. Reports memory that is not there
- * and memory whose work for an earlier owner is neither complete nor ordered before. */
+/* Work of duration_ns on a stream that touches memory of the block known as owner (any number that
+ * is unique to one lifetime of a block). size_bytes 0: touches nothing. Reports memory that is not
+ * there and memory whose work for an earlier owner is neither complete nor ordered before. */
 void model_submit(struct model *m, unsigned stream, uint64_t duration_ns, uint64_t addr,
                   uint64_t size_bytes, uint64_t owner);
 /* The program is about to free memory: what was submitted so far may be waited for. */

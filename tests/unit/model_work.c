@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The model's streams, fences and clock. A stream runs its work in order; across streams only what a
- * fence ordered is ordered. Ends are computed at submission and again when an endless kernel ends.
+ * The model's streams, fences and clock. A stream runs its work in order; across streams only what
+ * a fence ordered is ordered. Ends are computed at submission and again when an endless kernel
+ * ends.
  */
 #include "tests/unit/model.h"
 
@@ -119,8 +120,9 @@ static bool same_memory(const struct model *m, const struct model_work *old, uin
             const struct model_handle *h = &m->handles[s->granules[g].owner];
             uint64_t here = s->base + g * MODEL_GRANULE_BYTES, home = 0;
             uint64_t lo = later(addr, here);
-            uint64_t hi = addr + size_bytes < here + MODEL_GRANULE_BYTES ? addr + size_bytes
-                                                                         : here + MODEL_GRANULE_BYTES;
+            uint64_t hi = addr + size_bytes < here + MODEL_GRANULE_BYTES
+                              ? addr + size_bytes
+                              : here + MODEL_GRANULE_BYTES;
             for (unsigned k = 0; h->map_count > 1 && k < h->map_count; k++)
                 if (h->maps[k] <= here && here < h->maps[k] + h->size_bytes)
                     home = h->maps[k];
@@ -140,8 +142,9 @@ static void check_touch(struct model *m, const struct model_work *new)
         model_blame(m, "work touches memory that is not there");
     for (uint32_t i = 0; i < m->work_count; i++) {
         const struct model_work *old = &m->works[i];
-        if (old->owner != new->owner && old->stream != new->stream &&
-            same_memory(m, old, new->addr, new->size_bytes) && !captured_by(old, new->after))
+        if (old->owner != new->owner &&
+            old->stream != new->stream &&same_memory(m, old, new->addr, new->size_bytes) &&
+            !captured_by(old, new->after))
             model_blame(m, "work touches memory before the work of its last owner");
     }
 }

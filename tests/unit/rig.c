@@ -42,7 +42,8 @@ static void add_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
         r->blocks = realloc(r->blocks, r->room * sizeof *r->blocks);
     }
     for (uint32_t i = 0; i < r->count; i++)
-        if (r->blocks[i].addr < addr + size_bytes && addr < r->blocks[i].addr + r->blocks[i].size_bytes)
+        if (r->blocks[i].addr < addr + size_bytes &&
+            addr < r->blocks[i].addr + r->blocks[i].size_bytes)
             blame(r, "live blocks do not overlap");
     r->blocks[r->count++] = (struct rig_block){addr, size_bytes, ++r->owners, false};
 }

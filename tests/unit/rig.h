@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A program on a pool on a model: allocates, submits work and frees as a CUDA program under the shim
- * does, and checks after each step what the pool promises. Free of any test framework, so that unit
- * tests, fuzz targets and benchmarks share it. One thread, but see tests/unit/test_threads.c.
+ * A program on a pool on a model: allocates, submits work and frees as a CUDA program under the
+ * shim does, and checks after each step what the pool promises. Free of any test framework, so that
+ * unit tests, fuzz targets and benchmarks share it. One thread, but see tests/unit/test_threads.c.
  */
 #ifndef TESTS_UNIT_RIG_H
 #define TESTS_UNIT_RIG_H
@@ -28,22 +28,22 @@ struct rig {
     struct pool *pool;
     struct rig_block *blocks; /* live, in no order */
     uint32_t count, room;
-    uint64_t owners;          /* counts lifetimes of blocks */
-    bool several_streams;     /* the program has used more than the legacy stream */
-    bool tainted_object;      /* a small object was tainted: its memory stays */
-    bool lost;                /* the test has broken the context: no memory is expected back */
-    enum pool_status status;  /* of the latest request */
+    uint64_t owners;         /* counts lifetimes of blocks */
+    bool several_streams;    /* the program has used more than the legacy stream */
+    bool tainted_object;     /* a small object was tainted: its memory stays */
+    bool lost;               /* the test has broken the context: no memory is expected back */
+    enum pool_status status; /* of the latest request */
     int code;
-    const char *error;        /* the first broken promise, or NULL */
-    FILE *log;                /* each step as a line; NULL: none */
+    const char *error; /* the first broken promise, or NULL */
+    FILE *log;         /* each step as a line; NULL: none */
 };
 
 /* A rig with default options on a device of capacity_bytes; the pool is made by rig_start, so that
  * options and the model's flags can be changed before. */
 struct rig *rig_create(uint64_t capacity_bytes);
 void rig_start(struct rig *r);
-/* Frees, trims and abandons everything and destroys the rig. NULL, or the first broken promise: of any
- * step, or that something is left. */
+/* Frees, trims and abandons everything and destroys the rig. NULL, or the first broken promise: of
+ * any step, or that something is left. */
 const char *rig_destroy(struct rig *r);
 
 /* 0: status and code tell why not. */

@@ -176,7 +176,8 @@ static void chunks_are_small_once_memory_is_fragmented(void **state)
     EXPECT(model_calls(r->model, MODEL_ROW_create) - calls >= 16, "2 or 4 MiB each");
     uint64_t before = model_calls(r->model, MODEL_ROW_create);
     rig_alloc(r, MIB(200));
-    EXPECT(model_calls(r->model, MODEL_ROW_create) - before <= 60, "but not too many for one request");
+    EXPECT(model_calls(r->model, MODEL_ROW_create) - before <= 60,
+           "but not too many for one request");
 }
 
 static void the_small_zone_grows_gently(void **state)
@@ -212,11 +213,13 @@ static void a_short_driver_leaves_what_it_gave_as_free_memory(void **state)
     model_fail(r->model, MODEL_ROW_create, 2, MODEL_NOMEM);
     /* The ladder tries again, and then the driver is willing. */
     EXPECT(rig_alloc(r, MIB(300)), "a second try succeeds");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(300), "the chunks of the first try were used or released");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(300),
+              "the chunks of the first try were used or released");
     EXPECT_SOUND(r);
 }
 
-/* Six chunks of 4 MiB, every other one idle, and a request that needs the idle ones at one place. */
+/* Six chunks of 4 MiB, every other one idle, and a request that needs the idle ones at one place.
+ */
 static void prepare_move(struct rig *r)
 {
     uint64_t a[6];
@@ -236,7 +239,8 @@ static void a_chunk_that_cannot_be_mapped_again_is_forgotten(void **state)
             r->model->backend.single_stream = true;
             rig_start(r);
             prepare_move(r);
-            model_fail(r->model, row ? MODEL_ROW_allow : MODEL_ROW_map, row ? 1 : nth, MODEL_BROKEN);
+            model_fail(r->model, row ? MODEL_ROW_allow : MODEL_ROW_map, row ? 1 : nth,
+                       MODEL_BROKEN);
             uint64_t b = rig_alloc(r, MIB(16));
             EXPECT(model_failed(r->model), "the failure came");
             EXPECT(!b, "the request goes to the driver");

@@ -31,8 +31,7 @@ static int teardown(void **state)
 {
     int rc = 0;
     for (int i = 0; i < BIN_COUNT; i++)
-        list_for_each(n, tmp, &bins.heads[i])
-        {
+        list_for_each (n, tmp, &bins.heads[i]) {
             struct block *b = list_entry(n, struct block, link);
             bins_remove(&bins, b);
             free(b);
@@ -74,7 +73,8 @@ static void the_smallest_of_one_bin_is_found(void **state)
         blocks[k] = insert(GRANULE_BYTES * 64 * (uint64_t)(k + 1), MIB(8) + (uint64_t)k * 4096);
     }
     for (int k = 0; k < 8; k++)
-        EXPECT(bins_find(&bins, blocks[k]->size_bytes, 512) == blocks[k], "best fit, also within a bin");
+        EXPECT(bins_find(&bins, blocks[k]->size_bytes, 512) == blocks[k],
+               "best fit, also within a bin");
 }
 
 static void of_equal_blocks_the_lowest_is_found(void **state)
@@ -82,7 +82,8 @@ static void of_equal_blocks_the_lowest_is_found(void **state)
     insert(MIB(300), MIB(4));
     struct block *low = insert(MIB(100), MIB(4));
     insert(MIB(200), MIB(4));
-    EXPECT(bins_find(&bins, MIB(4), 512) == low, "low addresses fill first, so that high ones empty");
+    EXPECT(bins_find(&bins, MIB(4), 512) == low,
+           "low addresses fill first, so that high ones empty");
 }
 
 static void a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit(void **state)

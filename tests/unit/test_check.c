@@ -100,9 +100,11 @@ static void broken_slabs_are_named(void **state)
     BROKEN(s->free_count, (uint16_t)(s->free_count - 1),
            "a slab's count of free objects is that of its bitmap");
     BROKEN(s->objects[5].live, true, "a free object is not live");
-    BROKEN(s->block, block_in(&r->pool->small, BLOCK_FREE), "a slab and its block point to each other");
+    BROKEN(s->block, block_in(&r->pool->small, BLOCK_FREE),
+           "a slab and its block point to each other");
     struct granule *g = map_find(b->addr);
-    BROKEN(g->units[(b->addr & (GRANULE_BYTES - 1)) / UNIT_BYTES], NULL, "a slab is found by its address");
+    BROKEN(g->units[(b->addr & (GRANULE_BYTES - 1)) / UNIT_BYTES], NULL,
+           "a slab is found by its address");
 }
 
 static void broken_bins_and_lists_are_named(void **state)
@@ -143,7 +145,8 @@ static void broken_sums_are_named(void **state)
 {
     struct rig *r = busy(state);
     struct pool_stats *s = &r->pool->stats;
-    BROKEN(s->allocated_bytes, s->allocated_bytes + 512, "allocated bytes are those of the live blocks");
+    BROKEN(s->allocated_bytes, s->allocated_bytes + 512,
+           "allocated bytes are those of the live blocks");
     BROKEN(s->requested_bytes, s->requested_bytes + 1, "requested bytes are counted");
     BROKEN(s->reserved_bytes, s->reserved_bytes + MIB(2), "reserved bytes are those of the chunks");
     BROKEN(s->pending_bytes, s->pending_bytes + 512, "pending bytes are counted");
@@ -165,12 +168,9 @@ static void broken_fences_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(broken_chains_are_named),
-        RIG_TEST(broken_blocks_are_named),
-        RIG_TEST(broken_slabs_are_named),
-        RIG_TEST(broken_bins_and_lists_are_named),
-        RIG_TEST(broken_chunks_are_named),
-        RIG_TEST(broken_sums_are_named),
+        RIG_TEST(broken_chains_are_named), RIG_TEST(broken_blocks_are_named),
+        RIG_TEST(broken_slabs_are_named),  RIG_TEST(broken_bins_and_lists_are_named),
+        RIG_TEST(broken_chunks_are_named), RIG_TEST(broken_sums_are_named),
         RIG_TEST(broken_fences_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,7 +148,8 @@ static void a_dead_block_over_several_chunks_goes_back_in_parts(void **state)
     rig_free(r, b);
     rig_launch(r, 0, 0, 0);
     rig_trim(r, 0, true);
-    EXPECT(rig_stats(r).reserved_bytes <= MIB(6), "all but the granule that is shared with live memory");
+    EXPECT(rig_stats(r).reserved_bytes <= MIB(6),
+           "all but the granule that is shared with live memory");
     EXPECT_SOUND(r);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The N-th call to the driver fails, for N = 1, 2, 3... until a scenario goes through untouched; after
- * each, the pool is sound and empties without a leak. In both backings, for every row of the backend.
+ * The N-th call to the driver fails, for N = 1, 2, 3... until a scenario goes through untouched;
+ * after each, the pool is sound and empties without a leak. In both backings, for every row of the
+ * backend.
  */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
@@ -84,12 +85,14 @@ static bool loses(enum model_row row, int code)
 }
 
 /* Runs a scenario with one failure; false: the failure did not come about. */
-static bool run_once(const struct scenario *s, bool segments, enum model_row row, uint64_t nth, int code)
+static bool run_once(const struct scenario *s, bool segments, enum model_row row, uint64_t nth,
+                     int code)
 {
     struct rig *r = rig_create(s->capacity_bytes);
     r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
     r->model->backend.single_stream = s->single;
-    r->model->late_allowed = true; /* safety is under test here; and a refused record makes fences late */
+    r->model->late_allowed =
+        true; /* safety is under test here; and a refused record makes fences late */
     model_fail(r->model, row, nth, code);
     rig_start(r);
     s->run(r);

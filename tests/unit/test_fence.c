@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * pool/fence.c: freed memory is not handed out while old work may use it (safety), and no request
- * waits for work submitted after the free (liveness). The model reports a breach of either by itself.
+ * waits for work submitted after the free (liveness). The model reports a breach of either by
+ * itself.
  */
 #include "pool/fence.h"
 
@@ -93,7 +94,8 @@ static void a_later_endless_kernel_does_not_hold_up_reuse(void **state)
                 rig_launch(r, 3, MS(1), a);
                 rig_launch(r, 0, MS(1), a);
                 model_advance(r->model, MS(10));
-                EXPECT_EQ(r->model->work_count, 1, "what uses the memory runs, beside the endless kernel");
+                EXPECT_EQ(r->model->work_count, 1,
+                          "what uses the memory runs, beside the endless kernel");
                 const char *words = rig_destroy(r);
                 if (words)
                     fail_msg("policy %u, backing %u, order %u: %s", i, backing, order, words);
@@ -136,7 +138,8 @@ static void a_late_fence_is_passed_by_one_that_is_not(void **state)
     rig_free(r, b);
     /* Natively this free would have waited for both. */
     EXPECT(rig_alloc(r, MIB(32)), "the newer fence covers both");
-    EXPECT(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits > 0, "and may be waited for");
+    EXPECT(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits > 0,
+           "and may be waited for");
 }
 
 static void nothing_is_recorded_or_ordered_during_a_capture(void **state)
@@ -187,7 +190,8 @@ static void a_single_stream_needs_no_waiting(void **state)
         EXPECT_EQ(rig_alloc(r, MIB(4)), a, "stream order alone makes reuse safe");
     }
     struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_fence_orders + s.num_fence_waits + s.num_fence_queries, 0, "no fence was asked");
+    EXPECT_EQ(s.num_fence_orders + s.num_fence_waits + s.num_fence_queries, 0,
+              "no fence was asked");
     EXPECT_EQ(s.reserved_bytes, MIB(4), "one block is enough");
 }
 
@@ -258,7 +262,8 @@ static void leaving_twice_or_with_nothing_freed_asks_nothing(void **state)
     rig_launch(r, 1, 0, 0);
     pool_leave_single_stream(r->pool);
     struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_fences + s.num_fence_orders + s.num_fence_waits, 0, "nothing relied on the order");
+    EXPECT_EQ(s.num_fences + s.num_fence_orders + s.num_fence_waits, 0,
+              "nothing relied on the order");
     EXPECT_EQ(atomic_load(&pool_watch), 0, "submissions are left alone");
 }
 
@@ -332,7 +337,8 @@ static void a_free_during_a_record_is_not_covered_by_it(void **state)
     rig_free(r, a);
     r->model->hook_arg = &freed;
     r->model->hook = free_while_recording;
-    /* Records for a; meanwhile b is freed; then work that never ends is submitted without a record. */
+    /* Records for a; meanwhile b is freed; then work that never ends is submitted without a record.
+     */
     rig_launch(r, 2, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(6)) != b, "nothing may be waited for");
     EXPECT_SOUND(r);

@@ -67,7 +67,8 @@ static void a_claim_names_every_granule_and_no_other(void **state)
     }
     EXPECT(!map_find(addr - 1)->chunk && !map_find(addr + MIB(8))->chunk, "neighbours are not");
     map_disclaim(&c);
-    EXPECT(!map_find(addr)->chunk && !atomic_load(&map_find(addr + MIB(7))->pool), "nobody's again");
+    EXPECT(!map_find(addr)->chunk && !atomic_load(&map_find(addr + MIB(7))->pool),
+           "nobody's again");
 }
 
 static void small_blocks_are_found_by_their_start_alone(void **state)
@@ -130,7 +131,8 @@ static void two_large_blocks_start_in_one_granule(void **state)
     EXPECT(map_block(map_find(a.addr), a.addr) == &a, "the first is found");
     EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second is found");
     EXPECT(map_block_around(b.addr - 1, owner) == &a, "the first ends where the second starts");
-    EXPECT(map_block_around(b.addr + MIB(49), owner) == &b, "25 granules on it is still the second");
+    EXPECT(map_block_around(b.addr + MIB(49), owner) == &b,
+           "25 granules on it is still the second");
     map_clear(&a);
     EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second stays when the first goes");
     struct block again = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
@@ -149,7 +151,8 @@ static void a_hole_in_the_way_ends_the_walk(void **state)
     claim(&high, BASE + MIB(6), MIB(2));
     struct block a = block(large_zone, BASE, MIB(4), BLOCK_LIVE);
     EXPECT(map_set(&a), "there is room");
-    EXPECT(!map_block_around(BASE + MIB(7), owner), "no block reaches over memory that is not there");
+    EXPECT(!map_block_around(BASE + MIB(7), owner),
+           "no block reaches over memory that is not there");
     map_clear(&a);
     map_disclaim(&low);
     map_disclaim(&high);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's policy as a program sees it: what is served from where, limits, the ladder when memory is
- * short, misuse, and the end of a context.
+ * The pool's policy as a program sees it: what is served from where, limits, the ladder when memory
+ * is short, misuse, and the end of a context.
  */
 #include "tests/unit/expect.h"
 
 static void memory_is_found_by_any_address_in_it(void **state)
 {
     struct rig *r = expect_arena(state);
-    static const uint64_t sizes[] = {1, 511, 512, 513, 4096, 8193, KIB(32), KIB(32) + 1, KIB(64) + 1,
-                                     KIB(100), MIB(1), MIB(1) + 1, MIB(2), MIB(3) + 7, MIB(40)};
+    static const uint64_t sizes[] = {1,      511,        512,         513,         4096,
+                                     8193,   KIB(32),    KIB(32) + 1, KIB(64) + 1, KIB(100),
+                                     MIB(1), MIB(1) + 1, MIB(2),      MIB(3) + 7,  MIB(40)};
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
         EXPECT(rig_alloc(r, sizes[i]), "there is memory enough");
     for (uint32_t i = 0; i < r->count; i++) {
@@ -187,7 +188,8 @@ static void a_full_device_is_told_in_the_drivers_words(void **state)
     EXPECT_EQ(r->status, POOL_NOMEM, "memory is short");
     EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
     EXPECT_EQ(rig_stats(r).num_ooms, 1, "counted");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, model_used_bytes(r->model), "nothing is lost on the way");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, model_used_bytes(r->model),
+              "nothing is lost on the way");
     EXPECT(rig_alloc(r, MIB(20)), "what fits is served");
     EXPECT_SOUND(r);
 }

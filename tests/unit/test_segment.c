@@ -12,7 +12,8 @@ static void segments_have_little_slack(void **state)
     for (uint64_t size = MIB(2); size < GIB(4); size += size / 5 + 12345) {
         uint64_t bytes = segment_bytes(size);
         EXPECT(bytes >= size && bytes % MIB(2) == 0, "whole granules that hold the request");
-        EXPECT(bytes - size < MIB(2) || (bytes - size) * 8 <= size, "an eighth, or less than a granule");
+        EXPECT(bytes - size < MIB(2) || (bytes - size) * 8 <= size,
+               "an eighth, or less than a granule");
         EXPECT(segment_fits(bytes, size), "a new segment serves what it was taken for");
         EXPECT(segment_fits(size, size), "an exact one is no waste");
         EXPECT(!segment_fits(size - 512, size), "a smaller one does not hold it");

@@ -55,7 +55,8 @@ static void of_two_slabs_the_fuller_serves(void **state)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[128];
-    /* 32 KiB: eight objects to a slab. Two slabs, the first with one object left, the second with six. */
+    /* 32 KiB: eight objects to a slab. Two slabs, the first with one object left, the second with
+     * six. */
     for (int i = 0; i < 16; i++)
         addr[i] = rig_alloc(r, KIB(32));
     EXPECT_EQ(addr[8] - addr[0], KIB(256), "eight to a slab");
@@ -78,7 +79,8 @@ static void an_empty_slab_returns_its_block(void **state)
     EXPECT_EQ(r->pool->slabs.empty_count, 0, "three full slabs");
     for (int i = 0; i < 24; i++)
         rig_free(r, addr[i]);
-    EXPECT_EQ(r->pool->slabs.empty_count, 1, "one stays, so that a loop does not make and unmake it");
+    EXPECT_EQ(r->pool->slabs.empty_count, 1,
+              "one stays, so that a loop does not make and unmake it");
     rig_trim(r, 0, true);
     EXPECT_EQ(r->pool->slabs.empty_count, 0, "a trim takes the last one too");
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "its chunk is back with the driver");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Eight threads on one pool: they allocate, free each other's memory, submit work on several streams
- * and trim, while the model watches for memory that is used too early, and the test for blocks that
- * overlap. To be run under TSan and ASan as well.
+ * Eight threads on one pool: they allocate, free each other's memory, submit work on several
+ * streams and trim, while the model watches for memory that is used too early, and the test for
+ * blocks that overlap. To be run under TSan and ASan as well.
  */
 #include "tests/unit/expect.h"
 
@@ -170,7 +170,8 @@ static void run_rounds(struct rig *r, bool single, uint64_t seed)
             bool many = !single || (round == ROUNDS / 3 && i == 3) || round > ROUNDS / 3;
             workers[i].streams = many ? MODEL_STREAMS : 1;
             workers[i].state = seed * 1000 + (uint64_t)round * THREADS + i;
-            EXPECT_EQ(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0, "threads are made");
+            EXPECT_EQ(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0,
+                      "threads are made");
         }
         for (unsigned i = 0; i < THREADS; i++)
             pthread_join(workers[i].thread, NULL);
