@@ -17,6 +17,7 @@
 #define SECOND_NS UINT64_C(1000000000)
 /* Out of memory: how long a request waits for GPU work, natively an immediate failure. */
 #define OOM_WAIT_NS (10 * SECOND_NS)
+#define OOM_LATE_WAIT_NS SECOND_NS
 /* With several busy streams, pending memory may reach this before later work is ordered behind it. */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
 #define CLIMB_TRIES 64
@@ -188,11 +189,24 @@ static bool release_and_take(struct pool *p, struct request *r, int *code, bool 
     return taken;
 }
 
+/* First for what the program's own frees would natively have waited for; then, for a moment, also
+ * behind work that came after them: better late than an error, and bounded (see fence.h, liveness). */
+static bool wait_for_more(struct pool *p, unsigned *waits)
+{
+    uint64_t epoch = p->fences.open_epoch - !p->fences.unsealed;
+    for (; *waits < 2; ++*waits)
+        if (fence_wait(p, epoch, *waits == 1, *waits == 0 ? OOM_WAIT_NS : OOM_LATE_WAIT_NS)) {
+            ++*waits;
+            return true;
+        }
+    return false;
+}
+
 /* The driver has no memory, or a limit is reached: whatever can still be had, cheapest first. Memory
  * that other threads are just giving back or moving counts: as long as something changed, try again. */
 static bool climb(struct pool *p, struct request *r, int *code)
 {
-    bool waited = false;
+    unsigned waits = 0;
     p->stats.num_alloc_retries++;
     if (order_and_take(p, r)) {
         p->stats.num_oom_ordered++;
@@ -201,18 +215,14 @@ static bool climb(struct pool *p, struct request *r, int *code)
     for (int tries = 0; tries < CLIMB_TRIES; tries++) {
         bool changed = false;
         if (release_and_take(p, r, code, &changed)) {
-            p->stats.num_oom_waited += waited;
-            p->stats.num_oom_released += !waited;
+            p->stats.num_oom_waited += waits > 0;
+            p->stats.num_oom_released += waits == 0;
             return true;
         }
         if (p->busy)
             state_wait(p);
-        else if (!changed) {
-            /* Nothing that the program submitted after its frees is waited for: see fence.h. */
-            if (waited || !fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS))
-                return false;
-            waited = true;
-        }
+        else if (!changed && !wait_for_more(p, &waits))
+            return false;
     }
     return false;
 }

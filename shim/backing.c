@@ -2,7 +2,8 @@
  *
  * See backing.h. Libraries that register device memory with a network card, or share it by legacy IPC,
  * do not accept memory of the VMM functions, or only slowly: a process that has one of them loaded when
- * its pool starts gets segments.
+ * its pool starts gets segments. NVSHMEM is not among them: PyTorch always loads it, and its symmetric
+ * memory is its own.
  */
 #include "shim/backing.h"
 
@@ -22,7 +23,6 @@ static const struct library libraries[] = {
     {"libpsm2.so", "PSM2 is loaded: it registers memory"},
     {"libfabric.so", "libfabric is loaded: it registers memory"},
     {"libnixl.so", "NIXL is loaded: it registers memory"},
-    {"libnvshmem_host.so", "NVSHMEM is loaded: it shares memory"},
 };
 
 static int look(struct dl_phdr_info *info, size_t size, void *found)

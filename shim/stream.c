@@ -45,6 +45,8 @@ void stream_leave_single(void)
 static uint64_t key_of(CUstream stream, unsigned flags)
 {
     bool per_thread = stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ));
+    if (stream == CU_STREAM_LEGACY)
+        stream = NULL;
     return per_thread ? (uint64_t)pthread_self() : (uint64_t)(uintptr_t)stream;
 }
 

@@ -12,12 +12,12 @@ static int churn_small(int index, void *context)
 {
     const int *mode = context;
     (void)index;
-    /* With the driver API a thread has no context until it takes one. */
-    REQUIRE(gpu_open(0));
-    /* A thread that means to allocate beside a global capture says so. */
+    /* A thread that means to work beside a global capture says so. */
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (*mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
         REQUIRE(gpu_capture_exchange(&relaxed));
+    /* With the driver API a thread has no context until it takes one. */
+    REQUIRE(gpu_open(0));
     for (int i = 0; i < 20; i++) {
         uint64_t a = 0;
         uint64_t b = 0;
