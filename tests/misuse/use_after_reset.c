@@ -16,7 +16,10 @@ int main(void)
     REQUIRE(gpu_open(0));
     misuse_expect("free small", gpu_free(small), CUDA_ERROR_INVALID_VALUE);
     misuse_expect("free large", gpu_free(large), CUDA_ERROR_INVALID_VALUE);
-    misuse_report("memset", gpu_memset(large, 1, 4096));
-    misuse_report("range", gpu_address_range(&base, &size_bytes, large));
+    /* A real driver may put something of the new context's own there: then both succeed. */
+    if (scene_simulated()) {
+        misuse_report("memset", gpu_memset(large, 1, 4096));
+        misuse_report("range", gpu_address_range(&base, &size_bytes, large));
+    }
     return misuse_end();
 }
