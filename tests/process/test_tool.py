@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The tool: what `gpucache run` puts into the environment, and which processes `gpucache flush` asks.
+
+test_tool.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL, LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2]), sys.argv[3]
+
+# Allocates and frees when told to, and ends at the end of its input.
+PROGRAM = """
+import ctypes, sys
+cudart = ctypes.CDLL("libcudart.so.13")
+def churn():
+    p = ctypes.c_void_p()
+    assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(64 << 20)) == 0
+    assert cudart.cudaFree(p) == 0
+for line in sys.stdin:
+    churn()
+    print("done", flush=True)
+"""
+
+
+def tool(*words, **env):
+    return subprocess.run([sys.executable, TOOL, *words], capture_output=True, text=True,
+                          env={**os.environ, **env}, timeout=60)
+
+
+class Run(unittest.TestCase):
+    SHOW = ["--", "sh", "-c", "echo $LD_PRELOAD; echo $GPUCACHE_MAX_IDLE"]
+
+    def test_puts_the_library_in_front_and_sets_options(self):
+        done = tool("run", "MAX_IDLE=2G", *self.SHOW)
+        self.assertEqual(done.stdout.split(), [LIBRARY, "2G"], done.stderr)
+
+    def test_keeps_what_is_preloaded_and_does_not_preload_twice(self):
+        done = tool("run", *self.SHOW, LD_PRELOAD="libm.so.6")
+        self.assertEqual(done.stdout.split(), [LIBRARY + ":libm.so.6"])
+        done = tool("run", *self.SHOW, LD_PRELOAD=LIBRARY)
+        self.assertEqual(done.stdout.split(), [LIBRARY])
+
+    def test_ends_as_the_command_does(self):
+        self.assertEqual(tool("run", "sh", "-c", "exit 7").returncode, 7)
+        self.assertEqual(tool("run", "/no/such/command").returncode, 127)
+        self.assertEqual(tool("run").returncode, 2)
+
+    def test_knows_the_library_and_lists_the_options(self):
+        self.assertEqual(tool("library").stdout.strip(), LIBRARY)
+        self.assertIn("GPUCACHE_IDLE_TIMEOUT", tool("--help").stdout)
+
+
+class Flush(unittest.TestCase):
+    def start(self, *options):
+        self.report = tempfile.NamedTemporaryFile(suffix=".json")
+        child = subprocess.Popen(
+            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", *options, "--", sys.executable, "-c",
+             PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS})
+        self.addCleanup(child.stdout.close)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.stdin.close)
+        return child
+
+    def churn(self, child):
+        child.stdin.write("\n")
+        child.stdin.flush()
+        self.assertEqual(child.stdout.readline(), "done\n")
+
+    def requests(self, child):
+        child.stdin.close()
+        self.assertEqual(child.wait(30), 0)
+        with open(self.report.name, encoding="utf-8") as file:
+            return json.dumps(json.load(file))
+
+    def test_empties_the_cache_of_a_process_that_has_one(self):
+        child = self.start()
+        self.churn(child)
+        done = tool("flush", str(child.pid))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.churn(child)
+        self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+
+    def test_follows_another_signal(self):
+        child = self.start("SIGNAL=RTMIN+3")
+        self.churn(child)
+        self.assertEqual(tool("flush", str(child.pid)).returncode, 0)
+        self.churn(child)
+        self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+
+    def test_leaves_processes_alone_that_would_not_survive(self):
+        child = self.start()
+        # It is python by the time it reads its input; it has not allocated yet.
+        done = tool("flush", str(child.pid))
+        self.assertEqual(done.returncode, 1)
+        self.churn(child)
+        self.assertEqual(tool("flush", str(os.getpid())).returncode, 1)
+        self.assertIn("without libgpucache", tool("flush", str(os.getpid())).stderr)
+        self.assertIn("no such process", tool("flush", "4194304").stderr)
+        self.assertEqual(tool("flush", "all").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
