@@ -3,16 +3,53 @@
  * setenv and putenv as the program sees them: the C library's own, and a look at whether the name is
  * that of a request. Scanning the environment at every allocation would cost more than the allocation.
  */
+#include "shim/environ.h"
+
 #include "shim/control.h"
 #include "shim/hooks.h"
 #include "shim/resolve.h"
 
 #include <errno.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #define REQUEST "GPUCACHE_EMPTY_CACHE"
+
+#define PATIENCE 10000
+
+static atomic_int writers;
+static atomic_bool reading;
+
+void environ_hold(void)
+{
+    atomic_store(&reading, true);
+    for (int left = PATIENCE; atomic_load(&writers) > 0 && left > 0; left--)
+        sched_yield();
+}
+
+void environ_release(void)
+{
+    atomic_store(&reading, false);
+}
+
+static void begin_write(void)
+{
+    for (int left = PATIENCE;; left--) {
+        atomic_fetch_add(&writers, 1);
+        if (!atomic_load(&reading) || left == 0)
+            return;
+        atomic_fetch_sub(&writers, 1);
+        sched_yield();
+    }
+}
+
+static void end_write(void)
+{
+    atomic_fetch_sub(&writers, 1);
+}
 
 SHIM_EXPORT int setenv(const char *name, const char *value, int overwrite);
 SHIM_EXPORT int putenv(char *text);
@@ -29,7 +66,9 @@ int setenv(const char *name, const char *value, int overwrite)
         errno = ENOSYS;
         return -1;
     }
+    begin_write();
     int rc = ((int (*)(const char *, const char *, int))f)(name, value, overwrite);
+    end_write();
     if (rc == 0 && strcmp(name, REQUEST) == 0)
         control_environ(value);
     return rc;
@@ -47,7 +86,9 @@ int putenv(char *text)
         errno = ENOSYS;
         return -1;
     }
+    begin_write();
     int rc = ((int (*)(char *))f)(text);
+    end_write();
     if (rc == 0 && strncmp(text, REQUEST "=", sizeof REQUEST) == 0)
         control_environ(text + sizeof REQUEST);
     return rc;

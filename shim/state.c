@@ -8,6 +8,7 @@
 #include "pool/pool.h"
 #include "shim/context.h"
 #include "shim/control.h"
+#include "shim/environ.h"
 #include "shim/report.h"
 
 #include <errno.h>
@@ -62,7 +63,10 @@ bool state_start(void)
     if (!atomic_compare_exchange_strong(&state_now, &expected, STATE_STARTING))
         return expected == STATE_ON;
     int saved_errno = errno;
-    bool on = options_load(&options) && pthread_atfork(NULL, NULL, forked_child) == 0;
+    environ_hold();
+    bool on = options_load(&options);
+    environ_release();
+    on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
     if (on) {
         started_ns = state_clock_ns();
         /* Later than the driver's own, so that ours run first. */
