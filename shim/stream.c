@@ -33,12 +33,14 @@ bool stream_is_single(void)
     return !atomic_load(&others);
 }
 
-/* Pools read `others` after they are listed (context.c), this lists after it is set: no pool is missed.
+/* A pool counts itself in pool_watch, is listed, and then looks at `others` (context.c); this sets
+ * `others`, then looks at pool_watch and the list. All in one order for all threads (no weaker order will
+ * do, the store must not pass the load): no pool is missed.
  * Every caller goes through the pools, so that none returns before the one who came first is done. */
 void stream_leave_single(void)
 {
     atomic_store(&others, true);
-    if (atomic_load_explicit(&pool_watch, memory_order_relaxed) & POOL_WATCH_SINGLE)
+    if (atomic_load(&pool_watch) & POOL_WATCH_SINGLE)
         context_for_each_pool(pool_leave_single_stream);
 }
 
