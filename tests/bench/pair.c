@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What a pair of malloc and free costs the program, through the hooks of a preloaded libgpucache.so
+ * on the simulated driver, whose calls take no virtual time and little real time. One line for each
+ * interface, mode, size and number of threads:
+ *
+ *   api= mode= size= threads= live= median_ns= min_ns=
+ *
+ * over batches of pairs. Modes: `single`, the program has nothing but the legacy default stream;
+ * `fenced`, it has created a stream; `launches`, moreover a kernel is launched between malloc and
+ * free, on a stream of each thread. The last counts the pair alone: the same launches without pairs
+ * are measured beside it and subtracted, which may leave less than nothing on a busy machine.
+ */
+#include "tests/preload/gpu.h"
+#include "tests/sim/sim.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LIVE_MAX = 4096, SIZES_MAX = 32, THREADS_MAX = 64 };
+
+static struct options {
+    const char *apis, *modes, *sizes, *threads;
+    unsigned batches, pairs, live;
+    uint64_t at_most;
+    bool json;
+} options = {.apis = "driver,runtime",
+             .modes = "single,fenced,launches",
+             .sizes = "512,4K,32K,256K,1M,2M,16M,64M",
+             .threads = "1,2,4,8,16",
+             .batches = 200,
+             .pairs = 200,
+             .live = 1,
+             .at_most = UINT64_MAX};
+
+static CUcontext context;
+static pthread_barrier_t barrier;
+
+static void require(int code, const char *what)
+{
+    if (code) {
+        fprintf(stderr, "pair: %s: error %d\n", what, code);
+        exit(1);
+    }
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static int runtime_malloc(uint64_t *at, size_t size_bytes)
+{
+    void *p = NULL;
+    int rc = (int)cudaMalloc(&p, size_bytes);
+    *at = (uint64_t)(uintptr_t)p;
+    return rc;
+}
+
+static int runtime_free(uint64_t at)
+{
+    return (int)cudaFree((void *)(uintptr_t)at);
+}
+
+static int driver_malloc(uint64_t *at, size_t size_bytes)
+{
+    CUdeviceptr p = 0;
+    int rc = (int)cuMemAlloc(&p, size_bytes);
+    *at = p;
+    return rc;
+}
+
+static int driver_free(uint64_t at)
+{
+    return (int)cuMemFree((CUdeviceptr)at);
+}
+
+struct api {
+    const char *name;
+    int (*malloc)(uint64_t *at, size_t size_bytes);
+    int (*free)(uint64_t at);
+};
+
+static const struct api apis[] = {
+    {"driver", driver_malloc, driver_free},
+    {"runtime", runtime_malloc, runtime_free},
+};
+
+/* One thread's part: a ring of live blocks, of which each pair frees the oldest. */
+struct job {
+    const struct api *api;
+    size_t size_bytes;
+    bool launches, pairs;
+    CUstream stream;
+    uint64_t *live;
+    unsigned at;
+    uint64_t *batch_ns;
+    pthread_t thread;
+};
+
+static inline __attribute__((always_inline)) void batch(struct job *j)
+{
+    for (unsigned i = 0; i < options.pairs; i++) {
+        if (j->pairs)
+            require(j->api->malloc(&j->live[j->at], j->size_bytes), "malloc");
+        if (j->launches)
+            require(gpu_spin(0, j->stream), "launch");
+        if (j->pairs) {
+            j->at = (j->at + 1) % options.live;
+            require(j->api->free(j->live[j->at]), "free");
+            j->live[j->at] = 0;
+        }
+    }
+}
+
+/* A function of its own: instructions are counted inside of it alone. */
+void pair_measured(void *arg);
+__attribute__((noinline)) void pair_measured(void *arg)
+{
+    batch(arg);
+}
+
+static void *thread_main(void *arg)
+{
+    struct job *j = arg;
+    require((int)cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    if (j->launches)
+        require(gpu_stream_create(&j->stream, false), "stream");
+    j->live = calloc(options.live, sizeof *j->live);
+    for (unsigned i = 1; j->pairs && i < options.live; i++)
+        require(j->api->malloc(&j->live[i], j->size_bytes), "malloc");
+    for (int warm = 0; warm < 3; warm++)
+        batch(j);
+    pthread_barrier_wait(&barrier);
+    for (unsigned b = 0; b < options.batches; b++) {
+        uint64_t start = now_ns();
+        pair_measured(j);
+        j->batch_ns[b] = now_ns() - start;
+    }
+    pthread_barrier_wait(&barrier);
+    for (unsigned i = 0; j->pairs && i < options.live; i++)
+        if (j->live[i])
+            require(j->api->free(j->live[i]), "free");
+    if (j->launches) {
+        require(gpu_stream_sync(j->stream), "sync");
+        require(gpu_stream_destroy(j->stream), "stream");
+    }
+    free(j->live);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+struct result {
+    double median_ns, min_ns;
+};
+
+static struct result measure(const struct job *like, unsigned threads)
+{
+    struct job jobs[THREADS_MAX];
+    size_t count = (size_t)threads * options.batches;
+    uint64_t *batch_ns = calloc(count, sizeof *batch_ns);
+    pthread_barrier_init(&barrier, NULL, threads);
+    for (unsigned i = 0; i < threads; i++) {
+        jobs[i] = *like;
+        jobs[i].batch_ns = batch_ns + (size_t)i * options.batches;
+        require(pthread_create(&jobs[i].thread, NULL, thread_main, &jobs[i]), "thread");
+    }
+    for (unsigned i = 0; i < threads; i++)
+        pthread_join(jobs[i].thread, NULL);
+    pthread_barrier_destroy(&barrier);
+    qsort(batch_ns, count, sizeof *batch_ns, by_value);
+    struct result r = {(double)batch_ns[count / 2] / options.pairs,
+                       (double)batch_ns[0] / options.pairs};
+    free(batch_ns);
+    return r;
+}
+
+static void report(struct job *j, const char *mode, unsigned threads)
+{
+    struct result r;
+    j->pairs = true;
+    r = measure(j, threads);
+    if (j->launches) {
+        j->pairs = false;
+        struct result launches = measure(j, threads);
+        r.median_ns -= launches.median_ns;
+        r.min_ns -= launches.min_ns;
+    }
+    printf(options.json ? "{\"api\": \"%s\", \"mode\": \"%s\", \"size\": %zu, \"threads\": %u, "
+                          "\"live\": %u, \"median_ns\": %.1f, \"min_ns\": %.1f}\n"
+                        : "api=%s mode=%s size=%zu threads=%u live=%u median_ns=%.1f min_ns=%.1f\n",
+           j->api->name, mode, j->size_bytes, threads, options.live, r.median_ns, r.min_ns);
+    fflush(stdout);
+}
+
+/* Is the name in a list of names with commas between? */
+static bool listed(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (!strncmp(at, name, n) && (at[n] == ',' || !at[n]))
+            return true;
+    }
+    return false;
+}
+
+/* Numbers with commas between, each with a suffix K, M or G if need be. Returns how many. */
+static unsigned numbers(const char *list, uint64_t *out, unsigned max)
+{
+    unsigned count = 0;
+    while (*list && count < max) {
+        char *end;
+        uint64_t value = strtoull(list, &end, 10);
+        const char *suffix = *end ? strchr("KMG", *end) : NULL;
+        if (suffix) {
+            value <<= 10 * (suffix - "KMG" + 1);
+            end++;
+        }
+        if (!value || end == list || (*end && *end != ','))
+            return 0;
+        out[count++] = value;
+        list = end + (*end == ',');
+    }
+    return count;
+}
+
+static bool run_mode(const char *mode)
+{
+    uint64_t sizes[SIZES_MAX], threads[SIZES_MAX];
+    unsigned size_count = numbers(options.sizes, sizes, SIZES_MAX);
+    unsigned thread_count = numbers(options.threads, threads, SIZES_MAX);
+    if (!size_count || !thread_count)
+        return false;
+    for (size_t a = 0; a < sizeof apis / sizeof *apis; a++)
+        for (unsigned t = 0; t < thread_count && listed(options.apis, apis[a].name); t++)
+            for (unsigned s = 0; s < size_count; s++) {
+                struct job j = {
+                    .api = &apis[a], .size_bytes = sizes[s], .launches = !strcmp(mode, "launches")};
+                if (threads[t] > THREADS_MAX)
+                    return false;
+                report(&j, mode, (unsigned)threads[t]);
+            }
+    return true;
+}
+
+/* How often the driver was asked for memory: seldom, unless the library is not there. */
+static bool asked_seldom(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *found = driver ? dlsym(driver, "simCallCount") : NULL;
+    __typeof__(&simCallCount) count;
+    memcpy(&count, &found, sizeof count);
+    if (!found) {
+        fprintf(stderr, "pair: --at-most needs the simulated driver\n");
+        return false;
+    }
+    uint64_t asked = count("cuMemAlloc_v2") + count("cuMemCreate");
+    if (asked > options.at_most)
+        fprintf(stderr, "pair: the driver was asked for memory %llu times\n",
+                (unsigned long long)asked);
+    return asked <= options.at_most;
+}
+
+static int usage(const char *name)
+{
+    fprintf(stderr,
+            "usage: LD_PRELOAD=libgpucache.so %s [OPTION]...\n"
+            "  --api LIST      driver,runtime (the shared libcudart)\n"
+            "  --mode LIST     single,fenced,launches\n"
+            "  --sizes LIST    bytes, K, M, G (%s)\n"
+            "  --threads LIST  (%s), at most %d\n"
+            "  --live N        live blocks of each thread; each pair frees the oldest (%u)\n"
+            "  --batches N     of pairs; median and least are over these (%u)\n"
+            "  --pairs N       of a batch (%u)\n"
+            "  --at-most N     fail if the driver is asked for memory more often\n"
+            "  --json          one JSON object for each line\n",
+            name, options.sizes, options.threads, THREADS_MAX, options.live, options.batches,
+            options.pairs);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"api", required_argument, NULL, 'a'},     {"mode", required_argument, NULL, 'm'},
+        {"sizes", required_argument, NULL, 's'},   {"threads", required_argument, NULL, 't'},
+        {"live", required_argument, NULL, 'l'},    {"batches", required_argument, NULL, 'b'},
+        {"pairs", required_argument, NULL, 'p'},   {"json", no_argument, NULL, 'j'},
+        {"at-most", required_argument, NULL, 'M'}, {0},
+    };
+    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+        switch (c) {
+        case 'a':
+            options.apis = optarg;
+            break;
+        case 'm':
+            options.modes = optarg;
+            break;
+        case 's':
+            options.sizes = optarg;
+            break;
+        case 't':
+            options.threads = optarg;
+            break;
+        case 'l':
+            options.live = (unsigned)atoi(optarg);
+            break;
+        case 'b':
+            options.batches = (unsigned)atoi(optarg);
+            break;
+        case 'p':
+            options.pairs = (unsigned)atoi(optarg);
+            break;
+        case 'M':
+            options.at_most = strtoull(optarg, NULL, 10);
+            break;
+        case 'j':
+            options.json = true;
+            break;
+        default:
+            return usage(argv[0]);
+        }
+    }
+    if (optind != argc || !options.batches || !options.pairs || !options.live ||
+        options.live > LIVE_MAX)
+        return usage(argv[0]);
+    /* Time is what the calls of the library take: simulated work is over at once, and unwatched. */
+    setenv("SIM_KERNEL_NS", "0", 0);
+    setenv("SIM_HAZARD", "off", 0);
+    setenv("SIM_CAPACITY", "64G", 0);
+    require(gpu_open(0), "no device");
+    require((int)cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    bool good = true;
+    if (listed(options.modes, "single"))
+        good &= run_mode("single");
+    CUstream stream; /* from here on, more than the legacy default stream may be in use */
+    require(gpu_stream_create(&stream, false), "stream");
+    if (listed(options.modes, "fenced"))
+        good &= run_mode("fenced");
+    if (listed(options.modes, "launches"))
+        good &= run_mode("launches");
+    if (!good)
+        return usage(argv[0]);
+    return options.at_most == UINT64_MAX || asked_seldom() ? 0 : 1;
+}
