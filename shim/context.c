@@ -9,6 +9,7 @@
 #include "shim/backing.h"
 #include "shim/control.h"
 #include "shim/log.h"
+#include "shim/redzone.h"
 #include "shim/state.h"
 #include "shim/stream.h"
 
@@ -74,6 +75,12 @@ static void fill(struct context *c, CUcontext ctx)
     real.cuDeviceTotalMem_v2(&total, c->device);
     c->primary = is_primary(ctx, c->device);
     options_pool_config(state_options(), c->device, total, &c->config);
+    c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
+    if (c->redzone_bytes) {
+        /* The pattern is written on a stream of our own: stream order alone says nothing any more. */
+        stream_leave_single();
+        atomic_store(&redzone_in_use, true);
+    }
     device_init(&c->backend, ctx, c->device, stream_is_single());
     if (is_green(ctx)) {
         c->backing = "driver";

@@ -21,6 +21,8 @@ struct context {
     bool primary;
     const char *backing;   /* "arena", "segment", "driver" */
     const char *reason;    /* why that one */
+    uint64_t redzone_bytes; /* behind each block (shim/redzone.h), 0: none */
+    _Atomic(CUstream) redzone_stream;
     _Atomic size_t pitch_bytes; /* alignment of cuMemAllocPitch rows, 0: not known yet */
     char name[64];         /* of the device */
     struct pool_config config;

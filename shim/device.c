@@ -458,3 +458,13 @@ void device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size
     real.cuMemSetAccess(addr, size_bytes, &desc, 1);
     leave(&v);
 }
+
+bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg)
+{
+    struct visit v;
+    if (!enter(d, &v))
+        return false;
+    work(arg);
+    leave(&v);
+    return true;
+}

@@ -8,6 +8,7 @@
 #include "shim/control.h"
 #include "shim/counters.h"
 #include "shim/hooks.h"
+#include "shim/redzone.h"
 #include "shim/runtime.h"
 #include "shim/state.h"
 
@@ -28,6 +29,8 @@ static bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
 {
     uint64_t addr;
     int code = 0;
+    if (__builtin_expect(c->redzone_bytes && __builtin_add_overflow(size_bytes, c->redzone_bytes, &size_bytes), 0))
+        return false;
     if (__builtin_expect(atomic_load_explicit(&control_requested, memory_order_relaxed), 0))
         control_serve_request();
     enum pool_status status = pool_alloc(c->pool, size_bytes, &addr, &code);
@@ -35,6 +38,11 @@ static bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
         status = pool_alloc(c->pool, size_bytes, &addr, &code);
     switch (status) {
     case POOL_OK:
+        if (__builtin_expect(c->redzone_bytes, 0) &&
+            !redzone_fill(c, addr + size_bytes - c->redzone_bytes)) {
+            pool_free(addr);
+            return false;
+        }
         *dptr = addr;
         *rc = CUDA_SUCCESS;
         return true;
@@ -126,6 +134,8 @@ static bool serve_free(CUdeviceptr dptr, CUresult *rc)
     if (!state_is_on())
         return false;
     int saved_errno = errno;
+    if (redzone_watches())
+        redzone_check(dptr);
     enum pool_status status = pool_free(dptr);
     errno = saved_errno;
     switch (status) {
@@ -208,6 +218,8 @@ bool entry_runtime_malloc(void **p, size_t size_bytes)
 bool entry_runtime_free(void *p)
 {
     int saved_errno = errno;
+    if (redzone_watches() && state_is_on())
+        redzone_check((uint64_t)(uintptr_t)p);
     bool freed = p && state_is_on() && pool_free((uint64_t)(uintptr_t)p) == POOL_OK;
     errno = saved_errno;
     return freed;

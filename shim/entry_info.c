@@ -6,6 +6,7 @@
 #include "shim/context.h"
 #include "shim/hooks.h"
 #include "shim/log.h"
+#include "shim/redzone.h"
 #include "shim/state.h"
 
 /* Idle memory is the program's for the asking: programs size themselves by what is free. */
@@ -29,8 +30,10 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 /* Ours, and live at this address. */
 static bool find(CUdeviceptr dptr, struct pool_block *block)
 {
-    return state_is_on() && pool_find(dptr, block) == POOL_OK &&
-           dptr - block->addr < block->requested_bytes;
+    if (!state_is_on() || pool_find(dptr, block) != POOL_OK)
+        return false;
+    redzone_hide(block);
+    return dptr - block->addr < block->requested_bytes;
 }
 
 /* The driver does not know what the pool does with its memory: asked about a part that no live block
@@ -46,6 +49,7 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
     case POOL_FOREIGN:
         return dptr;
     case POOL_OK:
+        redzone_hide(&block);
         if (dptr - block.addr < block.requested_bytes)
             return dptr;
         break;

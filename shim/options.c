@@ -254,6 +254,13 @@ void options_pool_config(const struct options *o, int device, uint64_t device_to
 #undef SHIM_OPTION
 }
 
+uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes)
+{
+    uint64_t bytes = bytes_of(&o->redzone, device, device_total_bytes);
+
+    return bytes < device_total_bytes ? (bytes + 511) & ~UINT64_C(511) : 0;
+}
+
 bool options_parse_empty_cache(const char *text, struct empty_cache *out)
 {
     if (!text[0]) {

@@ -105,6 +105,9 @@ bool options_load(struct options *o);
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out);
 
+/* GPUCACHE_REDZONE on one device: a multiple of 512 bytes; none at all counts as 0. */
+uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes);
+
 /* A value of GPUCACHE_EMPTY_CACHE: 1, all, oom, every:TIME, device=N, keep=SIZE, separated by
  * commas; or 0, off, "" for nothing at all. device and keep alone ask for a flush now. False, with
  * *out as it was and no word said, if it is not understood. */

@@ -84,6 +84,20 @@ static void sizes_can_differ_by_device(void **state)
     assert_true(c.max_idle_bytes == 1 << 30);
 }
 
+static void redzones_are_whole_units(void **state)
+{
+    LOAD("GPUCACHE_REDZONE=1");
+    assert_int_equal(options_redzone_bytes(&options, 0, UINT64_C(1) << 30), 512);
+    LOAD("GPUCACHE_REDZONE=0=512,1=4K");
+    assert_int_equal(options_redzone_bytes(&options, 0, UINT64_C(1) << 30), 512);
+    assert_int_equal(options_redzone_bytes(&options, 1, UINT64_C(1) << 30), 4096);
+    assert_int_equal(options_redzone_bytes(&options, 2, UINT64_C(1) << 30), 0);
+    LOAD("GPUCACHE_REDZONE=none");
+    assert_int_equal(options_redzone_bytes(&options, 0, UINT64_C(1) << 30), 0);
+    LOAD("PATH=/bin");
+    assert_int_equal(options_redzone_bytes(&options, 0, UINT64_C(1) << 30), 0);
+}
+
 static void a_share_of_the_largest_device_does_not_overflow(void **state)
 {
     struct pool_config c;
@@ -243,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_set_gives_the_defaults_in_silence),
         cmocka_unit_test(sizes_can_differ_by_device),
+        cmocka_unit_test(redzones_are_whole_units),
         cmocka_unit_test(a_share_of_the_largest_device_does_not_overflow),
         cmocka_unit_test(a_bad_value_is_warned_of_once_and_the_default_kept),
         cmocka_unit_test(every_row_has_a_value_that_it_refuses_with_its_own_warning),
