@@ -8,6 +8,7 @@
 #include "pool/host.h"
 #include "shim/backing.h"
 #include "shim/control.h"
+#include "shim/green.h"
 #include "shim/log.h"
 #include "shim/redzone.h"
 #include "shim/state.h"
@@ -18,7 +19,6 @@
 
 static _Atomic(struct context *) contexts[CONTEXTS_MAX];
 static atomic_int context_count;
-static _Atomic(CUcontext) greens[CONTEXTS_MAX];
 
 static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
@@ -37,34 +37,16 @@ struct context *context_find(CUcontext ctx)
     return NULL;
 }
 
-static bool is_green(CUcontext ctx)
-{
-    for (int i = 0; i < CONTEXTS_MAX; i++)
-        if (atomic_load(&greens[i]) == ctx)
-            return true;
-    return false;
-}
-
-void context_mark_green(CUcontext ctx)
-{
-    for (int i = 0; i < CONTEXTS_MAX && !is_green(ctx); i++) {
-        CUcontext none = NULL;
-        if (atomic_compare_exchange_strong(&greens[i], &none, ctx))
-            return;
-    }
-}
-
-/* Retaining counts up, releasing counts down: the program sees nothing of it. */
-static bool is_primary(CUcontext ctx, CUdevice device)
+CUcontext context_primary_handle(CUdevice device)
 {
     unsigned flags;
     int active = 0;
     CUcontext primary = NULL;
     if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active ||
         real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
-        return false;
+        return NULL;
     atomic_load(&real.cuDevicePrimaryCtxRelease_v2)(device);
-    return primary == ctx;
+    return primary;
 }
 
 static void fill(struct context *c, CUcontext ctx)
@@ -73,7 +55,7 @@ static void fill(struct context *c, CUcontext ctx)
     real.cuCtxGetDevice(&c->device);
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
     real.cuDeviceTotalMem_v2(&total, c->device);
-    c->primary = is_primary(ctx, c->device);
+    c->primary = context_primary_handle(c->device) == ctx;
     options_pool_config(state_options(), c->device, total, &c->config);
     c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
     if (c->redzone_bytes) {
@@ -82,11 +64,6 @@ static void fill(struct context *c, CUcontext ctx)
         atomic_store(&redzone_in_use, true);
     }
     device_init(&c->backend, ctx, c->device, stream_is_single());
-    if (is_green(ctx)) {
-        c->backing = "driver";
-        c->reason = "a green context";
-        return;
-    }
     backing_choose(&c->backend, &c->config, &c->backing, &c->reason);
     if (c->config.backing == BACKING_DRIVER)
         return;
@@ -100,12 +77,30 @@ static void fill(struct context *c, CUcontext ctx)
     }
 }
 
-static void publish(struct context *c, CUcontext ctx)
+/* Where a new record goes: behind the others, or where they are too many, in the place of the one whose
+ * context ended first; that one is in no report any more, but stays for those who still look at it. -1:
+ * so many contexts are alive. */
+static int find_place(void)
 {
-    int at = atomic_load(&context_count);
+    static int next;
+    int count = atomic_load(&context_count);
+    if (count < CONTEXTS_MAX)
+        return count;
+    for (int tries = 0; tries < CONTEXTS_MAX; tries++) {
+        int at = next++ % CONTEXTS_MAX;
+        if (atomic_load(&atomic_load(&contexts[at])->ended))
+            return at;
+    }
+    return -1;
+}
+
+static void publish(struct context *c, CUcontext ctx, int at)
+{
+    int count = atomic_load(&context_count);
     atomic_store_explicit(&c->handle, ctx, memory_order_release);
-    atomic_store_explicit(&contexts[at], c, memory_order_release);
-    atomic_store_explicit(&context_count, at + 1, memory_order_seq_cst);
+    atomic_store_explicit(&contexts[at], c, memory_order_seq_cst);
+    if (at == count)
+        atomic_store_explicit(&context_count, at + 1, memory_order_seq_cst);
     /* A stream may have been created, or a second context may be at work, since the pool was told that
      * there is but one: now that it is listed, tell it. */
     if (!stream_is_single() || at > 0)
@@ -120,7 +115,8 @@ static struct context *make(CUcontext ctx)
     while (making)
         pthread_cond_wait(&made, &making_lock);
     struct context *c = context_find(ctx);
-    bool mine = !c && atomic_load(&context_count) < CONTEXTS_MAX;
+    int at = c ? -1 : find_place();
+    bool mine = at >= 0;
     making = mine;
     pthread_mutex_unlock(&making_lock);
     if (!mine)
@@ -128,7 +124,7 @@ static struct context *make(CUcontext ctx)
     c = host_pages(sizeof *c);
     if (c) {
         fill(c, ctx);
-        publish(c, ctx);
+        publish(c, ctx, at);
     }
     pthread_mutex_lock(&making_lock);
     making = false;
@@ -141,8 +137,13 @@ static struct context *find_or_make(CUcontext ctx)
 {
     int saved_errno = errno;
     struct context *c = context_find(ctx);
-    if (!c)
-        c = make(ctx);
+    if (!c) {
+        CUcontext owner = green_owner(ctx);
+        if (owner && owner != ctx)
+            c = context_find(owner);
+        if (owner && !c)
+            c = make(owner);
+    }
     errno = saved_errno;
     return c;
 }

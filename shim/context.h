@@ -16,7 +16,8 @@ enum { CONTEXTS_MAX = 128 };
 
 struct context {
     _Atomic(CUcontext) handle;
-    struct pool *pool;     /* NULL: not pooled (green context, BACKING=driver, or it could not be) */
+    atomic_bool ended;     /* for good: the record may make room for another */
+    struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
     CUdevice device;
     bool primary;
     const char *backing;   /* "arena", "segment", "driver" */
@@ -29,12 +30,15 @@ struct context {
     struct device_backend backend;
 };
 
-/* The record of the calling thread's current context, made if there is none; NULL: no context is
- * current, or the library is off. Keeps errno. */
+/* The record of the calling thread's current context, made if there is none; of a green context, the
+ * primary one's (shim/green.h). NULL: no context is current, or the library is off. Keeps errno. */
 struct context *context_current(void);
 /* The record of a context, if there is one. */
 struct context *context_find(CUcontext ctx);
 
+/* The device's primary context if it is alive, else NULL. It is retained and released on the way: the
+ * count comes out even. */
+CUcontext context_primary_handle(CUdevice device);
 /* The record of a device's primary context, if there is one. */
 struct context *context_primary(CUdevice device);
 /* Every range committed in arenas of the device. */
@@ -51,9 +55,5 @@ uint64_t context_tick(void);
 uint64_t context_tick_ns(void);
 uint64_t context_idle_bytes(int device);
 size_t context_report(struct report_pool *out, size_t max);
-
-/* A context made from a green context shares the memory of the primary one, but not its fences: what
- * is allocated there goes to the driver. */
-void context_mark_green(CUcontext ctx);
 
 #endif

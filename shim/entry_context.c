@@ -7,6 +7,7 @@
  */
 #include "shim/capture.h"
 #include "shim/context.h"
+#include "shim/green.h"
 #include "shim/hooks.h"
 #include "shim/state.h"
 #include "shim/stream.h"
@@ -38,6 +39,8 @@ static void end_context(struct context *c, CUcontext ctx)
     capture_forget(ctx);
     if (c && c->pool)
         pool_abandon(c->pool);
+    if (c)
+        atomic_store(&c->ended, true);
     errno = saved_errno;
 }
 
@@ -80,13 +83,14 @@ static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     CUcontext ctx = NULL;
     struct context *c = state_is_on() ? context_primary(dev) : NULL;
-    if (c) {
+    if (c)
         ctx = atomic_load(&c->handle);
-        if (reset)
-            close_context(ctx);
-    }
+    else if (capture_open())
+        ctx = context_primary_handle(dev);
+    if (c && reset)
+        close_context(ctx);
     CUresult rc = how(dev);
-    if (!c)
+    if (!ctx)
         return rc;
     if (rc == CUDA_SUCCESS && (reset || !primary_is_active(dev))) {
         if (!reset)
@@ -118,13 +122,41 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     return end_primary(real.cuDevicePrimaryCtxRelease_v2, dev, false);
 }
 
+/* Primary contexts that ended with the last of their users. */
+static void end_inactive_primaries(void)
+{
+    int count = 0;
+    real.cuDeviceGetCount(&count);
+    for (CUdevice device = 0; device < count; device++) {
+        struct context *c = context_primary(device);
+        if (c && !primary_is_active(device)) {
+            CUcontext ctx = atomic_load(&c->handle);
+            close_context(ctx);
+            end_context(c, ctx);
+        }
+    }
+}
+
+/* A green context is one of the users of its device's primary context. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUcontext ctx = NULL;
+    if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
+        real.cuCtxFromGreenCtx(&ctx, green);
+    CUresult rc = real.cuGreenCtxDestroy(green);
+    if (rc == CUDA_SUCCESS && ctx) {
+        green_forget(ctx);
+        capture_forget(ctx);
+        end_inactive_primaries();
+    }
+    return rc;
+}
+
 CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 {
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
-    if (rc == CUDA_SUCCESS) {
-        context_mark_green(*ctx);
+    if (rc == CUDA_SUCCESS)
         stream_leave_single();
-    }
     return rc;
 }
 

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See green.h. A program comes by a green context's handle in several ways (cuCtxFromGreenCtx,
+ * cuStreamGetCtx), so the driver is asked, once for each. Rows are added under a lock that is not held over
+ * a driver call, and read without.
+ */
+#include "shim/green.h"
+
+#include "shim/context.h"
+#include "shim/stream.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { GREENS_MAX = 256 };
+
+static struct green {
+    _Atomic(CUcontext) ctx;
+    _Atomic(CUcontext) primary; /* written before ctx */
+} greens[GREENS_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct green *find(CUcontext ctx)
+{
+    for (struct green *g = greens; g < greens + GREENS_MAX; g++)
+        if (atomic_load_explicit(&g->ctx, memory_order_acquire) == ctx)
+            return g;
+    return NULL;
+}
+
+static bool remember(CUcontext ctx, CUcontext primary)
+{
+    pthread_mutex_lock(&lock);
+    struct green *g = find(ctx);
+    if (!g)
+        g = find(NULL);
+    if (g) {
+        atomic_store(&g->primary, primary);
+        atomic_store(&g->ctx, ctx);
+    }
+    pthread_mutex_unlock(&lock);
+    return g;
+}
+
+void green_forget(CUcontext ctx)
+{
+    pthread_mutex_lock(&lock);
+    struct green *g = ctx ? find(ctx) : NULL;
+    if (g)
+        atomic_store(&g->ctx, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+static CUcontext primary_here(void)
+{
+    CUdevice device;
+    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;
+}
+
+CUcontext green_owner(CUcontext ctx)
+{
+    CUgreenCtx green = NULL;
+    struct green *g = find(ctx);
+    if (g)
+        return atomic_load(&g->primary);
+    if (!real.cuStreamGetGreenCtx)
+        return ctx; /* CUDA 12.4 has the first of them */
+    if (real.cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &green) != CUDA_SUCCESS)
+        return NULL;
+    if (!green)
+        return ctx;
+    stream_leave_single();
+    CUcontext primary = real.cuCtxRecordEvent && real.cuCtxWaitEvent ? primary_here() : NULL;
+    return primary && remember(ctx, primary) ? primary : NULL;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * More contexts one after the other than a process ever has at a time, by reset and by destruction, as a
+ * test runner makes them: each has memory that works, is served as well as the first, and leaves none.
+ */
+#include "tests/preload/scene.h"
+
+enum { LIVES = 200, BLOCKS = 20 };
+
+static uint32_t live(uint32_t life)
+{
+    uint64_t block[BLOCKS];
+    uint32_t host = 0;
+    for (int i = 0; i < BLOCKS; i++)
+        REQUIRE(gpu_malloc(&block[i], 4096));
+    REQUIRE(gpu_put(block[BLOCKS - 1], &life, sizeof life));
+    REQUIRE(gpu_get(&host, block[BLOCKS - 1], sizeof host));
+    /* Some stay: they go with their context. */
+    for (int i = 0; i < BLOCKS / 2; i++)
+        REQUIRE(gpu_free(block[i]));
+    return host != life;
+}
+
+int main(void)
+{
+    CUcontext context = NULL;
+    size_t first_free = 0;
+    size_t free_bytes = 0;
+    uint32_t wrong = 0;
+    scene_start(1, 120);
+    wrong += live(0);
+    REQUIRE(gpu_mem_info(&first_free, NULL));
+    for (uint32_t life = 1; life <= LIVES; life++) {
+        if (life % 2) {
+            REQUIRE(gpu_reset());
+            REQUIRE(gpu_open(0));
+            wrong += live(life);
+        } else {
+            REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+            wrong += live(life);
+            REQUIRE(cuCtxDestroy(context));
+            REQUIRE(gpu_open(0));
+        }
+    }
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    printf("%u wrong, and %s\n", wrong, free_bytes + 64 * MIB >= first_free ? "nothing is lost" : "memory is lost");
+    return wrong != 0;
+}
