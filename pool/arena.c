@@ -11,7 +11,7 @@
 #include "pool/state.h"
 
 /* Chunks never exceed this: larger ones cost less to commit, but come back only as a whole. */
-#define CHUNK_MAX_BYTES (UINT64_C(128) << 20)
+#define CHUNK_MAX_BYTES (UINT64_C(1) << 30)
 /* Memory is fragmented when so much of it is idle: a part of what is live, and a few granules. */
 #define FRAGMENTED_SHIFT 10
 #define FRAGMENTED_BYTES (2 * GRANULE_BYTES)

@@ -144,20 +144,22 @@ static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
     return NULL;
 }
 
-static uint32_t used_blocks_on(const struct zone *z, const struct chunk *c)
+static uint32_t dead_blocks_on(const struct zone *z, const struct chunk *c)
 {
-    uint32_t used = 0;
-    for (const struct block *b = z->first; b; b = b->next)
-        used += b->addr < c->addr + c->size_bytes && block_end(b) > c->addr &&
-                (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING || b->state == BLOCK_SLAB);
-    return used;
+    uint32_t dead = 0;
+    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next) {
+        const struct block *b = list_entry(n, struct block, link);
+        dead += b->addr < c->addr + c->size_bytes && block_end(b) > c->addr;
+    }
+    return dead;
 }
 
-static const char *check_use(const struct zone *z)
+/* Dead blocks are split where a chunk that they touch is seized, and what is left of them stays. */
+static const char *check_dead(const struct zone *z)
 {
     for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
         const struct chunk *c = list_entry(n, struct chunk, all);
-        CHECK(used_blocks_on(z, c) == c->use, "a chunk counts the blocks in use on it");
+        CHECK(dead_blocks_on(z, c) == c->dead, "a chunk counts the dead blocks on it");
     }
     return NULL;
 }
@@ -197,7 +199,7 @@ static const char *check_locked(const struct pool *p)
         CHECK(!words, words);
         words = p->arena ? check_arena(zones[i], &sums) : check_bins(zones[i], &ignored);
         CHECK(!words, words);
-        words = p->arena && !p->busy ? check_use(zones[i]) : NULL;
+        words = p->busy ? NULL : check_dead(zones[i]);
         CHECK(!words, words);
     }
     words = check_pending(p, &pending_bytes);

@@ -10,21 +10,15 @@
 /* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
 #define GHOSTS_MAX 4
 
-void chunk_use(const struct block *b)
+/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask. */
+void chunk_stamp(const struct block *b)
 {
+    const struct pool *p = b->zone->pool;
+    if (likely(!p->config->idle_timeout_ns))
+        return;
     for (uint64_t at = b->addr; at < block_end(b);) {
         struct chunk *c = map_find(at)->chunk;
-        c->use++;
-        at = c->addr + c->size_bytes;
-    }
-}
-
-void chunk_unuse(const struct block *b)
-{
-    for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
-        if (--c->use == 0)
-            c->idle_since_ns = b->zone->pool->now_ns;
+        c->idle_since_ns = p->now_ns;
         at = c->addr + c->size_bytes;
     }
 }
@@ -46,7 +40,7 @@ struct hunt {
 
 static bool eligible(const struct hunt *h, const struct chunk *c)
 {
-    return c->use == 0 && c->idle_since_ns <= h->unused_ns &&
+    return c->idle_since_ns <= h->unused_ns &&
            (!h->move || (c->dead == 0 && c->size_bytes <= h->want_bytes - h->got_bytes));
 }
 
@@ -80,7 +74,8 @@ static void seize_within(struct hunt *h, struct block *b)
     }
 }
 
-/* The work of everything in the range is complete (shared memory was retired before it died). */
+/* The chunk is idle, and the work of everything in it complete (shared memory was retired before it
+ * died). */
 static bool covered_by_idle(struct block *b, const struct chunk *c, uint64_t complete_epoch)
 {
     while (b->prev && b->addr > c->addr)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A chunk: physical memory that comes and goes as one piece. In an arena it is a handle mapped at
- * addr, in segment backing one allocation of the driver's. Its use count tells how many blocks in use
- * touch it (live, pending, slabs); at zero it is idle. Belongs to the pool's lock.
+ * addr, in segment backing one allocation of the driver's. It is idle while it lies within one free
+ * block: free neighbours are always merged, so that nothing has to be counted. Belongs to the pool's
+ * lock.
  */
 #ifndef POOL_CHUNK_H
 #define POOL_CHUNK_H
@@ -34,8 +35,7 @@ struct chunk {
     struct block *target;   /* … the block it is to come to */
     enum chunk_outcome outcome;
     bool lingers;           /* … being moved while old work may use it: the old mapping stays */
-    uint64_t idle_since_ns;
-    uint32_t use;
+    uint64_t idle_since_ns; /* last use, as far as IDLE_TIMEOUT asks for it, else when it was committed */
     uint32_t dead;          /* dead blocks in it: the memory was shared, so it is never moved or reused */
 };
 
@@ -52,8 +52,7 @@ void chunk_unseize(struct chunk *list);
 /* Seized chunks go back to the driver. Drops the lock. Returns the bytes given back. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
 
-/* Counts a block that is taken into use, or no longer used, on every chunk it touches. */
-void chunk_use(const struct block *b);
-void chunk_unuse(const struct block *b);
+/* Notes when the chunks that b touches were last used. */
+void chunk_stamp(const struct block *b);
 
 #endif

@@ -334,7 +334,6 @@ static void free_block(struct pool *p, struct block *b)
         p->stats.num_tainted++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
             struct chunk *c = map_find(b->addr)->chunk;
-            chunk_unuse(b);
             b->state = BLOCK_BUSY;
             c->cover = b;
             c->plan = NULL;

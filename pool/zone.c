@@ -119,7 +119,6 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
     }
     bins_remove(&z->bins, b);
     b->state = state;
-    chunk_use(b);
     return b;
 }
 
@@ -159,7 +158,7 @@ static void insert_free(struct block *b)
 void zone_give(struct block *b)
 {
     if (b->state != BLOCK_BUSY)
-        chunk_unuse(b);
+        chunk_stamp(b);
     insert_free(b);
 }
 
@@ -170,7 +169,7 @@ void zone_bury(struct block *b)
         c->dead++;
         at = c->addr + c->size_bytes;
     }
-    chunk_unuse(b);
+    chunk_stamp(b);
     b->state = BLOCK_DEAD;
     list_push_back(&b->zone->dead, &b->link);
 }

@@ -2,8 +2,7 @@
  *
  * A zone holds the blocks of one kind of size: the small ones (at most SMALL_MAX_BYTES, slabs among
  * them) apart from the large ones, so that a block of 512 bytes does not pin a chunk of large memory.
- * It splits and merges blocks and keeps the use count of the chunks below them. It makes no driver
- * call. All functions want the pool's lock held.
+ * It splits and merges blocks. It makes no driver call. All functions want the pool's lock held.
  */
 #ifndef POOL_ZONE_H
 #define POOL_ZONE_H

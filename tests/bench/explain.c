@@ -5,6 +5,7 @@
 #include "tests/bench/explain.h"
 
 #include "pool/chunk.h"
+#include "pool/map.h"
 #include "pool/state.h"
 
 #include <stdio.h>
@@ -15,6 +16,23 @@ static uint64_t binned_bytes(const struct zone *z)
     for (unsigned bin = 0; bin < BIN_COUNT; bin++)
         for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next)
             sum += list_entry(n, struct block, link)->size_bytes;
+    return sum;
+}
+
+/* Chunks that lie within one free block. */
+static uint64_t idle_bytes(const struct zone *z)
+{
+    uint64_t sum = 0;
+    for (unsigned bin = 0; bin < BIN_COUNT; bin++)
+        for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
+            const struct block *b = list_entry(n, struct block, link);
+            for (uint64_t at = b->addr; at < block_end(b);) {
+                const struct chunk *c = map_find(at)->chunk;
+                bool whole = c->addr >= b->addr && c->addr + c->size_bytes <= block_end(b);
+                sum += whole ? c->size_bytes : 0;
+                at = c->addr + c->size_bytes;
+            }
+        }
     return sum;
 }
 
@@ -29,11 +47,8 @@ void explain_look(struct explain *e, struct pool *p)
         e->pending_bytes = s->pending_bytes;
         e->small_free_bytes = binned_bytes(&p->small);
         e->large_free_bytes = binned_bytes(&p->large);
-        e->slab_empty_bytes = e->slab_free_bytes = e->large_idle_bytes = 0;
-        for (const struct list *n = p->large.chunks.next; n != &p->large.chunks; n = n->next) {
-            const struct chunk *chunk = list_entry(n, struct chunk, all);
-            e->large_idle_bytes += chunk->use ? 0 : chunk->size_bytes;
-        }
+        e->slab_empty_bytes = e->slab_free_bytes = 0;
+        e->large_idle_bytes = idle_bytes(&p->large);
         for (unsigned c = 0; c < SLAB_CLASSES; c++)
             for (unsigned f = 0; f < SLAB_FULLNESS; f++) {
                 const struct list *head = &p->slabs.partial[c][f];

@@ -63,6 +63,23 @@ static void a_chunk_that_is_partly_live_is_not_idle(void **state)
     EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "one block of 2 MiB holds 64");
 }
 
+static void a_chunk_below_several_blocks_is_idle_when_the_last_is_free(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t whole = rig_alloc(r, MIB(64));
+    rig_free(r, whole);
+    uint64_t addr[4];
+    for (int i = 0; i < 4; i++)
+        addr[i] = rig_alloc(r, MIB(16));
+    EXPECT_EQ(addr[3], whole + MIB(48), "one chunk below all four");
+    for (int i = 0; i < 4; i++) {
+        EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "one of them is still live");
+        rig_free(r, addr[i]);
+        settle(r);
+    }
+    EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(64), "none is");
+}
+
 static void no_more_is_seized_than_wanted(void **state)
 {
     uint64_t addr[8];
@@ -109,6 +126,7 @@ static void release_gives_the_memory_back_and_keeps_the_addresses(void **state)
 static void idle_time_counts_from_the_last_use(void **state)
 {
     uint64_t addr[8];
+    ((struct rig *)*state)->config.idle_timeout_ns = MS(100);
     struct rig *r = eight(state, addr);
     struct pool_trim t = {.idle_ns = MS(100)};
     rig_free(r, addr[0]);
@@ -158,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(live_chunks_are_not_idle),
         RIG_TEST(a_chunk_that_is_partly_live_is_not_idle),
+        RIG_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free),
         RIG_TEST(no_more_is_seized_than_wanted),
         RIG_TEST(memory_that_is_complete_by_order_only_is_not_seized),
         RIG_TEST(release_gives_the_memory_back_and_keeps_the_addresses),

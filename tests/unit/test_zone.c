@@ -102,33 +102,6 @@ static void the_best_fit_is_taken(void **state)
         zone_give(b[i]);
 }
 
-static uint32_t use_at(uint64_t addr)
-{
-    return map_find(addr)->chunk->use;
-}
-
-static void chunks_count_the_blocks_that_touch_them(void **state)
-{
-    struct rig *r = *state;
-    rig_start(r);
-    struct zone *z = &r->pool->large;
-    /* Three chunks of 4 MiB, one after the other. */
-    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4)), c = rig_alloc(r, MIB(4));
-    EXPECT(b == a + MIB(4) && c == b + MIB(4), "an arena grows upwards");
-    rig_free_all(r);
-    rig_launch(r, 0, 0, 0);
-    rig_trim(r, MIB(100), true);
-    EXPECT_EQ(use_at(a) + use_at(b) + use_at(c), 0, "free memory is no use");
-    struct block *t = zone_take(z, MIB(9), 512, BLOCK_PENDING);
-    EXPECT(use_at(a) == 1 && use_at(b) == 1 && use_at(c) == 1, "a block uses all that it touches");
-    struct block *u = zone_take(z, MIB(2), 512, BLOCK_PENDING);
-    EXPECT_EQ(use_at(c), 2, "two blocks on one chunk");
-    zone_give(t);
-    EXPECT(use_at(a) == 0 && use_at(b) == 0 && use_at(c) == 1, "one is left");
-    zone_give(u);
-    EXPECT_EQ(use_at(c), 0, "none is left");
-}
-
 static void what_was_split_stays_in_its_lists(void **state)
 {
     struct zone *z = with_memory(state);
@@ -169,7 +142,6 @@ int main(void)
         RIG_TEST(merged_memory_has_the_newest_epoch_of_its_parts),
         RIG_TEST(an_aligned_block_leaves_what_is_before_it),
         RIG_TEST(the_best_fit_is_taken),
-        RIG_TEST(chunks_count_the_blocks_that_touch_them),
         RIG_TEST(what_was_split_stays_in_its_lists),
         RIG_TEST(seized_memory_is_out_of_every_list),
     };
