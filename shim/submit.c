@@ -11,7 +11,31 @@
 
 /* The caller may pass NULL where the driver expects a structure: the refusal is the driver's. */
 #define SUBMIT_CONFIG_STREAM(config) ((config) ? (config)->hStream : NULL)
-#define SUBMIT_CONFIG_FLAGS(config) ((config) && (config)->numAttrs ? SUBMIT_FLAG_ATTRS : 0u)
+#define SUBMIT_CONFIG_FLAGS(config) (orders_otherwise(config) ? SUBMIT_FLAG_ATTRS : 0u)
+
+/* Launch attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
+ * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout, NVLink
+ * hint. Every library for sm_90 sets some of these at every launch. All others, also those that this
+ * list does not know, may let it start early: programmatic serialisation (unless it is 0) and events,
+ * or put it into a memory domain of its own. */
+#define ATTRIBUTES_IN_ORDER 0x1493fu
+#define ATTRIBUTE_SERIALIZATION 6
+
+static bool orders_otherwise(const CUlaunchConfig *config)
+{
+    if (!config)
+        return false;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const CUlaunchAttribute *a = config->attrs ? &config->attrs[i] : NULL;
+        if (!a || (unsigned)a->id >= 32)
+            return true;
+        bool off = (unsigned)a->id == ATTRIBUTE_SERIALIZATION &&
+                   !a->value.programmaticStreamSerializationAllowed;
+        if (!off && !(ATTRIBUTES_IN_ORDER >> a->id & 1))
+            return true;
+    }
+    return false;
+}
 
 /* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
  * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags and

@@ -281,7 +281,12 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
 
     PFN_cuLaunchKernelEx_v11060_ptsz ex =
         (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
-    CUlaunchConfig config = {.hStream = (CUstream)0x55, .numAttrs = 1};
+    CUlaunchAttribute attributes[2] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
+                                       {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
+    CUlaunchConfig config = {.hStream = (CUstream)0x55, .attrs = attributes, .numAttrs = 2};
+    ex(&config, NULL, NULL, NULL);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
+    attributes[1].value.programmaticStreamSerializationAllowed = 1;
     ex(&config, NULL, NULL, NULL);
     assert_ptr_equal(probe->note_stream, 0x55);
     assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_ATTRS);
