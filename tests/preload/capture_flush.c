@@ -47,6 +47,8 @@ static uint32_t play(int mode, int how, CUstream stream, const uint64_t *block, 
     for (int i = IDLE / 2; i < IDLE; i++)
         REQUIRE(gpu_free(idle[i]));
     request(how);
+    REQUIRE(gpu_free(inside));
+    REQUIRE(gpu_malloc(&inside, 4096));
     REQUIRE(gpu_capture_exchange(&relaxed));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
     REQUIRE(gpu_capture_end(stream, &graph));
