@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that end contexts, and those that open memory to other devices. A context's
- * end frees its allocations without a call for each; an arena's memory outlives it (measured) and is
- * given back here. The pool is closed to new requests first, then the driver ends the context and with
+ * The wrapped functions that end contexts. A context's end frees its allocations without a call for each;
+ * an arena's memory outlives it (measured) and is given back here. The pool is closed to new requests first, then the driver ends the context and with
  * it all its work, then the memory goes. No lock.
  */
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/green.h"
 #include "shim/hooks.h"
+#include "shim/peer.h"
 #include "shim/state.h"
 #include "shim/stream.h"
 
@@ -37,6 +37,7 @@ static void end_context(struct context *c, CUcontext ctx)
 {
     int saved_errno = errno;
     capture_forget(ctx);
+    peer_forget(ctx);
     if (c && c->pool)
         pool_abandon(c->pool);
     if (c)
@@ -157,57 +158,5 @@ CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
     if (rc == CUDA_SUCCESS)
         stream_leave_single();
-    return rc;
-}
-
-struct peer_change {
-    CUdevice peer;
-    bool allowed;
-};
-
-static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
-{
-    const struct peer_change *change = arg;
-    device_peer_range(change->peer, change->allowed, addr, size_bytes);
-}
-
-/* Access is granted to the current context, to memory of the peer context: the driver does so for its
- * own allocations, we do it for what is mapped in the arenas of the peer's device. */
-static void change_access(CUcontext owner_ctx, bool allowed)
-{
-    CUdevice accessor, owner;
-    CUcontext ignored;
-    if (real.cuCtxGetDevice(&accessor) != CUDA_SUCCESS ||
-        real.cuCtxPushCurrent_v2(owner_ctx) != CUDA_SUCCESS)
-        return;
-    CUresult rc = real.cuCtxGetDevice(&owner);
-    real.cuCtxPopCurrent_v2(&ignored);
-    if (rc != CUDA_SUCCESS || owner == accessor)
-        return;
-    device_peer_allow(owner, accessor, allowed);
-    struct peer_change change = {accessor, allowed};
-    context_for_each_range(owner, change_range, &change);
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-    CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
-    if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno;
-        stream_leave_single();
-        change_access(peer, true);
-        errno = saved_errno;
-    }
-    return rc;
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext peer)
-{
-    CUresult rc = real.cuCtxDisablePeerAccess(peer);
-    if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno;
-        change_access(peer, false);
-        errno = saved_errno;
-    }
     return rc;
 }

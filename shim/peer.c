@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See peer.h. Access is granted to the current context, to memory of the peer context: the driver does so
+ * for its own allocations, we do it for what is mapped in the arenas of the peer's device, from the first
+ * pair of contexts on two devices to the last. The table has a lock, never held over a driver call.
+ */
+#include "shim/peer.h"
+
+#include "shim/context.h"
+#include "shim/state.h"
+#include "shim/stream.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+enum { GRANTS_MAX = 512 };
+
+struct side {
+    CUcontext ctx;
+    CUdevice device;
+};
+
+static struct grant {
+    struct side accessor, owner;
+    bool used;
+} grants[GRANTS_MAX];
+static bool overflowed; /* a pair is not in the table: nothing is taken away any more */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct peer_change {
+    CUdevice peer;
+    bool allowed;
+};
+
+static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    const struct peer_change *change = arg;
+    device_peer_range(change->peer, change->allowed, addr, size_bytes);
+}
+
+/* Memory that is committed meanwhile is made by rows that know the new rights. */
+static void change_devices(CUdevice owner, CUdevice accessor, bool allowed)
+{
+    struct peer_change change = {accessor, allowed};
+    device_peer_allow(owner, accessor, allowed);
+    context_for_each_range(owner, change_range, &change);
+}
+
+static bool any_left(CUdevice owner, CUdevice accessor)
+{
+    if (overflowed)
+        return true;
+    for (struct grant *g = grants; g < grants + GRANTS_MAX; g++)
+        if (g->used && g->owner.device == owner && g->accessor.device == accessor)
+            return true;
+    return false;
+}
+
+static void add(const struct side *accessor, const struct side *owner)
+{
+    struct grant *free_row = NULL, *g;
+    pthread_mutex_lock(&lock);
+    for (g = grants; g < grants + GRANTS_MAX; g++) {
+        if (g->used && g->accessor.ctx == accessor->ctx && g->owner.ctx == owner->ctx)
+            break;
+        if (!g->used && !free_row)
+            free_row = g;
+    }
+    if (g == grants + GRANTS_MAX && free_row)
+        *free_row = (struct grant){*accessor, *owner, true};
+    else if (g == grants + GRANTS_MAX)
+        overflowed = true;
+    pthread_mutex_unlock(&lock);
+    change_devices(owner->device, accessor->device, true);
+}
+
+/* Takes the rows away that match; either side may be NULL: any context. */
+static void take_away(CUcontext accessor, CUcontext owner)
+{
+    for (;;) {
+        struct grant gone = {.used = false};
+        bool last = false;
+        pthread_mutex_lock(&lock);
+        for (struct grant *g = grants; g < grants + GRANTS_MAX && !gone.used; g++)
+            if (g->used && (!accessor || g->accessor.ctx == accessor) &&
+                (!owner || g->owner.ctx == owner)) {
+                gone = *g;
+                g->used = false;
+                last = !any_left(gone.owner.device, gone.accessor.device);
+            }
+        pthread_mutex_unlock(&lock);
+        if (!gone.used)
+            return;
+        if (last)
+            change_devices(gone.owner.device, gone.accessor.device, false);
+    }
+}
+
+void peer_forget(CUcontext ctx)
+{
+    if (ctx) {
+        take_away(ctx, NULL);
+        take_away(NULL, ctx);
+    }
+}
+
+/* The current context, and the peer. False: they are of one device, where access is nobody's question. */
+static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner)
+{
+    CUcontext ignored;
+    owner->ctx = peer;
+    if (real.cuCtxGetCurrent(&accessor->ctx) != CUDA_SUCCESS ||
+        real.cuCtxGetDevice(&accessor->device) != CUDA_SUCCESS ||
+        real.cuCtxPushCurrent_v2(peer) != CUDA_SUCCESS)
+        return false;
+    CUresult rc = real.cuCtxGetDevice(&owner->device);
+    real.cuCtxPopCurrent_v2(&ignored);
+    return rc == CUDA_SUCCESS && owner->device != accessor->device;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
+    if (rc == CUDA_SUCCESS) {
+        int saved_errno = errno;
+        struct side accessor, owner;
+        stream_leave_single();
+        if (find_sides(peer, &accessor, &owner))
+            add(&accessor, &owner);
+        errno = saved_errno;
+    }
+    return rc;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+    CUresult rc = real.cuCtxDisablePeerAccess(peer);
+    if (rc == CUDA_SUCCESS) {
+        int saved_errno = errno;
+        CUcontext accessor = NULL;
+        if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
+            take_away(accessor, peer);
+        errno = saved_errno;
+    }
+    return rc;
+}
