@@ -12,6 +12,7 @@
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/counters.h"
+#include "shim/ipc.h"
 #include "shim/log.h"
 #include "shim/state.h"
 
@@ -128,6 +129,7 @@ static void run_due(struct schedule *s)
 {
     const struct options *o = state_options();
     uint64_t now_ns = state_clock_ns();
+    ipc_answer();
     if (atomic_load(&signalled) && may_flush()) {
         atomic_store(&signalled, false);
         counter_add(COUNTER_SIGNAL, 1);
@@ -204,6 +206,11 @@ void control_capture_closed(void)
 {
     if (atomic_exchange(&put_off, false))
         sem_post(&wake);
+}
+
+void control_wake(void)
+{
+    sem_post(&wake);
 }
 
 void control_environ(const char *value)

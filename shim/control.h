@@ -18,6 +18,9 @@ void control_pool_made(void);
 /* The last open capture is over: what was put off can be done. Any thread. */
 void control_capture_closed(void);
 
+/* Something waits for the thread: see ipc_answer. Any thread. */
+void control_wake(void);
+
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
 void control_environ(const char *value);
 /* Is such a request waiting? Looked at by every allocation. */

@@ -37,8 +37,8 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
 /* The process leaves: no row calls the driver any more. At exit, before the driver's own handlers. */
 void device_leave(void);
 
-/* Runs work(arg) as a row runs: in the context, in the relaxed capture mode, unless the process leaves
- * (false, and nothing was run). The caller's context, mode and errno are kept. */
+/* Runs work(arg) as a row runs: in the context (NULL: in whatever is current), in the relaxed capture mode,
+ * unless the process leaves (false, and nothing was run). The caller's context, mode and errno are kept. */
 bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg);
 
 /* Devices that may access the memory of `owner` besides itself: pools ask when they map memory. */

@@ -5,6 +5,7 @@
  */
 #include "shim/context.h"
 #include "shim/hooks.h"
+#include "shim/ipc.h"
 #include "shim/log.h"
 #include "shim/redzone.h"
 #include "shim/state.h"
@@ -64,8 +65,13 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
 {
     struct pool_block block;
-    if (!find(dptr, &block))
+    struct ipc_range opened;
+    if (ipc_find(dptr, &opened)) {
+        block.addr = opened.addr;
+        block.requested_bytes = opened.size_bytes;
+    } else if (!find(dptr, &block)) {
         return real.cuMemGetAddressRange_v2(base, size, disowned(dptr));
+    }
     if (base)
         *base = block.addr;
     if (size)
@@ -73,46 +79,71 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
     return CUDA_SUCCESS;
 }
 
-/* What the driver would say of an allocation of the block's own; false: the driver's answer is right. */
-static bool describe(const struct pool_block *block, CUpointer_attribute attribute, void *data)
+/* What the driver would say of an allocation of its own, of this process or opened by IPC. */
+struct description {
+    CUcontext ctx;
+    CUdeviceptr addr;
+    size_t size_bytes;
+    unsigned long long buffer_id;
+    bool ipc_capable;
+};
+
+/* False: the driver's answer is right. */
+static bool find_description(CUdeviceptr ptr, struct description *d)
 {
-    const struct context *c = pool_owner(block->pool);
+    struct pool_block block;
+    struct ipc_range opened;
+    if (ipc_find(ptr, &opened)) {
+        *d = (struct description){opened.ctx, opened.addr, opened.size_bytes, opened.buffer_id, false};
+        return true;
+    }
+    if (!find(ptr, &block))
+        return false;
+    const struct context *c = pool_owner(block.pool);
+    *d = (struct description){atomic_load(&c->handle), block.addr, block.requested_bytes, block.serial,
+                              ipc_is_capable(&block)};
+    return true;
+}
+
+static void describe(const struct description *d, CUpointer_attribute attribute, void *data)
+{
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)data = atomic_load(&c->handle);
-        return true;
+        *(CUcontext *)data = d->ctx;
+        break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *(CUdeviceptr *)data = block->addr;
-        return true;
+        *(CUdeviceptr *)data = d->addr;
+        break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *(size_t *)data = block->requested_bytes;
-        return true;
+        *(size_t *)data = d->size_bytes;
+        break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        *(unsigned long long *)data = block->serial;
-        return true;
-    default:
-        return false;
+        *(unsigned long long *)data = d->buffer_id;
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(bool *)data = d->ipc_capable;
+        break;
     }
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    struct pool_block block;
+    struct description d;
     CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
-    if (rc == CUDA_SUCCESS && data && find(ptr, &block))
-        describe(&block, attribute, data);
+    if (rc == CUDA_SUCCESS && data && find_description(ptr, &d))
+        describe(&d, attribute, data);
     return rc;
 }
 
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
                                 CUdeviceptr ptr)
 {
-    struct pool_block block;
+    struct description d;
     CUresult rc = real.cuPointerGetAttributes(count, attributes, data, disowned(ptr));
-    if (rc == CUDA_SUCCESS && find(ptr, &block))
+    if (rc == CUDA_SUCCESS && find_description(ptr, &d))
         for (unsigned i = 0; i < count; i++)
             if (data[i])
-                describe(&block, attributes[i], data[i]);
+                describe(&d, attributes[i], data[i]);
     return rc;
 }
 
@@ -131,23 +162,6 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
         log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
                                  "run it with GPUCACHE_BACKING=segment");
     taint(rc, ptr);
-    return rc;
-}
-
-/* A handle names the driver's allocation: it is right only for a block that is one. */
-CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
-{
-    struct pool_block block;
-    if (!find(dptr, &block))
-        return real.cuIpcGetMemHandle(handle, disowned(dptr));
-    if (block.segment_addr != block.addr) {
-        log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this memory cannot "
-                                 "have: run it with GPUCACHE_BACKING=segment%s",
-                 block.segment_addr ? " and GPUCACHE_MIN_BLOCK=1048577" : "");
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUresult rc = real.cuIpcGetMemHandle(handle, dptr);
-    taint(rc, dptr);
     return rc;
 }
 

@@ -1,85 +1,104 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A block handed to another process: it opens the handle, finds the bytes, writes its own, and the
- * exporter sees them; the block is freed and its address may come back with a handle of its own.
- * Such handles need memory of cuMemAlloc, which the program asks the cache for in its environment.
+ * Blocks handed to another process, small and large: a handle is the block's, wherever into it the
+ * pointer points, and no other block's; the other process finds the bytes, writes its own, and the
+ * exporter sees them and nothing else changed; opened twice it is the same address, closed as often;
+ * a block that comes back at the same address has a handle of its own.
  */
-#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
+#include <string.h>
 
-struct parcel {
-    CUipcMemHandle handle;
+static struct ipc_peer importer;
+
+/* Handles need a driver that has them; 36 is the runtime's word for a function that it lacks. */
+static void export_block(CUipcMemHandle *handle, uint64_t block)
+{
+    int rc = gpu_ipc_export(handle, block);
+    if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
+        scene_skip("the driver has no such handles");
+    REQUIRE(rc);
+}
+
+struct block {
+    uint64_t address;
     size_t size_bytes;
-    unsigned char byte;
-    bool last;
+    CUipcMemHandle handle;
 };
 
-static int import(int from, int to)
+static void make(struct block *b, size_t size_bytes, unsigned char byte)
 {
-    struct parcel parcel;
-    scene_start(1, 60);
-    while (read(from, &parcel, sizeof parcel) == sizeof parcel && !parcel.last) {
-        uint64_t address = 0;
-        int rc = gpu_ipc_open(&address, parcel.handle);
-        unsigned wrong = 1;
-        if (rc == 0) {
-            wrong = scene_wrong_bytes(address, parcel.size_bytes, parcel.byte) != 0;
-            REQUIRE(gpu_memset(address, parcel.byte + 100, parcel.size_bytes));
-            REQUIRE(gpu_sync());
-            REQUIRE(gpu_ipc_close(address));
-        }
-        unsigned answer = rc != 0 ? (unsigned)rc : wrong;
-        EXPECT(write(to, &answer, sizeof answer) == sizeof answer);
-    }
-    return 0;
+    CUipcMemHandle again;
+    b->size_bytes = size_bytes;
+    REQUIRE(gpu_malloc(&b->address, size_bytes));
+    REQUIRE(gpu_memset(b->address, byte, size_bytes));
+    REQUIRE(gpu_sync());
+    memset(&b->handle, 0, sizeof b->handle);
+    export_block(&b->handle, b->address);
+    export_block(&again, b->address + size_bytes / 2);
+    EXPECT(memcmp(&again, &b->handle, sizeof again) == 0);
+}
+
+static void share(const struct block *b, unsigned char byte)
+{
+    struct ipc_message m = {.handle = b->handle, .size_bytes = b->size_bytes, .byte = byte};
+    struct ipc_message first = ipc_peer_do(&importer, m), second = ipc_peer_do(&importer, m);
+    printf("%zu bytes: opened %d, %zu wrong; again %d, the same %d", b->size_bytes, first.rc,
+           first.wrong, second.rc, first.address == second.address);
+    m.address = first.address;
+    m.order = IPC_RANGE;
+    m.address += b->size_bytes / 2;
+    struct ipc_message range = ipc_peer_do(&importer, m);
+    printf("; range %d, at %d, %zu bytes", range.rc, range.base == first.address,
+           range.size_bytes);
+    m.address = first.address;
+    m.order = IPC_CLOSE;
+    printf("; closed %d", ipc_peer_do(&importer, m).rc);
+    m.order = IPC_WRITE;
+    m.byte = byte + 100;
+    printf(", written %d", ipc_peer_do(&importer, m).rc);
+    m.order = IPC_CLOSE;
+    printf(", closed %d", ipc_peer_do(&importer, m).rc);
+    printf(", once too often %d\n", ipc_peer_do(&importer, m).rc);
 }
 
 int main(void)
 {
-    static const size_t sizes[] = {2 * MIB, 4 * MIB, 20 * MIB, 64 * KIB};
-    int to[2];
-    int from[2];
-    unsigned failed = 0;
+    static const size_t sizes[] = {4 * MIB,  512,      64 * KIB, 20 * MIB, 700,
+                                   2 * MIB, 300 * KIB, 3 * MIB,  70 * MIB, 33 * KIB};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    struct block blocks[COUNT];
+    uint64_t there = 0;
+    size_t wrong = 0;
     scene_watchdog(60);
-    REQUIRE(setenv("GPUCACHE_BACKING", "segment", 0));
-    REQUIRE(setenv("GPUCACHE_MIN_BLOCK", "1048577", 0));
-    REQUIRE(pipe(to));
-    REQUIRE(pipe(from));
-    pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0) {
-        close(to[1]);
-        close(from[0]);
-        exit(import(to[0], from[1]));
-    }
-    close(to[0]);
-    close(from[1]);
+    importer = ipc_peer_fork();
     scene_start(1, 60);
-    for (unsigned i = 0; i < 8; i++) {
-        struct parcel parcel = {.size_bytes = sizes[i % 4], .byte = (unsigned char)(i + 1)};
-        uint64_t block = 0;
-        unsigned answer = 0;
-        REQUIRE(gpu_malloc(&block, parcel.size_bytes));
-        REQUIRE(gpu_memset(block, parcel.byte, parcel.size_bytes));
-        REQUIRE(gpu_sync());
-        int rc = gpu_ipc_export(&parcel.handle, block);
-        /* 36 is the runtime's word for a function that the driver lacks. */
-        if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
-            scene_skip("the driver has no such handles");
-        REQUIRE(rc);
-        EXPECT(write(to[1], &parcel, sizeof parcel) == sizeof parcel);
-        EXPECT(read(from[0], &answer, sizeof answer) == sizeof answer);
-        size_t wrong = scene_wrong_bytes(block, parcel.size_bytes, parcel.byte + 100);
-        printf("%zu bytes: importer %u, %zu wrong bytes\n", parcel.size_bytes, answer, wrong);
-        failed += answer != 0 || wrong != 0;
-        REQUIRE(gpu_free(block));
+    int fds = ipc_count_fds();
+    for (unsigned i = 0; i < COUNT; i++)
+        make(&blocks[i], sizes[i], (unsigned char)(i + 1));
+    for (unsigned i = 0; i < COUNT; i++)
+        for (unsigned j = 0; j < i; j++)
+            EXPECT(memcmp(&blocks[i].handle, &blocks[j].handle, sizeof blocks[i].handle) != 0);
+    for (unsigned i = 0; i < COUNT; i++)
+        share(&blocks[i], (unsigned char)(i + 1));
+    for (unsigned i = 0; i < COUNT; i++)
+        wrong += scene_wrong_bytes(blocks[i].address, sizes[i], (unsigned char)(i + 101));
+    printf("%zu wrong bytes at the exporter\n", wrong);
+    printf("in the same process: %d\n", gpu_ipc_open(&there, blocks[0].handle));
+    printf("closed what was not opened: %d\n", gpu_ipc_close(blocks[0].address));
+    gpu_last_error();
+    for (unsigned i = 0; i < COUNT; i++) {
+        struct block next;
+        REQUIRE(gpu_free(blocks[i].address));
+        make(&next, sizes[i], (unsigned char)(i + 11));
+        EXPECT(memcmp(&next.handle, &blocks[i].handle, sizeof next.handle) != 0);
+        share(&next, (unsigned char)(i + 11));
+        wrong += scene_wrong_bytes(next.address, sizes[i], (unsigned char)(i + 111));
+        REQUIRE(gpu_free(next.address));
     }
-    struct parcel last = {.last = true};
-    int status = -1;
-    EXPECT(write(to[1], &last, sizeof last) == sizeof last);
-    EXPECT(waitpid(child, &status, 0) == child);
-    printf("importer ended with %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    return failed != 0;
+    printf("%zu wrong bytes in all\n", wrong);
+    /* The simulated driver keeps memory in files of this process. */
+    EXPECT(scene_simulated() || ipc_count_fds() == fds);
+    printf("importer ended with %d\n", ipc_peer_end(&importer));
+    return wrong != 0;
 }

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions of legacy CUDA IPC. What is the driver's own (handles of its allocations, and
+ * those that programs without the library made) goes to the driver. No lock.
+ */
+#include "shim/context.h"
+#include "shim/hooks.h"
+#include "shim/ipc.h"
+#include "shim/state.h"
+
+#include <errno.h>
+
+static CUresult export(CUipcMemHandle *handle, const struct pool_block *block)
+{
+    if (block->segment_addr != block->addr)
+        return ipc_export(block, handle);
+    CUresult rc = real.cuIpcGetMemHandle(handle, block->addr);
+    if (rc == CUDA_SUCCESS)
+        pool_taint(block->addr);
+    return rc;
+}
+
+/* The handle is the allocation's, wherever into it the pointer points (as natively). */
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+{
+    static const char nowhere;
+    struct pool_block block;
+    if (!handle || !state_is_on())
+        return real.cuIpcGetMemHandle(handle, dptr);
+    int saved_errno = errno;
+    enum pool_status status = pool_find(dptr, &block);
+    CUresult rc;
+    if (status == POOL_FOREIGN)
+        rc = real.cuIpcGetMemHandle(handle, dptr);
+    else if (status == POOL_OK && dptr - block.addr < block.requested_bytes)
+        rc = export(handle, &block);
+    else /* The driver would name what the pool holds there. */
+        rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);
+    errno = saved_errno;
+    return rc;
+}
+
+static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags, ipc_open_fn native)
+{
+    if (!ipc_is_ours(&handle) || !hooks_init() || !(state_is_on() || state_start()))
+        return native(dptr, handle, flags);
+    int saved_errno = errno;
+    CUresult rc = ipc_open(dptr, &handle, flags, native);
+    errno = saved_errno;
+    return rc;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
+{
+    return open_handle(dptr, handle, flags, real.cuIpcOpenMemHandle);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
+{
+    return open_handle(dptr, handle, flags, real.cuIpcOpenMemHandle_v2);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+    CUresult rc;
+    int saved_errno = errno;
+    bool ours = state_is_on() && ipc_close(dptr, &rc);
+    errno = saved_errno;
+    return ours ? rc : real.cuIpcCloseMemHandle(dptr);
+}

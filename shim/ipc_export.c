@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The exporter's side, see ipc.h. Nothing is remembered of an export: the handle names the block by its
+ * address and serial, and the pool knows whether that one is still live. No lock.
+ */
+#include "shim/ipc.h"
+
+#include "shim/context.h"
+#include "shim/ipc_door.h"
+#include "shim/log.h"
+#include "shim/state.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+/* Is the block that the ticket names live, and exported? */
+static bool find(const struct ipc_ticket *ticket, struct pool_block *block)
+{
+    return pool_find(ticket->addr, block) == POOL_OK && block->addr == ticket->addr &&
+           block->serial == ticket->serial && block->tainted;
+}
+
+static const struct context *owner_of(const struct pool_block *block)
+{
+    return pool_owner(block->pool);
+}
+
+bool ipc_is_capable(const struct pool_block *block)
+{
+    if (block->segment_addr)
+        return true;
+    return real.cuMemExportToShareableHandle && real.cuMemImportFromShareableHandle &&
+           owner_of(block)->backend.prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
+CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
+{
+    struct ipc_ticket ticket = {.magic = IPC_MAGIC,
+                                .addr = block->addr,
+                                .serial = block->serial,
+                                .size_bytes = block->requested_bytes};
+    _Static_assert(sizeof ticket == sizeof *handle, "a handle is 64 bytes");
+    if (!ipc_is_capable(block)) {
+        log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this driver does not "
+                                 "allow for mapped memory: run it with GPUCACHE_BACKING=segment");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (!ipc_door_open(&ticket.token))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pool_taint(block->addr);
+    ticket.check = ipc_ticket_check(&ticket);
+    memcpy(handle, &ticket, sizeof ticket);
+    return CUDA_SUCCESS;
+}
+
+/* One answer under way. */
+struct reply {
+    const struct ipc_ticket *ticket;
+    CUdeviceptr end;  /* of the block */
+    CUdeviceptr at;   /* start of the chunk that is next */
+    int fds[IPC_BATCH];
+    struct ipc_batch batch;
+    struct ipc_answer answer;
+    CUresult rc;
+};
+
+/* How many chunks hold the block, and how large they are: the driver tells of each mapping. */
+static void measure(void *data)
+{
+    struct reply *r = data;
+    CUdeviceptr base;
+    size_t size;
+    for (CUdeviceptr at = r->ticket->addr; at < r->end; at = base + size) {
+        r->rc = real.cuMemGetAddressRange_v2(&base, &size, at);
+        if (r->rc != CUDA_SUCCESS)
+            return;
+        if (at == r->ticket->addr) {
+            r->at = base;
+            r->answer.offset_bytes = at - base;
+        }
+        r->answer.num_chunks++;
+        r->answer.total_bytes += size;
+    }
+}
+
+/* The next chunks as descriptors. Each is held by a handle of our own before the block is looked at once
+ * more: if it is still live, it was what held the block. */
+static void export_batch(void *data)
+{
+    struct reply *r = data;
+    CUmemGenericAllocationHandle held[IPC_BATCH];
+    struct pool_block block;
+    uint32_t n = 0;
+    r->batch.count = 0;
+    while (n < IPC_BATCH && r->at < r->end && r->rc == CUDA_SUCCESS) {
+        CUdeviceptr base;
+        size_t size;
+        r->rc = real.cuMemGetAddressRange_v2(&base, &size, r->at);
+        if (r->rc == CUDA_SUCCESS)
+            r->rc = real.cuMemRetainAllocationHandle(&held[n], (void *)(uintptr_t)r->at);
+        if (r->rc != CUDA_SUCCESS)
+            break;
+        r->batch.size_bytes[n++] = size;
+        r->at = base + size;
+    }
+    if (r->rc == CUDA_SUCCESS && !find(r->ticket, &block))
+        r->rc = CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t i = 0; i < n; i++) {
+        int fd = -1;
+        if (r->rc == CUDA_SUCCESS)
+            r->rc = real.cuMemExportToShareableHandle(&fd, held[i],
+                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        if (fd >= 0) {
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+            r->fds[r->batch.count++] = fd;
+        }
+        real.cuMemRelease(held[i]);
+    }
+}
+
+static void send_chunks(struct device_backend *d, struct reply *r, int fd)
+{
+    bool sent = ipc_wire_send(fd, &r->answer, sizeof r->answer, NULL, 0);
+    while (sent && r->at < r->end && r->rc == CUDA_SUCCESS) {
+        device_visit(d, export_batch, r);
+        sent = r->rc == CUDA_SUCCESS &&
+               ipc_wire_send(fd, &r->batch, sizeof r->batch, r->fds, r->batch.count);
+        for (uint32_t i = 0; i < r->batch.count; i++)
+            ipc_wire_close(r->fds[i]);
+    }
+}
+
+static void name_native(void *data)
+{
+    struct reply *r = data;
+    r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
+}
+
+static void answer(const struct ipc_question *question, int fd)
+{
+    struct reply r = {.ticket = &question->ticket, .rc = CUDA_ERROR_INVALID_VALUE};
+    struct pool_block block;
+    struct device_backend *d = NULL;
+    r.answer.reply = question->reply;
+    if (find(&question->ticket, &block)) {
+        struct context *c = pool_owner(block.pool);
+        d = &c->backend;
+        r.end = block.addr + block.requested_bytes;
+        r.rc = real.cuDeviceGetUuid(&r.answer.device, c->device);
+        if (r.rc == CUDA_SUCCESS && block.segment_addr) {
+            r.at = block.segment_addr;
+            r.answer.offset_bytes = block.addr - block.segment_addr;
+            r.answer.kind = IPC_NATIVE;
+            device_visit(d, name_native, &r);
+            /* The segment was this block's when the driver named it. */
+            if (!find(&question->ticket, &block))
+                r.rc = CUDA_ERROR_INVALID_VALUE;
+        } else if (r.rc == CUDA_SUCCESS) {
+            r.answer.kind = IPC_CHUNKS;
+            device_visit(d, measure, &r);
+        }
+    }
+    r.answer.rc = (int)r.rc;
+    if (r.rc != CUDA_SUCCESS)
+        r.answer.kind = IPC_REFUSED;
+    if (r.answer.kind == IPC_CHUNKS)
+        send_chunks(d, &r, fd);
+    else
+        ipc_wire_send(fd, &r.answer, sizeof r.answer, NULL, 0);
+}
+
+void ipc_answer(void)
+{
+    struct ipc_question question;
+    while (state_is_on() && ipc_door_next(&question)) {
+        int fd = ipc_wire_connect(&question.reply);
+        if (fd < 0)
+            continue; /* the importer is gone, or has its answer */
+        answer(&question, fd);
+        ipc_wire_close(fd);
+    }
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The importer's side, see ipc.h. One lock for the list of what is open; who opens or closes an entry
+ * marks it and drops the lock for the calls, others that want the same entry wait.
+ *
+ * Closing waits for the work of the context before it takes the memory away (the driver's own close does
+ * not return before the memory is out of use either). During a capture that would break the capture:
+ * then the mapping stays until the next call that finds none open.
+ */
+#include "shim/ipc.h"
+
+#include "pool/bits.h"
+#include "pool/host.h"
+#include "shim/capture.h"
+#include "shim/device.h"
+#include "shim/ipc_door.h"
+#include "shim/log.h"
+#include "shim/state.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+/* How often the exporter is asked, and when it is given up. It answers at once unless it is stopped or
+ * just giving memory back. */
+#define ASK_EVERY_MS 200
+#define GIVE_UP_MS 10000
+
+struct opened {
+    struct opened *next;
+    struct ipc_ticket ticket;
+    CUcontext ctx;
+    CUdeviceptr addr; /* of the block, 0 while it is being opened */
+    size_t size_bytes;
+    CUdeviceptr base; /* of the mappings, or of the driver's own */
+    uint64_t total_bytes; /* mapped; 0: the driver's */
+    unsigned opens;
+    bool busy;
+    unsigned long long buffer_id;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct host_cache records = {.record_bytes = (sizeof(struct opened) + 15) / 16 * 16};
+static struct opened *list, *closed; /* closed: to be taken away when no capture is open */
+static atomic_int open_count;
+
+/* The device of that name; -1: it is not among this process's. */
+static int find_device(const CUuuid *uuid)
+{
+    int devices = 0;
+    real.cuDeviceGetCount(&devices);
+    for (int i = 0; i < devices; i++) {
+        CUdevice device;
+        CUuuid one;
+        if (real.cuDeviceGet(&device, i) == CUDA_SUCCESS &&
+            real.cuDeviceGetUuid(&one, device) == CUDA_SUCCESS && !memcmp(&one, uuid, sizeof one))
+            return device;
+    }
+    return -1;
+}
+
+/* The memory of an answer, on its way to where it is mapped. */
+struct arrival {
+    struct ipc_answer answer;
+    int fd; /* of the connection */
+    CUdevice device;
+    CUdeviceptr base;
+    uint64_t mapped_bytes;
+    CUresult rc;
+};
+
+static CUresult map_one(struct arrival *a, int fd, uint64_t size_bytes)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult rc = real.cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    rc = real.cuMemMap(a->base + a->mapped_bytes, size_bytes, 0, handle, 0);
+    if (rc == CUDA_SUCCESS)
+        a->mapped_bytes += size_bytes;
+    real.cuMemRelease(handle); /* the mapping keeps the memory */
+    return rc;
+}
+
+static CUresult map_batch(struct arrival *a, uint32_t num_left)
+{
+    struct ipc_batch batch;
+    int fds[IPC_BATCH];
+    uint32_t count = num_left < IPC_BATCH ? num_left : IPC_BATCH;
+    CUresult rc = CUDA_SUCCESS;
+    if (!ipc_wire_receive(a->fd, &batch, sizeof batch, fds, count))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (batch.count != count)
+        rc = CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t i = 0; i < count; i++) {
+        if (rc == CUDA_SUCCESS && batch.size_bytes[i] <= a->answer.total_bytes - a->mapped_bytes)
+            rc = map_one(a, fds[i], batch.size_bytes[i]);
+        ipc_wire_close(fds[i]);
+    }
+    return rc;
+}
+
+/* The mappings lie side by side and go together (measured). */
+static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_bytes)
+{
+    if (mapped_bytes)
+        real.cuMemUnmap(base, mapped_bytes);
+    real.cuMemAddressFree(base, total_bytes);
+}
+
+static void map_chunks(void *data)
+{
+    struct arrival *a = data;
+    uint64_t total = a->answer.total_bytes;
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    a->rc = real.cuMemAddressReserve(&a->base, total, GRANULE_BYTES, 0, 0);
+    if (a->rc != CUDA_SUCCESS)
+        return;
+    for (uint32_t left = a->answer.num_chunks; left && a->rc == CUDA_SUCCESS;) {
+        a->rc = map_batch(a, left);
+        left -= left < IPC_BATCH ? left : IPC_BATCH;
+    }
+    if (a->rc == CUDA_SUCCESS && a->mapped_bytes != total)
+        a->rc = CUDA_ERROR_INVALID_VALUE;
+    if (a->rc == CUDA_SUCCESS)
+        a->rc = real.cuMemSetAccess(a->base, total, &desc, 1);
+    if (a->rc != CUDA_SUCCESS)
+        unmap_all(a->base, a->mapped_bytes, total);
+}
+
+/* Until somebody connects, the exporter is gone, or time is up: the connection, or -1. */
+static int ask(const struct ipc_question *question)
+{
+    int fd = -1, listener = ipc_wire_listen(&question->reply);
+    for (int waited_ms = 0; listener >= 0 && waited_ms < GIVE_UP_MS; waited_ms += ASK_EVERY_MS) {
+        int failed = ipc_wire_ask(&question->ticket.token, question);
+        if (failed && failed != EAGAIN)
+            break;
+        if (!ipc_wire_wait(listener, ASK_EVERY_MS))
+            continue;
+        fd = ipc_wire_accept(listener);
+        break;
+    }
+    ipc_wire_close(listener);
+    return fd;
+}
+
+/* Fills what a new entry has to tell of the memory. */
+static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
+{
+    struct ipc_question question = {.ticket = o->ticket};
+    struct arrival a = {.rc = CUDA_ERROR_INVALID_VALUE};
+    int saved_errno = errno;
+    if (real.cuCtxGetDevice(&a.device) != CUDA_SUCCESS || !ipc_token_draw(&question.reply))
+        return CUDA_ERROR_INVALID_VALUE;
+    a.fd = ask(&question);
+    if (a.fd >= 0 && ipc_wire_receive(a.fd, &a.answer, sizeof a.answer, NULL, 0) &&
+        memcmp(&a.answer.reply, &question.reply, sizeof question.reply) == 0) {
+        int owner = find_device(&a.answer.device);
+        a.rc = a.answer.kind == IPC_REFUSED ? (CUresult)a.answer.rc
+               : owner < 0                  ? CUDA_ERROR_INVALID_DEVICE
+                                            : CUDA_SUCCESS;
+        if (a.rc == CUDA_SUCCESS && a.answer.kind == IPC_NATIVE)
+            a.rc = native(&a.base, a.answer.native, flags);
+        else if (a.rc == CUDA_SUCCESS)
+            device_visit(NULL, map_chunks, &a);
+    }
+    ipc_wire_close(a.fd);
+    errno = saved_errno;
+    if (a.rc != CUDA_SUCCESS)
+        return a.rc;
+    o->base = a.base;
+    o->total_bytes = a.answer.kind == IPC_CHUNKS ? a.answer.total_bytes : 0;
+    o->addr = a.base + a.answer.offset_bytes;
+    o->size_bytes = o->ticket.size_bytes;
+    real.cuPointerGetAttribute(&o->buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, o->addr);
+    return CUDA_SUCCESS;
+}
+
+bool ipc_is_ours(const CUipcMemHandle *handle)
+{
+    struct ipc_ticket ticket;
+    memcpy(&ticket, handle, sizeof ticket);
+    return ticket.magic == IPC_MAGIC && ticket.check == ipc_ticket_check(&ticket);
+}
+
+static void remove_entry(struct opened **head, struct opened *gone)
+{
+    while (*head != gone)
+        head = &(*head)->next;
+    *head = gone->next;
+}
+
+static struct opened *find_ticket(const struct ipc_ticket *ticket, CUcontext ctx)
+{
+    for (struct opened *o = list; o; o = o->next)
+        if (o->ctx == ctx && memcmp(&o->ticket, ticket, sizeof *ticket) == 0)
+            return o;
+    return NULL;
+}
+
+static struct opened *add(const struct ipc_ticket *ticket, CUcontext ctx)
+{
+    struct opened *o = host_cache_ensure(&records, 1) ? host_cache_get(&records) : NULL;
+    if (o) {
+        *o = (struct opened){.next = list, .ticket = *ticket, .ctx = ctx, .busy = true};
+        list = o;
+    }
+    return o;
+}
+
+/* Takes away what is in an entry that is in no list. */
+static void take_away(void *data)
+{
+    const struct opened *o = data;
+    CUcontext ignored;
+    bool pushed = real.cuCtxPushCurrent_v2(o->ctx) == CUDA_SUCCESS;
+    real.cuCtxSynchronize();
+    if (o->total_bytes)
+        unmap_all(o->base, o->total_bytes, o->total_bytes);
+    else
+        real.cuIpcCloseMemHandle(o->base);
+    if (pushed)
+        real.cuCtxPopCurrent_v2(&ignored);
+}
+
+/* Lock held on entry and exit. */
+static void clear_closed(void)
+{
+    while (closed && capture_hold_off()) {
+        struct opened *o = closed;
+        closed = o->next;
+        pthread_mutex_unlock(&lock);
+        device_visit(NULL, take_away, o);
+        capture_let_go();
+        pthread_mutex_lock(&lock);
+        host_cache_put(&records, o);
+    }
+}
+
+CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags, ipc_open_fn native)
+{
+    struct ipc_ticket ticket;
+    CUcontext ctx = NULL;
+    CUresult rc = real.cuCtxGetCurrent(&ctx);
+    memcpy(&ticket, handle, sizeof ticket);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (!addr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!ctx || ipc_door_is_ours(&ticket.token))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!real.cuMemImportFromShareableHandle || !real.cuMemAddressReserve || !real.cuMemMap ||
+        !real.cuMemSetAccess || !real.cuMemUnmap || !real.cuMemRelease || !real.cuMemAddressFree)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&lock);
+    clear_closed();
+    struct opened *o;
+    while ((o = find_ticket(&ticket, ctx)) && o->busy)
+        pthread_cond_wait(&changed, &lock);
+    if (!o && !(o = add(&ticket, ctx)))
+        rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (o && o->busy) {
+        pthread_mutex_unlock(&lock);
+        rc = fetch(o, flags, native);
+        pthread_mutex_lock(&lock);
+        o->busy = false;
+        pthread_cond_broadcast(&changed);
+        if (rc == CUDA_SUCCESS) {
+            atomic_fetch_add(&open_count, 1);
+        } else {
+            remove_entry(&list, o);
+            host_cache_put(&records, o);
+        }
+    }
+    if (rc == CUDA_SUCCESS) {
+        o->opens++;
+        *addr = o->addr;
+    }
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+static struct opened *find_around(CUdeviceptr addr)
+{
+    for (struct opened *o = list; o; o = o->next)
+        if (o->addr && addr >= o->addr && addr - o->addr < o->size_bytes)
+            return o;
+    return NULL;
+}
+
+bool ipc_close(CUdeviceptr addr, CUresult *rc)
+{
+    CUcontext ctx = NULL;
+    if (!atomic_load_explicit(&open_count, memory_order_acquire))
+        return false;
+    pthread_mutex_lock(&lock);
+    struct opened *o = find_around(addr);
+    bool mine = o != NULL;
+    if (mine) {
+        *rc = CUDA_SUCCESS;
+        if (o->addr != addr) {
+            *rc = CUDA_ERROR_INVALID_VALUE;
+        } else if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx) {
+            *rc = CUDA_ERROR_INVALID_CONTEXT;
+        } else if (--o->opens == 0) {
+            remove_entry(&list, o);
+            atomic_fetch_sub(&open_count, 1);
+            o->next = closed;
+            closed = o;
+            clear_closed();
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return mine;
+}
+
+static void take_away_after_context(void *data)
+{
+    const struct opened *o = data;
+    if (o->total_bytes)
+        unmap_all(o->base, o->total_bytes, o->total_bytes);
+}
+
+void ipc_forget(CUcontext ctx)
+{
+    struct opened **heads[] = {&list, &closed};
+    if (!ctx)
+        return;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        for (struct opened **at = heads[i]; *at;) {
+            struct opened *o = *at;
+            if (o->ctx != ctx || o->busy) {
+                at = &o->next;
+                continue;
+            }
+            *at = o->next;
+            if (i == 0)
+                atomic_fetch_sub(&open_count, 1);
+            pthread_mutex_unlock(&lock);
+            device_visit(NULL, take_away_after_context, o);
+            pthread_mutex_lock(&lock);
+            host_cache_put(&records, o);
+            at = heads[i]; /* the list may have changed */
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+bool ipc_find(CUdeviceptr addr, struct ipc_range *range)
+{
+    if (!atomic_load_explicit(&open_count, memory_order_acquire))
+        return false;
+    pthread_mutex_lock(&lock);
+    const struct opened *o = find_around(addr);
+    if (o)
+        *range = (struct ipc_range){o->addr, o->size_bytes, o->ctx, o->buffer_id};
+    pthread_mutex_unlock(&lock);
+    return o != NULL;
+}

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tensors of PyTorch handed to other processes by torch.multiprocessing: what arrives, what the
+receiver writes, and what either side still sees when the other has dropped its own. Argument: a file
+for the times, one line each; then the ways to start a process, spawn if none is named."""
+import gc
+import sys
+import time
+
+import torch
+import torch.multiprocessing as mp
+
+SIZES = [1, 1000, 300_000, 3_000_000, 20_000_000]
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def receive(inbox, outbox):
+    """Looks at each tensor, adds one, answers with its sum; keeps the last."""
+    kept = None
+    while True:
+        item = inbox.get()
+        if item is None:
+            break
+        if isinstance(item, str):
+            kept = None
+            gc.collect()
+            torch.cuda.ipc_collect()
+            outbox.put("dropped")
+            continue
+        before = float(item.double().sum())
+        item.add_(1)
+        torch.cuda.synchronize()
+        kept = item if item.numel() >= SIZES[-1] else kept
+        outbox.put((before, tuple(item.shape), item.dtype, item.device.index))
+    outbox.put(float(kept.double().sum()) if kept is not None else None)
+
+
+def make(outbox, done):
+    """The other way round: the child's tensors, of which the parent takes some."""
+    tensors = [torch.full((size,), 7, device="cuda", dtype=torch.int32) for size in SIZES]
+    outbox.put(tensors)
+    done.wait()
+    say("child sees", [int(t.sum()) for t in tensors[:3]])
+
+
+def parent(method, figures):
+    context = mp.get_context(method)
+    inbox, outbox = context.Queue(), context.Queue()
+    child = context.Process(target=receive, args=(inbox, outbox))
+    child.start()
+    torch.cuda.manual_seed(1)
+    start = time.monotonic()
+    for turn in range(3):
+        for size in SIZES:
+            tensor = torch.full((size,), turn + 1, device="cuda", dtype=torch.int32)
+            inbox.put(tensor)
+            answer = outbox.get(timeout=60)
+            say(method, size, answer, int(tensor.sum()))
+            del tensor
+    base = torch.arange(1_000_000, device="cuda", dtype=torch.float32)
+    view = base[1000:900_000:3]
+    inbox.put(view)
+    say(method, "view", outbox.get(timeout=60), float(base[:2000].sum()))
+    figures.write(f"share-{method} {time.monotonic() - start}\n")
+    inbox.put("drop")
+    say(outbox.get(timeout=60))
+    big = torch.zeros(SIZES[-1], device="cuda", dtype=torch.int32)
+    inbox.put(big)
+    outbox.get(timeout=60)
+    del big
+    gc.collect()
+    torch.cuda.empty_cache()
+    # Memory that somebody still holds is not handed out again: the receiver sees its own bytes.
+    torch.full((SIZES[-1],), 99, device="cuda", dtype=torch.int32)
+    torch.cuda.synchronize()
+    inbox.put(None)
+    say(method, "kept", outbox.get(timeout=60))
+    child.join(60)
+    say(method, "exit", child.exitcode)
+
+    done = context.Event()
+    child = context.Process(target=make, args=(outbox, done))
+    child.start()
+    tensors = outbox.get(timeout=60)
+    say(method, "from child", [int(t.sum()) for t in tensors])
+    for tensor in tensors:
+        tensor.add_(1)
+    torch.cuda.synchronize()
+    done.set()
+    del tensor, tensors
+    gc.collect()
+    child.join(60)
+    say(method, "exit", child.exitcode)
+
+
+def main():
+    if not torch.cuda.is_available():
+        return 77
+    with open(sys.argv[1], "w") as figures:
+        for method in sys.argv[2:] or ["spawn"]:
+            parent(method, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

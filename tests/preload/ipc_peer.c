@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* See ipc_peer.h. No state. */
+#include "tests/preload/ipc_peer.h"
+
+#include <dirent.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int ipc_count_fds(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    EXPECT(folder != NULL);
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static void obey(struct ipc_message *m)
+{
+    switch (m->order) {
+    case IPC_OPEN:
+        m->rc = gpu_ipc_open(&m->address, m->handle);
+        if (m->rc == 0)
+            m->wrong = scene_wrong_bytes(m->address, m->size_bytes, m->byte);
+        break;
+    case IPC_LOOK:
+        m->wrong = scene_wrong_bytes(m->address, m->size_bytes, m->byte);
+        break;
+    case IPC_WRITE:
+        m->rc = gpu_memset(m->address, m->byte, m->size_bytes);
+        REQUIRE(gpu_sync());
+        break;
+    case IPC_RANGE:
+        m->rc = gpu_address_range(&m->base, &m->size_bytes, m->address);
+        break;
+    case IPC_CLOSE:
+        m->rc = gpu_ipc_close(m->address);
+        break;
+    case IPC_FDS:
+        m->wrong = (size_t)ipc_count_fds();
+        break;
+    case IPC_END:
+        break;
+    }
+    gpu_last_error();
+}
+
+void ipc_serve(int from, int to)
+{
+    struct ipc_message m;
+    scene_start(1, 60);
+    while (read(from, &m, sizeof m) == sizeof m && m.order != IPC_END) {
+        obey(&m);
+        EXPECT(write(to, &m, sizeof m) == sizeof m);
+    }
+}
+
+static struct ipc_peer start(bool bare)
+{
+    int to[2], from[2];
+    REQUIRE(pipe(to));
+    REQUIRE(pipe(from));
+    fflush(stdout);
+    pid_t pid = fork();
+    EXPECT(pid >= 0);
+    if (pid == 0) {
+        close(to[1]);
+        close(from[0]);
+        if (!bare) {
+            ipc_serve(to[0], from[1]);
+            exit(0);
+        }
+        char in[16], out[16];
+        snprintf(in, sizeof in, "%d", to[0]);
+        snprintf(out, sizeof out, "%d", from[1]);
+        unsetenv("LD_PRELOAD");
+        execl("/proc/self/exe", "importer", "serve", in, out, NULL);
+        _exit(99);
+    }
+    close(to[0]);
+    close(from[1]);
+    return (struct ipc_peer){to[1], from[0], pid};
+}
+
+struct ipc_peer ipc_peer_fork(void)
+{
+    return start(false);
+}
+
+struct ipc_peer ipc_peer_start_bare(void)
+{
+    return start(true);
+}
+
+struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message order)
+{
+    struct ipc_message answer = {.rc = -1};
+    EXPECT(write(peer->to, &order, sizeof order) == sizeof order);
+    EXPECT(read(peer->from, &answer, sizeof answer) == sizeof answer);
+    return answer;
+}
+
+int ipc_peer_end(const struct ipc_peer *peer)
+{
+    struct ipc_message end = {.order = IPC_END};
+    int status = -1;
+    EXPECT(write(peer->to, &end, sizeof end) == sizeof end);
+    EXPECT(waitpid(peer->pid, &status, 0) == peer->pid);
+    close(peer->to);
+    close(peer->from);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}

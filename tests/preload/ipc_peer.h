@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Another process of a scene, which opens handles on request: forked before either of the two uses
+ * CUDA, or the program started anew. It keeps what it has opened until it is told to close it.
+ */
+#pragma once
+
+#include "tests/preload/scene.h"
+
+#include <sys/types.h>
+
+struct ipc_peer {
+    int to, from;
+    pid_t pid;
+};
+
+enum ipc_order {
+    IPC_OPEN,  /* the answer's address, and how many bytes are not `byte` */
+    IPC_LOOK,  /* how many bytes at `address` are not `byte` */
+    IPC_WRITE, /* fills [address, address + size_bytes) with `byte` */
+    IPC_RANGE, /* the address range around `address`: base, size_bytes */
+    IPC_CLOSE,
+    IPC_FDS,   /* how many descriptors the process has */
+    IPC_END,
+};
+
+struct ipc_message {
+    enum ipc_order order;
+    int rc;
+    CUipcMemHandle handle;
+    uint64_t address, base;
+    size_t size_bytes, wrong;
+    unsigned char byte;
+};
+
+/* In the child: serves until IPC_END. */
+void ipc_serve(int from, int to);
+/* Forks it; nothing of CUDA may have been used so far. */
+struct ipc_peer ipc_peer_fork(void);
+/* Starts the program of /proc/self/exe with "serve" and the descriptors' numbers, and without
+ * LD_PRELOAD: its main has to call ipc_serve. */
+struct ipc_peer ipc_peer_start_bare(void);
+/* One order and its answer. */
+struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message order);
+/* Ends it; its exit status. */
+int ipc_peer_end(const struct ipc_peer *peer);
+
+int ipc_count_fds(void);
