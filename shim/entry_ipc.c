@@ -12,7 +12,7 @@
 
 static CUresult export(CUipcMemHandle *handle, const struct pool_block *block)
 {
-    if (block->segment_addr != block->addr)
+    if (!ipc_is_native(block))
         return ipc_export(block, handle);
     CUresult rc = real.cuIpcGetMemHandle(handle, block->addr);
     if (rc == CUDA_SUCCESS)

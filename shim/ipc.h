@@ -36,7 +36,9 @@
  * CUDA_ERROR_NOT_SUPPORTED if there can be none; the reason is logged once. */
 CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle);
 
-/* Are such handles to be had for this block, or the driver's own? */
+/* Is the block an allocation of the driver's, all of it? */
+bool ipc_is_native(const struct pool_block *block);
+/* Are handles to be had for this block, ours or the driver's? */
 bool ipc_is_capable(const struct pool_block *block);
 
 /* Answers the questions that wait at the door. On the control thread. */

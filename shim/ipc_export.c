@@ -5,6 +5,7 @@
  */
 #include "shim/ipc.h"
 
+#include "pool/bits.h"
 #include "shim/context.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
@@ -23,6 +24,12 @@ static bool find(const struct ipc_ticket *ticket, struct pool_block *block)
 static const struct context *owner_of(const struct pool_block *block)
 {
     return pool_owner(block->pool);
+}
+
+/* Small blocks share a segment, one of them its address. */
+bool ipc_is_native(const struct pool_block *block)
+{
+    return block->segment_addr == block->addr && block->size_bytes >= GRANULE_BYTES;
 }
 
 bool ipc_is_capable(const struct pool_block *block)

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Shared blocks outlive what the program does to them: the exporter frees one that the other process
+ * has open and allocates anew, all its bytes stay; it ends, by exit or by being killed, and they
+ * still stay. Handles of what is gone give an error at once, also while a child that was forked from
+ * the exporter lives on. What the driver makes of these cases by itself is only looked at, not judged.
+ */
+#include "tests/preload/ipc_peer.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Blocks from this size on are the driver's own in segment backing, and their handles too. */
+static size_t judged_below = SIZE_MAX;
+
+/* Under the cache it has to hold; bare the driver may do otherwise. */
+static void judge(const char *what, size_t size_bytes, bool holds)
+{
+    bool judged = scene_preloaded() && size_bytes < judged_below;
+    printf("%s: %s\n", what, holds || !judged ? "yes" : "NO");
+    fflush(stdout);
+}
+
+static void export_block(CUipcMemHandle *handle, uint64_t block)
+{
+    int rc = gpu_ipc_export(handle, block);
+    if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
+        scene_skip("the driver has no such handles");
+    REQUIRE(rc);
+}
+
+static uint64_t filled(size_t size_bytes, unsigned char byte)
+{
+    uint64_t block = 0;
+    REQUIRE(gpu_malloc(&block, size_bytes));
+    REQUIRE(gpu_memset(block, byte, size_bytes));
+    REQUIRE(gpu_sync());
+    return block;
+}
+
+static struct ipc_message open_in(const struct ipc_peer *peer, const CUipcMemHandle *handle,
+                                  size_t size_bytes, unsigned char byte)
+{
+    return ipc_peer_do(peer, (struct ipc_message){.order = IPC_OPEN, .handle = *handle,
+                                                  .size_bytes = size_bytes, .byte = byte});
+}
+
+/* The same message again, with another order. */
+static struct ipc_message then(const struct ipc_peer *peer, struct ipc_message m, enum ipc_order order)
+{
+    m.order = order;
+    return ipc_peer_do(peer, m);
+}
+
+static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
+{
+    enum { NEXT = 12 };
+    uint64_t next[NEXT];
+    CUipcMemHandle handle;
+    uint64_t block = filled(size_bytes, 1);
+    export_block(&handle, block);
+    struct ipc_message m = open_in(importer, &handle, size_bytes, 1);
+    printf("%zu bytes: opened %d, %zu wrong\n", size_bytes, m.rc, m.wrong);
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_sync());
+    for (int i = 0; i < NEXT; i++)
+        next[i] = filled(size_bytes, 2);
+    m = then(importer, m, IPC_LOOK);
+    judge("its bytes stay when the exporter frees it", size_bytes, m.wrong == 0);
+    m.byte = 3;
+    then(importer, m, IPC_WRITE);
+    size_t wrong = 0;
+    for (int i = 0; i < NEXT; i++)
+        wrong += scene_wrong_bytes(next[i], size_bytes, 2);
+    judge("what is written there reaches no other block", size_bytes, wrong == 0);
+    struct ipc_message stale = open_in(importer, &handle, size_bytes, 3);
+    judge("a second opening finds the first", size_bytes, stale.rc == 0 && stale.address == m.address);
+    printf("closed %d", then(importer, m, IPC_CLOSE).rc);
+    printf(" %d\n", stale.rc == 0 ? then(importer, m, IPC_CLOSE).rc : 0);
+    stale = open_in(importer, &handle, size_bytes, 3);
+    judge("a handle of a freed block is refused", size_bytes, stale.rc != 0);
+    if (stale.rc == 0)
+        then(importer, stale, IPC_CLOSE);
+    for (int i = 0; i < NEXT; i++)
+        REQUIRE(gpu_free(next[i]));
+}
+
+/* An exporter that hands over two handles and, when it is told, ends. */
+struct gift {
+    CUipcMemHandle opened, unopened;
+    pid_t lives_on;
+};
+
+enum { GIFT_BYTES = 5 * 1024 * 1024 };
+
+static void give(int to, int until, bool with_child)
+{
+    struct gift gift = {.lives_on = 0};
+    char told;
+    scene_start(1, 60);
+    export_block(&gift.opened, filled(GIFT_BYTES, 7));
+    export_block(&gift.unopened, filled(GIFT_BYTES, 8));
+    if (with_child) {
+        gift.lives_on = fork();
+        if (gift.lives_on == 0) {
+            pause();
+            _exit(0);
+        }
+    }
+    EXPECT(write(to, &gift, sizeof gift) == sizeof gift);
+    EXPECT(read(until, &told, 1) == 1);
+    _exit(0);
+}
+
+static void exporter_ends(const char *how, bool killed, bool with_child)
+{
+    int to[2], until[2], status;
+    struct gift gift;
+    fflush(stdout);
+    REQUIRE(pipe(to));
+    REQUIRE(pipe(until));
+    struct ipc_peer importer = ipc_peer_fork();
+    pid_t exporter = fork();
+    if (exporter == 0)
+        give(to[1], until[0], with_child);
+    EXPECT(read(to[0], &gift, sizeof gift) == sizeof gift);
+    struct ipc_message m = open_in(&importer, &gift.opened, GIFT_BYTES, 7);
+    printf("%s: opened %d, %zu wrong\n", how, m.rc, m.wrong);
+    if (killed)
+        kill(exporter, SIGKILL);
+    else
+        EXPECT(write(until[1], "", 1) == 1);
+    EXPECT(waitpid(exporter, &status, 0) == exporter);
+    m = then(&importer, m, IPC_LOOK);
+    judge("its bytes stay when the exporter ends", GIFT_BYTES, m.wrong == 0);
+    double start = seconds();
+    struct ipc_message late = open_in(&importer, &gift.unopened, GIFT_BYTES, 8);
+    judge("its other handle is refused", GIFT_BYTES, late.rc != 0);
+    judge("at once", GIFT_BYTES, seconds() - start < 5);
+    printf("closed %d", then(&importer, m, IPC_CLOSE).rc);
+    printf(", importer ended with %d\n", ipc_peer_end(&importer));
+    if (gift.lives_on > 0)
+        kill(gift.lives_on, SIGKILL);
+}
+
+int main(void)
+{
+    const char *backing = getenv("GPUCACHE_BACKING");
+    if ((backing != NULL && strcmp(backing, "segment") == 0) || getenv("SIM_VMM") != NULL)
+        judged_below = MIB + 1;
+    scene_watchdog(60);
+    exporter_ends("exporter ends", false, false);
+    exporter_ends("exporter is killed", true, false);
+    exporter_ends("exporter ends before its child", false, true);
+    struct ipc_peer importer = ipc_peer_fork();
+    scene_start(1, 60);
+    static const size_t sizes[] = {2 * MIB, 600, 48 * KIB, 400 * KIB, 18 * MIB};
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        exporter_frees(&importer, sizes[i]);
+    printf("importer ended with %d\n", ipc_peer_end(&importer));
+    return 0;
+}
