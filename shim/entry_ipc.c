@@ -6,6 +6,7 @@
 #include "shim/context.h"
 #include "shim/hooks.h"
 #include "shim/ipc.h"
+#include "shim/redzone.h"
 #include "shim/state.h"
 
 #include <errno.h>
@@ -30,6 +31,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     int saved_errno = errno;
     enum pool_status status = pool_find(dptr, &block);
     CUresult rc;
+    if (status == POOL_OK)
+        redzone_hide(&block);
     if (status == POOL_FOREIGN)
         rc = real.cuIpcGetMemHandle(handle, dptr);
     else if (status == POOL_OK && dptr - block.addr < block.requested_bytes)
