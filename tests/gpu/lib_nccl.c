@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * NCCL: sums over two GPUs in one process, in buffers that are allocated for each round and freed
+ * while the other GPU is at work.
+ */
+#include "tests/gpu/lib_common.h"
+
+#include <nccl.h>
+
+enum { ROUNDS = 40, GPUS = 2 };
+
+static void upload(int gpu, int round, size_t count, float **device)
+{
+    float *host = lib_host(count * sizeof *host);
+    for (size_t i = 0; i < count; i++)
+        host[i] = (float)((i * (unsigned)(gpu + 3) + (unsigned)round) % 1000);
+    MUST(cudaSetDevice(gpu));
+    *device = lib_upload(host, count * sizeof *host);
+    free(host);
+}
+
+int main(int argc, char **argv)
+{
+    int gpus = 0;
+    MUST(cudaGetDeviceCount(&gpus));
+    if (gpus < GPUS) {
+        printf("one GPU\n");
+        return EXIT_SKIPPED;
+    }
+    ncclComm_t comms[GPUS];
+    cudaStream_t streams[GPUS];
+    MUST(ncclCommInitAll(comms, GPUS, NULL));
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        MUST(cudaSetDevice(gpu));
+        MUST(cudaStreamCreateWithFlags(&streams[gpu], cudaStreamNonBlocking));
+    }
+    double start = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t count = 1000 + (size_t)round * 104729 % 2000000, size_bytes = count * sizeof(float);
+        float *in[GPUS], *out[GPUS];
+        for (int gpu = 0; gpu < GPUS; gpu++) {
+            upload(gpu, round, count, &in[gpu]);
+            out[gpu] = lib_device(size_bytes);
+        }
+        MUST(ncclGroupStart());
+        for (int gpu = 0; gpu < GPUS; gpu++)
+            MUST(ncclAllReduce(in[gpu], out[gpu], count, ncclFloat, ncclSum, comms[gpu],
+                               streams[gpu]));
+        MUST(ncclGroupEnd());
+        printf("%d %zu", round, count);
+        for (int gpu = 0; gpu < GPUS; gpu++) {
+            MUST(cudaSetDevice(gpu));
+            MUST(cudaStreamSynchronize(streams[gpu]));
+            MUST(cudaFree(in[gpu]));
+            printf(" %016llx",
+                   (unsigned long long)lib_hash_device(out[gpu], lib_host(size_bytes), size_bytes));
+        }
+        printf("\n");
+        if (round == 0)
+            start = lib_now();
+    }
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        MUST(ncclCommDestroy(comms[gpu]));
+    lib_figures(argc, argv, lib_now() - start);
+    return 0;
+}

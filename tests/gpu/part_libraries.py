@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Programs on NVIDIA's libraries, in C and C++: the same results bare and under the shim, and how many
+allocations the pool served. They run side by side; their times are only told."""
+import os
+
+import part_frameworks as frameworks
+import suite as base
+
+# Name, and the fewest device allocations that the program makes by itself: several in each round.
+NVCC = {"thrust": 160, "cub": 160}
+C = {"cublas": 200, "cufft": 80, "cusolver": 190, "cusparse": 320, "nccl": 160}
+
+
+def library(suite, name):
+    """The shared library, beside the runtime or where its Python package put it."""
+    for folder in (suite.cudart_dir(), "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"):
+        path = os.path.join(folder, f"lib{name}.so")
+        if os.path.exists(path):
+            return path
+    raise base.Skip(f"no lib{name}.so")
+
+
+def header(suite, name):
+    if not os.path.exists(os.path.join(suite.cuda, "include", name)):
+        raise base.Skip(f"no {name}")
+
+
+def build_c(suite, name):
+    header(suite, {"cublas": "cublas_v2.h", "cusolver": "cusolverDn.h"}.get(name, f"{name}.h"))
+    path = library(suite, name)
+    return suite.compile(f"lib_{name}", [f"lib_{name}.c"], path, f"-Wl,-rpath,{os.path.dirname(path)}",
+                         "-Wl,--allow-shlib-undefined", "-lm", shared_cudart=True)
+
+
+def build_nvcc(suite, name):
+    if not suite.nvcc:
+        raise base.Skip("no nvcc")
+    out = os.path.join(suite.build, f"lib_{name}")
+    suite.must([suite.nvcc, "-O2", "-std=c++17", "-arch=native", "-I", base.ROOT, "-o", out,
+                os.path.join(base.HERE, f"lib_{name}.cu")], f"compiling lib_{name}")
+    return out
+
+
+def one(suite, name, build, at_least):
+    try:
+        program = build(suite, name)
+    except base.Skip as reason:
+        suite.row(name, verdict=f"skip: {reason}")
+        return
+    # What NCCL may not use on every machine; others ignore it.
+    env = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "NCCL_DEBUG": "WARN"}
+    frameworks.compared(suite, name, f"lib-{name}", [program, "FIGURES"], env, at_least)
+    if name == "nccl" and not suite.rows[-1].verdict.startswith("skip"):
+        # Without VMM memory of its own NCCL shares cudaMalloc's by legacy IPC, or by peer access.
+        frameworks.compared(suite, "nccl, cudaMalloc for itself", "lib-nccl-malloc", [program, "FIGURES"],
+                            dict(env, NCCL_CUMEM_ENABLE="0"), at_least)
+
+
+def libraries(suite):
+    if suite.simulate:
+        raise base.Skip("NVIDIA's libraries need a real GPU")
+    jobs = [(name, build_nvcc, least) for name, least in NVCC.items()]
+    jobs += [(name, build_c, least) for name, least in C.items()]
+    frameworks.side_by_side(suite, [lambda j=job: one(suite, *j) for job in jobs])
