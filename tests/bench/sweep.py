@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Replays synthetic programs (synthesize.py) on the pool and prints peak reserved / peak live of each, worst
+last; options that sweep.py does not know go to replay.
+
+  sweep.py [--seeds N] [--kinds K,..] [--at-most R] [--traces FOLDER] REPLAY [OPTION OF REPLAY]...
+
+With --at-most, fails where a program's ratio is above. --traces keeps the traces."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import synthesize
+
+
+def replay(command, options, path):
+    done = subprocess.run([command, "--json", *options, path], capture_output=True, text=True, timeout=300,
+                          check=False)
+    if done.returncode:
+        sys.exit(f"{path}: replay ends with {done.returncode}\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1, help="programs of each kind")
+    parser.add_argument("--kinds", default=",".join(synthesize.KINDS))
+    parser.add_argument("--at-most", type=float)
+    parser.add_argument("--traces")
+    parser.add_argument("replay")
+    options, rest = parser.parse_known_args()
+    results = []
+    with tempfile.TemporaryDirectory(prefix="traces-") as scratch:
+        folder = options.traces or scratch
+        os.makedirs(folder, exist_ok=True)
+        for kind in options.kinds.split(","):
+            for seed in range(1, options.seeds + 1):
+                path = os.path.join(folder, f"{kind}.{seed}.csv")
+                if not os.path.exists(path):
+                    with open(path, "w", encoding="utf-8") as file:
+                        synthesize.synthesize(kind, seed).write(file)
+                results.append((replay(options.replay, rest, path), f"{kind}.{seed}"))
+    results.sort(key=lambda result: result[0]["ratio"])
+    for result, name in results:
+        print(f"{name:20} events={result['events']} peak_live={result['peak_live']} ratio={result['ratio']:.4f}")
+    ratios = [result["ratio"] for result, _ in results]
+    print(f"{len(ratios)} programs: median {ratios[len(ratios) // 2]:.4f}, worst {ratios[-1]:.4f}")
+    if options.at_most and ratios[-1] > options.at_most:
+        print(f"{results[-1][1]} is above {options.at_most}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
