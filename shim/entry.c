@@ -85,16 +85,29 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     return pass_alloc(c, dptr, bytesize);
 }
 
-/* The driver's rows start at multiples of a fixed number of bytes; the driver is asked for it once, with
- * a row of one byte. 0: it did not say. */
+/* A row of one byte tells. Its memory goes back in stream order, on a stream of its own: a plain free would
+ * wait for all work of the program, for a kernel that never ends too. Where that fails, the row stays. */
+static void ask_alignment(void *arg)
+{
+    size_t pitch = 0, *out = arg;
+    CUdeviceptr row;
+    CUstream stream;
+    if (real.cuMemAllocPitch_v2(&row, &pitch, 1, 1, 4) != CUDA_SUCCESS)
+        return;
+    *out = pitch;
+    if (real.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return;
+    real.cuMemFreeAsync(row, stream);
+    real.cuStreamDestroy_v2(stream);
+}
+
+/* The driver's rows start at multiples of a fixed number of bytes; the driver is asked for it once. 0: it
+ * did not say. */
 static size_t row_alignment(struct context *c)
 {
     size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    CUdeviceptr probe;
-    if (!pitch && real.cuMemAllocPitch_v2(&probe, &pitch, 1, 1, 4) == CUDA_SUCCESS) {
-        real.cuMemFree_v2(probe);
+    if (!pitch && device_visit(&c->backend, ask_alignment, &pitch))
         atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
-    }
     return pitch;
 }
 

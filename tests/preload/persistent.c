@@ -39,12 +39,17 @@ int main(void)
         REQUIRE(gpu_malloc(&again[i], words * 4));
         REQUIRE(gpu_fill(again[i], words, 100 + (uint32_t)i, stream));
     }
+    uint64_t pitched = 0;
+    size_t pitch_bytes = 0;
+    REQUIRE(gpu_malloc_pitch(&pitched, &pitch_bytes, 100, 10));
+    REQUIRE(gpu_memset_async(pitched, 1, pitch_bytes * 10, stream));
     REQUIRE(gpu_stream_sync(stream));
     printf("running: %s\n",
            gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
     *(volatile uint32_t *)flag = 1;
     REQUIRE(gpu_stream_sync(forever));
     gpu_last_error();
+    REQUIRE(gpu_free(pitched));
 
     for (int i = 0; i < ROUNDS; i++) {
         wrong += scene_wrong_words(again[i], words, 100 + (uint32_t)i, stream);
