@@ -113,6 +113,11 @@ class Suite:
                 return path
         return None
 
+    def has_gpu(self):
+        code = ("import ctypes, sys; c = ctypes.CDLL(sys.argv[1]); n = ctypes.c_int(); r = c.cuInit(0) or "
+                "c.cuDeviceGetCount(ctypes.byref(n)); print(r, n.value); sys.exit(r != 0 or n.value == 0)")
+        return bool(self.libcuda) and self.run([sys.executable, "-c", code, self.libcuda]).rc == 0
+
     def cudart_dir(self):
         """The folder of libcudart.so and libcudart_static.a."""
         if self.simulate:

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The allocators that the benchmarks compare. Which ones a program has is decided when it is built:
+ * BENCH_CUB and BENCH_TORCH add the one of CUB and the one of PyTorch.
+ */
+#ifndef TESTS_GPU_BENCH_ALLOCATOR_H
+#define TESTS_GPU_BENCH_ALLOCATOR_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct allocator {
+    const char *name;
+    /* After gpu_start(), once; NULL if there is nothing to do. */
+    void (*start)(void);
+    /* A block whose first and last work is on `stream`. Ends the program when there is no memory.
+     */
+    void *(*allocate)(size_t size_bytes, void *stream);
+    void (*release)(void *block, void *stream);
+};
+
+/* cudaMalloc or cuMemAlloc; cudaMallocAsync; cub::CachingDeviceAllocator; c10's caching allocator.
+ */
+extern const struct allocator allocator_malloc, allocator_async, allocator_cub, allocator_torch;
+
+/* The allocator of that name; ends the program with status 2 if it was built without it. */
+const struct allocator *allocator_find(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The GPU for the benchmarks: the calls that they time and those that keep the device busy, over
+ * the CUDA runtime (bench_runtime.c) or over the driver API (bench_driver.c). A stream is a
+ * cudaStream_t or CUstream, NULL the legacy default stream. Every call ends the program with status
+ * 2 on an error, unless it says otherwise. Any thread may call after its own gpu_thread().
+ */
+#ifndef TESTS_GPU_BENCH_GPU_H
+#define TESTS_GPU_BENCH_GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device 0 and the kernels; status 77 when there is none. Stream-ordered memory is kept by the
+ * driver until the process ends: its release threshold is the largest there is. */
+void gpu_start(void);
+/* Makes device 0 current in the calling thread. */
+void gpu_thread(void);
+
+/* A stream that does not wait for the legacy one. They live as long as the process. */
+void *gpu_stream_create(void);
+void gpu_stream_synchronize(void *stream);
+void gpu_synchronize(void);
+
+void *gpu_malloc(size_t size_bytes);
+void gpu_free(void *block);
+void *gpu_malloc_async(size_t size_bytes, void *stream);
+void gpu_free_async(void *block, void *stream);
+void *gpu_malloc_host(size_t size_bytes);
+
+/* The smallest useful kernel: 32 threads that write one word each at block. */
+void gpu_launch(void *block, void *stream);
+/* Writes size_bytes at block, with many threads. */
+void gpu_fill(void *block, size_t size_bytes, void *stream);
+/* Reads size_bytes at from and writes them at to, with many threads. */
+void gpu_copy(void *to, const void *from, size_t size_bytes, void *stream);
+/* One thread block that is busy for ns. */
+void gpu_spin(uint64_t ns, void *stream);
+void gpu_copy_in(void *to, const void *host, size_t size_bytes, void *stream);
+void gpu_copy_out(void *host, const void *from, size_t size_bytes, void *stream);
+
+/* Bytes that the driver says are free. */
+size_t gpu_mem_info(void);
+/* Frees an address that no allocator handed out; the error is expected. */
+void gpu_free_foreign(void);
+
+/* Monotonic time of the machine. */
+uint64_t gpu_now_ns(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What a pair of malloc and free costs the thread that calls. Reads one case a line on stdin,
+ *   WORK SIZE_BYTES THREADS BUSY STREAM BATCHES PAIRS NS
+ * and answers one line,
+ *   MEAN P10 P50 P90 P99 MAX PAIRS
+ * nanoseconds, the mean from batches that are timed as a whole (the median over batches and
+ * threads), the rest from batches in which every pair is timed, without what reading the clock
+ * takes. WORK    pair: malloc, free. launch: malloc, a kernel that writes the block, free. kernel:
+ * only that. BUSY    streams on which long kernels are kept in flight meanwhile STREAM  of the
+ * kernels: own (one for each thread) or legacy PAIRS   at most in a batch of a thread; NS: a batch
+ * ends after that time bench_pair ALLOCATOR; until a case asks for own or busy streams the program
+ * creates none.
+ */
+#include "tests/gpu/bench_allocator.h"
+#include "tests/gpu/bench_gpu.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    THREADS_MAX = 64,
+    BUSY_MAX = 256,
+    PAIRS_MAX = 1 << 16,
+    BATCHES_MAX = 64,
+    SCRATCH_BYTES = 512
+};
+
+/* Of the kernels that keep streams busy: long enough that keeping many streams busy takes few
+ * launches. */
+static const uint64_t busy_ns = 4000000;
+
+struct test {
+    char work[16], stream[16];
+    size_t size_bytes;
+    unsigned threads, busy, batches, pairs;
+    uint64_t ns;
+};
+
+struct worker {
+    const struct test *test;
+    pthread_barrier_t *barrier;
+    void *stream, *scratch;
+    double mean_ns[BATCHES_MAX];
+    uint32_t *samples_ns;
+    size_t samples;
+};
+
+static struct pair_bench {
+    const struct allocator *allocator;
+    uint64_t clock_ns; /* what reading the clock takes */
+    void *own[THREADS_MAX], *busy[BUSY_MAX];
+    char *scratch; /* what kernels write when nothing is allocated */
+    atomic_bool stop;
+} bench;
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double difference = *(const double *)a - *(const double *)b;
+
+    return (difference > 0) - (difference < 0);
+}
+
+static int compare_samples(const void *a, const void *b)
+{
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+/* Keeps two kernels in flight on every busy stream, without asking the driver how far they are. */
+static void *keep_busy(void *argument)
+{
+    const struct test *test = argument;
+    uint64_t until_ns[BUSY_MAX] = {0};
+
+    gpu_thread();
+    while (!atomic_load(&bench.stop)) {
+        for (unsigned i = 0; i < test->busy; i++) {
+            uint64_t now_ns = gpu_now_ns();
+
+            if (until_ns[i] > now_ns + busy_ns)
+                continue;
+            gpu_spin(busy_ns, bench.busy[i]);
+            until_ns[i] = (until_ns[i] > now_ns ? until_ns[i] : now_ns) + busy_ns;
+        }
+        usleep(200);
+    }
+    return NULL;
+}
+
+static void one_pair(const struct worker *worker)
+{
+    const struct test *test = worker->test;
+    void *block = worker->scratch;
+
+    if (test->work[0] == 'k') {
+        gpu_launch(block, worker->stream);
+        return;
+    }
+    block = bench.allocator->allocate(test->size_bytes, worker->stream);
+    if (test->work[0] == 'l')
+        gpu_launch(block, worker->stream);
+    bench.allocator->release(block, worker->stream);
+}
+
+/* Mean of one pair of the batch. */
+static double batch_timed_as_a_whole(const struct worker *worker)
+{
+    uint64_t start_ns = gpu_now_ns(), spent_ns = 0;
+    unsigned count = 0, step = 1;
+
+    while (count < worker->test->pairs && spent_ns < worker->test->ns) {
+        for (unsigned i = 0; i < step; i++)
+            one_pair(worker);
+        count += step;
+        step = step < 32 ? step * 2 : step;
+        spent_ns = gpu_now_ns() - start_ns;
+    }
+    return (double)spent_ns / count;
+}
+
+static void batch_timed_by_pair(struct worker *worker)
+{
+    uint64_t start_ns = gpu_now_ns(), before_ns = start_ns;
+
+    for (unsigned i = 0; i < worker->test->pairs && before_ns - start_ns < worker->test->ns; i++) {
+        uint64_t after_ns;
+
+        one_pair(worker);
+        after_ns = gpu_now_ns();
+        if (worker->samples < PAIRS_MAX) {
+            uint64_t ns = after_ns - before_ns;
+
+            worker->samples_ns[worker->samples++] =
+                ns > bench.clock_ns ? (uint32_t)(ns - bench.clock_ns) : 0;
+        }
+        before_ns = after_ns;
+    }
+}
+
+static void *worker_main(void *argument)
+{
+    struct worker *worker = argument;
+
+    gpu_thread();
+    batch_timed_as_a_whole(worker);
+    for (unsigned i = 0; i < worker->test->batches; i++) {
+        gpu_stream_synchronize(worker->stream);
+        pthread_barrier_wait(worker->barrier);
+        worker->mean_ns[i] = batch_timed_as_a_whole(worker);
+        gpu_stream_synchronize(worker->stream);
+        pthread_barrier_wait(worker->barrier);
+        batch_timed_by_pair(worker);
+    }
+    gpu_stream_synchronize(worker->stream);
+    return NULL;
+}
+
+static void report(const struct test *test, struct worker *workers)
+{
+    double means[THREADS_MAX * BATCHES_MAX];
+    uint32_t *samples_ns;
+    size_t n_means = 0, n = 0, total = 0;
+
+    for (unsigned i = 0; i < test->threads; i++)
+        total += workers[i].samples;
+    samples_ns = malloc(total * sizeof *samples_ns);
+    for (unsigned i = 0; i < test->threads && samples_ns; i++) {
+        for (unsigned k = 0; k < test->batches; k++)
+            means[n_means++] = workers[i].mean_ns[k];
+        memcpy(samples_ns + n, workers[i].samples_ns, workers[i].samples * sizeof *samples_ns);
+        n += workers[i].samples;
+    }
+    if (!n_means || !n) {
+        puts("none");
+        return;
+    }
+    qsort(means, n_means, sizeof *means, compare_doubles);
+    qsort(samples_ns, n, sizeof *samples_ns, compare_samples);
+    printf("%.1f %u %u %u %u %u %zu\n", means[n_means / 2], samples_ns[n / 10], samples_ns[n / 2],
+           samples_ns[n * 9 / 10], samples_ns[n * 99 / 100], samples_ns[n - 1], n);
+    free(samples_ns);
+}
+
+static void create_streams(const struct test *test)
+{
+    for (unsigned i = 0; i < test->busy; i++) {
+        if (!bench.busy[i])
+            bench.busy[i] = gpu_stream_create();
+    }
+    for (unsigned i = 0; i < test->threads && test->stream[0] == 'o'; i++) {
+        if (!bench.own[i])
+            bench.own[i] = gpu_stream_create();
+    }
+}
+
+static void run(struct test *test)
+{
+    static struct worker workers[THREADS_MAX];
+    pthread_t threads[THREADS_MAX], keeper;
+    pthread_barrier_t barrier;
+
+    create_streams(test);
+    atomic_store(&bench.stop, false);
+    if (test->busy) {
+        pthread_create(&keeper, NULL, keep_busy, test);
+        usleep(2000);
+    }
+    pthread_barrier_init(&barrier, NULL, test->threads);
+    for (unsigned i = 0; i < test->threads; i++) {
+        workers[i] = (struct worker){.test = test,
+                                     .barrier = &barrier,
+                                     .stream = test->stream[0] == 'o' ? bench.own[i] : NULL,
+                                     .scratch = bench.scratch + i * SCRATCH_BYTES,
+                                     .samples_ns = malloc(PAIRS_MAX * sizeof(uint32_t))};
+        pthread_create(&threads[i], NULL, worker_main, &workers[i]);
+    }
+    for (unsigned i = 0; i < test->threads; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&bench.stop, true);
+    if (test->busy)
+        pthread_join(keeper, NULL);
+    gpu_synchronize();
+    pthread_barrier_destroy(&barrier);
+    report(test, workers);
+    for (unsigned i = 0; i < test->threads; i++)
+        free(workers[i].samples_ns);
+}
+
+static uint64_t clock_cost_ns(void)
+{
+    enum { READS = 10000 };
+    uint64_t start_ns = gpu_now_ns();
+
+    for (int i = 1; i < READS; i++)
+        gpu_now_ns();
+    return (gpu_now_ns() - start_ns) / READS;
+}
+
+int main(int argc, char **argv)
+{
+    struct test test;
+
+    if (argc != 2)
+        return 2;
+    gpu_start();
+    bench.allocator = allocator_find(argv[1]);
+    bench.scratch = gpu_malloc(THREADS_MAX * SCRATCH_BYTES);
+    bench.clock_ns = clock_cost_ns();
+    puts("ready");
+    fflush(stdout);
+    while (scanf("%15s %zu %u %u %15s %u %u %lu", test.work, &test.size_bytes, &test.threads,
+                 &test.busy, test.stream, &test.batches, &test.pairs, &test.ns) == 8) {
+        if (!test.threads || test.threads > THREADS_MAX || test.busy > BUSY_MAX ||
+            test.batches > BATCHES_MAX)
+            return 2;
+        run(&test);
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Pairs of malloc and free: idle, with a kernel in between, with streams busy, from several threads."""
+import dataclasses
+import statistics
+import time
+
+import bench_peers
+import bench_store
+import suite as base
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (512, MIB, 64 * MIB)
+THREADS = (1, 2, 4, 8, 16)
+BUSY = (0, 1, 8, 64)
+STATISTICS = ("mean", "p10", "p50", "p90", "p99", "max")
+# Who launches kernels through something different: what a kernel alone costs is asked of these.
+LAUNCHERS = (bench_peers.BARE, bench_peers.TORCH, bench_peers.SHIM, bench_peers.SHIM_SHARED,
+             bench_peers.SHIM_DRIVER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    work: str       # pair, launch, kernel: see bench_pair.c
+    size_bytes: int
+    threads: int
+    busy: int
+    stream: str     # own, legacy; single: legacy, in a program that never creates a stream
+
+    def request(self, suite):
+        # Few enough kernels for the queue that the driver has for a stream.
+        launches = max(64, 1024 // self.threads)
+        pairs = 20000 if self.work == "pair" else launches
+        ns, batches = 4_000_000, 2
+        if suite.quick:
+            ns, batches = 2_000_000, 1
+        if suite.simulate:
+            pairs, batches = 40, 1
+        stream = "own" if self.stream == "own" else "legacy"
+        return f"{self.work} {self.size_bytes} {self.threads} {self.busy} {stream} {batches} {pairs} {ns}"
+
+
+def cases_single():
+    for threads in THREADS:
+        for size in SIZES:
+            yield Case("pair", size, threads, 0, "single")
+            yield Case("launch", size, threads, 0, "single")
+        yield Case("kernel", 0, threads, 0, "single")
+
+
+def cases_many():
+    for busy in BUSY:
+        for threads in THREADS:
+            for size in SIZES:
+                yield Case("launch", size, threads, busy, "own")
+                if not busy:
+                    yield Case("launch", size, threads, busy, "legacy")
+                    yield Case("pair", size, threads, busy, "own")
+            if busy:
+                yield Case("launch", MIB, threads, busy, "legacy")
+                if threads in (1, 16):
+                    yield Case("pair", MIB, threads, busy, "own")
+            yield Case("kernel", 0, threads, busy, "own")
+            yield Case("kernel", 0, threads, busy, "legacy")
+
+
+def quick(cases):
+    """A fifth of them, or so: the ends of each scale, and 1 MiB alone when work is in flight."""
+    return [case for case in cases if case.threads in (1, 16) and case.busy in (0, 8)
+            and (case.size_bytes in (0, MIB) or case.busy == 0 and case.size_bytes == 512)]
+
+
+def rounds(suite, seconds):
+    """Numbers of rounds while there is time: at least one, at most five."""
+    begin = time.monotonic()
+    for number in range(1 if suite.simulate else 5):
+        yield number
+        spent = time.monotonic() - begin
+        if spent * (number + 2) / (number + 1) > seconds:
+            break
+
+
+def start_all(suite, programs):
+    """Name of a peer to its process; who cannot run is left out, with a note."""
+    processes, notes = {}, []
+    for peer in bench_peers.PEERS:
+        try:
+            processes[peer.name] = bench_peers.start(suite, programs, peer, "pair", "bench_pair.c")
+        except base.Skip as reason:
+            notes.append(bench_store.row("skipped", "pairs", peer.name, 0, "", note=str(reason)))
+    return processes, notes
+
+
+def measure(suite, processes, cases, figures, seconds):
+    for number in rounds(suite, seconds):
+        for case in cases:
+            for peer in list(processes):
+                if case.work == "kernel" and peer not in LAUNCHERS:
+                    continue
+                try:
+                    answer = processes[peer].ask(case.request(suite))
+                    figures.setdefault((case, peer), []).append([float(word) for word in answer.split()])
+                except RuntimeError as error:
+                    suite.log(f"  pairs: {peer}, {case}: {error}")
+                    processes.pop(peer).kill()
+        suite.log(f"  pairs: round {number + 1}")
+
+
+def pairs(suite, programs):
+    """All rows of the pair part."""
+    rows, figures = [], {}
+    for what, cases, seconds in (("single", list(cases_single()), 20), ("many", list(cases_many()), 70)):
+        begin = time.monotonic()
+        processes, notes = start_all(suite, programs)
+        rows += notes if what == "single" else []
+        measure(suite, processes, quick(cases) if suite.quick else cases, figures,
+                seconds / 8 if suite.quick else seconds)
+        for process in processes.values():
+            process.close()
+        suite.log(f"  pairs, {what}: {time.monotonic() - begin:.1f} s")
+    for (case, peer), values in figures.items():
+        means = [value[0] for value in values]
+        columns = {name: statistics.median(value[i] for value in values)
+                   for i, name in enumerate(STATISTICS) if i}
+        rows.append(bench_store.row("pairs", case.work, peer, means, "ns", case.threads, case.size_bytes,
+                                    case.busy, stream=case.stream, **columns))
+    return rows
+
+
+def text(rows):
+    """The means, a line for each case, for those who look on."""
+    peers = [peer.name for peer in bench_peers.PEERS if bench_store.find(rows, group="pairs", peer=peer.name)]
+    short = {bench_peers.SHIM_SHARED: "shared", bench_peers.SHIM_DRIVER: "driver", bench_peers.ASYNC: "async",
+             bench_peers.TORCH: "torch", bench_peers.EXPANDABLE: "expandable"}
+    lines = [f"{'work':7}{'stream':7}{'busy':>4}{'size':>9}{'thr':>4}  " +
+             "".join(f"{short.get(peer, peer):>11}" for peer in peers) + "   p99 of gpucache, async, CUB"]
+    table = {}
+    for entry in bench_store.find(rows, group="pairs"):
+        key = tuple(entry[name] for name in ("name", "stream", "streams", "size_bytes", "threads"))
+        table.setdefault(key, {})[entry["peer"]] = entry
+    for key in sorted(table):
+        work, stream, busy, size, threads = key
+        cells = "".join(f"{table[key][peer]['value']:11.0f}" if peer in table[key] else f"{'-':>11}"
+                        for peer in peers)
+        tails = " ".join(f"{table[key][peer]['p99']:.0f}" for peer in (bench_peers.SHIM, bench_peers.ASYNC,
+                                                                       bench_peers.CUB) if peer in table[key])
+        lines.append(f"{work:7}{stream:7}{busy:4}{size:9}{threads:4}  {cells}   {tails}")
+    return "\n".join(lines)

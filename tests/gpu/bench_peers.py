@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The allocators that are compared, the programs that hold them, and how a process of each is talked to.
+A process stays and takes one case after the other, so that peers can take turns within a round."""
+import dataclasses
+import os
+import subprocess
+import threading
+
+import suite as base
+
+FLAGS = ["-O2", "-D_GNU_SOURCE", "-Wno-overlength-strings"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    name: str
+    route: str                # how it reaches the driver: a program of its own
+    allocator: str            # as bench_allocator.h names it
+    preload: bool = False
+    env: tuple = ()
+
+
+SHIM = "gpucache"
+SHIM_SHARED = "gpucache, shared runtime"
+SHIM_DRIVER = "gpucache, driver API"
+BARE = "cudaMalloc"
+ASYNC = "cudaMallocAsync"
+CUB = "CUB"
+TORCH = "PyTorch native"
+EXPANDABLE = "PyTorch expandable"
+
+PEERS = [
+    Peer(BARE, "static", "malloc"),
+    Peer(ASYNC, "static", "async"),
+    Peer(CUB, "static", "cub"),
+    Peer(TORCH, "torch", "torch", env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False"),)),
+    Peer(EXPANDABLE, "torch", "torch", env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)),
+    Peer(SHIM, "static", "malloc", preload=True),
+    Peer(SHIM_SHARED, "shared", "malloc", preload=True),
+    Peer(SHIM_DRIVER, "driver", "malloc", preload=True),
+]
+
+
+class Programs:
+    """Builds each program once; what cannot be built is missing, with the reason."""
+
+    def __init__(self, suite):
+        self.suite = suite
+        self.built = {}
+        self.cxx = base.shutil.which(os.environ.get("CXX", "c++")) or base.shutil.which("g++")
+
+    def path(self, name, main, route):
+        """The program with the main function of that file, over that route. Raises Skip."""
+        key = f"bench-{name}-{route}"
+        if key not in self.built:
+            try:
+                self.built[key] = self.build(key, main, route)
+            except (base.Skip, RuntimeError) as reason:
+                self.built[key] = base.Skip(str(reason).splitlines()[0])
+                if isinstance(reason, RuntimeError):
+                    self.suite.log(str(reason))
+        if isinstance(self.built[key], base.Skip):
+            raise self.built[key]
+        return self.built[key]
+
+    def object(self, source, *flags):
+        """A compiled file of this folder."""
+        compiler, standard = (self.cxx, "-std=c++20") if source.endswith(".cpp") else (self.suite.cc, "-std=c17")
+        if not compiler:
+            raise base.Skip("no C++ compiler")
+        tag = "".join(flag[2:] for flag in flags if flag.startswith("-DBENCH"))
+        out = os.path.join(self.suite.build, f"{source}{tag}.o")
+        include = os.path.join(self.suite.cuda, "include")
+        self.suite.must([compiler, standard, *FLAGS, *flags, "-I", base.ROOT, "-isystem", include, "-isystem",
+                         os.path.join(include, "cccl"), "-c", "-o", out, os.path.join(base.HERE, source)],
+                        f"compiling {source}")
+        return out
+
+    def has_cub(self):
+        include = os.path.join(self.suite.cuda, "include")
+        return self.cxx and any(os.path.exists(os.path.join(include, sub, "cub", "util_allocator.cuh"))
+                                for sub in ("", "cccl"))
+
+    def build(self, name, main, route):
+        out = os.path.join(self.suite.build, name)
+        objects = [self.object(main)]
+        libraries, flags, linker = [], [], self.suite.cc
+        if route == "driver":
+            objects += [self.object("bench_driver.c"), self.object("driver.c")]
+        else:
+            objects.append(self.object("bench_runtime.c"))
+        if route == "static":
+            libraries.append(os.path.join(self.suite.cudart_dir(), "libcudart_static.a"))
+        elif route in ("shared", "torch"):
+            libraries += [self.suite.shared_cudart(), f"-Wl,-rpath,{self.suite.cudart_dir()}"]
+        if route == "static" and self.has_cub():
+            objects.append(self.object("bench_cub.cpp"))
+            flags, linker = ["-DBENCH_CUB"], self.cxx
+        if route == "torch":
+            torch = torch_folder(self.suite)
+            # Its headers are newer than this compiler's idea of clean code.
+            objects.append(self.object("bench_torch.cpp", "-w", "-isystem", os.path.join(torch, "include")))
+            folder = os.path.join(torch, "lib")
+            libraries += [f"-L{folder}", "-Wl,--no-as-needed", "-lc10_cuda", "-lc10", f"-Wl,-rpath,{folder}",
+                          "-Wl,--allow-shlib-undefined"]
+            flags, linker = ["-DBENCH_TORCH"], self.cxx
+        objects.append(self.object("bench_allocator.c", *flags))
+        self.suite.must([linker, "-o", out, *objects, *libraries, "-lpthread", "-ldl", "-lrt"], f"linking {name}")
+        return out
+
+
+def torch_folder(suite):
+    """Where PyTorch is, as the python3 of the machine finds it."""
+    python = base.shutil.which("python3") or "python3"
+    found = suite.run([python, "-c", "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"])
+    folder = found.out.strip()
+    if found.rc or not folder:
+        raise base.Skip("no PyTorch")
+    if not os.path.exists(os.path.join(folder, "lib", "libc10_cuda.so")):
+        raise base.Skip("PyTorch without CUDA")
+    return folder
+
+
+class Process:
+    """A program that answers each line with a line."""
+
+    def __init__(self, suite, program, *arguments, preload=False, env=()):
+        environment = dict(suite.shim_env() if preload else suite.bare_env, **dict(env))
+        # As many queues as the device has: streams that share one wait for each other.
+        environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        if suite.simulate:
+            # Ours has to be sound here too. CUB lets a block go before it records the event of its last use.
+            environment["SIM_HAZARD"] = "abort" if preload else "off"
+        self.process = subprocess.Popen([program, *arguments], env=environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def line(self, seconds=60):
+        timer = threading.Timer(seconds, self.process.kill)
+        timer.start()
+        line = self.process.stdout.readline()
+        timer.cancel()
+        if not line:
+            raise RuntimeError(f"the program ended with status {self.process.wait()}")
+        return line.strip()
+
+    def ask(self, request, seconds=60):
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        return self.line(seconds)
+
+    def close(self):
+        """Ends the program; raises if it does not end well."""
+        try:
+            self.process.stdin.close()
+            status = self.process.wait(20)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            status = self.process.wait()
+        if status:
+            raise RuntimeError(f"{self.process.args[0]}: status {status} at its end")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def start(suite, programs, peer, name, main):
+    """A process of that peer, ready. Raises Skip."""
+    program = programs.path(name, main, peer.route)
+    if peer.allocator == "cub" and not programs.has_cub():
+        raise base.Skip("no CUB headers")
+    process = Process(suite, program, peer.allocator, preload=peer.preload, env=peer.env)
+    try:
+        first = process.line()
+    except RuntimeError as error:
+        process.kill()
+        raise base.Skip(f"{peer.name}: {error}") from error
+    if first != "ready":
+        process.kill()
+        raise base.Skip(f"{peer.name}: {first}")
+    return process
