@@ -108,7 +108,7 @@ def measure(suite, processes, cases, figures, seconds):
 def pairs(suite, programs):
     """All rows of the pair part."""
     rows, figures = [], {}
-    for what, cases, seconds in (("single", list(cases_single()), 20), ("many", list(cases_many()), 70)):
+    for what, cases, seconds in (("single", list(cases_single()), 15), ("many", list(cases_many()), 55)):
         begin = time.monotonic()
         processes, notes = start_all(suite, programs)
         rows += notes if what == "single" else []
