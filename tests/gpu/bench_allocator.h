@@ -20,6 +20,9 @@ struct allocator {
      */
     void *(*allocate)(size_t size_bytes, void *stream);
     void (*release)(void *block, void *stream);
+    /* Gives idle memory back to the driver. The shim is asked by SIGUSR1 and goes on by itself; the
+     * rest are through when this returns. */
+    void (*trim)(void);
 };
 
 /* cudaMalloc or cuMemAlloc; cudaMallocAsync; cub::CachingDeviceAllocator; c10's caching allocator.

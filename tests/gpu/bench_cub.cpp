@@ -40,4 +40,9 @@ static void release(void *block, void *)
     check(cache->DeviceFree(block), "free");
 }
 
-extern const struct allocator allocator_cub = {"cub", start, allocate, release};
+static void trim()
+{
+    check(cache->FreeAllCached(), "free all");
+}
+
+extern const struct allocator allocator_cub = {"cub", start, allocate, release, trim};

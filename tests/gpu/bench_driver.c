@@ -9,6 +9,7 @@
 static struct bench_driver {
     CUcontext context;
     CUfunction fill, copy, spin;
+    CUmemoryPool pool;
 } bench;
 
 static CUdeviceptr address(const void *block)
@@ -19,7 +20,6 @@ static CUdeviceptr address(const void *block)
 void gpu_start(void)
 {
     cuuint64_t threshold_bytes = UINT64_MAX;
-    CUmemoryPool pool;
     CUmodule module;
 
     bench.context = driver_start(0);
@@ -27,9 +27,9 @@ void gpu_start(void)
     DRIVER_CHECK(driver.cuModuleGetFunction(&bench.fill, module, "fill"));
     DRIVER_CHECK(driver.cuModuleGetFunction(&bench.copy, module, "copy"));
     DRIVER_CHECK(driver.cuModuleGetFunction(&bench.spin, module, "spin"));
-    DRIVER_CHECK(driver.cuDeviceGetDefaultMemPool(&pool, 0));
-    DRIVER_CHECK(
-        driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold_bytes));
+    DRIVER_CHECK(driver.cuDeviceGetDefaultMemPool(&bench.pool, 0));
+    DRIVER_CHECK(driver.cuMemPoolSetAttribute(bench.pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                              &threshold_bytes));
 }
 
 void gpu_thread(void)
@@ -79,6 +79,11 @@ void *gpu_malloc_async(size_t size_bytes, void *stream)
 void gpu_free_async(void *block, void *stream)
 {
     DRIVER_CHECK(driver.cuMemFreeAsync(address(block), (CUstream)stream));
+}
+
+void gpu_trim_async(void)
+{
+    DRIVER_CHECK(driver.cuMemPoolTrimTo(bench.pool, 0));
 }
 
 void *gpu_malloc_host(size_t size_bytes)

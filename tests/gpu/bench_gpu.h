@@ -30,6 +30,8 @@ void *gpu_malloc(size_t size_bytes);
 void gpu_free(void *block);
 void *gpu_malloc_async(size_t size_bytes, void *stream);
 void gpu_free_async(void *block, void *stream);
+/* What stream-ordered allocation keeps goes back to the driver. */
+void gpu_trim_async(void);
 void *gpu_malloc_host(size_t size_bytes);
 
 /* The smallest useful kernel: 32 threads that write one word each at block. */

@@ -11,7 +11,7 @@ import suite as base
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (512, MIB, 64 * MIB)
 THREADS = (1, 2, 4, 8, 16)
-BUSY = (0, 1, 8, 64)
+BUSY = (1, 8, 64)
 STATISTICS = ("mean", "p10", "p50", "p90", "p99", "max")
 # Who launches kernels through something different: what a kernel alone costs is asked of these.
 LAUNCHERS = (bench_peers.BARE, bench_peers.TORCH, bench_peers.SHIM, bench_peers.SHIM_SHARED,
@@ -20,7 +20,7 @@ LAUNCHERS = (bench_peers.BARE, bench_peers.TORCH, bench_peers.SHIM, bench_peers.
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    work: str       # pair, launch, kernel: see bench_pair.c
+    work: str       # pair, launch, kernel: see bench_pairs.c
     size_bytes: int
     threads: int
     busy: int
@@ -39,34 +39,37 @@ class Case:
         return f"{self.work} {self.size_bytes} {self.threads} {self.busy} {stream} {batches} {pairs} {ns}"
 
 
-def cases_single():
+def idle_cases():
+    """Nothing in flight but what the pairs launch: of a program with the legacy stream alone, and of one with
+    more streams."""
+    single, many = [], []
     for threads in THREADS:
         for size in SIZES:
-            yield Case("pair", size, threads, 0, "single")
-            yield Case("launch", size, threads, 0, "single")
-        yield Case("kernel", 0, threads, 0, "single")
+            single += [Case("pair", size, threads, 0, "single"), Case("launch", size, threads, 0, "single")]
+            many += [Case("launch", size, threads, 0, "own"), Case("pair", size, threads, 0, "own"),
+                     Case("launch", size, threads, 0, "legacy")]
+        single.append(Case("kernel", 0, threads, 0, "single"))
+        many += [Case("kernel", 0, threads, 0, "own"), Case("kernel", 0, threads, 0, "legacy")]
+    return single, many
 
 
-def cases_many():
+def busy_cases():
+    """With long kernels in flight on other streams."""
     for busy in BUSY:
         for threads in THREADS:
-            for size in SIZES:
+            for size in SIZES if threads in (1, 4, 16) else (MIB,):
                 yield Case("launch", size, threads, busy, "own")
-                if not busy:
-                    yield Case("launch", size, threads, busy, "legacy")
-                    yield Case("pair", size, threads, busy, "own")
-            if busy:
+            if threads in (1, 16):
                 yield Case("launch", MIB, threads, busy, "legacy")
-                if threads in (1, 16):
-                    yield Case("pair", MIB, threads, busy, "own")
+                yield Case("pair", MIB, threads, busy, "own")
+                yield Case("kernel", 0, threads, busy, "legacy")
             yield Case("kernel", 0, threads, busy, "own")
-            yield Case("kernel", 0, threads, busy, "legacy")
 
 
 def quick(cases):
-    """A fifth of them, or so: the ends of each scale, and 1 MiB alone when work is in flight."""
-    return [case for case in cases if case.threads in (1, 16) and case.busy in (0, 8)
-            and (case.size_bytes in (0, MIB) or case.busy == 0 and case.size_bytes == 512)]
+    """The ends of each scale, and one scale of threads."""
+    return [case for case in cases if case.busy in (0, 8) and case.size_bytes != 64 * MIB and
+            (case.threads in (1, 16) or case.stream == "own" and case.size_bytes in (0, MIB) and not case.busy)]
 
 
 def rounds(suite, seconds):
@@ -84,7 +87,7 @@ def start_all(suite, programs):
     processes, notes = {}, []
     for peer in bench_peers.PEERS:
         try:
-            processes[peer.name] = bench_peers.start(suite, programs, peer, "pair", "bench_pair.c")
+            processes[peer.name] = bench_peers.start(suite, programs, peer, "pairs", "bench_pairs.c")
         except base.Skip as reason:
             notes.append(bench_store.row("skipped", "pairs", peer.name, 0, "", note=str(reason)))
     return processes, notes
@@ -105,25 +108,32 @@ def measure(suite, processes, cases, figures, seconds):
         suite.log(f"  pairs: round {number + 1}")
 
 
-def pairs(suite, programs):
-    """All rows of the pair part."""
-    rows, figures = [], {}
-    for what, cases, seconds in (("single", list(cases_single()), 15), ("many", list(cases_many()), 55)):
-        begin = time.monotonic()
-        processes, notes = start_all(suite, programs)
-        rows += notes if what == "single" else []
-        measure(suite, processes, quick(cases) if suite.quick else cases, figures,
-                seconds / 8 if suite.quick else seconds)
-        for process in processes.values():
-            process.close()
-        suite.log(f"  pairs, {what}: {time.monotonic() - begin:.1f} s")
+def played(suite, programs, cases, seconds):
+    """Rows of these cases, every peer in a fresh process."""
+    begin, figures = time.monotonic(), {}
+    processes, rows = start_all(suite, programs)
+    if suite.quick:
+        cases, seconds = quick(cases), seconds / 6
+    measure(suite, processes, cases, figures, seconds)
+    for process in processes.values():
+        process.close()
+    suite.log(f"  pairs: {time.monotonic() - begin:.1f} s")
     for (case, peer), values in figures.items():
-        means = [value[0] for value in values]
         columns = {name: statistics.median(value[i] for value in values)
                    for i, name in enumerate(STATISTICS) if i}
-        rows.append(bench_store.row("pairs", case.work, peer, means, "ns", case.threads, case.size_bytes,
-                                    case.busy, stream=case.stream, **columns))
+        rows.append(bench_store.row("pairs", case.work, peer, [value[0] for value in values], "ns", case.threads,
+                                    case.size_bytes, case.busy, stream=case.stream, **columns))
     return rows
+
+
+def pairs(suite, programs):
+    single, many = idle_cases()
+    rows = played(suite, programs, many, 25)
+    return rows + bench_store.find(played(suite, programs, single, 15), group="pairs")
+
+
+def busy(suite, programs):
+    return played(suite, programs, list(busy_cases()), 40)
 
 
 def text(rows):

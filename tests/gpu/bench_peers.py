@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The allocators that are compared, the programs that hold them, and how a process of each is talked to.
 A process stays and takes one case after the other, so that peers can take turns within a round."""
+import concurrent.futures
 import dataclasses
 import os
 import subprocess
@@ -40,6 +41,8 @@ PEERS = [
     Peer(SHIM_DRIVER, "driver", "malloc", preload=True),
 ]
 
+ROUTES = ("static", "shared", "driver", "torch")
+
 
 class Programs:
     """Builds each program once; what cannot be built is missing, with the reason."""
@@ -48,28 +51,44 @@ class Programs:
         self.suite = suite
         self.built = {}
         self.cxx = base.shutil.which(os.environ.get("CXX", "c++")) or base.shutil.which("g++")
+        sources = [os.path.join(base.HERE, name) for name in os.listdir(base.HERE) if name.endswith((".c", ".h", ".cpp"))]
+        self.newest = max(os.path.getmtime(source) for source in sources)
 
     def path(self, name, main, route):
         """The program with the main function of that file, over that route. Raises Skip."""
         key = f"bench-{name}-{route}"
         if key not in self.built:
-            try:
-                self.built[key] = self.build(key, main, route)
-            except (base.Skip, RuntimeError) as reason:
-                self.built[key] = base.Skip(str(reason).splitlines()[0])
-                if isinstance(reason, RuntimeError):
-                    self.suite.log(str(reason))
+            self.built[key] = self.try_build(key, main, route)
         if isinstance(self.built[key], base.Skip):
             raise self.built[key]
         return self.built[key]
 
-    def object(self, source, *flags):
-        """A compiled file of this folder."""
+    def prepare(self, mains, routes):
+        """Builds them all at once: {name: main} over each route."""
+        wanted = [(name, main, route) for name, main in mains.items() for route in routes]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = pool.map(lambda w: self.try_build(f"bench-{w[0]}-{w[2]}", w[1], w[2]), wanted)
+        for (name, _, route), result in zip(wanted, results):
+            self.built[f"bench-{name}-{route}"] = result
+
+    def try_build(self, key, main, route):
+        out = os.path.join(self.suite.build, key)
+        if os.path.exists(out) and os.path.getmtime(out) > self.newest:
+            return out
+        try:
+            return self.build(out, main, route)
+        except base.Skip as reason:
+            return reason
+        except RuntimeError as reason:
+            self.suite.log(str(reason))
+            return base.Skip(str(reason).splitlines()[0])
+
+    def object(self, program, source, *flags):
+        """A compiled file of this folder, for that program."""
         compiler, standard = (self.cxx, "-std=c++20") if source.endswith(".cpp") else (self.suite.cc, "-std=c17")
         if not compiler:
             raise base.Skip("no C++ compiler")
-        tag = "".join(flag[2:] for flag in flags if flag.startswith("-DBENCH"))
-        out = os.path.join(self.suite.build, f"{source}{tag}.o")
+        out = f"{program}.{source}.o"
         include = os.path.join(self.suite.cuda, "include")
         self.suite.must([compiler, standard, *FLAGS, *flags, "-I", base.ROOT, "-isystem", include, "-isystem",
                          os.path.join(include, "cccl"), "-c", "-o", out, os.path.join(base.HERE, source)],
@@ -81,31 +100,28 @@ class Programs:
         return self.cxx and any(os.path.exists(os.path.join(include, sub, "cub", "util_allocator.cuh"))
                                 for sub in ("", "cccl"))
 
-    def build(self, name, main, route):
-        out = os.path.join(self.suite.build, name)
-        objects = [self.object(main)]
-        libraries, flags, linker = [], [], self.suite.cc
-        if route == "driver":
-            objects += [self.object("bench_driver.c"), self.object("driver.c")]
-        else:
-            objects.append(self.object("bench_runtime.c"))
+    def build(self, out, main, route):
+        sources, flags, libraries, linker = {main: (), "bench_stat.c": ()}, [], [], self.suite.cc
+        sources.update({"bench_driver.c": (), "driver.c": ()} if route == "driver" else {"bench_runtime.c": ()})
         if route == "static":
             libraries.append(os.path.join(self.suite.cudart_dir(), "libcudart_static.a"))
         elif route in ("shared", "torch"):
             libraries += [self.suite.shared_cudart(), f"-Wl,-rpath,{self.suite.cudart_dir()}"]
         if route == "static" and self.has_cub():
-            objects.append(self.object("bench_cub.cpp"))
+            sources["bench_cub.cpp"] = ()
             flags, linker = ["-DBENCH_CUB"], self.cxx
         if route == "torch":
             torch = torch_folder(self.suite)
-            # Its headers are newer than this compiler's idea of clean code.
-            objects.append(self.object("bench_torch.cpp", "-w", "-isystem", os.path.join(torch, "include")))
+            # Its headers are not written for this set of warnings.
+            sources["bench_torch.cpp"] = ("-w", "-isystem", os.path.join(torch, "include"))
             folder = os.path.join(torch, "lib")
             libraries += [f"-L{folder}", "-Wl,--no-as-needed", "-lc10_cuda", "-lc10", f"-Wl,-rpath,{folder}",
                           "-Wl,--allow-shlib-undefined"]
             flags, linker = ["-DBENCH_TORCH"], self.cxx
-        objects.append(self.object("bench_allocator.c", *flags))
-        self.suite.must([linker, "-o", out, *objects, *libraries, "-lpthread", "-ldl", "-lrt"], f"linking {name}")
+        sources["bench_allocator.c"] = flags
+        objects = [self.object(out, source, *more) for source, more in sources.items()]
+        self.suite.must([linker, "-o", out, *objects, *libraries, "-lpthread", "-ldl", "-lrt"],
+                        f"linking {os.path.basename(out)}")
         return out
 
 
@@ -164,12 +180,12 @@ class Process:
         self.process.wait()
 
 
-def start(suite, programs, peer, name, main):
-    """A process of that peer, ready. Raises Skip."""
+def start(suite, programs, peer, name, main, env=()):
+    """A process of that peer, ready, with more in its environment. Raises Skip."""
     program = programs.path(name, main, peer.route)
     if peer.allocator == "cub" and not programs.has_cub():
         raise base.Skip("no CUB headers")
-    process = Process(suite, program, peer.allocator, preload=peer.preload, env=peer.env)
+    process = Process(suite, program, peer.allocator, preload=peer.preload, env=(*peer.env, *env))
     try:
         first = process.line()
     except RuntimeError as error:

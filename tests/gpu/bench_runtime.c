@@ -108,6 +108,14 @@ void gpu_free_async(void *block, void *stream)
     RUNTIME_CHECK(cudaFreeAsync(block, (cudaStream_t)stream));
 }
 
+void gpu_trim_async(void)
+{
+    cudaMemPool_t pool;
+
+    RUNTIME_CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
+    RUNTIME_CHECK(cudaMemPoolTrimTo(pool, 0));
+}
+
 void *gpu_malloc_host(size_t size_bytes)
 {
     void *host;

@@ -23,4 +23,9 @@ static void release(void *block, void *)
     c10::cuda::CUDACachingAllocator::raw_delete(block);
 }
 
-extern const struct allocator allocator_torch = {"torch", start, allocate, release};
+static void trim()
+{
+    c10::cuda::CUDACachingAllocator::emptyCache();
+}
+
+extern const struct allocator allocator_torch = {"torch", start, allocate, release, trim};

@@ -19,13 +19,19 @@ class Observer:
                                         env=env or suite.bare_env)
         self.free_bytes()
 
-    def free_bytes(self):
-        self.process.stdin.write("\n")
+    def ask(self, request=""):
+        self.process.stdin.write(request + "\n")
         self.process.stdin.flush()
+
+    def answer(self):
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError("the observing process ended")
-        return int(line)
+        return line
+
+    def free_bytes(self):
+        self.ask()
+        return int(self.answer())
 
     def settled(self, seconds=3.0):
         """Free memory once it has not grown for a while."""

@@ -14,6 +14,7 @@
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
+#include "tests/gpu/bench_stat.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -47,8 +48,7 @@ struct worker {
     pthread_barrier_t *barrier;
     void *stream, *scratch;
     double mean_ns[BATCHES_MAX];
-    uint32_t *samples_ns;
-    size_t samples;
+    struct series series;
 };
 
 static struct pair_bench {
@@ -58,20 +58,6 @@ static struct pair_bench {
     char *scratch; /* what kernels write when nothing is allocated */
     atomic_bool stop;
 } bench;
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double difference = *(const double *)a - *(const double *)b;
-
-    return (difference > 0) - (difference < 0);
-}
-
-static int compare_samples(const void *a, const void *b)
-{
-    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
-
-    return (left > right) - (left < right);
-}
 
 /* Keeps two kernels in flight on every busy stream, without asking the driver how far they are. */
 static void *keep_busy(void *argument)
@@ -130,16 +116,12 @@ static void batch_timed_by_pair(struct worker *worker)
     uint64_t start_ns = gpu_now_ns(), before_ns = start_ns;
 
     for (unsigned i = 0; i < worker->test->pairs && before_ns - start_ns < worker->test->ns; i++) {
-        uint64_t after_ns;
+        uint64_t after_ns, ns;
 
         one_pair(worker);
         after_ns = gpu_now_ns();
-        if (worker->samples < PAIRS_MAX) {
-            uint64_t ns = after_ns - before_ns;
-
-            worker->samples_ns[worker->samples++] =
-                ns > bench.clock_ns ? (uint32_t)(ns - bench.clock_ns) : 0;
-        }
+        ns = after_ns - before_ns;
+        series_add(&worker->series, ns > bench.clock_ns ? ns - bench.clock_ns : 0);
         before_ns = after_ns;
     }
 }
@@ -165,27 +147,19 @@ static void *worker_main(void *argument)
 static void report(const struct test *test, struct worker *workers)
 {
     double means[THREADS_MAX * BATCHES_MAX];
-    uint32_t *samples_ns;
-    size_t n_means = 0, n = 0, total = 0;
+    struct series all = series_create((size_t)test->threads * PAIRS_MAX);
+    size_t count = 0;
 
-    for (unsigned i = 0; i < test->threads; i++)
-        total += workers[i].samples;
-    samples_ns = malloc(total * sizeof *samples_ns);
-    for (unsigned i = 0; i < test->threads && samples_ns; i++) {
+    for (unsigned i = 0; i < test->threads; i++) {
         for (unsigned k = 0; k < test->batches; k++)
-            means[n_means++] = workers[i].mean_ns[k];
-        memcpy(samples_ns + n, workers[i].samples_ns, workers[i].samples * sizeof *samples_ns);
-        n += workers[i].samples;
+            means[count++] = workers[i].mean_ns[k];
+        series_append(&all, &workers[i].series);
     }
-    if (!n_means || !n) {
-        puts("none");
-        return;
-    }
-    qsort(means, n_means, sizeof *means, compare_doubles);
-    qsort(samples_ns, n, sizeof *samples_ns, compare_samples);
-    printf("%.1f %u %u %u %u %u %zu\n", means[n_means / 2], samples_ns[n / 10], samples_ns[n / 2],
-           samples_ns[n * 9 / 10], samples_ns[n * 99 / 100], samples_ns[n - 1], n);
-    free(samples_ns);
+    series_sort(&all);
+    printf("%.1f %u %u %u %u %u %zu\n", stat_median(means, count), series_permille(&all, 100),
+           series_permille(&all, 500), series_permille(&all, 900), series_permille(&all, 990),
+           series_permille(&all, 1000), all.count);
+    series_destroy(&all);
 }
 
 static void create_streams(const struct test *test)
@@ -218,7 +192,7 @@ static void run(struct test *test)
                                      .barrier = &barrier,
                                      .stream = test->stream[0] == 'o' ? bench.own[i] : NULL,
                                      .scratch = bench.scratch + i * SCRATCH_BYTES,
-                                     .samples_ns = malloc(PAIRS_MAX * sizeof(uint32_t))};
+                                     .series = series_create(PAIRS_MAX)};
         pthread_create(&threads[i], NULL, worker_main, &workers[i]);
     }
     for (unsigned i = 0; i < test->threads; i++)
@@ -230,17 +204,7 @@ static void run(struct test *test)
     pthread_barrier_destroy(&barrier);
     report(test, workers);
     for (unsigned i = 0; i < test->threads; i++)
-        free(workers[i].samples_ns);
-}
-
-static uint64_t clock_cost_ns(void)
-{
-    enum { READS = 10000 };
-    uint64_t start_ns = gpu_now_ns();
-
-    for (int i = 1; i < READS; i++)
-        gpu_now_ns();
-    return (gpu_now_ns() - start_ns) / READS;
+        series_destroy(&workers[i].series);
 }
 
 int main(int argc, char **argv)
@@ -252,7 +216,7 @@ int main(int argc, char **argv)
     gpu_start();
     bench.allocator = allocator_find(argv[1]);
     bench.scratch = gpu_malloc(THREADS_MAX * SCRATCH_BYTES);
-    bench.clock_ns = clock_cost_ns();
+    bench.clock_ns = stat_clock_ns();
     puts("ready");
     fflush(stdout);
     while (scanf("%15s %zu %u %u %15s %u %u %lu", test.work, &test.size_bytes, &test.threads,

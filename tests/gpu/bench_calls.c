@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What single calls cost beside an allocator. Reads one word a line on stdin and answers the
+ * nanoseconds of one call, the median over batches: mem-info    free memory wild        a free of
+ * an address that nobody handed out: an error foreign     a free of a block that stream-ordered
+ * allocation handed out, without the allocation launch      a kernel on the legacy stream pair
+ * malloc and free of 1 MiB bench_calls ALLOCATOR.
+ */
+#include "tests/gpu/bench_allocator.h"
+#include "tests/gpu/bench_gpu.h"
+#include "tests/gpu/bench_stat.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BATCHES = 15, CALLS = 256 };
+
+static const struct allocator *allocator;
+static void *scratch, *foreign[CALLS];
+
+static void mem_info(unsigned i)
+{
+    (void)i;
+    gpu_mem_info();
+}
+
+static void wild(unsigned i)
+{
+    (void)i;
+    gpu_free_foreign();
+}
+
+static void take_foreign(void)
+{
+    for (unsigned i = 0; i < CALLS; i++)
+        foreign[i] = gpu_malloc_async(4096, NULL);
+}
+
+static void free_foreign(unsigned i)
+{
+    gpu_free(foreign[i]);
+}
+
+static void launch(unsigned i)
+{
+    (void)i;
+    gpu_launch(scratch, NULL);
+}
+
+static void pair(unsigned i)
+{
+    (void)i;
+    allocator->release(allocator->allocate(1 << 20, NULL), NULL);
+}
+
+static const struct call {
+    const char *name;
+    void (*prepare)(void); /* of a batch; may be NULL */
+    void (*body)(unsigned i);
+} calls[] = {
+    {"mem-info", NULL, mem_info}, {"wild", NULL, wild}, {"foreign", take_foreign, free_foreign},
+    {"launch", NULL, launch},     {"pair", NULL, pair},
+};
+
+static double measure(const struct call *call)
+{
+    double ns[BATCHES];
+
+    for (unsigned batch = 0; batch < BATCHES; batch++) {
+        uint64_t start_ns;
+
+        if (call->prepare)
+            call->prepare();
+        gpu_synchronize();
+        start_ns = gpu_now_ns();
+        for (unsigned i = 0; i < CALLS; i++)
+            call->body(i);
+        ns[batch] = (double)(gpu_now_ns() - start_ns) / CALLS;
+    }
+    return stat_median(ns, BATCHES);
+}
+
+int main(int argc, char **argv)
+{
+    char word[16];
+
+    if (argc != 2)
+        return 2;
+    gpu_start();
+    allocator = allocator_find(argv[1]);
+    scratch = gpu_malloc(512);
+    puts("ready");
+    fflush(stdout);
+    while (scanf("%15s", word) == 1) {
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+            if (!strcmp(word, calls[i].name))
+                printf("%.1f\n", measure(&calls[i]));
+        }
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Single calls, bare and under the shim: free memory, frees of what the pool does not own, launches."""
+import bench_peers
+import bench_store
+import suite as base
+
+CALLS = ("mem-info", "wild", "foreign", "launch", "pair")
+ROUTES = (("static", "static runtime"), ("shared", "shared runtime"), ("driver", "driver API"))
+
+
+def calls(suite, programs):
+    rows, processes, times = [], {}, {}
+    for route, name in ROUTES:
+        for preload in (False, True):
+            peer = bench_peers.Peer(name, route, "malloc", preload)
+            try:
+                processes[name, preload] = bench_peers.start(suite, programs, peer, "calls", "bench_calls.c")
+            except base.Skip as reason:
+                rows.append(bench_store.row("skipped", "calls", name, 0, "", note=str(reason)))
+    for _ in range(1 if suite.simulate else 5 if suite.quick else 11):
+        for call in CALLS:
+            for key, process in processes.items():
+                times.setdefault((call, key), []).append(float(process.ask(call)))
+    for process in processes.values():
+        process.close()
+    for (call, (route, preload)), values in times.items():
+        rows.append(bench_store.row("calls", call, bench_peers.SHIM if preload else "bare", values, "ns", route=route))
+    return rows
+
+
+def text(rows):
+    lines = []
+    for entry in bench_store.find(rows, group="calls", peer=bench_peers.SHIM):
+        bare = bench_store.find(rows, group="calls", peer="bare", name=entry["name"], route=entry["route"])
+        if bare:
+            lines.append(f"{entry['name']:10}{entry['route']:16} bare {bare[0]['value']:10.1f} ns, shim "
+                         f"{entry['value']:10.1f} ns  {base.ratio(entry['value'], bare[0]['value'])}")
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Copies and kernels that overlap on two and four streams, with allocations inside: the time against the same
+program on memory that it allocated before."""
+import statistics
+
+import bench_peers
+import bench_store
+import suite as base
+
+MIB = 1 << 20
+STREAMS = (2, 4)
+SIZE = 8 * MIB
+COMPUTE_NS = 150_000
+
+
+def request(suite, mode, streams, paced):
+    items = 8 if suite.simulate else 100 if suite.quick else 200
+    size = 64 << 10 if suite.simulate else SIZE
+    return f"{mode} {streams} {int(paced)} {items} {size} {COMPUTE_NS}"
+
+
+def overlap(suite, programs):
+    rows, processes, times = [], {}, {}
+    for peer in bench_peers.PEERS:
+        try:
+            processes[peer.name] = bench_peers.start(suite, programs, peer, "overlap", "bench_overlap.c")
+        except base.Skip as reason:
+            rows.append(bench_store.row("skipped", "overlap", peer.name, 0, "", note=str(reason)))
+    cases = [(streams, paced) for streams in STREAMS for paced in (False, True)]
+    rounds = 1 if suite.simulate else 3 if suite.quick else 7
+    for number in range(rounds + 1):
+        for case in cases:
+            for peer, process in processes.items():
+                both = [int(process.ask(request(suite, mode, *case))) for mode in ("fixed", "alloc")]
+                if number or rounds == 1:    # the first is for warming up
+                    times.setdefault((case, peer), []).append(both)
+    for process in processes.values():
+        process.close()
+    for ((streams, paced), peer), values in times.items():
+        rows.append(bench_store.row("overlap", "paced" if paced else "ahead", peer,
+                                    [alloc / fixed for fixed, alloc in values], "ratio", 1, SIZE, streams,
+                                    alloc_ns=statistics.median(alloc for _, alloc in values),
+                                    fixed_ns=statistics.median(fixed for fixed, _ in values)))
+    return rows
+
+
+def text(rows):
+    lines = ["time with allocations over time without, low to high"]
+    for entry in bench_store.find(rows, group="overlap"):
+        lines.append(f"{entry['streams']} streams, {entry['name']:6}{entry['peer']:26}{entry['value']:7.3f}  "
+                     f"{entry.get('low', 0):6.3f} .. {entry.get('high', 0):6.3f}  {entry['fixed_ns'] / 1e6:8.2f} ms without")
+    return "\n".join(lines)
