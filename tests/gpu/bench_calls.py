@@ -9,14 +9,10 @@ ROUTES = (("static", "static runtime"), ("shared", "shared runtime"), ("driver",
 
 
 def calls(suite, programs):
-    rows, processes, times = [], {}, {}
-    for route, name in ROUTES:
-        for preload in (False, True):
-            peer = bench_peers.Peer(name, route, "malloc", preload)
-            try:
-                processes[name, preload] = bench_peers.start(suite, programs, peer, "calls", "bench_calls.c")
-            except base.Skip as reason:
-                rows.append(bench_store.row("skipped", "calls", name, 0, "", note=str(reason)))
+    peers = [((name, preload), bench_peers.Peer(name, route, "malloc", preload))
+             for route, name in ROUTES for preload in (False, True)]
+    processes, missing = bench_peers.start_all(suite, programs, "calls", "bench_calls.c", peers)
+    rows, times = bench_store.skipped("calls", {name: why for (name, _), why in missing.items()}), {}
     for _ in range(1 if suite.simulate else 5 if suite.quick else 11):
         for call in CALLS:
             for key, process in processes.items():

@@ -44,7 +44,7 @@ def cold(suite, programs):
         rows.append(bench_store.row("cold", "take", peer, take, "ns", 1, size, total_bytes=total,
                                     p50=p50[middle], p99=p99[middle], max=worst[middle]))
         rows.append(bench_store.row("cold", "free", peer, free, "ns", 1, size, total_bytes=total))
-    return rows + [bench_store.row("skipped", "cold", peer, 0, "", note=note) for peer, note in missing.items()]
+    return rows + bench_store.skipped("cold", missing)
 
 
 def text(rows):

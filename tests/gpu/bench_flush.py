@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Idle memory given back while a thread launches kernels: until when another process sees it free, and what the
 launches feel of it, beside launches with nothing else going on."""
+import os
+
 import bench_peers
 import bench_store
 import part_flush
@@ -35,7 +37,7 @@ def play(suite, process, observer, load):
 
 def measured(suite, programs, peer, loads):
     # Memory is counted over process bounds on the simulated driver only if both name the device.
-    env = (("SIM_SHARED", f"gpucache-bench-{bench_peers.os.getpid()}"), ("SIM_POLL_NS", "1000000")) \
+    env = (("SIM_SHARED", f"gpucache-bench-{os.getpid()}"), ("SIM_POLL_NS", "1000000")) \
         if suite.simulate else ()
     observer = part_flush.Observer(suite, dict(suite.bare_env, **dict(env)))
     process = None
@@ -53,7 +55,7 @@ def measured(suite, programs, peer, loads):
 
 
 def flush(suite, programs):
-    rows = []
+    rows, missing = [], {}
     loads = LOADS if not suite.quick else LOADS[1:2]
     if suite.simulate:
         loads = ((8, 32 * MIB),)
@@ -74,8 +76,8 @@ def flush(suite, programs):
                     rows.append(bench_store.row("flush", label, peer.name, list(worst), "ns", **common,
                                                 p50=max(p50), p99=max(p99), p999=max(p999)))
         except base.Skip as reason:
-            rows.append(bench_store.row("skipped", "flush", peer.name, 0, "", note=str(reason)))
-    return rows
+            missing[peer.name] = str(reason)
+    return rows + bench_store.skipped("flush", missing)
 
 
 def text(rows):

@@ -5,7 +5,6 @@ import statistics
 
 import bench_peers
 import bench_store
-import suite as base
 
 MIB = 1 << 20
 STREAMS = (2, 4)
@@ -20,12 +19,8 @@ def request(suite, mode, streams, paced):
 
 
 def overlap(suite, programs):
-    rows, processes, times = [], {}, {}
-    for peer in bench_peers.PEERS:
-        try:
-            processes[peer.name] = bench_peers.start(suite, programs, peer, "overlap", "bench_overlap.c")
-        except base.Skip as reason:
-            rows.append(bench_store.row("skipped", "overlap", peer.name, 0, "", note=str(reason)))
+    processes, missing = bench_peers.start_all(suite, programs, "overlap", "bench_overlap.c")
+    rows, times = bench_store.skipped("overlap", missing), {}
     cases = [(streams, paced) for streams in STREAMS for paced in (False, True)]
     rounds = 1 if suite.simulate else 3 if suite.quick else 7
     for number in range(rounds + 1):

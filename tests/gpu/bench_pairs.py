@@ -82,17 +82,6 @@ def rounds(suite, seconds):
             break
 
 
-def start_all(suite, programs):
-    """Name of a peer to its process; who cannot run is left out, with a note."""
-    processes, notes = {}, []
-    for peer in bench_peers.PEERS:
-        try:
-            processes[peer.name] = bench_peers.start(suite, programs, peer, "pairs", "bench_pairs.c")
-        except base.Skip as reason:
-            notes.append(bench_store.row("skipped", "pairs", peer.name, 0, "", note=str(reason)))
-    return processes, notes
-
-
 def measure(suite, processes, cases, figures, seconds):
     for number in rounds(suite, seconds):
         for case in cases:
@@ -111,7 +100,8 @@ def measure(suite, processes, cases, figures, seconds):
 def played(suite, programs, cases, seconds):
     """Rows of these cases, every peer in a fresh process."""
     begin, figures = time.monotonic(), {}
-    processes, rows = start_all(suite, programs)
+    processes, missing = bench_peers.start_all(suite, programs, "pairs", "bench_pairs.c")
+    rows = bench_store.skipped("pairs", missing)
     if suite.quick:
         cases, seconds = quick(cases), seconds / 6
     measure(suite, processes, cases, figures, seconds)

@@ -195,3 +195,17 @@ def start(suite, programs, peer, name, main, env=()):
         process.kill()
         raise base.Skip(f"{peer.name}: {first}")
     return process
+
+
+def start_all(suite, programs, name, main, peers=tuple(PEERS)):
+    """All of them at once: ({key: process}, {key: why not}). peers: Peers, or (key, Peer)."""
+    keyed = [(peer.name, peer) if isinstance(peer, Peer) else peer for peer in peers]
+    processes, missing = {}, {}
+    with concurrent.futures.ThreadPoolExecutor(len(keyed)) as pool:
+        futures = [(key, pool.submit(start, suite, programs, peer, name, main)) for key, peer in keyed]
+        for key, future in futures:
+            try:
+                processes[key] = future.result()
+            except base.Skip as reason:
+                missing[key] = str(reason)
+    return processes, missing

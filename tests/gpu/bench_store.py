@@ -25,6 +25,11 @@ def row(group, name, peer, values, unit, threads=1, size_bytes=0, streams=0, **m
     return {key: rounded(value) for key, value in entry.items()}
 
 
+def skipped(group, missing):
+    """Rows that say what was not measured, {peer: why}."""
+    return [row("skipped", group, peer, 0, "", note=note) for peer, note in missing.items()]
+
+
 def load(path):
     with open(path) as file:
         rows = json.load(file)
