@@ -17,8 +17,7 @@ def calls(suite, programs):
         for call in CALLS:
             for key, process in processes.items():
                 times.setdefault((call, key), []).append(float(process.ask(call)))
-    for process in processes.values():
-        process.close()
+    bench_peers.close_all(processes)
     for (call, (route, preload)), values in times.items():
         rows.append(bench_store.row("calls", call, bench_peers.SHIM if preload else "bare", values, "ns", route=route))
     return rows

@@ -29,8 +29,7 @@ def overlap(suite, programs):
                 both = [int(process.ask(request(suite, mode, *case))) for mode in ("fixed", "alloc")]
                 if number or rounds == 1:    # the first is for warming up
                     times.setdefault((case, peer), []).append(both)
-    for process in processes.values():
-        process.close()
+    bench_peers.close_all(processes)
     for ((streams, paced), peer), values in times.items():
         rows.append(bench_store.row("overlap", "paced" if paced else "ahead", peer,
                                     [alloc / fixed for fixed, alloc in values], "ratio", 1, SIZE, streams,

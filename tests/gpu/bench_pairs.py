@@ -94,20 +94,20 @@ def measure(suite, processes, cases, figures, seconds):
                 except RuntimeError as error:
                     suite.log(f"  pairs: {peer}, {case}: {error}")
                     processes.pop(peer).kill()
-        suite.log(f"  pairs: round {number + 1}")
 
 
-def played(suite, programs, cases, seconds):
-    """Rows of these cases, every peer in a fresh process."""
+def played(suite, programs, plan):
+    """Rows of the cases, [(cases, seconds)] one after the other, every peer in one process throughout."""
     begin, figures = time.monotonic(), {}
     processes, missing = bench_peers.start_all(suite, programs, "pairs", "bench_pairs.c")
     rows = bench_store.skipped("pairs", missing)
-    if suite.quick:
-        cases, seconds = quick(cases), seconds / 6
-    measure(suite, processes, cases, figures, seconds)
-    for process in processes.values():
-        process.close()
-    suite.log(f"  pairs: {time.monotonic() - begin:.1f} s")
+    suite.log(f"  pairs: started after {time.monotonic() - begin:.1f} s")
+    for cases, seconds in plan:
+        if suite.quick:
+            cases, seconds = quick(cases), seconds / 6
+        measure(suite, processes, cases, figures, seconds)
+        suite.log(f"  pairs: {len(cases)} cases done after {time.monotonic() - begin:.1f} s")
+    bench_peers.close_all(processes)
     for (case, peer), values in figures.items():
         columns = {name: statistics.median(value[i] for value in values)
                    for i, name in enumerate(STATISTICS) if i}
@@ -117,13 +117,13 @@ def played(suite, programs, cases, seconds):
 
 
 def pairs(suite, programs):
+    # Those of one stream first: no stream has been created then.
     single, many = idle_cases()
-    rows = played(suite, programs, many, 25)
-    return rows + bench_store.find(played(suite, programs, single, 15), group="pairs")
+    return played(suite, programs, [(single, 12), (many, 25)])
 
 
 def busy(suite, programs):
-    return played(suite, programs, list(busy_cases()), 40)
+    return played(suite, programs, [(list(busy_cases()), 35)])
 
 
 def text(rows):

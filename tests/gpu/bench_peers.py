@@ -72,6 +72,9 @@ class Programs:
             self.built[f"bench-{name}-{route}"] = result
 
     def try_build(self, key, main, route):
+        if self.suite.simulate:
+            out = os.path.join(self.suite.simulate, "tests", "gpu", key)
+            return out if os.path.exists(out) else base.Skip(f"{key} is not there")
         out = os.path.join(self.suite.build, key)
         if os.path.exists(out) and os.path.getmtime(out) > self.newest:
             return out
@@ -183,8 +186,6 @@ class Process:
 def start(suite, programs, peer, name, main, env=()):
     """A process of that peer, ready, with more in its environment. Raises Skip."""
     program = programs.path(name, main, peer.route)
-    if peer.allocator == "cub" and not programs.has_cub():
-        raise base.Skip("no CUB headers")
     process = Process(suite, program, peer.allocator, preload=peer.preload, env=(*peer.env, *env))
     try:
         first = process.line()
@@ -209,3 +210,10 @@ def start_all(suite, programs, name, main, peers=tuple(PEERS)):
             except base.Skip as reason:
                 missing[key] = str(reason)
     return processes, missing
+
+
+def close_all(processes):
+    """Ends them side by side: a context takes its time to go. Raises if one does not end well."""
+    with concurrent.futures.ThreadPoolExecutor(len(processes) + 1) as pool:
+        for future in [pool.submit(process.close) for process in processes.values()]:
+            future.result()

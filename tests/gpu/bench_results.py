@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""tests/bench/RESULTS.md and its drawing, made from tests/bench/results.json and nothing else."""
+import difflib
+import os
+import sys
+
+import bench_figure
+import bench_peers
+import bench_store
+import bench_targets
+import suite as base
+from bench_text import amount, duration, size_text
+
+FOLDER = os.path.join(base.ROOT, "tests", "bench")
+JSON, PAGE, DRAWING = "results.json", "RESULTS.md", "results.svg"
+PEERS = [peer.name for peer in bench_peers.PEERS]
+# What makes two rows speak of the same thing.
+IDENTITY = ("group", "name", "peer", "unit", "threads", "size_bytes", "streams", "stream", "route", "trace",
+            "total_bytes", "count", "parts", "note")
+
+HEAD = """<!-- Made by `tests/gpu/bench --results` from results.json; changes belong there. -->
+# Benchmarks
+
+    tests/gpu/bench [--quick] [--only PART,..] --json FILE.. [BUILD FOLDER]
+    tests/gpu/bench --results FILE..
+
+The first measures on a machine with a GPU, the second makes this page of what it left. Every peer is measured in the
+same run, in turns, each in a process of its own. A figure is the median over the rounds; results.json has their
+extremes. gpucache without more is a program with the static runtime, as nvcc makes it, under `LD_PRELOAD`. CUB has bins
+that double up to 1 GiB, cudaMallocAsync a release threshold without limit; PyTorch's allocators are called from C++.
+"""
+
+
+def merged(files):
+    """Rows of all files; of two that speak of the same thing, the later one."""
+    rows = {}
+    for path in files:
+        for entry in bench_store.load(path):
+            rows[tuple(entry.get(key) for key in IDENTITY)] = entry
+    return list(rows.values())
+
+
+def table(heads, lines):
+    return ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads),
+            *("| " + " | ".join(line) + " |" for line in lines), ""]
+
+
+def machine(rows):
+    """Each machine once, with what was measured on it."""
+    facts = {}
+    for entry in bench_store.find(rows, group="machine"):
+        facts.setdefault(entry.get("parts", ""), []).append((entry["name"], entry["note"]))
+    machines = {}
+    for parts, said in facts.items():
+        machines.setdefault(tuple(said), []).append(parts)
+    lines = []
+    for said, parts in machines.items():
+        lines.append(f"- {', '.join(filter(None, parts))}: " + "; ".join(f"{name} {note}" for name, note in said))
+    return lines
+
+
+def present(rows):
+    have = {entry["peer"] for entry in rows}
+    return [peer for peer in PEERS if peer in have] + sorted(have - set(PEERS))
+
+
+def pair_table(rows, kernels):
+    """Lines by size and threads, columns by peer: the mean, and the 99th percentile behind it."""
+    peers = present(rows)
+    cells = {(entry["size_bytes"], entry["threads"], entry["peer"]): entry for entry in rows}
+    alone = {entry["threads"]: entry["value"] for entry in kernels if entry["peer"] == bench_peers.BARE}
+    lines = []
+    for size, threads in sorted({key[:2] for key in cells}):
+        line = [size_text(size), str(threads)]
+        if alone:
+            line.append(duration(alone[threads]) if threads in alone else "")
+        for peer in peers:
+            entry = cells.get((size, threads, peer))
+            line.append(f"{duration(entry['value'])} ({duration(entry['p99'])})" if entry else "")
+        lines.append(line)
+    return table(["size", "threads", *(["kernel alone"] if alone else []), *peers], lines)
+
+
+WORK = {"pair": "malloc, free", "launch": "malloc, kernel, free"}
+STREAM = {"single": "a program with the legacy stream alone", "own": "a stream for each thread",
+          "legacy": "all on the legacy stream, in a program with more streams"}
+
+
+def pairs(rows):
+    lines = []
+    for stream in STREAM:
+        for busy in sorted({entry["streams"] for entry in rows}):
+            for work in WORK:
+                part = bench_store.find(rows, name=work, stream=stream, streams=busy)
+                if not part:
+                    continue
+                kernels = bench_store.find(rows, name="kernel", stream=stream, streams=busy) if work == "launch" else []
+                more = f", {busy} other stream{'s' * (busy > 1)} busy" if busy else ""
+                lines += [f"### {WORK[work]}: {STREAM[stream]}{more}", "", *pair_table(part, kernels)]
+    return lines
+
+
+def overlap(rows):
+    lines = []
+    for streams, name in sorted({(entry["streams"], entry["name"]) for entry in rows}):
+        part = bench_store.find(rows, streams=streams, name=name)
+        for peer in present(part):
+            entry = bench_store.find(part, peer=peer)[0]
+            lines.append([str(streams), "as far ahead as it can" if name == "ahead" else "takes each result in turn", peer,
+                          f"{entry['value']:.3f}", f"{entry.get('low', entry['value']):.3f} to "
+                          f"{entry.get('high', entry['value']):.3f}", duration(entry["fixed_ns"])])
+    return table(["streams", "the host goes", "peer", "time over time without allocations", "range", "without"], lines)
+
+
+def flush(rows):
+    lines = []
+    for count, size in sorted({(entry["count"], entry["size_bytes"]) for entry in rows}):
+        for peer in present(rows):
+            part = {entry["name"]: entry for entry in
+                    bench_store.find(rows, count=count, size_bytes=size, peer=peer)}
+            if not part:
+                continue
+            launches = [part.get(f"slowest launch, {when}") for when in ("nothing else", "meanwhile")]
+            seen = part.get("visible")
+            lines.append([f"{count} × {size_text(size)}", peer, duration(seen["value"]) if seen else "not seen",
+                          amount(part["released"]["value"]) if "released" in part else "",
+                          *(f"{duration(entry['value'])}, at most {duration(entry.get('high', entry['value']))}"
+                            if entry else "" for entry in launches)])
+    return table(["idle", "peer", "visible after", "given back", "slowest launch, nothing else going on",
+                  "slowest launch meanwhile"], lines)
+
+
+def cold(rows):
+    lines = []
+    taken = bench_store.find(rows, name="take")
+    for total, size in sorted({(entry["total_bytes"], entry["size_bytes"]) for entry in taken}, key=lambda k: (k[0], -k[1])):
+        part = {entry["peer"]: entry for entry in bench_store.find(taken, total_bytes=total, size_bytes=size)}
+        bare, shim = part.get(bench_peers.BARE), part.get(bench_peers.SHIM)
+        if not bare or not shim:
+            continue
+        others = ", ".join(f"{peer} {duration(part[peer]['value'])}" for peer in present(part.values())
+                           if peer not in (bench_peers.BARE, bench_peers.SHIM))
+        lines.append([amount(total), size_text(size), duration(bare["value"]), duration(shim["value"]),
+                      f"{shim['value'] / bare['value']:.2f}", duration(bare["max"]), duration(shim["max"]), others])
+    return table(["total", "blocks of", "cudaMalloc", "gpucache", "ratio", "slowest cudaMalloc", "slowest under gpucache",
+                  "others"], lines)
+
+
+def calls(rows):
+    names = {"mem-info": "cudaMemGetInfo", "wild": "free of an unknown address",
+             "foreign": "free of a stream-ordered block", "launch": "kernel launch"}
+    lines = []
+    for entry in bench_store.find(rows, peer=bench_peers.SHIM):
+        bare = bench_store.find(rows, peer="bare", name=entry["name"], route=entry["route"])
+        if bare and entry["name"] in names:
+            lines.append([names[entry["name"]], entry["route"], duration(bare[0]["value"]), duration(entry["value"]),
+                          f"{entry['value'] - bare[0]['value']:+.0f} ns", f"{entry['value'] / bare[0]['value']:.3f}"])
+    return table(["call", "route", "bare", "gpucache", "more", "ratio"], lines)
+
+
+def torch(rows):
+    lines = []
+    for name in dict.fromkeys(entry["name"] for entry in rows):
+        for unit, show in (("s", lambda value: duration(value * 1e9)), ("bytes", amount)):
+            part = bench_store.find(rows, name=name, unit=unit)
+            native = bench_store.find(part, peer=bench_peers.TORCH)
+            for peer in present(part):
+                entry = bench_store.find(part, peer=peer)[0]
+                lines.append([name, "time" if unit == "s" else "peak reserved", peer, show(entry["value"]),
+                              f"{show(entry['low'])} to {show(entry['high'])}" if "low" in entry else "",
+                              f"{entry['value'] / native[0]['value']:.2f}" if native and native[0]["value"] else ""])
+    return table(["workload", "", "peer", "value", "range", "over native"], lines)
+
+
+def replay(rows):
+    traces = list(dict.fromkeys(entry["trace"] for entry in rows))
+    lines = []
+    for name in dict.fromkeys(entry["name"] for entry in rows):
+        found = {entry["trace"]: entry["value"] for entry in bench_store.find(rows, name=name)}
+        lines.append([name, *(f"{found[trace]:.3f}" if trace in found else "" for trace in traces)])
+    return table(["", *traces], lines)
+
+
+def instructions(rows):
+    sizes = sorted({entry["size_bytes"] for entry in rows})
+    lines = []
+    for route, mode in dict.fromkeys((entry["route"], entry["name"]) for entry in rows):
+        found = {entry["size_bytes"]: entry["value"] for entry in bench_store.find(rows, route=route, name=mode)}
+        lines.append([route, mode, *(f"{found[size]:.0f}" if size in found else "" for size in sizes)])
+    return table(["route", "mode", *(size_text(size) for size in sizes)], lines)
+
+
+SECTIONS = [
+    ("pairs", "Pairs of malloc and free", "Time of a pair as its thread sees it: the mean in batches, behind it in "
+     "brackets the 99th percentile of single pairs. With a kernel in between, a launch is in it; what that takes alone, "
+     "bare, stands beside it.", pairs),
+    ("overlap", "Copies and kernels that overlap", "Items of 4 to 8 MiB: copy in, two kernels and 150 us of computing, "
+     "copy out; three blocks for each item, against three that were allocated before.", overlap),
+    ("flush", "Idle memory given back", "One thread launches kernels while another empties the cache.", flush),
+    ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
+    ("calls", "Single calls", "", calls),
+    ("torch", "PyTorch", "", torch),
+    ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
+    ("instructions", "Instructions of a pair", "Of the library and what it calls in libc, by callgrind on the simulated "
+     "driver.", instructions),
+]
+
+
+def page(rows):
+    lines = [HEAD, "Measured on", "", *machine(rows), "", "## Targets", "", *bench_targets.table(rows), ""]
+    if bench_store.find(rows, group="pairs"):
+        lines += ["## The distribution of pairs", "", "Boxes reach from the 10th to the 90th percentile, the bar is the "
+                  "median, the line goes up to the 99th.", "", f"![pairs by size, threads and work in flight]({DRAWING})", ""]
+    for group, title, words, show in SECTIONS:
+        part = bench_store.find(rows, group=group)
+        if part:
+            lines += [f"## {title}", "", *([words, ""] if words else []), *show(part)]
+    missing = dict.fromkeys(f"- {entry['name']}, {entry['peer'] or 'all'}: {entry['note']}"
+                            for entry in bench_store.find(rows, group="skipped")
+                            if not bench_store.find(rows, group=entry["name"], peer=entry["peer"]))
+    if missing:
+        lines += ["## Not measured", "", *missing, ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def made(rows):
+    """File name to contents."""
+    return {PAGE: page(rows), DRAWING: bench_figure.drawing(rows)}
+
+
+def publish(files, folder=FOLDER):
+    source = os.path.join(folder, JSON)
+    rows = merged(files or [source])
+    bench_store.save(source, rows)
+    for name, contents in made(rows).items():
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(contents)
+    return 0
+
+
+def check(folder=FOLDER):
+    """1 if the page or the drawing is not what results.json makes, with the first lines that differ."""
+    wrong = 0
+    for name, contents in made(bench_store.load(os.path.join(folder, JSON))).items():
+        with open(os.path.join(folder, name)) as file:
+            there = file.read()
+        if there != contents:
+            wrong = 1
+            sys.stdout.writelines(list(difflib.unified_diff(there.splitlines(True), contents.splitlines(True), name,
+                                                            "made from results.json", n=0))[:20])
+    return wrong

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The targets, what was measured for each, and whether it is met. A target without its figures says so."""
+import bench_store
+from bench_peers import ASYNC, BARE, CUB, EXPANDABLE, SHIM, SHIM_DRIVER, SHIM_SHARED, TORCH
+from bench_text import amount, duration, size_text
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+class Figures:
+    """Rows by what they say."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def all(self, group, **keys):
+        return bench_store.find(self.rows, group=group, **keys)
+
+    def one(self, group, **keys):
+        found = self.all(group, **keys)
+        return found[0]["value"] if found else None
+
+    def pair(self, peer, work, stream, size, threads, busy=0):
+        return self.one("pairs", peer=peer, name=work, stream=stream, size_bytes=size, threads=threads, streams=busy)
+
+
+def met(value, limit):
+    return "met" if value <= limit else f"{value / limit:.2f} × the target"
+
+
+def single_stream(figures):
+    values = {peer: [figures.pair(peer, "pair", "single", size, 1) for size in (512, MIB, 64 * MIB)]
+              for peer in (SHIM_DRIVER, SHIM_SHARED, SHIM)}
+    if any(value is None for column in values.values() for value in column):
+        return None
+    routes = {SHIM_DRIVER: "driver API", SHIM_SHARED: "shared runtime", SHIM: "static runtime"}
+    said = "; ".join(f"{routes[peer]} " + ", ".join(f"{value:.0f}" for value in column) + " ns"
+                     for peer, column in values.items())
+    return f"{said} (512 B, 1 MiB, 64 MiB)", met(max(values[SHIM_DRIVER]), 60)
+
+
+def against_malloc(figures):
+    ratios = [(bare / shim, size) for size in (512, MIB, 64 * MIB)
+              for bare, shim in [(figures.pair(BARE, "pair", "single", size, 1),
+                                  figures.pair(SHIM_SHARED, "pair", "single", size, 1))] if bare and shim]
+    if not ratios:
+        return None
+    least = min(ratios)[0]
+    return (", ".join(f"{ratio:.0f} × at {size_text(size)}" for ratio, size in ratios) + ", shared runtime",
+            "met" if least >= 500 else f"{least / 500:.2f} of the target")
+
+
+def instruction_count(figures):
+    counts = [(row["value"], row["size_bytes"]) for row in figures.all("instructions", name="single", route="driver")]
+    if not counts:
+        return None
+    return (", ".join(f"{value:.0f} at {size_text(size)}" for value, size in counts) + ", driver API",
+            met(max(counts)[0], 150))
+
+
+def fenced(figures):
+    """Every case with a kernel in between, beside each of the two peers."""
+    said, verdict = [], "met"
+    for peer in (ASYNC, CUB):
+        ratios = []
+        for row in figures.all("pairs", name="launch", peer=SHIM):
+            if row["stream"] == "single":
+                continue
+            other = figures.pair(peer, "launch", row["stream"], row["size_bytes"], row["threads"], row["streams"])
+            if other:
+                ratios.append((row["value"] / other, row))
+        if not ratios:
+            return None
+        below = sum(ratio < 1 for ratio, _ in ratios)
+        worst, row = max(ratios, key=lambda pair: pair[0])
+        said.append(f"below {peer} in {below} of {len(ratios)} cases, at worst {worst:.2f} × ({row['threads']} threads, "
+                    f"{size_text(row['size_bytes'])}, {row['stream']} stream, {row['streams']} busy)")
+        if below < len(ratios):
+            verdict = "not in every case"
+    return "; ".join(said), verdict
+
+
+def scaling(figures):
+    values = [figures.pair(SHIM_DRIVER, "pair", "own", 512, threads) for threads in (1, 16)]
+    if None in values:
+        return None
+    return (f"512 B, a stream for each thread: {values[0]:.0f} ns with 1 thread, {values[1]:.0f} ns in each of 16",
+            "met" if values[1] < 2 * values[0] else f"{values[1] / values[0]:.1f} × the time of one thread")
+
+
+def torch_time(figures):
+    ratios = []
+    for row in figures.all("torch", peer=SHIM, unit="s"):
+        native = figures.one("torch", peer=TORCH, unit="s", name=row["name"])
+        if native:
+            ratios.append((row["value"] / native, row["name"]))
+    if not ratios:
+        return None
+    return ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios), met(max(ratios)[0], 1.0)
+
+
+def torch_peak(figures):
+    ratios = []
+    for row in figures.all("torch", peer=SHIM, unit="bytes"):
+        other = figures.one("torch", peer=EXPANDABLE, unit="bytes", name=row["name"])
+        if other:
+            ratios.append((row["value"] / other, row["name"]))
+    if not ratios:
+        return None
+    return ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios), met(max(ratios)[0], 1.0)
+
+
+def replayed(kind, limit):
+    def target(figures):
+        rows = figures.all("replay", name=kind)
+        if not rows:
+            return None
+        return (", ".join(f"{row['trace']} {row['value']:.3f}" for row in rows),
+                met(max(row["value"] for row in rows), limit))
+    return target
+
+
+def cold_start(figures):
+    ratios = []
+    for row in figures.all("cold", name="take", peer=SHIM):
+        bare = figures.one("cold", name="take", peer=BARE, size_bytes=row["size_bytes"],
+                           total_bytes=row["total_bytes"])
+        if bare:
+            ratios.append((row["value"] / bare, row))
+    if not ratios:
+        return None
+    worst, row = max(ratios, key=lambda pair: pair[0])
+    within = sum(ratio <= 1.1 for ratio, _ in ratios)
+    return (f"{within} of {len(ratios)} cases within 1.10 ×; at worst {worst:.2f} × ({amount(row['total_bytes'])} in blocks "
+            f"of {size_text(row['size_bytes'])}), at best {min(ratios, key=lambda pair: pair[0])[0]:.2f} ×", met(worst, 1.1))
+
+
+def flush_time(figures):
+    rows = figures.all("flush", name="visible", peer=SHIM)
+    if not rows:
+        return None
+    idle = [row["count"] * row["size_bytes"] for row in rows]
+    freed = [figures.one("flush", name="released", peer=SHIM, size_bytes=row["size_bytes"]) for row in rows]
+    said = ", ".join(f"{duration(row['value'])} for {row['count']} × {size_text(row['size_bytes'])}, {amount(back)} of "
+                     f"{amount(held)} back" for row, held, back in zip(rows, idle, freed))
+    return said, met(max(row["value"] for row in rows), 100e6)
+
+
+def flush_delay(figures):
+    loud = figures.all("flush", name="slowest launch, meanwhile", peer=SHIM)
+    quiet = figures.all("flush", name="slowest launch, nothing else", peer=SHIM)
+    if not loud or not quiet:
+        return None
+    worst, floor = (max(row["value"] for row in rows) for rows in (loud, quiet))
+    return (f"slowest launch {duration(worst)} during a flush, {duration(floor)} with nothing else going on "
+            f"(median over rounds)", met(worst, 100e3))
+
+
+def mem_info(figures):
+    ratios = []
+    for row in figures.all("calls", name="mem-info", peer=SHIM):
+        bare = figures.one("calls", name="mem-info", peer="bare", route=row["route"])
+        if bare:
+            ratios.append((row["value"] / bare, row["route"]))
+    if not ratios:
+        return None
+    return ", ".join(f"{route} {ratio:.3f}" for ratio, route in ratios), met(max(ratios)[0], 1.1)
+
+
+def foreign(figures):
+    over = []
+    for name, what in (("wild", "unknown address"), ("foreign", "stream-ordered block")):
+        for row in figures.all("calls", name=name, peer=SHIM):
+            bare = figures.one("calls", name=name, peer="bare", route=row["route"])
+            if bare:
+                over.append((row["value"] - bare, f"{what}, {row['route']}"))
+    if not over:
+        return None
+    worst = max(over)[0]
+    return (", ".join(f"{what} {value:+.0f} ns" for value, what in over),
+            "met" if worst <= 20 else f"{worst - 20:.0f} ns above the target")
+
+
+def process_start(figures):
+    bare, shim = (figures.one("start", peer=peer) for peer in ("bare", SHIM))
+    if bare is None or shim is None:
+        return None
+    return f"{(shim - bare) / 1e6:+.3f} ms", met(shim - bare, 200e3)
+
+
+TARGETS = [
+    ("pair in a program with one stream: at most 60 ns", single_stream),
+    ("the same: at least 500 times below cudaMalloc + cudaFree", against_malloc),
+    ("the same: at most 150 instructions", instruction_count),
+    ("pair with a kernel in between, several streams: below cudaMallocAsync and CUB at 1 to 16 threads", fenced),
+    ("16 threads scale: a pair takes less than twice the time of one thread's", scaling),
+    ("unmodified PyTorch, its cache off: at most 1.00 × the time of its native allocator", torch_time),
+    ("the same: peak of reserved memory below expandable segments", torch_peak),
+    ("peak reserved over peak live, arena: at most 1.05 on every trace", replayed("arena", 1.05)),
+    ("the same with work in flight", replayed("arena, work in flight", 1.05)),
+    ("the same, segments: at most 1.20", replayed("segments", 1.20)),
+    ("first memory: at most 1.10 × the time of cudaMalloc", cold_start),
+    ("flush of 32 GiB: visible to other processes in 100 ms", flush_time),
+    ("the same: no launch delayed by more than 100 us", flush_delay),
+    ("cuMemGetInfo: at most 1.10 × native", mem_info),
+    ("free of a foreign pointer: at most 20 ns over native", foreign),
+    ("a process without CUDA: less than 0.2 ms", process_start),
+]
+
+
+def table(rows):
+    figures = Figures(rows)
+    lines = ["| target | measured | |", "|---|---|---|"]
+    for what, target in TARGETS:
+        said, verdict = target(figures) or ("", "not measured")
+        lines.append(f"| {what} | {said} | {verdict} |")
+    return lines
