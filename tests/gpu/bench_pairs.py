@@ -103,8 +103,6 @@ def played(suite, programs, plan):
     rows = bench_store.skipped("pairs", missing)
     suite.log(f"  pairs: started after {time.monotonic() - begin:.1f} s")
     for cases, seconds in plan:
-        if suite.quick:
-            cases, seconds = quick(cases), seconds / 6
         measure(suite, processes, cases, figures, seconds)
         suite.log(f"  pairs: {len(cases)} cases done after {time.monotonic() - begin:.1f} s")
     bench_peers.close_all(processes)
@@ -119,11 +117,14 @@ def played(suite, programs, plan):
 def pairs(suite, programs):
     # Those of one stream first: no stream has been created then.
     single, many = idle_cases()
-    return played(suite, programs, [(single, 12), (many, 25)])
+    if suite.quick:
+        return played(suite, programs, [(quick(single), 2), (quick(many), 4)])
+    return played(suite, programs, [(single, 14), (many, 24)])
 
 
 def busy(suite, programs):
-    return played(suite, programs, [(list(busy_cases()), 35)])
+    cases = list(busy_cases())
+    return played(suite, programs, [(quick(cases), 6) if suite.quick else (cases, 38)])
 
 
 def text(rows):

@@ -161,12 +161,12 @@ def calls(rows):
 def torch(rows):
     lines = []
     for name in dict.fromkeys(entry["name"] for entry in rows):
-        for unit, show in (("s", lambda value: duration(value * 1e9)), ("bytes", amount)):
+        for unit, show in (("ms", lambda value: duration(value * 1e6)), ("bytes", amount)):
             part = bench_store.find(rows, name=name, unit=unit)
             native = bench_store.find(part, peer=bench_peers.TORCH)
             for peer in present(part):
                 entry = bench_store.find(part, peer=peer)[0]
-                lines.append([name, "time" if unit == "s" else "peak reserved", peer, show(entry["value"]),
+                lines.append([name, "time of a step" if unit == "ms" else "peak reserved", peer, show(entry["value"]),
                               f"{show(entry['low'])} to {show(entry['high'])}" if "low" in entry else "",
                               f"{entry['value'] / native[0]['value']:.2f}" if native and native[0]["value"] else ""])
     return table(["workload", "", "peer", "value", "range", "over native"], lines)
@@ -199,7 +199,8 @@ SECTIONS = [
     ("flush", "Idle memory given back", "One thread launches kernels while another empties the cache.", flush),
     ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
     ("calls", "Single calls", "", calls),
-    ("torch", "PyTorch", "", torch),
+    ("torch", "PyTorch", "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at its "
+     "peak.", torch),
     ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
     ("instructions", "Instructions of a pair", "Of the library and what it calls in libc, by callgrind on the simulated "
      "driver.", instructions),

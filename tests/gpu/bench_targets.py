@@ -90,8 +90,8 @@ def scaling(figures):
 
 def torch_time(figures):
     ratios = []
-    for row in figures.all("torch", peer=SHIM, unit="s"):
-        native = figures.one("torch", peer=TORCH, unit="s", name=row["name"])
+    for row in figures.all("torch", peer=SHIM, unit="ms"):
+        native = figures.one("torch", peer=TORCH, unit="ms", name=row["name"])
         if native:
             ratios.append((row["value"] / native, row["name"]))
     if not ratios:

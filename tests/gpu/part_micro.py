@@ -1,40 +1,38 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What single calls cost, by driver API, static and shared runtime."""
+"""What pairs and single calls cost, bare and under the shim: a few of the benchmarks' cases."""
+import bench_calls
+import bench_pairs
+import bench_peers
+import bench_store
 import suite as base
+from bench_text import size_text
 
-FLAGS = ["-Wno-overlength-strings"]
-
-
-def figures(text):
-    rows = {}
-    for line in text.splitlines():
-        name, size, threads, ns = line.split()
-        rows[name, int(size), int(threads)] = float(ns)
-    return rows
-
-
-def size_text(size):
-    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f" {size // factor} {unit}"
-    return f" {size} B" if size else ""
+WORK = {"pair": "malloc, free", "launch": "malloc, kernel, free"}
+ROUTES = {bench_peers.SHIM: "static runtime", bench_peers.SHIM_SHARED: "shared runtime",
+          bench_peers.SHIM_DRIVER: "driver API"}
 
 
 def micro(suite):
-    programs = [("driver", suite.compile("micro-driver", ["micro.c", "micro_driver.c", "driver.c"], *FLAGS)),
-                ("static cudart", suite.compile("micro-static", ["micro.c", "micro_runtime.c"], *FLAGS,
-                                                static_cudart=True)),
-                ("shared cudart", suite.compile("micro-shared", ["micro.c", "micro_runtime.c"], *FLAGS,
-                                                shared_cudart=True))]
-    for route, program in programs:
-        command = [program] + (["--quick"] if suite.quick else [])
-        bare, shim = suite.bare_and_shim(command, timeout=150)
-        if bare.rc != 0 or shim.rc != 0:
-            suite.compare(route, bare, shim)
+    programs = bench_peers.Programs(suite)
+    programs.prepare({"pairs": "bench_pairs.c", "calls": "bench_calls.c"}, ("static", "shared", "driver"))
+    single, many = (bench_pairs.quick(cases) for cases in bench_pairs.idle_cases())
+    rows = bench_pairs.played(suite, programs, [(single, 10), (many, 30)])
+    for entry in rows:
+        if entry["peer"] not in ROUTES or entry["name"] not in WORK or entry["stream"] == "legacy":
             continue
-        bare_ns, shim_ns = figures(bare.out), figures(shim.out)
-        for key, ns in bare_ns.items():
-            name, size, threads = key
-            text = f"{route}: {name}{size_text(size)}" + (f", {threads} threads" if threads > 1 else "")
-            suite.row(text, base.nanoseconds(ns), base.nanoseconds(shim_ns[key]),
-                      base.ratio(shim_ns[key], ns), "measured")
+        keys = {key: entry[key] for key in ("group", "name", "stream", "size_bytes", "threads", "streams")}
+        bare, other = (bench_store.find(rows, peer=peer, **keys) for peer in (bench_peers.BARE, bench_peers.ASYNC))
+        if not bare:
+            continue
+        stream = "one stream" if entry["stream"] == "single" else "several streams"
+        suite.row(f"{ROUTES[entry['peer']]}: {WORK[entry['name']]}, {size_text(entry['size_bytes'])}, {stream}" +
+                  (f", {entry['threads']} threads" if entry["threads"] > 1 else ""),
+                  base.nanoseconds(bare[0]["value"]), base.nanoseconds(entry["value"]),
+                  base.ratio(entry["value"], bare[0]["value"]),
+                  f"measured; stream-ordered {base.nanoseconds(other[0]['value'])}" if other else "measured")
+    calls = bench_calls.calls(suite, programs)
+    for entry in bench_store.find(calls, group="calls", peer=bench_peers.SHIM):
+        bare = bench_store.find(calls, peer="bare", name=entry["name"], route=entry["route"])
+        if bare:
+            suite.row(f"{entry['route']}: {entry['name']}", base.nanoseconds(bare[0]["value"]),
+                      base.nanoseconds(entry["value"]), base.ratio(entry["value"], bare[0]["value"]), "measured")
