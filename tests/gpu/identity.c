@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Where every route of looking up a driver function leads. Prints one line for each question:
- *   proc NAME VERSION FLAG RESULT STATUS PLACE   cuGetProcAddress_v2, the questions of a CUDA runtime
+ *   proc NAME VERSION FLAG RESULT STATUS PLACE   cuGetProcAddress_v2, the questions of every CUDA runtime
  *   proc1 NAME VERSION FLAG RESULT PLACE         cuGetProcAddress, the same
  *   sym NAME PLACE                               dlsym, for the names on stdin
  * PLACE is an offset in the driver, a symbol of another library, or null: equal in every run, so that
@@ -22,7 +22,7 @@ static const struct entry {
     cuuint64_t flags;
 } entries[] = {
     {"", 0, 0},
-#define ENTRY(name, version, flags) {#name, version, flags},
+#define ENTRY(name, version, flags, first, last) {#name, version, flags},
 #include "tests/sim/cudart/entries.def"
 };
 

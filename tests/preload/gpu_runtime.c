@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
- * linked with. Kernels are handles of a library loaded from the PTX text. State: that library's
- * kernels, loaded by the first gpu_open under a lock, and again after a reset.
+ * linked with. Kernels are handles of a library loaded from the PTX text; where RUNTIME_RELEASE is
+ * one of before 12.8, which had no such calls, they are the driver's functions of a module. State:
+ * the kernels, loaded by the first gpu_open under a lock, and again after a reset.
  */
 #include "tests/preload/gpu.h"
 #include "tests/preload/kernels.h"
@@ -12,9 +13,14 @@
 #include <pthread.h>
 #include <string.h>
 
+#ifndef RUNTIME_RELEASE
+#define RUNTIME_RELEASE 13000
+#endif
+#define HAS_LIBRARIES (RUNTIME_RELEASE >= 12080)
+#define HAS_ENTRY_VERSIONS (RUNTIME_RELEASE >= 12050)
+
 const bool gpu_is_runtime = true;
 
-static cudaKernel_t kernels[GPU_KERNELS];
 static bool kernels_loaded;
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -22,6 +28,25 @@ static void *pointer(uint64_t address)
 {
     return (void *)(uintptr_t)address;
 }
+
+/* A driver function, as the runtime looks it up for its program. */
+static int entry_point(const char *name, void *function)
+{
+    void *symbol = NULL;
+#if HAS_ENTRY_VERSIONS
+    enum cudaDriverEntryPointQueryResult status;
+    int rc = cudaGetDriverEntryPointByVersion(name, &symbol, 12000, cudaEnableDefault, &status);
+#else
+/* Deprecated, and all that there was. Release 11 takes no status, and leaves it alone. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    int rc = cudaGetDriverEntryPoint(name, &symbol, cudaEnableDefault, NULL);
+#endif
+    memcpy(function, &symbol, sizeof symbol);
+    return rc != 0 || symbol != NULL ? rc : cudaErrorSymbolNotFound;
+}
+
+#if HAS_LIBRARIES
+static cudaKernel_t kernels[GPU_KERNELS];
 
 static int load_kernels(void)
 {
@@ -31,6 +56,39 @@ static int load_kernels(void)
         rc = cudaLibraryGetKernel(&kernels[i], library, gpu_kernel_names[i]);
     return rc;
 }
+
+static int launch(enum gpu_kernel kernel, dim3 grid, dim3 block, void **params, CUstream stream)
+{
+    return cudaLaunchKernel((const void *)kernels[kernel], grid, block, params, 0, stream);
+}
+#else
+static CUfunction kernels[GPU_KERNELS];
+static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, unsigned, CUstream, void **, void **);
+
+static int load_kernels(void)
+{
+    CUresult (*load)(CUmodule *, const void *) = NULL;
+    CUresult (*find)(CUfunction *, CUmodule, const char *) = NULL;
+    CUmodule module = NULL;
+    int rc = entry_point("cuModuleLoadData", &load);
+    if (rc == 0)
+        rc = entry_point("cuModuleGetFunction", &find);
+    if (rc == 0)
+        rc = entry_point("cuLaunchKernel", &launch_kernel);
+    if (rc == 0)
+        rc = (int)load(&module, kernels_ptx);
+    for (int i = 0; rc == 0 && i < GPU_KERNELS; i++)
+        rc = (int)find(&kernels[i], module, gpu_kernel_names[i]);
+    return rc;
+}
+
+static int launch(enum gpu_kernel kernel, dim3 grid, dim3 block, void **params, CUstream stream)
+{
+    return (int)launch_kernel(kernels[kernel], grid.x, grid.y, grid.z, block.x, block.y, block.z, 0,
+                              stream, params, NULL);
+}
+#endif
 
 int gpu_open(int device)
 {
@@ -256,7 +314,7 @@ int gpu_capture_exchange(CUstreamCaptureMode *mode)
 
 int gpu_graph_instantiate(CUgraphExec *exec, CUgraph graph)
 {
-    return cudaGraphInstantiate(exec, graph, 0);
+    return cudaGraphInstantiateWithFlags(exec, graph, 0); /* the same call in every release */
 }
 
 int gpu_graph_launch(CUgraphExec exec, CUstream stream)
@@ -324,14 +382,10 @@ int gpu_address_range(uint64_t *base, size_t *size_bytes, uint64_t address)
 {
     /* The runtime has no such call; programs ask the driver for it this way. */
     CUdeviceptr found = 0;
-    void *symbol = NULL;
-    enum cudaDriverEntryPointQueryResult status;
-    int rc = cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &symbol, 12000,
-                                              cudaEnableDefault, &status);
-    if (rc != 0 || symbol == NULL)
-        return rc != 0 ? rc : cudaErrorSymbolNotFound;
-    CUresult (*range)(CUdeviceptr *, size_t *, CUdeviceptr);
-    memcpy(&range, &symbol, sizeof range);
+    CUresult (*range)(CUdeviceptr *, size_t *, CUdeviceptr) = NULL;
+    int rc = entry_point("cuMemGetAddressRange", &range);
+    if (rc != 0)
+        return rc;
     rc = (int)range(&found, size_bytes, (CUdeviceptr)address);
     *base = found;
     return rc;
@@ -352,5 +406,5 @@ int gpu_launch(enum gpu_kernel kernel, CUstream stream, void **params)
 {
     dim3 grid = {kernel == GPU_WAIT_FLAG ? 1 : 64, 1, 1};
     dim3 block = {kernel == GPU_WAIT_FLAG ? 1 : 128, 1, 1};
-    return cudaLaunchKernel((const void *)kernels[kernel], grid, block, params, 0, stream);
+    return launch(kernel, grid, block, params, stream);
 }

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuGetProcAddress: name, version and default-stream flavour to address, from functions.def. */
+/* cuGetProcAddress: name, version and default-stream flavour to address, from functions.def and
+ * unsimulated.def. */
 #include <string.h>
 
 #include "tests/sim/api.h"
 #include "tests/sim/config.h"
+#include "tests/sim/proc.h"
 
-static const struct row {
-    const char *base;
-    int since;
-    unsigned flags;
-    void (*address)(void);
-} rows[FUNCTION_COUNT] = {
+static const struct proc_row rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)                                      \
     {#base, since, flags, (void (*)(void))symbol},
 #include "tests/sim/functions.def"
@@ -20,9 +17,32 @@ static const struct row {
 /* Functions that this configuration's driver does not have. */
 static bool missing(enum function function)
 {
-    if (rows[function].since > (int)config.driver_version)
-        return true;
     return !config.ctx_events && (function == FN_cuCtxRecordEvent || function == FN_cuCtxWaitEvent);
+}
+
+/* What was asked for, and the best answer so far. */
+struct search {
+    const char *name;
+    int version;
+    bool per_thread;
+    bool exists;
+    const struct proc_row *best;
+};
+
+static void consider(struct search *search, const struct proc_row *row)
+{
+    bool per_thread = row->flags & PER_THREAD;
+    const struct proc_row *best = search->best;
+    if (strcmp(row->base, search->name) != 0 || (per_thread && !search->per_thread) ||
+        row->since > (int)config.driver_version)
+        return;
+    search->exists = true;
+    if (row->since > search->version)
+        return;
+    /* The flavour that was asked for comes before a newer one of the other. */
+    if (best == NULL || (per_thread && !(best->flags & PER_THREAD)) ||
+        (per_thread == (bool)(best->flags & PER_THREAD) && row->since > best->since))
+        search->best = row;
 }
 
 static CUresult look_up(const char *name, void **out, int version, cuuint64_t flags,
@@ -34,29 +54,21 @@ static CUresult look_up(const char *name, void **out, int version, cuuint64_t fl
     if (name == NULL || out == NULL || (flags & ~known) != 0 || flags == known ||
         version > (int)config.driver_version)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct row *best = NULL;
-    bool exists = false;
-    for (enum function i = 0; i < FUNCTION_COUNT; i++) {
-        const struct row *row = &rows[i];
-        bool per_thread = row->flags & PER_THREAD;
-        if (strcmp(row->base, name) != 0 || missing(i) ||
-            (per_thread && !(flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)))
-            continue;
-        exists = true;
-        if (row->since > version)
-            continue;
-        /* The flavour that was asked for comes before a newer one of the other. */
-        if (best == NULL || (per_thread && !(best->flags & PER_THREAD)) ||
-            (per_thread == (bool)(best->flags & PER_THREAD) && row->since > best->since))
-            best = row;
-    }
+    struct search search = {.name = name,
+                            .version = version,
+                            .per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM};
+    for (enum function i = 0; i < FUNCTION_COUNT; i++)
+        if (!missing(i))
+            consider(&search, &rows[i]);
+    for (const struct proc_row *row = proc_unsimulated; row->base != NULL; row++)
+        consider(&search, row);
     *out = NULL;
-    if (best != NULL)
-        memcpy(out, &best->address, sizeof *out);
+    if (search.best != NULL)
+        memcpy(out, &search.best->address, sizeof *out);
     if (status != NULL)
-        *status = best != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
-                  : exists     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+        *status = search.best != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
+                  : search.exists     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return CUDA_SUCCESS;
 }
 

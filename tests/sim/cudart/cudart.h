@@ -19,7 +19,7 @@
 
 /* One index for each name x version x flag that the runtime asks the driver for. */
 enum driver_entry {
-#define ENTRY(name, version, flag) ENTRY_##name##_##version##_##flag,
+#define ENTRY(name, version, flag, first, last) ENTRY_##name##_##version##_##flag,
 #include "tests/sim/cudart/entries.def"
     DRIVER_ENTRIES
 };

@@ -11,13 +11,16 @@
 
 /* Release 12 brought the form of cuGetProcAddress that also reports a status. */
 #define HAS_LOOKUP_STATUS (RUNTIME_VERSION >= 12000)
+/* And from 12.2 on the runtimes begin with a probe of the empty name. */
+#define PROBES_EMPTY_NAME (RUNTIME_VERSION >= 12020)
 
 static const struct query {
     const char *name;
     int version;
     int flag;
+    int first, last; /* releases that ask */
 } queries[DRIVER_ENTRIES] = {
-#define ENTRY(name, version, flag) {#name, version, flag},
+#define ENTRY(name, version, flag, first, last) {#name, version, flag, first, last},
 #include "tests/sim/cudart/entries.def"
 };
 
@@ -25,8 +28,10 @@ void (*driver_entries[DRIVER_ENTRIES])(void);
 
 #if HAS_LOOKUP_STATUS
 static PFN_cuGetProcAddress_v12000 lookup;
+#define LOOKUP_ENTRY ENTRY_cuGetProcAddress_12000_0
 #else
 static PFN_cuGetProcAddress_v11030 lookup;
+#define LOOKUP_ENTRY ENTRY_cuGetProcAddress_11030_0
 #endif
 static cudaError_t load_error = cudaErrorInsufficientDriver;
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
@@ -42,6 +47,31 @@ static CUresult ask(const char *symbol, void **pfn, int version, cuuint64_t flag
 #endif
 }
 
+/* Asks for one row. The runtimes look up the look-up function itself too, and go on with what they got. */
+static void ask_row(int row)
+{
+    const struct query *query = &queries[row];
+    void *pfn = NULL;
+    /* They do not want to know why something is missing. */
+    if (ask(query->name, &pfn, query->version, (cuuint64_t)query->flag, NULL) != CUDA_SUCCESS)
+        return;
+    memcpy(&driver_entries[row], &pfn, sizeof pfn);
+    if (pfn != NULL && row == LOOKUP_ENTRY)
+        memcpy(&lookup, &pfn, sizeof lookup);
+}
+
+static void ask_all(void)
+{
+    void *pfn = NULL;
+    if (PROBES_EMPTY_NAME)
+        ask("", &pfn, 0, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
+    else if (!HAS_LOOKUP_STATUS)
+        ask("cuGetProcAddress", &pfn, 11030, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
+    for (int i = 0; i < DRIVER_ENTRIES; i++)
+        if (queries[i].first <= RUNTIME_VERSION && RUNTIME_VERSION <= queries[i].last)
+            ask_row(i);
+}
+
 static void load(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -51,19 +81,7 @@ static void load(void)
     if (symbol == NULL)
         return;
     memcpy(&lookup, &symbol, sizeof lookup);
-
-    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
-    void *pfn = NULL;
-    ask("", &pfn, 0, CU_GET_PROC_ADDRESS_DEFAULT, &status);
-    for (int i = 0; i < DRIVER_ENTRIES; i++) {
-        const struct query *query = &queries[i];
-        pfn = NULL;
-        if (query->version > RUNTIME_VERSION)
-            continue;
-        if (ask(query->name, &pfn, query->version, (cuuint64_t)query->flag, &status) ==
-            CUDA_SUCCESS)
-            memcpy(&driver_entries[i], &pfn, sizeof pfn);
-    }
+    ask_all();
     int version = 0;
     if (CALL(cuDriverGetVersion, 2020, &version) != cudaSuccess ||
         version / 1000 < RUNTIME_VERSION / 1000)

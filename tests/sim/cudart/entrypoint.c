@@ -26,6 +26,7 @@ static cudaError_t find(bool per_thread, const char *symbol, void **function, un
     return error;
 }
 
+#if RUNTIME_VERSION >= 12050
 static cudaError_t
 cudaGetDriverEntryPointByVersion_flavour(bool per_thread, const char *symbol, void **function,
                                          unsigned version, unsigned long long flags,
@@ -37,11 +38,14 @@ TWINS(cudaGetDriverEntryPointByVersion, ptsz,
       (const char *symbol, void **function, unsigned version, unsigned long long flags,
        enum cudaDriverEntryPointQueryResult *status),
       (symbol, function, version, flags, status))
+#endif
 
 static cudaError_t cudaGetDriverEntryPoint_flavour(bool per_thread, const char *symbol,
                                                    void **function, unsigned long long flags,
                                                    enum cudaDriverEntryPointQueryResult *status)
 {
+    if (RUNTIME_VERSION < 12000)
+        status = NULL; /* there was no such parameter */
     return IN_DRIVER(find(per_thread, symbol, function, RUNTIME_VERSION, flags, status));
 }
 TWINS(cudaGetDriverEntryPoint, ptsz,

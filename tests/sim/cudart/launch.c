@@ -5,6 +5,7 @@
  */
 #include "tests/sim/cudart/cudart.h"
 
+#if RUNTIME_VERSION >= 12080 /* before, only nvcc's start-up code could bring kernels in */
 cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
                                 enum cudaJitOption *jit_options, void **jit_values,
                                 unsigned jit_count, enum cudaLibraryOption *library_options,
@@ -25,6 +26,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, co
     return IN_CONTEXT(
         CALL(cuLibraryGetKernel, 12000, (CUkernel *)kernel, (CUlibrary)library, name));
 }
+#endif
 
 static cudaError_t cudaLaunchKernel_flavour(bool per_thread, const void *function, dim3 grid,
                                             dim3 block, void **args, size_t shared_bytes,

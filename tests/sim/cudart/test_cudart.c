@@ -40,7 +40,7 @@ static void first_call_asks_whole_list(void **state)
 {
     (void)state;
     int rows = 0;
-#define ENTRY(name, version, flag) rows++;
+#define ENTRY(name, version, flag, first, last) rows += first <= 13000 && 13000 <= last;
 #include "tests/sim/cudart/entries.def"
     assert_int_equal(calls("cuGetProcAddress_v2"), 0);
     assert_int_equal(cudaFree(NULL), cudaSuccess);
