@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Opens the driver the way NVIDIA's runtime does: one dlopen, one dlsym, then everything through
- * cuGetProcAddress. Holds the table of driver functions. Written once under pthread_once.
+ * Opens the driver the way NVIDIA's runtime does: one dlopen, one dlsym (two from release 13.1
+ * on), then everything through cuGetProcAddress. Holds the table of driver functions. Written once under pthread_once.
  */
 #include "tests/sim/cudart/cudart.h"
 
@@ -13,6 +13,8 @@
 #define HAS_LOOKUP_STATUS (RUNTIME_VERSION >= 12000)
 /* And from 12.2 on the runtimes begin with a probe of the empty name. */
 #define PROBES_EMPTY_NAME (RUNTIME_VERSION >= 12020)
+/* From 13.1 on, before anything else, they have the driver tell its version. */
+#define ASKS_VERSION_FIRST (RUNTIME_VERSION >= 13010)
 
 static const struct query {
     const char *name;
@@ -60,7 +62,8 @@ static void ask_row(int row)
         memcpy(&lookup, &pfn, sizeof lookup);
 }
 
-static void ask_all(void)
+/* Those that know the driver's version do not ask for what is newer. */
+static void ask_all(int newest)
 {
     void *pfn = NULL;
     if (PROBES_EMPTY_NAME)
@@ -68,8 +71,19 @@ static void ask_all(void)
     else if (!HAS_LOOKUP_STATUS)
         ask("cuGetProcAddress", &pfn, 11030, CU_GET_PROC_ADDRESS_DEFAULT, NULL);
     for (int i = 0; i < DRIVER_ENTRIES; i++)
-        if (queries[i].first <= RUNTIME_VERSION && RUNTIME_VERSION <= queries[i].last)
+        if (queries[i].first <= RUNTIME_VERSION && RUNTIME_VERSION <= queries[i].last &&
+            queries[i].version <= newest)
             ask_row(i);
+}
+
+/* The driver's release, as its symbol says it; 0 if it does not. */
+static int version_of(void *driver)
+{
+    CUresult (*get_version)(int *);
+    int version = 0;
+    void *symbol = dlsym(driver, "cuDriverGetVersion");
+    memcpy(&get_version, &symbol, sizeof get_version);
+    return get_version != NULL && get_version(&version) == CUDA_SUCCESS ? version : 0;
 }
 
 static void load(void)
@@ -77,11 +91,12 @@ static void load(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (driver == NULL)
         return;
+    int newest = ASKS_VERSION_FIRST ? version_of(driver) : RUNTIME_VERSION;
     void *symbol = dlsym(driver, HAS_LOOKUP_STATUS ? "cuGetProcAddress_v2" : "cuGetProcAddress");
     if (symbol == NULL)
         return;
     memcpy(&lookup, &symbol, sizeof lookup);
-    ask_all();
+    ask_all(newest);
     int version = 0;
     if (CALL(cuDriverGetVersion, 2020, &version) != cudaSuccess ||
         version / 1000 < RUNTIME_VERSION / 1000)
