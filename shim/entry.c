@@ -230,10 +230,14 @@ bool entry_runtime_malloc(void **p, size_t size_bytes)
 
 bool entry_runtime_free(void *p)
 {
+    CUcontext ctx = NULL;
+    /* Without a current context the runtime makes one current: its own affair. */
+    if (!p || !state_is_on() || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return false;
     int saved_errno = errno;
-    if (redzone_watches() && state_is_on())
+    if (redzone_watches())
         redzone_check((uint64_t)(uintptr_t)p);
-    bool freed = p && state_is_on() && pool_free((uint64_t)(uintptr_t)p) == POOL_OK;
+    bool freed = pool_free((uint64_t)(uintptr_t)p) == POOL_OK;
     errno = saved_errno;
     return freed;
 }
