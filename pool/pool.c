@@ -36,6 +36,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->owner = owner;
     p->serial_base = (atomic_fetch_add(&pools_made, 1) + 1) << 48;
     p->now_ns = b->ops->now_ns(b);
+    p->small_max_bytes = SMALL_MAX_BYTES;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     host_cache_init(&p->block_cache, sizeof(struct block));
@@ -306,7 +307,7 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
         r.class_index = (int)slab_class(size_bytes);
         r.size_bytes = slab_object_bytes((unsigned)r.class_index);
     }
-    r.zone = r.size_bytes <= SMALL_MAX_BYTES ? &p->small : &p->large;
+    r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
 
     enum pool_status status = POOL_PASS;
     state_lock(p);

@@ -9,6 +9,12 @@
 #include "pool/state.h"
 #include "pool/trim.h"
 
+/* A shared segment is this part of all of them. */
+#define SHARED_STEP_SHIFT 5
+#define SHARED_STEP_MAX_BYTES (UINT64_C(32) << 20)
+/* Rounding that never matters. */
+#define ROUNDING_BYTES (UINT64_C(16) << 20)
+
 /* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
 uint64_t segment_bytes(uint64_t size_bytes)
 {
@@ -32,9 +38,30 @@ static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t
     return have > fair ? have - fair : 0;
 }
 
+/* Shared segments hold at least two blocks, and more the more there are: little is lost at their ends. */
+static uint64_t shared_bytes(const struct zone *z)
+{
+    uint64_t have = 0, least = 2 * z->pool->small_max_bytes;
+    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next)
+        have += list_entry(n, struct chunk, all)->size_bytes;
+    have = round_down(have >> SHARED_STEP_SHIFT, GRANULE_BYTES);
+    return max_u64(least, min_u64(have, SHARED_STEP_MAX_BYTES));
+}
+
+/* Do whole granules cost this program too much? */
+static bool rounding_hurts(const struct pool *p)
+{
+    uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes;
+    return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
+}
+
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
     uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    if (z->kind == ZONE_SMALL)
+        bytes = max_u64(bytes, shared_bytes(z));
+    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && rounding_hurts(p))
+        p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. Giving them back waits for all work of the context, so
      * it is done here only while there is none: a request must not wait for a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes);

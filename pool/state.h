@@ -35,6 +35,7 @@ struct pool {
     uint64_t serial_base;    /* tells pools apart */
     uint64_t scan;           /* of the latest walk over the bins */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
+    uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */
     uint64_t ghost_bytes;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A zone holds the blocks of one kind of size: the small ones (at most SMALL_MAX_BYTES, slabs among
- * them) apart from the large ones, so that a block of 512 bytes does not pin a chunk of large memory.
- * It splits and merges blocks. It makes no driver call. All functions want the pool's lock held.
+ * them; in segment backing perhaps more) apart from the large ones, so that a block of 512 bytes does
+ * not pin a chunk of large memory. It splits and merges blocks. It makes no driver call. All functions
+ * want the pool's lock held.
  */
 #ifndef POOL_ZONE_H
 #define POOL_ZONE_H

@@ -45,6 +45,29 @@ static void small_blocks_share_a_segment(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 1, "one segment serves them");
 }
 
+/* 1.1 MiB take 2 MiB of a segment: a few such blocks have one each, a program full of them shares. */
+static void blocks_that_round_badly_share(void **state)
+{
+    struct rig *r = expect_segments(state);
+    uint64_t at[256], size = MIB(1) + MIB(1) / 10;
+    struct pool_block f;
+    for (int i = 0; i < 256; i++)
+        at[i] = rig_alloc(r, size);
+    EXPECT(pool_find(at[0], &f) == POOL_OK && f.segment_addr == at[0], "the first have their own");
+    EXPECT_EQ(pool_find(at[255] + size - 1, &f), POOL_OK, "a shared one is found from its end");
+    EXPECT(f.addr == at[255] && f.size_bytes < size + 512, "and is rounded to 512 bytes");
+    EXPECT(rig_stats(r).reserved_bytes < 256 * size * 12 / 10, "in all less than a fifth is lost");
+    EXPECT_SOUND(r);
+    for (int i = 0; i < 256; i++)
+        rig_free(r, at[i]);
+    uint64_t large = rig_alloc(r, MIB(6));
+    EXPECT(pool_find(large, &f) == POOL_OK && f.segment_addr == large, "larger ones never share");
+    rig_free(r, large);
+    pool_trim(r->pool, &(struct pool_trim){0});
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "everything can be given back");
+    EXPECT_SOUND(r);
+}
+
 static void a_cached_segment_serves_with_little_slack_only(void **state)
 {
     struct rig *r = expect_segments(state);
@@ -148,6 +171,7 @@ int main(void)
         cmocka_unit_test(segments_have_little_slack),
         RIG_TEST(a_large_block_has_its_own_segment),
         RIG_TEST(small_blocks_share_a_segment),
+        RIG_TEST(blocks_that_round_badly_share),
         RIG_TEST(a_cached_segment_serves_with_little_slack_only),
         RIG_TEST(pending_segments_serve_behind_their_work_with_little_slack),
         RIG_TEST(every_idle_segment_is_releasable),
