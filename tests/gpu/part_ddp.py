@@ -6,6 +6,7 @@ import os
 import part_frameworks as frameworks
 import part_torch
 import suite as base
+from trainer import CACHE_OFF, Peer, train
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -14,8 +15,8 @@ def share(suite):
     """torch.multiprocessing: both caches of PyTorch, and both backings."""
     python = frameworks.python_with(suite, "torch")
     command = [python, frameworks.script("work_multiprocessing.py"), "FIGURES"]
-    cases = {"cache off": (part_torch.CACHE_OFF, 100),
-             "cache off, segments": ({**part_torch.CACHE_OFF, "GPUCACHE_BACKING": "segment"}, 100),
+    cases = {"cache off": (CACHE_OFF, 100),
+             "cache off, segments": ({**CACHE_OFF, "GPUCACHE_BACKING": "segment"}, 100),
              "its own cache": ({}, 1)}
     frameworks.side_by_side(suite, [
         lambda n=name, e=env, a=least: frameworks.compared(suite, f"shared tensors, {n}", f"share-{n.replace(' ', '-')}",
@@ -31,32 +32,27 @@ def ddp(suite):
     # NVLink multicast is not to be had on every machine that has several GPUs.
     common = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "OMP_NUM_THREADS": "4",
               "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
-    peers = [part_torch.Peer(peer.name, {**peer.env, **common}, peer.preload) for peer in
+    peers = [Peer(peer.name, {**peer.env, **common}, peer.preload) for peer in
              (part_torch.NATIVE, part_torch.BARE, part_torch.SHIM, part_torch.OVER)]
     # NCCL that shares cudaMalloc's memory by legacy IPC
-    peers.append(part_torch.Peer("gpucache, NCCL by IPC", {**part_torch.CACHE_OFF, **common, "NCCL_CUMEM_ENABLE": "0"}, True))
+    peers.append(Peer("gpucache, NCCL by IPC", {**CACHE_OFF, **common, "NCCL_CUMEM_ENABLE": "0"}, True))
     steps, rounds = (4, 2) if suite.quick else (12, 5)
-    workers = [part_torch.Worker(suite, python, "ddp", peer, steps, "work_ddp.py", TORCHRUN) for peer in peers]
-    try:
-        part_torch.take_turns(workers, rounds)
-    finally:
-        for worker in workers:
-            worker.kill()
-    native, bare, shim = workers[:3]
+    runs = train(suite, peers, [python, *TORCHRUN, frameworks.script("work_ddp.py")], ["ddp"], steps, rounds, suite.log)
+    native, bare, shim, over = runs[:4]
     if bare.failure:
         raise base.Skip(f"does not run here bare: {bare.failure}")
-    for worker in workers:
-        if worker.failure and worker.peer.preload:
-            suite.row(worker.peer.name, verdict=f"FAIL: {worker.failure}")
-        elif worker.peer.preload:
-            row = suite.row(f"losses, {worker.peer.name}", verdict="ok" if worker.out == bare.out else
-                            "FAIL: " + base.first_difference(bare.out, worker.out))
-            frameworks.note_served(row, worker.statistics, at_least=1)
+    for run in runs:
+        if run.failure and run.peer.preload:
+            suite.row(run.peer.name, verdict=f"FAIL: {run.failure}")
+        elif run.peer.preload:
+            row = suite.row(f"losses, {run.peer.name}", verdict="ok" if run.out == bare.out else
+                            "FAIL: " + base.first_difference(bare.out, run.out))
+            frameworks.note_served(row, run.statistics, at_least=1)
     part_torch.compare_times(suite, "cache off", bare, shim)
     part_torch.compare_times(suite, "native against shim", native, shim)
-    part_torch.compare_times(suite, "native against native over shim", native, workers[3])
+    part_torch.compare_times(suite, "native against native over shim", native, over)
     if not (native.failure or shim.failure):
         suite.row("peak reserved, native against shim", base.mebibytes(native.reserved_bytes()),
                   base.mebibytes(shim.reserved_bytes()), base.ratio(shim.reserved_bytes(), native.reserved_bytes()),
                   "measured: both GPUs")
-    part_torch.save(suite, "ddp.json", part_torch.figures(workers))
+    part_torch.save(suite, "ddp.json", part_torch.figures(runs))

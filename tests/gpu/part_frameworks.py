@@ -42,17 +42,19 @@ def last_line(result):
 class Statistics:
     """What the processes of a run under the shim report when they exit: a file for each."""
 
-    def __init__(self, suite, label):
+    def __init__(self, suite, label, pid=None):
+        """With a pid: what one process of an earlier run has reported."""
         self.folder = os.path.join(suite.build, "statistics")
-        self.label = label
+        self.label = f"{label}.{pid}." if pid else f"{label}."
         os.makedirs(self.folder, exist_ok=True)
-        for path in self.paths():
-            os.remove(path)
+        if not pid:
+            for path in self.paths():
+                os.remove(path)
         self.env = {"GPUCACHE_STATS": f"exit:{self.folder}/{label}.%p.json"}
 
     def paths(self):
         return [os.path.join(self.folder, name) for name in sorted(os.listdir(self.folder))
-                if name.startswith(self.label + ".")]
+                if name.startswith(self.label)]
 
     def pools(self):
         return [pool for path in self.paths() for pool in read_json(path).get("pools", [])]

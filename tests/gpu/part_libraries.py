@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Programs on NVIDIA's libraries, in C and C++: the same results bare and under the shim, and how many
 allocations the pool served. They run side by side; their times are only told."""
+import glob
 import os
+import shutil
+import sys
 
 import part_frameworks as frameworks
 import suite as base
@@ -11,25 +14,31 @@ NVCC = {"thrust": 160, "cub": 160}
 C = {"cublas": 200, "cufft": 80, "cusolver": 190, "cusparse": 320, "nccl": 160}
 
 
-def library(suite, name):
-    """The shared library, beside the runtime or where its Python package put it."""
-    for folder in (suite.cudart_dir(), "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"):
-        path = os.path.join(folder, f"lib{name}.so")
-        if os.path.exists(path):
-            return path
-    raise base.Skip(f"no lib{name}.so")
+def packages(suite):
+    """Folders of Python packages that bring libraries along."""
+    python = shutil.which("python3") or sys.executable
+    found = suite.run([python, "-c", "import nvidia; print(*nvidia.__path__, sep='\\n')"])
+    return [folder for path in found.out.split("\n") if path for folder in sorted(glob.glob(os.path.join(path, "*")))]
 
 
-def header(suite, name):
-    if not os.path.exists(os.path.join(suite.cuda, "include", name)):
-        raise base.Skip(f"no {name}")
+def locate(suite, name, header):
+    """The shared library and the folder of its header: beside the runtime, or a Python package's."""
+    include = os.path.join(suite.cuda, "include")
+    places = [(suite.cudart_dir(), include), ("/usr/lib/x86_64-linux-gnu", "/usr/include"),
+              ("/usr/lib/aarch64-linux-gnu", "/usr/include")]
+    places += [(os.path.join(folder, "lib"), os.path.join(folder, "include")) for folder in packages(suite)]
+    for folder, headers in places:
+        libraries = sorted(glob.glob(os.path.join(folder, f"lib{name}.so*")), key=len)
+        if libraries and os.path.exists(os.path.join(headers, header)):
+            return libraries[0], headers
+    raise base.Skip(f"no lib{name}.so with {header}")
 
 
 def build_c(suite, name):
-    header(suite, {"cublas": "cublas_v2.h", "cusolver": "cusolverDn.h"}.get(name, f"{name}.h"))
-    path = library(suite, name)
-    return suite.compile(f"lib_{name}", [f"lib_{name}.c"], path, f"-Wl,-rpath,{os.path.dirname(path)}",
-                         "-Wl,--allow-shlib-undefined", "-lm", shared_cudart=True)
+    header = {"cublas": "cublas_v2.h", "cusolver": "cusolverDn.h"}.get(name, f"{name}.h")
+    path, headers = locate(suite, name, header)
+    return suite.compile(f"lib_{name}", [f"lib_{name}.c"], path, f"-Wl,-rpath,{os.path.dirname(path)}", "-isystem",
+                         headers, "-Wl,--allow-shlib-undefined", "-lm", shared_cudart=True)
 
 
 def build_nvcc(suite, name):

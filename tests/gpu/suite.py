@@ -53,7 +53,7 @@ def nanoseconds(value):
 
 
 def ratio(shim, bare):
-    if not bare:
+    if not bare or not shim:
         return ""
     value = shim / bare
     return f"{value:.2f}" if value >= 0.01 else f"1/{bare / shim:.0f}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Training on several GPUs with DistributedDataParallel, one process a GPU, as torchrun starts them; takes
-turns as work_torch.py does, by the first rank's stdin. Losses of all ranks go to stdout.
-work_ddp.py FIGURES --turns --steps N WORKLOAD"""
+"""Training on several GPUs with DistributedDataParallel, one process a GPU, as torchrun starts them, by the
+protocol of trainer.py, which the first rank speaks for all. Losses of all ranks go to stdout.
+work_ddp.py --turns [--steps N] ddp"""
 import argparse
 import json
 import os
@@ -40,9 +40,8 @@ def training(rank):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("figures")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--turns", action="store_true")
+    parser.add_argument("--turns", action="store_true", required=True)
     parser.add_argument("workload", choices=["ddp"])
     options = parser.parse_args()
     rank = int(os.environ["LOCAL_RANK"])
@@ -61,17 +60,17 @@ def main():
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    def said_go(word):
+    def told_to_go(word):
         go_on = [False]
         if rank == 0:
             print(word, flush=True)
-            go_on = [bool(sys.stdin.readline())]
+            go_on = [sys.stdin.readline().strip() == "go"]
         dist.broadcast_object_list(go_on, src=0, group=hosts)
         return go_on[0]
 
     repeat()
-    word = "ready"
-    while said_go(word) if options.turns else not seconds:
+    word = "ready all"
+    while told_to_go(word):
         seconds.append(repeat())
         word = "turn"
     mine = [float(loss).hex() for loss in losses]
@@ -83,8 +82,8 @@ def main():
         for other, values in enumerate(gathered):
             for i in range(0, len(values), 8):
                 print(other, i, *values[i:i + 8])
-        with open(options.figures, "w") as file:
-            json.dump({"seconds": seconds, "waited": [0.0] * len(seconds), "reserved_peak_bytes": sum(peaks)}, file)
+        print("done", json.dumps({"seconds": seconds, "waited": [0.0] * len(seconds),
+                                  "reserved_peak_bytes": sum(peaks)}), flush=True)
     dist.destroy_process_group()
 
 

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-# Numba up to 0.6x looks up names that NumPy 2.x has taken away, and fails to import.
+# Some versions of Numba look up names that NumPy 2 has taken away.
 for name, stand_in in (("row_stack", "vstack"), ("in1d", "isin"), ("trapz", "trapezoid")):
     if not hasattr(np, name):
         setattr(np, name, getattr(np, stand_in))

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""One PyTorch workload of work_models.py. Losses go to stdout, exact (hexadecimal floats); figures to
-the file named first.
+"""PyTorch workloads of work_models.py. Losses go to stdout, exact (hexadecimal floats); figures to the file
+named first.
 
-work_torch.py FIGURES [--steps N] [--repeats N] [--pause | --turns] WORKLOAD
+work_torch.py FIGURES [--steps N] [--repeats N] [--pause] WORKLOAD
+work_torch.py FIGURES --turns [--steps N] WORKLOAD..
   --pause  stops half way: says "paused LIVE_BYTES" and waits for a line
-  --turns  says "ready" before the first repeat and "turn" after each, and waits for a line each time, so
-           that several processes can take turns; the end of input ends it
-The first repeat is a warm-up. Of each repeat the figures hold the seconds, and how many of them the host
-waited for the GPU's result.
+  --turns  a process for each workload, one after the other, which repeats whenever it is told to: the
+           protocol of trainer.py, to which the figures go too. PyTorch is imported once, and CUDA started in each.
+The first repeat is a warm-up. Of each of the others the figures hold the seconds, and how many of them the
+host waited for the GPU's result.
 """
 import argparse
 import gc
 import json
+import os
 import sys
 import time
 
@@ -70,9 +72,40 @@ def repeat(step, steps, losses, pause_at=-1):
     return time.perf_counter() - start
 
 
-def said_go(word):
-    print(word, flush=True)
-    return bool(sys.stdin.readline())
+def figures(seconds, waited):
+    return {"seconds": seconds, "waited": waited, "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
+            "allocated_peak_bytes": torch.cuda.max_memory_allocated()}
+
+
+def take_turns(workload, steps):
+    """One workload, by the protocol of trainer.py."""
+    losses, seconds, waited, waits = [], [], [], Waits()
+    torch.manual_seed(1)
+    step = work_models.WORKLOADS[workload]()
+    repeat(step, steps, losses)
+    print("ready", os.getpid(), flush=True)
+    while sys.stdin.readline().strip() == "go":
+        waits.seconds = 0.0
+        seconds.append(repeat(step, steps, losses))
+        waited.append(waits.seconds)
+        print("turn", flush=True)
+    show(workload, losses)
+    print("done", json.dumps(figures(seconds, waited)), flush=True)
+
+
+def each_by_itself(workloads, steps):
+    for workload in workloads:
+        child = os.fork()
+        if not child:
+            take_turns(workload, steps)
+            return
+        _, status = os.waitpid(child, 0)
+        print("gone", os.waitstatus_to_exitcode(status), flush=True)
+
+
+def show(workload, losses):
+    for i in range(0, len(losses), 8):
+        print(workload, i, *(float(loss).hex() for loss in losses[i:i + 8]))
 
 
 def main():
@@ -82,25 +115,23 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pause", action="store_true")
     parser.add_argument("--turns", action="store_true")
-    parser.add_argument("workload", choices=work_models.WORKLOADS)
+    parser.add_argument("workloads", choices=work_models.WORKLOADS, nargs="+")
     options = parser.parse_args()
+    if options.turns:
+        each_by_itself(options.workloads, options.steps)
+        return
     torch.manual_seed(1)
-    step = work_models.WORKLOADS[options.workload]()
+    step = work_models.WORKLOADS[options.workloads[0]]()
     losses, seconds, waited, waits = [], [], [], Waits()
     repeat(step, options.steps, losses)
-    word = "ready"
-    while said_go(word) if options.turns else len(seconds) < options.repeats:
+    for number in range(options.repeats):
         waits.seconds = 0.0
-        pause_at = options.steps // 2 if options.pause and not seconds else -1
+        pause_at = options.steps // 2 if options.pause and number == 0 else -1
         seconds.append(repeat(step, options.steps, losses, pause_at))
         waited.append(waits.seconds)
-        word = "turn"
-    for i in range(0, len(losses), 8):
-        print(options.workload, i, *(float(loss).hex() for loss in losses[i:i + 8]))
+    show(options.workloads[0], losses)
     with open(options.figures, "w") as file:
-        json.dump({"seconds": seconds, "waited": waited,
-                   "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
-                   "allocated_peak_bytes": torch.cuda.max_memory_allocated()}, file)
+        json.dump(figures(seconds, waited), file)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Do the parts of the GPU suite that compare processes notice a difference? Programs stand in for PyTorch's
+that only allocate, on the simulated driver; some of them are wrong on purpose. check_parts.py BUILD"""
+import os
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import part_frameworks as frameworks  # noqa: E402
+import part_torch  # noqa: E402
+import suite as base  # noqa: E402
+
+# Speaks the protocol of trainer.py; wrong in the ways that WRONG names.
+STAND_IN = '''
+import ctypes, json, os, sys
+steps, preloaded = int(sys.argv[sys.argv.index("--steps") + 1]), "LD_PRELOAD" in os.environ
+wrong = os.environ.get("WRONG", "") if preloaded else ""
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+def must(code):
+    if code:
+        sys.exit(f"CUDA error {code}")
+must(cuda.cuInit(0)); must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)); must(cuda.cuCtxSetCurrent(context))
+def repeat():
+    for i in range(steps):
+        for n in range(0 if wrong == "idle" else 120):
+            p = ctypes.c_uint64()
+            must(cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(512 * n + 512)))
+            must(cuda.cuMemFree_v2(p))
+repeat()
+print("ready", os.getpid(), flush=True)
+count = 0
+while sys.stdin.readline() == "go\\n":
+    repeat()
+    count += 1
+    if wrong == "dies":
+        os.abort()
+    print("turn", flush=True)
+print(count, 1.5 if wrong == "losses" else 1.0)
+print("done", json.dumps({"seconds": [0.25] * count, "waited": [0.0] * count, "reserved_peak_bytes": 1 << 20}), flush=True)
+sys.exit(3 if wrong == "end" else 0)
+'''
+# What is wrong under the shim, and what the part has to say then.
+CASES = {"": None, "losses": "FAIL: line 1", "idle": "FAIL: 0 allocations served", "dies": "FAIL: no 'turn'",
+         "end": "FAIL: status 3"}
+
+
+def verdicts(build, folder, wrong):
+    suite = base.Suite(folder, True, build, False)
+    suite.build_library()
+    suite.part = "torch"
+    suite.bare_env["WRONG"] = wrong
+    part_torch.torch(suite)
+    return [row.verdict for row in suite.rows], frameworks.read_json(os.path.join(folder, "torch.json"))
+
+
+def main():
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "stand_in.py")
+        with open(program, "w") as file:
+            file.write(STAND_IN)
+        frameworks.python_with = lambda *_: sys.executable
+        frameworks.script = lambda _: program
+        part_torch.QUICK = ("gpt",)
+        for wrong, expected in CASES.items():
+            said, rows = verdicts(sys.argv[1], folder, wrong)
+            faults = [verdict for verdict in said if verdict.startswith("FAIL")]
+            good = any(fault.startswith(expected) for fault in faults) if expected else not faults
+            peers = {row["peer"] for row in rows if row["unit"] == "ms"}
+            good = good and ("gpucache" in peers) == (wrong not in ("dies", "end")) and "cudaMalloc" in peers
+            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part says {said}")
+            failed += not good
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Processes that train, one for each allocator, in turns: what disturbs the machine disturbs all alike. The
+protocol, a line each: they say "ready PID", then "turn" for each "go", and for "end" what they computed,
+last of all "done FIGURES" and, from the process that forked them, "gone STATUS"; then the next workload."""
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import part_frameworks as frameworks
+
+CACHE_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    name: str
+    env: dict
+    preload: bool = False
+    workloads: tuple = ()     # all if empty
+
+    def runs(self, workload):
+        return not self.workloads or workload in self.workloads
+
+
+@dataclasses.dataclass
+class Run:
+    """One workload of one peer."""
+    workload: str
+    peer: Peer
+    steps: int
+    out: str = ""
+    failure: str = ""
+    figures: dict = dataclasses.field(default_factory=dict)
+    statistics: object = None
+
+    def seconds(self):
+        return self.figures.get("seconds", [])
+
+    def reserved_bytes(self):
+        """Peak of what was taken from the driver, as far as somebody keeps count."""
+        if self.peer.preload:
+            return self.statistics.total("reserved_peak_bytes")
+        return 0 if "PYTORCH_NO_CUDA_MEMORY_CACHING" in self.peer.env else self.figures.get("reserved_peak_bytes", 0)
+
+
+class Trainer:
+    """The process of one peer, going through its workloads."""
+
+    def __init__(self, suite, peer, command, workloads, steps):
+        self.suite, self.peer, self.steps = suite, peer, steps
+        self.label = f"torch-{peer.name.replace(' ', '-').replace(',', '')}"
+        self.workloads = [workload for workload in workloads if peer.runs(workload)]
+        self.statistics = frameworks.Statistics(suite, self.label)
+        self.run = None
+        env = {**EXACT, **peer.env}
+        env = suite.shim_env(**env, **self.statistics.env) if peer.preload else dict(suite.bare_env, **env)
+        self.log = open(os.path.join(suite.build, f"{self.label}.log"), "w+")
+        self.process = subprocess.Popen([*command, "--turns", "--steps", str(steps), *self.workloads], env=env,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        start_new_session=True)
+
+    def kill(self):
+        if self.process.poll() is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait()
+        self.log.close()
+
+    def lines_until(self, word, seconds):
+        """The lines before the one that begins with the word, and that line; or None for it."""
+        guard = threading.Timer(seconds, self.kill_for_time)
+        guard.start()
+        lines = []
+        try:
+            for line in self.process.stdout:
+                if line.split(" ", 1)[0].strip() == word:
+                    return lines, line.strip()
+                lines.append(line)
+                if line.startswith("gone "):
+                    break
+            return lines, None
+        finally:
+            guard.cancel()
+
+    def kill_for_time(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+
+    def tail(self):
+        with open(self.log.name) as log:
+            return (log.read().strip().splitlines() or ["no message"])[-1][:120]
+
+    def expect(self, word, seconds=90):
+        lines, line = self.lines_until(word, seconds)
+        if line is None:
+            self.run.failure = f"no {word!r} but {lines[-1].strip()!r}: {self.tail()}" if lines else f"no {word!r}: {self.tail()}"
+        return lines, line
+
+    def begin(self, workload):
+        """The next workload's model is built and warm."""
+        self.run = Run(workload, self.peer, self.steps)
+        _, line = self.expect("ready")
+        if line:
+            pid = line.split()[1]
+            self.run.statistics = frameworks.Statistics(self.suite, self.label, None if pid == "all" else pid)
+        return self.run
+
+    def say(self, word):
+        try:
+            self.process.stdin.write(word + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def turn(self):
+        if not self.run.failure:
+            self.say("go")
+            self.expect("turn")
+
+    def end(self):
+        if self.run.failure:
+            return
+        self.say("end")
+        lines, line = self.expect("done")
+        if not line:
+            return
+        self.run.out = "".join(lines)
+        figures = json.loads(line.split(" ", 1)[1])
+        lines, line = self.lines_until("gone", 60)
+        status = line.split()[1] if line else str(self.process.wait())
+        if status != "0":
+            self.run.failure = f"status {status} at its end: {self.tail()}"
+        else:
+            self.run.figures = figures
+
+
+def train(suite, peers, command, workloads, steps, rounds, log):
+    """All workloads by all peers, in turns: a list of Run."""
+    trainers = [Trainer(suite, peer, command, workloads, steps) for peer in peers]
+    runs = []
+    try:
+        for workload in workloads:
+            mine = [trainer for trainer in trainers if workload in trainer.workloads]
+            runs += [trainer.begin(workload) for trainer in mine]
+            for number in range(rounds):
+                at = number % len(mine)
+                for trainer in mine[at:] + mine[:at]:
+                    trainer.turn()
+            for trainer in mine:
+                trainer.end()
+            log(workload)
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+    return runs
