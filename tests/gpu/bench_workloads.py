@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """PyTorch's workloads, as the GPU suite plays them; here only their figures count."""
+import part_ddp
 import part_torch
 
 
 def torch(suite, programs):
-    return part_torch.rows_of(suite)
+    return part_torch.rows_of(suite) + part_ddp.rows_of(suite)
 
 
 def text(rows):

@@ -24,21 +24,38 @@ def share(suite):
         for name, (env, least) in cases.items()])
 
 
-def ddp(suite):
+def peers():
+    """With what all need; the last one's NCCL shares cudaMalloc's memory by legacy IPC."""
+    # NVLink multicast is not to be had on every machine that has several GPUs.
+    common = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "OMP_NUM_THREADS": "4",
+              "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    by_ipc = Peer("gpucache, NCCL by IPC", {**CACHE_OFF, "NCCL_CUMEM_ENABLE": "0"}, True)
+    return [Peer(peer.name, {**peer.env, **common}, peer.preload) for peer in
+            (part_torch.NATIVE, part_torch.NATIVE_EXPANDABLE, part_torch.BARE, part_torch.SHIM, part_torch.OVER, by_ipc)]
+
+
+def measure(suite):
+    """A list of Run, in the order of peers()."""
     python = frameworks.python_with(suite, "torch")
     count = suite.run([python, "-c", "import torch; print(torch.cuda.device_count())"])
     if not count.out.strip().isdigit() or int(count.out) < 2:
         raise base.Skip("one GPU")
-    # NVLink multicast is not to be had on every machine that has several GPUs.
-    common = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "OMP_NUM_THREADS": "4",
-              "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
-    peers = [Peer(peer.name, {**peer.env, **common}, peer.preload) for peer in
-             (part_torch.NATIVE, part_torch.BARE, part_torch.SHIM, part_torch.OVER)]
-    # NCCL that shares cudaMalloc's memory by legacy IPC
-    peers.append(Peer("gpucache, NCCL by IPC", {**CACHE_OFF, **common, "NCCL_CUMEM_ENABLE": "0"}, True))
     steps, rounds = (4, 2) if suite.quick else (12, 5)
-    runs = train(suite, peers, [python, *TORCHRUN, frameworks.script("work_ddp.py")], ["ddp"], steps, rounds, suite.log)
-    native, bare, shim, over = runs[:4]
+    return train(suite, peers(), [python, *TORCHRUN, frameworks.script("work_ddp.py"), "/dev/null"], ["ddp"], steps,
+                 rounds, suite.log)
+
+
+def rows_of(suite):
+    """What the benchmarks want: the JSON rows; none on one GPU."""
+    try:
+        return part_torch.figures(measure(suite)[:4])
+    except base.Skip:
+        return []
+
+
+def ddp(suite):
+    runs = measure(suite)
+    native, _, bare, shim, over, _ = runs
     if bare.failure:
         raise base.Skip(f"does not run here bare: {bare.failure}")
     for run in runs:

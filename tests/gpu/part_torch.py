@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """PyTorch: training and inference, its cache off under the shim beside its own allocators. A process for
 each workload and peer stays, and they take turns, so that what disturbs the machine disturbs all."""
-import json
 import os
 import signal
 import statistics
@@ -10,6 +9,7 @@ import tempfile
 import threading
 import time
 
+import bench_store
 import part_flush
 import part_frameworks as frameworks
 import suite as base
@@ -42,16 +42,6 @@ def by_peer(runs, workload):
     return {run.peer.name: run for run in runs if run.workload == workload}
 
 
-def figure(name, peer, values, unit, **more):
-    """A row as the benchmarks keep them: the median, and the extremes."""
-    row = {"group": "torch", "name": name, "peer": peer, "value": statistics.median(values), "unit": unit,
-           "threads": 1, "size_bytes": 0, "streams": 4 if name == "streams" else 1}
-    if len(values) > 1:
-        row.update(low=min(values), high=max(values), rounds=len(values))
-    row.update(more)
-    return {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in row.items()}
-
-
 def figures(runs):
     """The JSON rows: milliseconds a step, and bytes of peak reserved memory, for each workload and peer;
     the peer "live" is what the program itself asked for."""
@@ -60,23 +50,24 @@ def figures(runs):
         if run.failure:
             continue
         name, peer = run.workload, run.peer.name
-        rows.append(figure(name, peer, [value / run.steps * 1e3 for value in run.seconds()], "ms",
-                           waited=statistics.median(run.figures["waited"]) / run.steps * 1e3))
+        streams = 4 if name == "streams" else 1
+        rows.append(bench_store.row("torch", name, peer, [value / run.steps * 1e3 for value in run.seconds()], "ms",
+                                    streams=streams, waited=statistics.median(run.figures["waited"]) / run.steps * 1e3))
         if run.reserved_bytes():
-            rows.append(figure(name, peer, [run.reserved_bytes()], "bytes"))
+            rows.append(bench_store.row("torch", name, peer, run.reserved_bytes(), "bytes", streams=streams))
         if run.peer.name == SHIM.name:
-            rows.append(figure(name, "live", [run.statistics.total("requested_peak_bytes")], "bytes"))
+            live = run.statistics.total("requested_peak_bytes")
+            rows.append(bench_store.row("torch", name, "live", live, "bytes", streams=streams))
     return rows
 
 
 def save(suite, name, rows):
     path = os.path.join(suite.build, name)
-    with open(path, "w") as file:
-        file.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    bench_store.save(path, rows)
     suite.log(f"  figures in {path}")
 
 
-def bench_rows(suite):
+def rows_of(suite):
     """What the benchmarks want of this part: the JSON rows of all workloads, in more rounds than the suite
     of comparisons takes."""
     peers = (NATIVE, NATIVE_EXPANDABLE, BARE, SHIM)

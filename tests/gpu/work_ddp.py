@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Training on several GPUs with DistributedDataParallel, one process a GPU, as torchrun starts them, by the
 protocol of trainer.py, which the first rank speaks for all. Losses of all ranks go to stdout.
-work_ddp.py --turns [--steps N] ddp"""
+work_ddp.py FIGURES --turns [--steps N] ddp"""
 import argparse
 import json
 import os
@@ -40,6 +40,7 @@ def training(rank):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("figures", help="nothing is written there")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--turns", action="store_true", required=True)
     parser.add_argument("workload", choices=["ddp"])
