@@ -13,7 +13,7 @@ def calls(suite, programs):
              for route, name in ROUTES for preload in (False, True)]
     processes, missing = bench_peers.start_all(suite, programs, "calls", "bench_calls.c", peers)
     rows, times = bench_store.skipped("calls", {name: why for (name, _), why in missing.items()}), {}
-    for _ in range(1 if suite.simulate else 5 if suite.quick else 11):
+    for _ in range(1 if suite.simulate else 2 if suite.quick else 5):
         for call in CALLS:
             for key, process in processes.items():
                 times.setdefault((call, key), []).append(float(process.ask(call)))

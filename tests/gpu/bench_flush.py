@@ -60,7 +60,7 @@ def flush(suite, programs):
     if suite.simulate:
         loads = ((8, 32 * MIB),)
     for peer in bench_peers.PEERS:
-        if peer.name not in PEERS:
+        if peer.name not in (PEERS[:2] if suite.quick and not suite.simulate else PEERS):
             continue
         try:
             for (count, size), values in measured(suite, programs, peer, loads):
