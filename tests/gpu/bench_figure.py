@@ -19,7 +19,7 @@ ROWS = (("idle, one stream", "pair", "single", 0), ("idle, several streams", "pa
         ("kernel, 1 busy stream", "launch", "own", 1), ("kernel, 8 busy streams", "launch", "own", 8),
         ("kernel, 64 busy streams", "launch", "own", 64))
 LEFT, TOP, WIDTH, HEIGHT, GAP = 150, 70, 250, 120, 14
-LOW_NS, HIGH_NS = 20, 2e7
+LOW_NS, HIGH_NS = 20, 1e8
 
 
 def y_of(ns):
@@ -49,7 +49,7 @@ def box(x, width, number, entry):
 
 def panel(rows):
     parts = []
-    for power in range(2, 8):
+    for power in range(2, 9):
         y = y_of(10 ** power)
         parts.append(f'<line class="grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>')
     slot = WIDTH / len(THREADS)
@@ -74,7 +74,7 @@ def legend(x):
 def axis(row):
     """The scale of times, left of a row of panels."""
     return "".join(f'<text class="soft" x="{LEFT - 6}" y="{TOP + row * (HEIGHT + GAP) + y_of(10 ** power) + 3}" '
-                   f'text-anchor="end" font-size="9">{duration(10 ** power)}</text>' for power in range(2, 8))
+                   f'text-anchor="end" font-size="9">{duration(10 ** power)}</text>' for power in range(2, 9))
 
 
 def drawing(rows):
@@ -93,7 +93,7 @@ def drawing(rows):
         parts.append(f'<text class="ink" x="{x + WIDTH / 2}" y="{TOP - 6}" text-anchor="middle">{size_text(size)}</text>')
         for place, threads in enumerate(THREADS):
             parts.append(f'<text class="soft" x="{x + (place + .5) * WIDTH / len(THREADS):.1f}" y="{height - 11}" '
-                         f'text-anchor="middle">{threads} thread{"s" * (threads > 1)}</text>')
+                         f'text-anchor="middle">{threads}{" threads" * (threads == THREADS[-1])}</text>')
         for number, (_, work, stream, busy) in enumerate(shown):
             part = bench_store.find(rows, name=work, stream=stream, streams=busy, size_bytes=size)
             parts.append(f'<g transform="translate({x} {TOP + number * (HEIGHT + GAP)})">{panel(part)}</g>')

@@ -55,7 +55,8 @@ static struct pair_bench {
     const struct allocator *allocator;
     uint64_t clock_ns; /* what reading the clock takes */
     void *own[THREADS_MAX], *busy[BUSY_MAX];
-    char *scratch; /* what kernels write when nothing is allocated */
+    char *scratch; /* what kernels write when nothing is allocated; no device memory, which a driver
+                    * would then find room in */
     atomic_bool stop;
 } bench;
 
@@ -215,7 +216,7 @@ int main(int argc, char **argv)
         return 2;
     gpu_start();
     bench.allocator = allocator_find(argv[1]);
-    bench.scratch = gpu_malloc(THREADS_MAX * SCRATCH_BYTES);
+    bench.scratch = gpu_malloc_host(THREADS_MAX * SCRATCH_BYTES);
     bench.clock_ns = stat_clock_ns();
     puts("ready");
     fflush(stdout);
