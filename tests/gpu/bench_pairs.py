@@ -30,7 +30,7 @@ class Case:
         # Few enough kernels for the queue that the driver has for a stream.
         launches = max(64, 1024 // self.threads)
         pairs = 20000 if self.work == "pair" else launches
-        ns, batches = 4_000_000, 2
+        ns, batches = 2_500_000, 2
         if suite.quick:
             ns, batches = 2_000_000, 1
         if suite.simulate:
