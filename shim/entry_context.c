@@ -8,6 +8,7 @@
 #include "shim/context.h"
 #include "shim/green.h"
 #include "shim/hooks.h"
+#include "shim/ipc.h"
 #include "shim/peer.h"
 #include "shim/state.h"
 #include "shim/stream.h"
@@ -38,6 +39,7 @@ static void end_context(struct context *c, CUcontext ctx)
     int saved_errno = errno;
     capture_forget(ctx);
     peer_forget(ctx);
+    ipc_forget(ctx);
     if (c && c->pool)
         pool_abandon(c->pool);
     if (c)
@@ -86,7 +88,7 @@ static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
     struct context *c = state_is_on() ? context_primary(dev) : NULL;
     if (c)
         ctx = atomic_load(&c->handle);
-    else if (capture_open())
+    else if (capture_open() || ipc_any_open())
         ctx = context_primary_handle(dev);
     if (c && reset)
         close_context(ctx);

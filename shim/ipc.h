@@ -52,6 +52,7 @@ bool ipc_is_ours(const CUipcMemHandle *handle);
 CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags, ipc_open_fn native);
 /* False: nothing that ipc_open returned. */
 bool ipc_close(CUdeviceptr addr, CUresult *rc);
+bool ipc_any_open(void);
 /* The context is gone: so is what was opened in it. */
 void ipc_forget(CUcontext ctx);
 

@@ -292,10 +292,15 @@ static struct opened *find_around(CUdeviceptr addr)
     return NULL;
 }
 
+bool ipc_any_open(void)
+{
+    return atomic_load_explicit(&open_count, memory_order_acquire) != 0;
+}
+
 bool ipc_close(CUdeviceptr addr, CUresult *rc)
 {
     CUcontext ctx = NULL;
-    if (!atomic_load_explicit(&open_count, memory_order_acquire))
+    if (!ipc_any_open())
         return false;
     pthread_mutex_lock(&lock);
     struct opened *o = find_around(addr);
@@ -352,7 +357,7 @@ void ipc_forget(CUcontext ctx)
 
 bool ipc_find(CUdeviceptr addr, struct ipc_range *range)
 {
-    if (!atomic_load_explicit(&open_count, memory_order_acquire))
+    if (!ipc_any_open())
         return false;
     pthread_mutex_lock(&lock);
     const struct opened *o = find_around(addr);

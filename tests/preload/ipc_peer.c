@@ -39,6 +39,10 @@ static void obey(struct ipc_message *m)
     case IPC_CLOSE:
         m->rc = gpu_ipc_close(m->address);
         break;
+    case IPC_RESET:
+        m->rc = gpu_reset();
+        REQUIRE(gpu_open(0));
+        break;
     case IPC_FDS:
         m->wrong = (size_t)ipc_count_fds();
         break;
