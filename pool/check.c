@@ -45,6 +45,7 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
             sums->live_count++;
         }
     }
+    CHECK(s->free_count + s->dead_count <= s->object_count, "a slab's objects are free, dead or in use");
     CHECK(free_count == s->free_count, "a slab's count of free objects is that of its bitmap");
     return NULL;
 }

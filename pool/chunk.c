@@ -87,7 +87,7 @@ static bool covered_by_idle(struct block *b, const struct chunk *c, uint64_t com
 }
 
 /* Seizes one chunk that a dead block touches. */
-static bool seize_dead(struct hunt *h, struct block *b, uint64_t complete_epoch)
+static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_epoch)
 {
     for (uint64_t at = b->addr; at < block_end(b);) {
         struct chunk *c = map_find(at)->chunk;
@@ -96,6 +96,22 @@ static bool seize_dead(struct hunt *h, struct block *b, uint64_t complete_epoch)
         at = c->addr + c->size_bytes;
     }
     return false;
+}
+
+static void seize_dead(struct hunt *h, const struct zone *z)
+{
+    uint64_t complete = z->pool->fences.complete_epoch;
+more:
+    list_for_each(n, tmp, &z->dead)
+        if (h->got_bytes < h->want_bytes && seize_one_dead(h, list_entry(n, struct block, link), complete))
+            goto more; /* the list has changed */
+}
+
+struct chunk *chunk_seize_dead(struct zone *z)
+{
+    struct hunt h = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};
+    seize_dead(&h, z);
+    return h.list;
 }
 
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
@@ -123,12 +139,8 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
         }
     }
 done:
-    if (!move) {
-    more:
-        list_for_each(n, tmp, &z->dead)
-            if (h.got_bytes < want_bytes && seize_dead(&h, list_entry(n, struct block, link), complete))
-                goto more; /* the list has changed */
-    }
+    if (!move)
+        seize_dead(&h, z);
     *got_bytes = h.got_bytes;
     return h.list;
 }

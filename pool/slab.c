@@ -118,17 +118,42 @@ static void destroy(struct pool *p, struct slab *s)
     zone_give(b);
 }
 
+/* The slab's block goes back to the driver with its chunk, as a shared block does. */
+static void bury(struct pool *p, struct slab *s)
+{
+    struct block *b = s->block;
+    list_remove(&s->link);
+    map_clear(b);
+    b->epoch = s->epoch;
+    b->slab = NULL;
+    host_cache_put(&p->slab_cache, s);
+    zone_bury(b);
+}
+
+static bool is_done(const struct slab *s)
+{
+    return s->dead_count && s->free_count + s->dead_count == s->object_count;
+}
+
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
     s->epoch = max_u64(s->epoch, epoch);
-    if (s->objects[slot].tainted)
-        return; /* never handed out again; it keeps its slab */
+    if (unlikely(s->objects[slot].tainted)) {
+        s->dead_count++;
+        if (is_done(s))
+            bury(p, s);
+        return;
+    }
     unsigned before = s->free_count++;
     s->free_map[slot / 64] |= UINT64_C(1) << (slot % 64);
     if (is_empty(s))
         p->slabs.empty_count++;
     if (bucket_changes(s, before))
         relink(p, s);
+    if (unlikely(is_done(s))) {
+        bury(p, s);
+        return;
+    }
     /* The last slab of a size stays, so that a loop with one object does not make and unmake it. */
     if (is_empty(s)) {
         struct list *head = &p->slabs.partial[s->class_index][SLAB_FULLNESS - 1];

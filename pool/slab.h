@@ -31,6 +31,7 @@ struct slab {
     uint64_t epoch;      /* newest epoch in which an object was freed */
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
     uint16_t class_index, object_count, free_count;
+    uint16_t dead_count; /* freed after they were shared: never handed out again */
     struct slab_object objects[SLAB_OBJECTS_MAX];
 };
 
@@ -49,7 +50,8 @@ uint64_t slab_block_bytes(unsigned class_index);
 struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot);
 /* A block in state SLAB, already in use, becomes an empty slab; false: no host memory. */
 bool slab_add(struct pool *p, struct block *b, unsigned class_index);
-/* The object is free again (not live, not pending); an empty slab may return to the zone. */
+/* The object is free again (not live, not pending), or dead if it was shared. An empty slab may return to
+ * the zone; one in which every object is free or dead, and one dead, is buried. */
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
 /* Every empty slab goes back to the small zone. */
 void slab_release_empty(struct pool *p);

@@ -123,6 +123,9 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *(bool *)data = d->ipc_capable;
         break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)data = 0; /* the chunks have some, allocations have not */
+        break;
     }
 }
 

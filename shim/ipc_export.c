@@ -9,6 +9,7 @@
 #include "shim/context.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
+#include "shim/redzone.h"
 #include "shim/state.h"
 
 #include <fcntl.h>
@@ -44,8 +45,7 @@ CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
 {
     struct ipc_ticket ticket = {.magic = IPC_MAGIC,
                                 .addr = block->addr,
-                                .serial = block->serial,
-                                .size_bytes = block->requested_bytes};
+                                .serial = block->serial};
     _Static_assert(sizeof ticket == sizeof *handle, "a handle is 64 bytes");
     if (!ipc_is_capable(block)) {
         log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this driver does not "
@@ -152,7 +152,9 @@ static void answer(const struct ipc_question *question, int fd)
     if (find(&question->ticket, &block)) {
         struct context *c = pool_owner(block.pool);
         d = &c->backend;
+        redzone_hide(&block);
         r.end = block.addr + block.requested_bytes;
+        r.answer.size_bytes = block.requested_bytes;
         r.rc = real.cuDeviceGetUuid(&r.answer.device, c->device);
         if (r.rc == CUDA_SUCCESS && block.segment_addr) {
             r.at = block.segment_addr;

@@ -131,12 +131,15 @@ static void map_chunks(void *data)
         unmap_all(a->base, a->mapped_bytes, total);
 }
 
-/* Until somebody connects, the exporter is gone, or time is up: the connection, or -1. */
-static int ask(const struct ipc_question *question)
+/* Until somebody connects, the exporter is gone, or time is up: the connection, or -1 and *rc. */
+static int ask(const struct ipc_question *question, CUresult *rc)
 {
     int fd = -1, listener = ipc_wire_listen(&question->reply);
+    *rc = listener < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;
     for (int waited_ms = 0; listener >= 0 && waited_ms < GIVE_UP_MS; waited_ms += ASK_EVERY_MS) {
         int failed = ipc_wire_ask(&question->ticket.token, question);
+        if (failed == ECONNREFUSED)
+            *rc = CUDA_ERROR_INVALID_HANDLE; /* as the driver's own of a process that is gone (measured) */
         if (failed && failed != EAGAIN)
             break;
         if (!ipc_wire_wait(listener, ASK_EVERY_MS))
@@ -156,7 +159,7 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
     int saved_errno = errno;
     if (real.cuCtxGetDevice(&a.device) != CUDA_SUCCESS || !ipc_token_draw(&question.reply))
         return CUDA_ERROR_INVALID_VALUE;
-    a.fd = ask(&question);
+    a.fd = ask(&question, &a.rc);
     if (a.fd >= 0 && ipc_wire_receive(a.fd, &a.answer, sizeof a.answer, NULL, 0) &&
         memcmp(&a.answer.reply, &question.reply, sizeof question.reply) == 0) {
         int owner = find_device(&a.answer.device);
@@ -175,7 +178,7 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
     o->base = a.base;
     o->total_bytes = a.answer.kind == IPC_CHUNKS ? a.answer.total_bytes : 0;
     o->addr = a.base + a.answer.offset_bytes;
-    o->size_bytes = o->ticket.size_bytes;
+    o->size_bytes = a.answer.size_bytes;
     real.cuPointerGetAttribute(&o->buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, o->addr);
     return CUDA_SUCCESS;
 }

@@ -12,19 +12,22 @@
 
 #include <sys/types.h>
 
-/* Nothing that the driver takes for a handle of its own. */
 #define IPC_MAGIC UINT64_C(0x3143504943555047)
 
 struct ipc_token {
     unsigned char bytes[16];
 };
 
-/* The 64 bytes of a handle of ours. */
+/* The 64 bytes of a handle of ours. The zeros lie where the driver's own have the size of the mapping and
+ * the numbers of the memory and its owner in the kernel: a driver that is given a handle of ours has to
+ * find no such memory, and gives CUDA_ERROR_INVALID_VALUE (measured). */
 struct ipc_ticket {
     uint64_t magic;
     struct ipc_token token; /* of the exporter's door */
-    uint64_t addr, serial, size_bytes;
-    uint64_t reserved, check;
+    uint64_t no_size;
+    uint64_t addr, serial;
+    uint64_t no_memory;
+    uint64_t check;
 };
 
 struct ipc_question {
@@ -43,7 +46,8 @@ struct ipc_answer {
     uint32_t kind; /* enum ipc_kind */
     int32_t rc;
     CUuuid device;
-    uint64_t offset_bytes; /* of the block in what was sent */
+    uint64_t size_bytes;   /* of the block */
+    uint64_t offset_bytes; /* … in what was sent */
     uint64_t total_bytes;
     uint32_t num_chunks;
     CUipcMemHandle native;

@@ -3,6 +3,7 @@
  * allocation it carries the offset in its page, so that it arrives at the right address. The opener
  * maps the whole of the physical memory once, however many allocations of it are opened. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -46,6 +47,7 @@ static CUresult get(CUipcMemHandle *out, CUdeviceptr addr)
                             .extent = physical->size,
                             .offset = (uint64_t)(memory->host - physical->host),
                             .id = memory->buffer_id};
+    physical->shared = true;
     memset(out, 0, sizeof *out);
     memcpy(out, &ticket, sizeof ticket);
     return CUDA_SUCCESS;
@@ -69,8 +71,8 @@ static CUresult open_file(const struct ticket *ticket, int *out)
     struct stat status;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket->process, ticket->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (fd < 0) /* measured: so it is when the exporter is gone */
+        return kill(ticket->process, 0) != 0 ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     if (fstat(fd, &status) != 0 || status.st_ino != ticket->inode) {
         close(fd);
         return CUDA_ERROR_INVALID_VALUE;

@@ -167,7 +167,7 @@ void physical_release(struct physical *physical)
         syscall(SYS_munmap, physical->host, physical->size);
         if (physical_has_file(physical))
             close(physical->fd);
-    } else {
+    } else if (!physical->shared) {
         if (physical->touched)
             madvise(physical->host, physical->size, MADV_REMOVE);
         space_free(&offsets, physical->offset, physical->size);

@@ -20,6 +20,7 @@ struct physical {
     bool own_file;   /* fd belongs to this memory alone and can be handed to other processes */
     bool imported;   /* another process's memory: counted there */
     bool touched;
+    bool shared;      /* another process may have it open: its bytes stay (measured), its place too */
     uint64_t id;      /* unique in the process */
     unsigned handles; /* references that the program holds by cuMemCreate and the like */
     CUmemAllocationProp properties; /* of VMM memory */

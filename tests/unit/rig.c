@@ -105,8 +105,6 @@ void rig_taint(struct rig *r, uint64_t addr)
         blame(r, "a live block can be tainted");
     else
         b->tainted = true;
-    if (b && b->size_bytes <= KIB(32))
-        r->tainted_object = true;
 }
 
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
@@ -178,9 +176,9 @@ static void give_everything_back(struct rig *r)
         return;
     if (stats.pending_bytes)
         blame(r, "nothing is pending when all work is complete");
-    if (!r->tainted_object && stats.reserved_bytes)
+    if (stats.reserved_bytes)
         blame(r, "everything idle goes back to the driver");
-    if (!r->tainted_object && model_used_bytes(r->model))
+    if (model_used_bytes(r->model))
         blame(r, "the driver has everything back");
 }
 

@@ -30,7 +30,6 @@ struct rig {
     uint32_t count, room;
     uint64_t owners;         /* counts lifetimes of blocks */
     bool several_streams;    /* the program has used more than the legacy stream */
-    bool tainted_object;     /* a small object was tainted: its memory stays */
     bool lost;               /* the test has broken the context: no memory is expected back */
     enum pool_status status; /* of the latest request */
     int code;

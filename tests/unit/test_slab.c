@@ -126,6 +126,26 @@ static void a_tainted_object_is_not_given_again(void **state)
     EXPECT_EQ(rig_stats(r).num_tainted, 1, "it is counted");
 }
 
+static void a_slab_with_nothing_but_dead_and_free_goes_back(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t addr[10];
+    for (int i = 0; i < 10; i++)
+        addr[i] = rig_alloc(r, 30000);
+    for (int i = 0; i < 10; i += 3)
+        rig_taint(r, addr[i]);
+    rig_free_all(r);
+    rig_trim(r, 0, true);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "shared objects do not keep their slabs");
+    /* Shared again and again: the memory is not the sum of it all. */
+    for (int i = 0; i < 2000; i++) {
+        uint64_t a = rig_alloc(r, 30000);
+        rig_taint(r, a);
+        rig_free(r, a);
+    }
+    EXPECT(rig_stats(r).reserved_peak_bytes < MIB(8), "what was shared goes back before more is taken");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -138,6 +158,7 @@ int main(void)
         RIG_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab),
         RIG_TEST(slots_are_found_from_addresses),
         RIG_TEST(a_tainted_object_is_not_given_again),
+        RIG_TEST(a_slab_with_nothing_but_dead_and_free_goes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
