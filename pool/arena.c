@@ -398,9 +398,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     fence_seal(p);
     fence_poll(p);
     arena_reap(p, false);
-    /* Before more is taken: memory that was shared is of no other use. */
-    chunk_release(p, chunk_seize_dead(&p->large));
-    chunk_release(p, chunk_seize_dead(&p->small));
+    chunk_release_dead(p); /* before more is taken: it is of no other use */
     if (!find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     uint64_t got = 0, more = 0;

@@ -7,6 +7,9 @@
 #include "pool/map.h"
 #include "pool/state.h"
 
+/* Dead memory is given back when it is so much, or this part of what is reserved. */
+#define DEAD_BYTES (UINT64_C(32) << 20)
+#define DEAD_SHIFT 4
 /* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
 #define GHOSTS_MAX 4
 
@@ -107,13 +110,6 @@ more:
             goto more; /* the list has changed */
 }
 
-struct chunk *chunk_seize_dead(struct zone *z)
-{
-    struct hunt h = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};
-    seize_dead(&h, z);
-    return h.list;
-}
-
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes)
 {
@@ -190,4 +186,20 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     p->busy--;
     state_broadcast(p);
     return bytes;
+}
+
+void chunk_release_dead(struct pool *p)
+{
+    struct zone *zones[] = {&p->large, &p->small};
+    uint64_t dead_bytes = 0;
+    for (int i = 0; i < 2; i++)
+        for (const struct list *n = zones[i]->dead.next; n != &zones[i]->dead; n = n->next)
+            dead_bytes += list_entry(n, struct block, link)->size_bytes;
+    if (dead_bytes < max_u64(DEAD_BYTES, p->stats.reserved_bytes >> DEAD_SHIFT))
+        return;
+    for (int i = 0; i < 2; i++) {
+        struct hunt h = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};
+        seize_dead(&h, zones[i]);
+        chunk_release(p, h.list);
+    }
 }

@@ -47,8 +47,9 @@ struct pool;
  * are larger than what is still wanted, nor shared ones. *got_bytes is their sum. */
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
-/* Those of them that hold nothing but dead and free memory. */
-struct chunk *chunk_seize_dead(struct zone *z);
+/* Releases the chunks that hold nothing but dead and free memory, if that is worth the calls. Drops the
+ * lock. */
+void chunk_release_dead(struct pool *p);
 /* Seized chunks that were not needed after all. */
 void chunk_unseize(struct chunk *list);
 /* Seized chunks go back to the driver. Drops the lock. Returns the bytes given back. */

@@ -66,7 +66,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
      * it is done here only while there is none: a request must not wait for a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes);
     if (!list_empty(&p->small.dead) && fence_is_idle(p))
-        chunk_release(p, chunk_seize_dead(&p->small));
+        chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && fence_is_idle(p)) {
         pending_retire(p, fence_ready_epoch(&p->fences));
         trim_release(p, excess, UINT64_MAX);
