@@ -25,7 +25,7 @@ def plan(suite):
 
 def cold(suite, programs):
     rows, times, missing = [], {}, {}
-    for _ in range(1 if suite.simulate or suite.quick else 3):
+    for _ in bench_peers.rounds(suite, 8 if suite.quick else 42):
         for total, size, peer in plan(suite):
             try:
                 program = programs.path("cold", "bench_cold.c", peer.route)

@@ -22,13 +22,15 @@ def overlap(suite, programs):
     processes, missing = bench_peers.start_all(suite, programs, "overlap", "bench_overlap.c")
     rows, times = bench_store.skipped("overlap", missing), {}
     cases = [(streams, paced) for streams in STREAMS for paced in (False, True)]
-    rounds = 1 if suite.simulate else 3 if suite.quick else 7
-    for number in range(rounds + 1):
+    if not suite.simulate:    # the first time, memory is new
+        for peer, process in processes.items():
+            for case in cases:
+                process.ask(request(suite, "alloc", *case))
+    for _ in bench_peers.rounds(suite, 5 if suite.quick else 20, 9):
         for case in cases:
             for peer, process in processes.items():
                 both = [int(process.ask(request(suite, mode, *case))) for mode in ("fixed", "alloc")]
-                if number or rounds == 1:    # the first is for warming up
-                    times.setdefault((case, peer), []).append(both)
+                times.setdefault((case, peer), []).append(both)
     bench_peers.close_all(processes)
     for ((streams, paced), peer), values in times.items():
         rows.append(bench_store.row("overlap", "paced" if paced else "ahead", peer,

@@ -72,18 +72,8 @@ def quick(cases):
             (case.threads in (1, 16) or case.stream == "own" and case.size_bytes in (0, MIB) and not case.busy)]
 
 
-def rounds(suite, seconds):
-    """Numbers of rounds while there is time: at least one, at most five."""
-    begin = time.monotonic()
-    for number in range(1 if suite.simulate else 5):
-        yield number
-        spent = time.monotonic() - begin
-        if spent * (number + 2) / (number + 1) > seconds:
-            break
-
-
 def measure(suite, processes, cases, figures, seconds):
-    for number in rounds(suite, seconds):
+    for _ in bench_peers.rounds(suite, seconds):
         for case in cases:
             for peer in list(processes):
                 if case.work == "kernel" and peer not in LAUNCHERS:

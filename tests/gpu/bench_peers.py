@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import threading
+import time
 
 import suite as base
 
@@ -138,6 +139,16 @@ def torch_folder(suite):
     if not os.path.exists(os.path.join(folder, "lib", "libc10_cuda.so")):
         raise base.Skip("PyTorch without CUDA")
     return folder
+
+
+def rounds(suite, seconds, most=5):
+    """Numbers of rounds while there is time, to judge by those before: at least one."""
+    begin = time.monotonic()
+    for number in range(1 if suite.simulate else most):
+        yield number
+        spent = time.monotonic() - begin
+        if spent * (number + 2) / (number + 1) > seconds:
+            break
 
 
 class Process:
