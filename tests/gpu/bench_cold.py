@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The first memory of a process: so many bytes in blocks of one size, each case in a process of its own."""
+import time
+
 import bench_peers
 import bench_store
 import suite as base
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-TOTALS = (GIB, 10 * GIB, 40 * GIB)
+TOTALS = (10 * GIB, 40 * GIB, GIB)
 SIZES = (GIB, 64 * MIB, 2 * MIB, 256 * KIB)
 # The others than bare and shim only here.
 COMMON = (10 * GIB, 64 * MIB)
@@ -15,18 +17,21 @@ def plan(suite):
     """(total, size, peer) in the order of running, a round."""
     if suite.simulate:
         return [(64 * MIB, size, peer) for size in (32 * MIB, 256 * KIB) for peer in bench_peers.PEERS]
-    pairs = [(total, size) for total in TOTALS for size in SIZES]
-    if suite.quick:
-        pairs = [(10 * GIB, size) for size in SIZES]
-    return [(total, size, peer) for total, size in pairs for peer in bench_peers.PEERS
-            if peer.name in (bench_peers.BARE, bench_peers.SHIM)
-            or (total, size) == COMMON and peer.route in ("static", "torch")]
+    pairs = [(total, size) for total in (TOTALS[:1] if suite.quick else TOTALS) for size in SIZES]
+    main = [(total, size, peer) for total, size in pairs for peer in bench_peers.PEERS
+            if peer.name in (bench_peers.BARE, bench_peers.SHIM)]
+    return main + [(*COMMON, peer) for peer in bench_peers.PEERS
+                   if peer.route in ("static", "torch") and peer.name not in (bench_peers.BARE, bench_peers.SHIM)]
 
 
 def cold(suite, programs):
     rows, times, missing = [], {}, {}
-    for _ in bench_peers.rounds(suite, 8 if suite.quick else 42):
+    begin, seconds = time.monotonic(), 8 if suite.quick else 40
+    for number in bench_peers.rounds(suite, seconds):
         for total, size, peer in plan(suite):
+            if time.monotonic() - begin > seconds:
+                suite.log(f"  cold: no time for {total >> 30} GiB in {size >> 10} KiB, {peer.name}, round {number + 1}")
+                continue
             try:
                 program = programs.path("cold", "bench_cold.c", peer.route)
             except base.Skip as reason:
@@ -38,6 +43,7 @@ def cold(suite, programs):
                 missing[peer.name] = (result.err.strip().splitlines() or ["no message"])[-1]
                 continue
             times.setdefault((total, size, peer.name), []).append([int(word) for word in result.out.split()])
+            suite.log(f"  cold: {total >> 30} GiB in {size >> 10} KiB, {peer.name}: {result.out.strip()}, {result.seconds:.2f} s")
     for (total, size, peer), values in times.items():
         take, free, p50, p99, worst = (sorted(column) for column in zip(*values))
         middle = len(values) // 2
