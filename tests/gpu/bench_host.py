@@ -46,7 +46,7 @@ def replay(suite, programs):
 def instructions(suite, programs):
     folder = tests_folder(suite)
     script = os.path.join(base.ROOT, "tests", "bench", "instructions.py")
-    modes = "single" if suite.quick or suite.simulate else "single,fenced,launches"
+    modes = "single" if suite.quick else "single,fenced,launches"
     libraries = [os.path.join(folder, "tests", "sim", sub) for sub in ("lib", "cudart")]
     result = suite.run([sys.executable, script, "--api", "driver,runtime", "--mode", modes, "--sizes", "512,1M,64M",
                         os.path.join(folder, "tests", "bench", "pair"),
@@ -67,7 +67,7 @@ def instructions(suite, programs):
 def start(suite, programs):
     """How much later a program without CUDA ends, in turns with the bare one."""
     times = {False: [], True: []}
-    for _ in range(20 if suite.simulate else 100 if suite.quick else 400):
+    for _ in range(20 if suite.quick else 400):
         for preload, column in times.items():
             env = suite.shim_env() if preload else suite.bare_env
             begin = time.perf_counter_ns()
@@ -93,11 +93,16 @@ def first_line(command):
         return ""
 
 
+PARTS = ("replay", "instructions", "start")
+
+
 def machine(suite, parts):
     """A row for each fact that a reader needs to judge the figures of these parts."""
     query = ["nvidia-smi", "--format=csv,noheader"]
     facts = {"processor": processor(), "system": platform.release()}
-    if suite.simulate:
+    if not set(parts) - set(PARTS):
+        pass
+    elif suite.simulate:
         facts["GPU"] = "a simulated one: these figures say nothing about speed"
     else:
         facts["GPU"] = first_line([*query, "--query-gpu=name,memory.total"])
