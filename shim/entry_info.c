@@ -124,9 +124,16 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
         *(bool *)data = d->ipc_capable;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)data = 0; /* the chunks have some, allocations have not */
+        *(unsigned long long *)data = 0; /* see cuMemRetainAllocationHandle */
         break;
     }
+}
+
+/* Memory that is known outside, or that has an attribute of its own, must never be somebody else's. */
+static void taint(CUresult rc, CUdeviceptr dptr)
+{
+    if (rc == CUDA_SUCCESS && state_is_on())
+        pool_taint(dptr);
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
@@ -135,6 +142,9 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
     if (rc == CUDA_SUCCESS && data && find_description(ptr, &d))
         describe(&d, attribute, data);
+    /* Whoever asks for tokens has set SYNC_MEMOPS by it, as documented. */
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        taint(rc, ptr);
     return rc;
 }
 
@@ -150,35 +160,56 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     return rc;
 }
 
-/* Memory that is known outside must never be handed to somebody else. */
-static void taint(CUresult rc, CUdeviceptr dptr)
+/* What is not set need not be unset: natively that succeeds. */
+static bool is_unset(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    if (rc == CUDA_SUCCESS && state_is_on())
-        pool_taint(dptr);
+    unsigned now = 1;
+    return value && !*(const unsigned *)value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
+           real.cuPointerGetAttribute(&now, attribute, ptr) == CUDA_SUCCESS && !now;
 }
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct pool_block block;
     CUresult rc = real.cuPointerSetAttribute(value, attribute, disowned(ptr));
-    if (rc == CUDA_ERROR_NOT_SUPPORTED && find(ptr, &block))
+    if (rc == CUDA_ERROR_NOT_SUPPORTED && find(ptr, &block)) {
+        if (is_unset(value, attribute, ptr))
+            return CUDA_SUCCESS;
         log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
                                  "run it with GPUCACHE_BACKING=segment");
+    }
     taint(rc, ptr);
     return rc;
 }
 
+/* The range is one of pages, and may hold several small blocks, as it does natively. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags)
 {
+    struct pool_block block;
     CUresult rc = real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
-    taint(rc, dptr);
+    if (rc != CUDA_SUCCESS || !state_is_on())
+        return rc;
+    for (CUdeviceptr at = dptr, end = dptr + size; at < end;) {
+        enum pool_status found = pool_find(at, &block);
+        if (found == POOL_FOREIGN)
+            break;
+        if (found == POOL_OK)
+            pool_taint(at);
+        at = found == POOL_OK ? block.addr + block.size_bytes : (at & ~UINT64_C(511)) + 512;
+    }
     return rc;
 }
 
+/* The handle would be that of a chunk: its other blocks come with it, and where in it the block lies
+ * nobody could tell, who takes what cuMemGetAddressRange says for the handle's range. So the answer is the
+ * one for memory of cuMemAlloc: there is no handle. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    CUresult rc = real.cuMemRetainAllocationHandle(handle, addr);
-    taint(rc, (CUdeviceptr)(uintptr_t)addr);
-    return rc;
+    static char nowhere;
+    struct pool_block block;
+    struct ipc_range opened;
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)addr;
+    bool ours = state_is_on() && (pool_find(at, &block) != POOL_FOREIGN || ipc_find(at, &opened));
+    return real.cuMemRetainAllocationHandle(handle, ours ? &nowhere : addr);
 }

@@ -65,7 +65,12 @@ CUcontext green_owner(CUcontext ctx)
         return atomic_load(&g->primary);
     if (!real.cuStreamGetGreenCtx)
         return ctx; /* CUDA 12.4 has the first of them */
-    if (real.cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &green) != CUDA_SUCCESS)
+    /* A green context has no per-thread default stream (seen: 400). The legacy one is asked about only then:
+     * during a capture elsewhere that might do harm. */
+    CUresult rc = real.cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &green);
+    if (rc == CUDA_ERROR_INVALID_HANDLE)
+        rc = real.cuStreamGetGreenCtx(CU_STREAM_LEGACY, &green);
+    if (rc != CUDA_SUCCESS)
         return NULL;
     if (!green)
         return ctx;

@@ -33,11 +33,11 @@ CUresult capture_unsafe(void)
     return rc;
 }
 
-CUresult capture_context_unsafe(CUcontext context)
+CUresult capture_context_unsafe(CUcontext context, bool green_too)
 {
     CUresult rc = CUDA_SUCCESS;
     for (struct capture *capture = capture_list; capture != NULL; capture = capture->next) {
-        if (capture->context != context && capture->context->parent != context)
+        if (capture->context != context && !(green_too && capture->context->parent == context))
             continue;
         capture->invalid = true;
         rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -22,8 +22,9 @@ struct capture {
  * that: invalidates them and returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. */
 CUresult capture_unsafe(void);
 
-/* The same for calls that no stream of the context may be capturing under, whatever the mode. */
-CUresult capture_context_unsafe(CUcontext context);
+/* The same for calls that no stream of the context may be capturing under, whatever the mode; nor, if
+ * green_too, one of its green contexts. */
+CUresult capture_context_unsafe(CUcontext context, bool green_too);
 
 /* The same for waiting for a stream, or asking whether it is done. */
 CUresult capture_stream_unsafe(CUstream stream);

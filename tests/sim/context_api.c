@@ -46,7 +46,7 @@ static CUresult synchronize(CUcontext context)
         return CUDA_ERROR_INVALID_CONTEXT;
     CUresult rc = context_usable(context);
     if (rc == CUDA_SUCCESS)
-        rc = capture_context_unsafe(context);
+        rc = capture_context_unsafe(context, true);
     return rc == CUDA_SUCCESS ? context_wait(context) : rc;
 }
 

@@ -180,7 +180,7 @@ CUresult event_record_context(CUcontext context, CUevent event)
     if (rc == CUDA_SUCCESS && event->context != context)
         rc = CUDA_ERROR_INVALID_HANDLE;
     if (rc == CUDA_SUCCESS)
-        rc = capture_context_unsafe(context);
+        rc = capture_context_unsafe(context, false);
     if (rc != CUDA_SUCCESS)
         return rc;
     clock_run();
@@ -196,7 +196,7 @@ CUresult event_wait_context(CUcontext context, CUevent event)
 {
     CUresult rc = event_check(event);
     if (rc == CUDA_SUCCESS)
-        rc = capture_context_unsafe(context);
+        rc = capture_context_unsafe(context, true);
     if (rc == CUDA_SUCCESS && capture_holds(event))
         rc = capture_invalidate_event(event);
     if (rc != CUDA_SUCCESS || !event->recorded)

@@ -64,7 +64,9 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
     CUresult rc = stream_resolve(stream_handle, &stream);
     if (rc != CUDA_SUCCESS)
         return rc;
-    if (stream->context != thread_current())
+    /* A green context's streams are for who is in the primary one too, and the other way round. */
+    if (thread_current() == NULL ||
+        context_owner(stream->context) != context_owner(thread_current()))
         return CUDA_ERROR_INVALID_HANDLE;
     rc = launch_command(&command, stream->context, handle, shape, params, extra);
     return rc == CUDA_SUCCESS ? stream_submit(stream, &command, NULL) : rc;

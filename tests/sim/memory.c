@@ -16,6 +16,12 @@ struct memory *memory_find(uint64_t addr)
     return (struct memory *)range_find(&registry, addr);
 }
 
+struct memory *memory_asked(uint64_t addr)
+{
+    struct memory *memory = memory_find(addr);
+    return memory != NULL && !memory->freeing && addr - memory->range.lo < memory->size ? memory : NULL;
+}
+
 struct memory *memory_from(uint64_t addr)
 {
     return (struct memory *)range_from(&registry, addr);

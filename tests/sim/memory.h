@@ -39,6 +39,8 @@ struct memory {
 
 /* The memory that contains the address, or NULL. */
 struct memory *memory_find(uint64_t addr);
+/* The same for who asks about a pointer: what follows the bytes asked for belongs to nobody. */
+struct memory *memory_asked(uint64_t addr);
 /* The lowest memory that ends above the address, or NULL. */
 struct memory *memory_from(uint64_t addr);
 

@@ -100,8 +100,10 @@ static CUresult get_info(size_t *available, size_t *total)
 
 static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr addr)
 {
-    struct memory *memory = memory_find(addr);
-    if (memory == NULL || memory->freeing)
+    struct memory *memory = memory_asked(addr);
+    if (base == NULL && size == NULL)
+        return CUDA_SUCCESS;
+    if (memory == NULL)
         return CUDA_ERROR_NOT_FOUND;
     if (base != NULL)
         *base = memory->range.lo;

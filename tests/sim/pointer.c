@@ -125,14 +125,26 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
     return CUDA_SUCCESS;
 }
 
+/* Asking for them sets SYNC_MEMOPS, also where that cannot be set otherwise. */
+static CUresult get_tokens(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS *out, struct memory *memory)
+{
+    if (is_host(memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    memory->sync_memops = true;
+    *out = (CUDA_POINTER_ATTRIBUTE_P2P_TOKENS){.p2pToken = memory->buffer_id};
+    return CUDA_SUCCESS;
+}
+
 static CUresult get(void *out, CUpointer_attribute attribute, CUdeviceptr addr)
 {
-    struct memory *memory = memory_find(addr);
+    struct memory *memory = memory_asked(addr);
     uint64_t value = 0;
-    if (out == NULL || size_of(attribute) == 0)
-        return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
-    if (memory == NULL || memory->freeing)
+    if (out == NULL || memory == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        return get_tokens(out, memory);
+    if (size_of(attribute) == 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
     CUresult rc = value_of(memory, addr, attribute, &value);
     if (rc == CUDA_SUCCESS)
         memcpy(out, &value, size_of(attribute)); /* little-endian hosts only */
@@ -161,13 +173,11 @@ static CUresult get_many(unsigned count, CUpointer_attribute *attributes, void *
 
 static CUresult set(const void *value, CUpointer_attribute attribute, CUdeviceptr addr)
 {
-    struct memory *memory = memory_find(addr);
+    struct memory *memory = memory_asked(addr);
     if (value == NULL || memory == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
     if (memory->kind == MEMORY_MAPPED)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (is_host(memory))
-        return CUDA_ERROR_INVALID_VALUE;
     memory->sync_memops = *(const unsigned *)value != 0;
     return CUDA_SUCCESS;
 }

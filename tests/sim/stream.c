@@ -93,6 +93,8 @@ CUresult stream_resolve(CUstream handle, CUstream *out)
     if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         CUcontext context = thread_current();
         CUresult rc = context_usable(context);
+        if (rc == CUDA_SUCCESS && handle == CU_STREAM_PER_THREAD && context->green != NULL)
+            return CUDA_ERROR_INVALID_HANDLE; /* seen: green contexts have none */
         if (rc == CUDA_SUCCESS && handle == CU_STREAM_PER_THREAD)
             return thread_stream(context, out);
         if (rc == CUDA_SUCCESS)

@@ -111,15 +111,36 @@ static void memory_belongs_to_the_primary_context(void **state)
     OK(cuMemFree(at));
 }
 
-static void captures_on_green_streams_forbid_context_events(void **state)
+static void captures_on_green_streams_are_not_the_primarys(void **state)
 {
     CUstream on = green_stream();
     CUgraph graph;
     CUevent fence = event();
     OK(cuStreamBeginCapture(on, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxRecordEvent(context, fence));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(on, &graph));
+    OK(cuCtxRecordEvent(context, fence));
+    OK(cuStreamEndCapture(on, &graph));
+    OK(cuGraphDestroy(graph));
     OK(cuEventDestroy(fence));
+}
+
+static void green_streams_are_for_the_primary_context_too(void **state)
+{
+    CUdeviceptr at = alloc(WORDS * 4);
+    late_fill(green_stream(), at, WORDS, 3, MS); /* the primary context is current */
+    OK(cuCtxSynchronize());
+    assert_int_equal(wrong(at, WORDS, 3), 0);
+    OK(cuMemFree(at));
+}
+
+static void a_green_context_has_no_per_thread_stream(void **state)
+{
+    CUgreenCtx seen = NULL;
+    OK(cuCtxPushCurrent(converted));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(CU_STREAM_PER_THREAD));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &seen));
+    OK(cuStreamGetGreenCtx(CU_STREAM_LEGACY, &seen));
+    assert_ptr_equal(seen, green);
+    OK(cuCtxPopCurrent(NULL));
 }
 
 static void destruction_leaves_the_primary_context(void **state)
@@ -139,7 +160,9 @@ int main(void)
         TEST(primary_waits_hold_green_work),
         TEST(green_events_cover_green_work_only),
         TEST(memory_belongs_to_the_primary_context),
-        TEST(captures_on_green_streams_forbid_context_events),
+        TEST(captures_on_green_streams_are_not_the_primarys),
+        TEST(green_streams_are_for_the_primary_context_too),
+        TEST(a_green_context_has_no_per_thread_stream),
         TEST(destruction_leaves_the_primary_context),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

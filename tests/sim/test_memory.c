@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* cuMemAlloc and cuMemFree: the measured error codes, rounding, capacity, waiting, attributes. */
+#include <unistd.h>
+
 #include "tests/sim/fixture.h"
 
 static size_t used(void)
@@ -150,6 +152,24 @@ static void pitch_is_a_multiple_of_512(void **state)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(NULL, &pitch, 1000, 10, 4));
 }
 
+static void dma_bufs_are_of_whole_pages_with_memory(void **state)
+{
+    CUdeviceptr small = alloc(5000), large = alloc(3 * MIB), page = small & ~UINT64_C(4095);
+    const CUmemRangeHandleType type = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+    int fd = -1;
+    OK(cuMemGetHandleForAddressRange(&fd, page, 8192, type, 0));
+    assert_int_equal(close(fd), 0);
+    OK(cuMemGetHandleForAddressRange(&fd, large + 4096, 4096, type, 0));
+    assert_int_equal(close(fd), 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, large + 512, 4096, type, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, large, 5000, type, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, 0x10000, 4096, type, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(NULL, large, 4096, type, 0));
+    OK(cuMemFree(small));
+    OK(cuMemFree(large));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, large, 4096, type, 0));
+}
+
 static void range_and_attributes_tell_the_allocation(void **state)
 {
     CUdeviceptr at = alloc(5000), base, other = alloc(5000);
@@ -157,7 +177,11 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuMemGetAddressRange(&base, &size, at + 4999));
     assert_int_equal(base, at);
     assert_int_equal(size, 5000);
+    /* What follows is nobody's, as far as rounding goes. */
+    GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5000));
+    GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5119));
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, 4096));
+    OK(cuMemGetAddressRange(NULL, NULL, 4096));
 
     CUcontext owner = NULL;
     unsigned type = 0, capable = 0, ordinal = 99;
@@ -177,6 +201,13 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
     assert_int_equal(seen, 1);
+
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+    OK(cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, other));
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, other));
+    assert_int_equal(seen, 1);
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at + 5000));
 
     CUmemGenericAllocationHandle handle;
     CUdeviceptr mapped = map(2 * MIB, &handle);
@@ -309,6 +340,7 @@ int main(void)
         TEST(freed_memory_is_gone),
         TEST(pitch_is_a_multiple_of_512),
         TEST(range_and_attributes_tell_the_allocation),
+        TEST(dma_bufs_are_of_whole_pages_with_memory),
         TEST(kernels_cannot_touch_what_is_not_there),
         TEST(host_memory_is_read_and_written_by_kernels),
         TEST(async_free_takes_plain_memory),

@@ -2,11 +2,16 @@
 /* VMM memory between processes, as file descriptors. The bytes are shared; they count against the
  * device in the process that created them. */
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/sim/api.h"
 #include "tests/sim/device.h"
+#include "tests/sim/memory.h"
 #include "tests/sim/physical.h"
+
+#define DMA_PAGE UINT64_C(4096)
+#define SMALL_PAGE (UINT64_C(2) << 20) /* what small allocations are cut from */
 
 static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
                               CUmemAllocationHandleType type, unsigned long long flags)
@@ -51,6 +56,33 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle
     return CUDA_SUCCESS;
 }
 
+/* A dma-buf of pages: only a descriptor, since there is no other device to give it to. Pages that hold
+ * several small allocations count as one piece. */
+static CUresult range_handle(int *out, uint64_t addr, uint64_t size, CUmemRangeHandleType type)
+{
+    uint64_t end = addr + size;
+    if (out == NULL || size == 0 || addr % DMA_PAGE != 0 || size % DMA_PAGE != 0 || end < addr ||
+        type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (uint64_t at = addr; at < end;) {
+        struct memory *memory = memory_from(at);
+        if (memory == NULL)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (memory->kind == MEMORY_SMALL && memory->range.lo / SMALL_PAGE == at / SMALL_PAGE) {
+            at = (at / SMALL_PAGE + 1) * SMALL_PAGE;
+            continue;
+        }
+        if (memory->range.lo > at || (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_MAPPED))
+            return CUDA_ERROR_INVALID_VALUE;
+        at = memory->range.hi;
+    }
+    int fd = memfd_create("simulated-dma-buf", MFD_CLOEXEC);
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *out = fd;
+    return CUDA_SUCCESS;
+}
+
 API(cuMemExportToShareableHandle,
     (void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
      unsigned long long flags),
@@ -58,7 +90,6 @@ API(cuMemExportToShareableHandle,
 API(cuMemImportFromShareableHandle,
     (CUmemGenericAllocationHandle * out, void *os_handle, CUmemAllocationHandleType type),
     import_handle(out, os_handle, type))
-/* dma-buf: no such device here. */
 API(cuMemGetHandleForAddressRange,
     (void *out, CUdeviceptr addr, size_t size, CUmemRangeHandleType type, unsigned long long flags),
-    CUDA_ERROR_NOT_SUPPORTED)
+    range_handle(out, addr, size, type))
