@@ -136,15 +136,20 @@ static void taint(CUresult rc, CUdeviceptr dptr)
         pool_taint(dptr);
 }
 
+/* Whoever asks for tokens has set SYNC_MEMOPS by it, as documented. */
+static void told(CUresult rc, CUpointer_attribute attribute, CUdeviceptr dptr)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        taint(rc, dptr);
+}
+
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct description d;
     CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
     if (rc == CUDA_SUCCESS && data && find_description(ptr, &d))
         describe(&d, attribute, data);
-    /* Whoever asks for tokens has set SYNC_MEMOPS by it, as documented. */
-    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
-        taint(rc, ptr);
+    told(rc, attribute, ptr);
     return rc;
 }
 
@@ -157,6 +162,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
         for (unsigned i = 0; i < count; i++)
             if (data[i])
                 describe(&d, attributes[i], data[i]);
+    for (unsigned i = 0; rc == CUDA_SUCCESS && i < count; i++)
+        told(rc, attributes[i], ptr);
     return rc;
 }
 

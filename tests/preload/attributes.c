@@ -39,6 +39,62 @@ static unsigned long long describe(const char *what, uint64_t block, size_t size
     return id;
 }
 
+/* What kind of memory it is, as who would export or register it asks. */
+static void describe_kind(uint64_t address)
+{
+    static const struct {
+        const char *name;
+        CUpointer_attribute which;
+    } words[] = {
+        {"legacy IPC", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE},
+        {"device", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
+        {"RDMA", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE},
+        {"access", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS},
+        {"SYNC_MEMOPS", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS},
+        {"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE},
+    };
+    unsigned long long types = 9;
+    CUmemoryPool pool = NULL;
+    CUmemGenericAllocationHandle handle = 0;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void *answers[] = {&types, &pool};
+    printf("  kind:");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        unsigned value = 0;
+        REQUIRE(cuPointerGetAttribute(&value, words[i].which, address));
+        printf(" %s %u,", words[i].name, value);
+    }
+    REQUIRE(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address));
+    printf(" handles %llu", types);
+    types = 9;
+    REQUIRE(cuPointerGetAttributes(2, asked, answers, address));
+    printf(" and %llu, pool %s, handle to be had: %d\n", types, pool == NULL ? "none" : "some",
+           (int)cuMemRetainAllocationHandle(&handle, (void *)address));
+}
+
+static void from_another_context(uint64_t address)
+{
+    CUcontext mine = NULL;
+    CUcontext other = NULL;
+    CUcontext owner = NULL;
+    CUdeviceptr base = 0;
+    size_t size_bytes = 0;
+    REQUIRE(cuCtxGetCurrent(&mine));
+    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    REQUIRE(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address + 100));
+    REQUIRE(cuMemGetAddressRange(&base, &size_bytes, address + 100));
+    printf("from another context: its context is %s, base %s, %zu bytes\n",
+           owner == mine ? "the first" : "another", base == address ? "right" : "wrong", size_bytes);
+    uint64_t block = 0;
+    REQUIRE(gpu_malloc(&block, 3000));
+    REQUIRE(cuCtxSetCurrent(mine));
+    REQUIRE(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, block));
+    printf("and the other way round: %s\n", owner == other ? "the other" : "not the other");
+    REQUIRE(gpu_free(block));
+    REQUIRE(cuCtxDestroy(other));
+}
+
 int main(void)
 {
     static const size_t sizes[] = {768, 96 * KIB, 2 * MIB, 6 * MIB};
@@ -52,6 +108,8 @@ int main(void)
         unsigned long long id_a = describe("  base", a, sizes[i], a);
         unsigned long long id_b = describe("  other", b, sizes[i], b + sizes[i] - 1);
         printf("  numbers %s\n", id_a != id_b ? "differ" : "are one");
+        describe_kind(a);
+        describe_kind(b + sizes[i] / 2);
         REQUIRE(gpu_free(a));
         REQUIRE(gpu_malloc(&a, sizes[i]));
         printf("  reissued: %s number\n",
@@ -59,5 +117,9 @@ int main(void)
         REQUIRE(gpu_free(a));
         REQUIRE(gpu_free(b));
     }
+    uint64_t block = 0;
+    REQUIRE(gpu_malloc(&block, 5 * MIB));
+    from_another_context(block);
+    REQUIRE(gpu_free(block));
     return 0;
 }

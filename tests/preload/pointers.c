@@ -14,6 +14,7 @@ static void describe(const char *what, uint64_t block, size_t size_bytes, uint64
     int rc = gpu_address_range(&base, &range_bytes, address);
     printf("%s: %d, base %s, %s", what, rc, base == block ? "right" : "wrong",
            range_bytes == size_bytes ? "its size" : "another size");
+    gpu_last_error();
     rc = gpu_pointer_is_device(&is_device, &device, address);
     printf("; attributes %d, %s memory of device %d\n", rc, is_device ? "device" : "no device",
            device);
@@ -34,6 +35,9 @@ int main(void)
             describe("  middle", blocks[i], sizes[i], blocks[i] + sizes[i] / 2);
             describe("  last", blocks[i], sizes[i], blocks[i] + sizes[i] - 1);
         }
+        /* Behind the end, as far as rounding goes, there is nobody. */
+        describe("one past the end", blocks[1], sizes[1], blocks[1] + sizes[1]);
+        describe("rounded up", blocks[1], sizes[1], blocks[1] + 5119);
         for (int i = 0; i < SIZES; i++)
             REQUIRE(gpu_free(blocks[i]));
     }

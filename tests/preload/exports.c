@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Blocks that something outside may know of, by a dma-buf or by tokens: they can be had as natively, for
+ * small blocks by the pages they lie in, and once freed the memory is never somebody else's.
+ */
+#include "tests/preload/scene.h"
+
+#include <unistd.h>
+
+#define PAGE ((uint64_t)4096)
+
+static int dma_buf(uint64_t from, uint64_t size_bytes)
+{
+    int descriptor = -1;
+    int rc = (int)cuMemGetHandleForAddressRange(&descriptor, from, size_bytes,
+                                                CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    if (rc == 0)
+        REQUIRE(close(descriptor));
+    return rc;
+}
+
+/* Whether blocks of the size overlap the freed one again. Natively they may. */
+static void look_for(uint64_t freed, size_t size_bytes)
+{
+    enum { TRIES = 64 };
+    uint64_t block[TRIES];
+    int found = 0;
+    for (int i = 0; i < TRIES; i++) {
+        REQUIRE(gpu_malloc(&block[i], size_bytes));
+        found += block[i] < freed + size_bytes && freed < block[i] + size_bytes;
+    }
+    for (int i = 0; i < TRIES; i++)
+        REQUIRE(gpu_free(block[i]));
+    printf("; used again: %d\n", scene_preloaded() ? found : 0);
+}
+
+int main(void)
+{
+    static const size_t sizes[] = {700, 5000, 100000, 1 * MIB, 6 * MIB};
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+    int supported = 0;
+    scene_start(1, 60);
+    REQUIRE(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0));
+    printf("dma-buf: %d\n", supported);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t block = 0;
+        REQUIRE(gpu_malloc(&block, sizes[i]));
+        uint64_t from = block & ~(PAGE - 1);
+        uint64_t to = (block + sizes[i] + PAGE - 1) & ~(PAGE - 1);
+        printf("%zu bytes: %d", sizes[i], dma_buf(from, to - from));
+        printf(", odd size %d", dma_buf(from, 700));
+        printf(", free %d", gpu_free(block));
+        look_for(block, sizes[i]);
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t block = 0;
+        unsigned set = 9;
+        REQUIRE(gpu_malloc(&block, sizes[i]));
+        int rc = (int)cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, block);
+        REQUIRE(cuPointerGetAttribute(&set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block));
+        printf("%zu bytes: tokens %d, SYNC_MEMOPS %u", sizes[i], rc, set);
+        printf(", free %d", gpu_free(block));
+        look_for(block, sizes[i]);
+    }
+    return 0;
+}
