@@ -45,7 +45,10 @@ CUcontext context_primary_handle(CUdevice device)
     if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active ||
         real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
         return NULL;
-    atomic_load(&real.cuDevicePrimaryCtxRelease_v2)(device);
+    if (hooks_present(HOOK_cuDevicePrimaryCtxRelease_v2))
+        atomic_load(&real.cuDevicePrimaryCtxRelease_v2)(device);
+    else
+        atomic_load(&real.cuDevicePrimaryCtxRelease)(device); /* before 11.0 */
     return primary;
 }
 
@@ -148,6 +151,13 @@ static struct context *find_or_make(CUcontext ctx)
     return c;
 }
 
+/* What everything rests on came with CUDA 7.0; an older driver keeps its programs to itself. */
+static bool driver_suffices(void)
+{
+    return real.cuDevicePrimaryCtxGetState && real.cuDevicePrimaryCtxRetain && real.cuCtxGetCurrent &&
+           real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
+}
+
 struct context *context_current(void)
 {
     CUcontext ctx = NULL;
@@ -159,7 +169,7 @@ struct context *context_current(void)
     if (__builtin_expect(c && atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx, 1) &&
         state_is_on())
         return c;
-    if (!state_is_on() && !state_start())
+    if (!state_is_on() && (!driver_suffices() || !state_start()))
         return NULL;
     return latest = find_or_make(ctx);
 }

@@ -38,6 +38,8 @@ _Atomic bool control_requested;
 static sem_t wake;
 static atomic_bool signalled, put_off, thread_made;
 static struct sigaction chained;
+static atomic_bool chained_gone;
+static int installed; /* the signal that is ours, 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
 
@@ -54,7 +56,9 @@ static void on_signal(int signal_number, siginfo_t *info, void *context)
     int saved_errno = errno;
     atomic_store(&signalled, true);
     sem_post(&wake);
-    if (chained.sa_flags & SA_SIGINFO) {
+    if ((chained.sa_flags & SA_RESETHAND) && atomic_exchange(&chained_gone, true)) {
+        /* It was for one signal only. */
+    } else if (chained.sa_flags & SA_SIGINFO) {
         if (chained.sa_sigaction)
             chained.sa_sigaction(signal_number, info, context);
     } else if (chained.sa_handler != SIG_DFL && chained.sa_handler != SIG_IGN) {
@@ -63,8 +67,15 @@ static void on_signal(int signal_number, siginfo_t *info, void *context)
     errno = saved_errno;
 }
 
-/* A handler of the program's keeps its mask and its way of interrupting calls; where there was none,
- * interrupted calls are restarted, so that the program notices nothing. */
+static bool is_ours(int signal_number)
+{
+    struct sigaction now;
+    return !sigaction(signal_number, NULL, &now) && (now.sa_flags & SA_SIGINFO) &&
+           now.sa_sigaction == on_signal;
+}
+
+/* A handler of the program's keeps its mask, its stack and its way of interrupting calls; where there was
+ * none, interrupted calls are restarted, so that the program notices nothing. */
 static void install_handler(int signal_number)
 {
     struct sigaction mine;
@@ -74,10 +85,20 @@ static void install_handler(int signal_number)
                (chained.sa_handler != SIG_DFL && chained.sa_handler != SIG_IGN);
     mine = chained;
     mine.sa_sigaction = on_signal;
-    mine.sa_flags = SA_SIGINFO | SA_ONSTACK | (own ? chained.sa_flags & ~SA_RESETHAND : SA_RESTART);
+    mine.sa_flags = SA_SIGINFO | (own ? chained.sa_flags & ~SA_RESETHAND : SA_RESTART | SA_ONSTACK);
     if (!own)
         sigemptyset(&mine.sa_mask);
-    sigaction(signal_number, &mine, NULL);
+    if (!sigaction(signal_number, &mine, NULL))
+        installed = signal_number;
+}
+
+void control_leave_signal(void)
+{
+    if (!installed || !is_ours(installed))
+        return;
+    if (atomic_load(&chained_gone))
+        chained = (struct sigaction){.sa_handler = SIG_DFL};
+    sigaction(installed, &chained, NULL);
 }
 
 void control_start(void)

@@ -13,6 +13,8 @@
 
 /* The library has started: installs the signal handler, if one is wanted. */
 void control_start(void);
+/* A forked child: its signals are its own again. */
+void control_leave_signal(void);
 /* A pool is there: makes the thread if it is the first. */
 void control_pool_made(void);
 /* The last open capture is over: what was put off can be done. Any thread. */

@@ -71,4 +71,8 @@ bool hooks_init(void);
 /* Whether this driver has the wrapped function. */
 bool hooks_present(enum hook_id id);
 
+/* Whether somebody has put a jump of his own at the entry of our cuMemAlloc_v2 or cuMemFree_v2 since
+ * hooks_init() first returned true: communication libraries watch memory so. A couple of instructions. */
+bool hooks_entries_patched(void);
+
 #endif

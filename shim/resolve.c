@@ -8,6 +8,7 @@
 
 #include "shim/runtime.h"
 #include "shim/table.h"
+#include "shim/twin.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -94,9 +95,10 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
     void *found = resolve_symbol(handle, name);
     if (found == wrapper)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
-    uintptr_t address = (uintptr_t)found;
-    if (found && (address == atomic_load_explicit(&hook_address[id], memory_order_acquire) ||
-                  address == atomic_load_explicit(&hook_alias[id], memory_order_acquire)))
+    /* Not by its alias: that is a function of the driver's behind the one that programs open, and whoever
+     * asks for it by name is that driver. */
+    if (found &&
+        (uintptr_t)found == atomic_load_explicit(&hook_address[id], memory_order_acquire))
         found = wrapper;
     return (struct resolve_pick){found, handle};
 }
@@ -110,6 +112,8 @@ EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
     int saved_errno = errno;
     int id = id_of(name);
     struct resolve_pick pick = pass;
+    if (twin_comes_first())
+        return pass;
     if (id >= 0)
         pick = pick_hook(handle, name, id);
     else if (handle == RTLD_DEFAULT && runtime_exports(name))

@@ -7,7 +7,9 @@
  */
 #include "shim/runtime.h"
 
+#include "shim/hooks.h"
 #include "shim/resolve.h"
+#include "shim/twin.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -16,8 +18,6 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
-
-#define SHIM_EXPORT __attribute__((visibility("default")))
 
 /* 11.x makes the device's context current at its own discretion: until then, the current context may
  * belong to another device than the program has chosen. */
@@ -49,11 +49,28 @@ bool runtime_exports(const char *name)
     return strcmp(name, "cudaMalloc") == 0 || strcmp(name, "cudaFree") == 0;
 }
 
-/* In `handle`, past ours: a handle of the main program is the global scope, and finds us first. */
+/* In `handle`, past ours and past another copy's, which would come back to us: a handle of the main program
+ * is the global scope, and finds us first. */
 static malloc_fn *malloc_in(void *handle)
 {
     malloc_fn *found = (malloc_fn *)(uintptr_t)resolve_symbol(handle, "cudaMalloc");
-    return found == cudaMalloc ? NULL : found;
+    return !found || found == cudaMalloc || twin_has((void *)(uintptr_t)found) ? NULL : found;
+}
+
+/* The start of the object that an address lies in. */
+static const void *object_of(void *address)
+{
+    Dl_info info;
+    return dladdr(address, &info) ? info.dli_fbase : NULL;
+}
+
+/* A cudaMalloc of the object that calls: of a runtime that is linked into it, or of a tool that wraps the
+ * function as we do, and is calling us as what comes next. A runtime has all the others too. */
+static bool is_tool(malloc_fn *found, void *handle, void *caller)
+{
+    const void *object = object_of(caller);
+    void *other = resolve_symbol(handle, "cudaRuntimeGetVersion");
+    return object == object_of((void *)(uintptr_t)found) && (!other || object_of(other) != object);
 }
 
 struct search {
@@ -89,6 +106,8 @@ static malloc_fn *find_malloc(void *caller)
         void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
         if (handle) {
             found = malloc_in(handle);
+            if (found && is_tool(found, handle, caller))
+                found = NULL;
             dlclose(handle); /* the caller's object stays: it is running */
         }
     }
@@ -125,6 +144,9 @@ static struct runtime *remember(malloc_fn *real_malloc)
     cudaError_t (*get_version)(int *) =
         (cudaError_t(*)(int *))(uintptr_t)resolve_symbol(handle, "cudaRuntimeGetVersion");
     int version = 0;
+    /* A tool may wrap the one and not the other. */
+    if (!real_free || real_free == cudaFree)
+        real_free = (free_fn *)(uintptr_t)resolve_symbol(RTLD_NEXT, "cudaFree");
     if (!real_free || real_free == cudaFree) {
         dlclose(handle);
         return NULL;
@@ -177,13 +199,19 @@ static struct runtime *runtime_of(void *caller)
     return find_runtime(caller);
 }
 
+/* Not past somebody who watches the driver's functions: natively he sees what goes through the runtime. */
+static bool short_cut(const struct runtime *r)
+{
+    return atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
+           !hooks_entries_patched();
+}
+
 SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
 {
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (!r)
         return cudaErrorInitializationError;
-    if (atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
-        entry_runtime_malloc(p, size))
+    if (short_cut(r) && entry_runtime_malloc(p, size))
         return cudaSuccess;
     return atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
 }
@@ -193,8 +221,7 @@ SHIM_EXPORT cudaError_t cudaFree(void *p)
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (!r)
         return cudaErrorInitializationError;
-    if (atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
-        entry_runtime_free(p))
+    if (short_cut(r) && entry_runtime_free(p))
         return cudaSuccess;
     return atomic_load_explicit(&r->free, memory_order_relaxed)(p);
 }

@@ -10,6 +10,7 @@
 #include "shim/control.h"
 #include "shim/environ.h"
 #include "shim/report.h"
+#include "shim/twin.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -44,6 +45,7 @@ static void forked_child(void)
 {
     atomic_store(&state_now, STATE_OFF);
     atomic_store(&pool_watch, 0);
+    control_leave_signal();
 }
 
 static void report_at_exit(void)
@@ -64,7 +66,7 @@ bool state_start(void)
         return expected == STATE_ON;
     int saved_errno = errno;
     environ_hold();
-    bool on = options_load(&options);
+    bool on = !twin_comes_first() && options_load(&options);
     environ_release();
     on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
     if (on) {

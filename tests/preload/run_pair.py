@@ -59,9 +59,13 @@ def environment(options, preload, scratch):
         env.update(assignment.split("=", 1) for assignment in options.preload_env)
     libraries = [options.sanitizer] if options.sanitizer else []
     if preload:
-        libraries += [preload, *options.beside]
+        libraries += [*options.before, preload, *options.beside]
     if libraries:
         env["LD_PRELOAD"] = " ".join(libraries)
+    if options.driver:
+        os.symlink(os.path.abspath(options.driver), os.path.join(scratch, "libcuda.so.1"))
+        options = argparse.Namespace(**vars(options))
+        options.library_path = scratch + ":" + (options.library_path or "")
     if options.library_path:
         inherited = env.get("LD_LIBRARY_PATH")
         env["LD_LIBRARY_PATH"] = options.library_path + (":" + inherited if inherited else "")
@@ -132,12 +136,21 @@ def judge_pair(options, bare, preloaded):
     return wrong
 
 
+def loadable(library):
+    done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": library}, stderr=subprocess.PIPE, check=False)
+    return b"cannot be preloaded" not in done.stderr
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preload", metavar="LIBRARY", help="the cache; without it, bare only")
+    parser.add_argument("--before", metavar="LIBRARY", action="append", default=[],
+                        help="preloaded before the cache, with it")
     parser.add_argument("--beside", metavar="LIBRARY", action="append", default=[],
                         help="preloaded after the cache, with it")
     parser.add_argument("--library-path", metavar="FOLDERS", help="first in LD_LIBRARY_PATH")
+    parser.add_argument("--driver", metavar="LIBRARY", help="the libcuda.so.1 of both runs")
+    parser.add_argument("--needs", metavar="LIBRARY", help="skip where the loader cannot preload it")
     parser.add_argument("--sanitizer", metavar="LIBRARY", help="a runtime that has to be preloaded first")
     parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="of both runs")
     parser.add_argument("--preload-env", metavar="NAME=VALUE", action="append", default=[],
@@ -156,6 +169,9 @@ def parse(arguments):
 
 def main(arguments):
     options = parse(arguments)
+    if options.needs and not loadable(options.needs):
+        print(f"skipped: no {options.needs}")
+        return SKIP
     bare = run(options, "bare", None)
     if bare.status == SKIP:
         print(bare.out.strip() or "skipped")

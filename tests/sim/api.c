@@ -13,6 +13,7 @@
 #include "tests/sim/context.h"
 #include "tests/sim/device.h"
 #include "tests/sim/fault.h"
+#include "tests/sim/inject.h"
 #include "tests/sim/thread.h"
 
 static const struct row {
@@ -58,9 +59,12 @@ void api_wake(void)
     pthread_cond_broadcast(&changed);
 }
 
-/* The child of a process that has initialised CUDA cannot use it, as natively. */
+/* The child of a process that has initialised CUDA cannot use it, as natively. The lock may have been
+ * copied while another thread of the parent held it. */
 static void after_fork_in_child(void)
 {
+    static pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    memcpy(&lock, &fresh, sizeof lock);
     if (atomic_load(&state) == READY)
         atomic_store(&state, FORKED);
 }
@@ -115,11 +119,6 @@ CUresult api_enter(enum function function)
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY && !(row->flags & ANYTIME))
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (now == FORKED) {
-        /* The lock may have been copied while another thread of the parent held it. */
-        static pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-        memcpy(&lock, &fresh, sizeof lock);
-    }
     api_lock();
     if (now == READY) {
         CUresult rc = fault_check(function);
@@ -186,4 +185,12 @@ void api_set_cost(enum function function, uint64_t value_ns)
     mib_ns[function] = 0;
 }
 
-API(cuInit, (unsigned flags), api_init(flags))
+CUresult CUDAAPI cuInit(unsigned flags)
+{
+    CUresult rc = api_enter(FN_cuInit);
+    if (rc == CUDA_SUCCESS)
+        rc = api_leave(api_init(flags));
+    if (rc == CUDA_SUCCESS)
+        inject();
+    return rc;
+}

@@ -53,6 +53,8 @@ uint64_t simWorkPending(void)
 
 void simOwnerBegin(uint64_t addr, size_t size_bytes)
 {
+    if (!api_ready())
+        return; /* a forked child: the owners may have been copied half changed */
     api_lock();
     owner_begin(addr, size_bytes);
     api_unlock();
@@ -60,6 +62,8 @@ void simOwnerBegin(uint64_t addr, size_t size_bytes)
 
 void simOwnerEnd(uint64_t addr)
 {
+    if (!api_ready())
+        return;
     api_lock();
     owner_end(addr);
     api_unlock();

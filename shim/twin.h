@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Two copies of this library in one process, as when two tools each bring one: the one that the loader
+ * finds first works, the other stands aside and passes every call on. No lock.
+ */
+#ifndef SHIM_TWIN_H
+#define SHIM_TWIN_H
+
+#include <stdbool.h>
+
+/* Whether another copy comes before this one; the answer stays. Keeps errno. */
+bool twin_comes_first(void);
+
+/* Whether this address lies in another copy's code. */
+bool twin_has(const void *address);
+
+/* What one copy knows another by: an export of this name. Its value is of use to people only. */
+const char *gpucache_version(void) __attribute__((visibility("default")));
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Forks in the middle of things: while three threads are inside allocations and frees, and from a
+ * signal handler that interrupts one. The children make CUDA calls, which the driver refuses as bare,
+ * and end; one is ended by SIGUSR1, as a process is that handles no signals. The parent goes on.
+ */
+#include "tests/preload/scene.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { THREADS = 3, FORKS = 30, FORKS_IN_HANDLER = 20 };
+
+static atomic_bool stop;
+static volatile sig_atomic_t forked, failed_in_handler;
+
+static int wait_for(pid_t child)
+{
+    int status = -1;
+    EXPECT(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* In a child. Whether all calls are refused. */
+static bool refused(uint64_t block)
+{
+    uint64_t mine = 0;
+    return gpu_malloc(&mine, 4096) != 0 && gpu_malloc(&mine, 8 * MIB) != 0 && gpu_free(block) != 0 &&
+           gpu_sync() != 0;
+}
+
+static void *churn(void *context)
+{
+    size_t size_bytes = 256 * KIB << (intptr_t)context;
+    sigset_t alarm_set;
+    sigemptyset(&alarm_set);
+    sigaddset(&alarm_set, SIGVTALRM);
+    REQUIRE(pthread_sigmask(SIG_BLOCK, &alarm_set, NULL));
+    REQUIRE(gpu_open(0));
+    while (!atomic_load(&stop)) {
+        uint64_t block = 0;
+        REQUIRE(gpu_malloc(&block, size_bytes));
+        REQUIRE(gpu_free(block));
+    }
+    return NULL;
+}
+
+static void fork_in_handler(int number)
+{
+    (void)number;
+    /* Not fork(): that waits for malloc's locks, which the thread itself may hold here. */
+    pid_t child = (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0L, 0L, 0L, 0L);
+    if (child == 0)
+        _exit(6);
+    int status = -1;
+    if (child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+        WEXITSTATUS(status) == 6)
+        forked = forked + 1;
+    else
+        failed_in_handler = failed_in_handler + 1;
+}
+
+static void allocate_while_the_timer_forks(void)
+{
+    struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_RESTART};
+    /* Of the time that this process computes: it lands in the middle of an allocation. */
+    struct itimerval timer = {.it_interval = {0, 1000}, .it_value = {0, 1000}};
+    sigemptyset(&action.sa_mask);
+    REQUIRE(sigaction(SIGVTALRM, &action, NULL));
+    REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
+    while (forked + failed_in_handler < FORKS_IN_HANDLER) {
+        uint64_t block = 0;
+        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        REQUIRE(gpu_free(block));
+    }
+    timer = (struct itimerval){0};
+    REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
+}
+
+int main(void)
+{
+    const uint64_t words = 32 * KIB;
+    uint64_t block = 0;
+    pthread_t threads[THREADS];
+    int failed = 0;
+    scene_start(1, 120);
+    REQUIRE(gpu_malloc(&block, words * 4));
+    REQUIRE(gpu_fill(block, words, 9, NULL));
+    REQUIRE(gpu_sync());
+    printf("before\n");
+    fflush(stdout);
+
+    for (intptr_t i = 0; i < THREADS; i++)
+        REQUIRE(pthread_create(&threads[i], NULL, churn, (void *)i));
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            _exit(refused(block) ? 5 : 6);
+        }
+        failed += wait_for(child) != 5;
+    }
+    printf("beside busy threads: %d failed\n", failed);
+    fflush(stdout);
+
+    pid_t child = fork();
+    if (child == 0) {
+        kill(getpid(), SIGUSR1);
+        _exit(0);
+    }
+    printf("SIGUSR1 in a child: %d\n", wait_for(child) == -SIGUSR1);
+    fflush(stdout);
+    atomic_store(&stop, true);
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(pthread_join(threads[i], NULL));
+
+    allocate_while_the_timer_forks();
+    printf("from a handler: %d failed\n", (int)failed_in_handler);
+    uint32_t wrong = scene_wrong_words(block, words, 9, NULL);
+    REQUIRE(gpu_free(block));
+    printf("parent: %u wrong words\n", wrong);
+    return wrong != 0 || failed != 0;
+}
