@@ -241,3 +241,9 @@ bool entry_runtime_free(void *p)
     errno = saved_errno;
     return freed;
 }
+
+bool entry_in_pool(const void *p)
+{
+    struct pool_block block;
+    return p && state_is_on() && pool_find((uint64_t)(uintptr_t)p, &block) != POOL_FOREIGN;
+}

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ struct runtime {
     _Atomic(malloc_fn *) malloc;
     _Atomic(free_fn *) free;
     atomic_int version;
+    atomic_bool reaches_us; /* its calls of the driver have been seen to arrive at our hooks */
 };
 
 /* A place that calls, by its return address, and its runtime. */
@@ -206,11 +208,24 @@ static bool short_cut(const struct runtime *r)
            !hooks_entries_patched();
 }
 
+/* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not if
+ * another tool answers its look-ups of driver functions. What else it asks of the driver would not come to
+ * us either, and the driver knows nothing of the pool's blocks. */
+static cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
+{
+    cudaError_t rc = atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
+    if (rc == cudaSuccess && size && entry_in_pool(*p))
+        atomic_store_explicit(&r->reaches_us, true, memory_order_relaxed);
+    return rc;
+}
+
 SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
 {
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (!r)
         return cudaErrorInitializationError;
+    if (!atomic_load_explicit(&r->reaches_us, memory_order_relaxed))
+        return forward_malloc(r, p, size);
     if (short_cut(r) && entry_runtime_malloc(p, size))
         return cudaSuccess;
     return atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);

@@ -15,6 +15,9 @@
 bool entry_runtime_malloc(void **p, size_t size_bytes);
 bool entry_runtime_free(void *p);
 
+/* Whether the address lies in the pool. */
+bool entry_in_pool(const void *p);
+
 /* Whether the name is one of the runtime's that we export. */
 bool runtime_exports(const char *name);
 

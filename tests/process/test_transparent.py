@@ -28,6 +28,9 @@ PROGRAMS = {
     "true": ["true"],
     "python": ["python3", "-c", PROBE],
     "pipe": ["bash", "-c", "seq 1000 | sort -r | tail -2; env -i PATH=$PATH true"],
+    "signalled": ["bash", "-c", "kill -USR1 $$; echo survived"],
+    "ldd": ["bash", "-c", "ldd /bin/ls | sed 's/ (0x.*//' | grep -v gpucache"],
+    "chain": ["sh", "-c", "exec env python3 -c 'import os; os.execvp(\"bash\", [\"bash\", \"-c\", \"env true; exit 4\"])'"],
     "fork": ["python3", "-c", "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1])"],
 }
 # What the loader does to map one more library.
@@ -43,15 +46,53 @@ def environment(library=None):
     return env
 
 
-def same_result(name, command, library):
+def same_result(name, command, library, **more):
     results = []
     for env in (environment(), environment(library)):
+        env.update(more)
         done = subprocess.run(command, env=env, capture_output=True, cwd="/", timeout=60)
         results.append((done.returncode, done.stdout, done.stderr))
     bare, shim = results
     if bare != shim:
         return [f"{name}: bare {bare}, preloaded {shim}"]
     return []
+
+
+# Ends at once with 5, without a C library: exit by the 32-bit system call.
+NARROW = ".globl _start\n_start: mov $1, %eax\nmov $5, %ebx\nint $0x80\n"
+
+
+def narrow_child(folder, library):
+    """A 32-bit program, started by a preloaded shell: the loader says that the library is not for it, and
+    nothing else is different."""
+    source, program = os.path.join(folder, "narrow.s"), os.path.join(folder, "narrow")
+    with open(source, "w") as file:
+        file.write(NARROW)
+    made = subprocess.run(["gcc", "-m32", "-nostdlib", "-pie", "-Wl,-dynamic-linker,/lib/ld-linux.so.2", "-o",
+                           program, source], capture_output=True, check=False) if shutil.which("gcc") else None
+    command = ["sh", "-c", f"{program}; echo $?"]
+    if not made or made.returncode or not os.path.exists("/lib/ld-linux.so.2") or \
+            subprocess.run(command, env=environment(), capture_output=True, check=False).stdout != b"5\n":
+        print("32-bit programs do not run here: a 32-bit child was not tried")
+        return []
+    done = subprocess.run(command, env=environment(library), capture_output=True, check=False)
+    lines = [line for line in done.stderr.decode().splitlines() if "cannot be preloaded" not in line]
+    if (done.returncode, done.stdout, lines) != (0, b"5\n", []):
+        return [f"32-bit child: exit {done.returncode}, {done.stdout}, {lines}"]
+    return []
+
+
+def compiler(folder, library):
+    """nvcc, which starts a dozen programs: as a machine without a GPU runs it."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    source = os.path.join(folder, "empty.cu")
+    with open(source, "w") as file:
+        file.write("__global__ void f(int *p) { *p = 1; }\n")
+    command = [nvcc, "-c", "-o", os.path.join(folder, "empty.o"), source]
+    if not os.path.exists(nvcc) or subprocess.run(command, capture_output=True, check=False).returncode:
+        print("no nvcc works here: it was not tried")
+        return []
+    return same_result("nvcc", command, library)
 
 
 def trace(command, env, folder, library):
@@ -137,7 +178,10 @@ def quiet(library):
     faults = []
     for name, command in PROGRAMS.items():
         faults += same_result(name, command, library)
+        # All symbols of all libraries at the start: one that is nowhere would end the program.
+        faults += same_result(name + ", bound at once", command, library, LD_BIND_NOW="1")
     with tempfile.TemporaryDirectory() as folder:
+        faults += narrow_child(folder, library) + compiler(folder, library)
         if not shutil.which("strace") or not trace(["true"], environment(), folder, library):
             print("strace does not work here: system calls were not compared")
             return faults

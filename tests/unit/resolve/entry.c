@@ -41,6 +41,11 @@ bool entry_runtime_free(void *p)
     return probe.serve;
 }
 
+bool entry_in_pool(const void *p)
+{
+    return probe.in_pool;
+}
+
 #define HOOK(symbol, pfn, params, args, group)                                                     \
     CUresult symbol params                                                                         \
     {                                                                                              \

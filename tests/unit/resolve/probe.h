@@ -17,6 +17,7 @@ struct probe {
     unsigned note_flags;
     bool serve;      /* whether the runtime's short cut serves */
     unsigned served; /* how often it did */
+    bool in_pool;    /* whether addresses that a runtime answers lie in the pool */
 };
 struct probe *resolve_probe(void);
 

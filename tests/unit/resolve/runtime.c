@@ -17,6 +17,8 @@ int cudaRuntimeGetVersion(int *version)
 int cudaMalloc(void **p, size_t size)
 {
     *p = NULL;
+    if (size == 1) /* the only one that succeeds */
+        return 0;
     return RUNTIME_MAJOR * 100 + (int)size;
 }
 

@@ -74,6 +74,14 @@ static void the_short_cut_serves_new_runtimes_only(void **state)
 {
     void *p = NULL;
     probe->serve = true;
+    /* Not before the runtime has been seen to reach the pool, which a failing call does not show. */
+    assert_int_equal(new.malloc(&p, 1), 0);
+    assert_int_equal(new.malloc(&p, 5), 1205);
+    probe->in_pool = true;
+    assert_int_equal(new.malloc(&p, 5), 1205);
+    assert_int_equal(new.malloc(&p, 1), 0);
+    assert_int_equal(old.malloc(&p, 1), 0);
+    assert_int_equal(probe->served, 0);
     assert_int_equal(new.malloc(&p, 5), 0);
     assert_ptr_equal(p, probe);
     assert_int_equal(new.free(p), 0);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Allocates and frees, and ends in the way that its argument names; exit status 5, or 7 of a child. */
+#include <cuda.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void *leave(void *unused)
+{
+    (void)unused;
+    exit(5);
+}
+
+int main(int argc, char **argv)
+{
+    const char *way = argc > 1 ? argv[1] : "return";
+    CUcontext context = NULL;
+    CUdeviceptr block = 0;
+    pthread_t thread;
+    int status = 0;
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS || cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS ||
+        cuMemFree(block) != CUDA_SUCCESS)
+        return 1;
+    if (strncmp(way, "child", 5) == 0) {
+        pid_t child = fork();
+        if (child == 0)
+            exit(7);
+        waitpid(child, &status, 0);
+        if (strcmp(way, "child exit") == 0)
+            _exit(WEXITSTATUS(status));
+        exit(5);
+    }
+    if (strcmp(way, "exit") == 0)
+        exit(5);
+    if (strcmp(way, "quick_exit") == 0)
+        quick_exit(5);
+    if (strcmp(way, "_exit") == 0)
+        _exit(5);
+    if (strcmp(way, "abort") == 0)
+        abort();
+    if (strcmp(way, "kill") == 0)
+        raise(SIGKILL);
+    if (strcmp(way, "thread") == 0 && pthread_create(&thread, NULL, leave, NULL) == 0)
+        pause();
+    return 0;
+}

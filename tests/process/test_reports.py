@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The report of GPUCACHE_STATS=exit in every way a process ends: written once by return, exit() and
+quick_exit(), whichever thread calls; not by _exit(), a signal or abort(), nor by a forked child.
+
+test_reports.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+def end_by(way, target=None):
+    """(exit status, stderr, text of the report file or None)"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.json")
+        stats = "exit" if target == "stderr" else f"exit:{path}"
+        done = subprocess.run([PROGRAM, way], env={**os.environ, "LD_PRELOAD": LIBRARY, "GPUCACHE_STATS": stats,
+                                                   "LD_LIBRARY_PATH": FOLDERS},
+                              capture_output=True, text=True, timeout=60)
+        try:
+            with open(path, encoding="utf-8") as file:
+                return done.returncode, done.stderr, file.read()
+        except FileNotFoundError:
+            return done.returncode, done.stderr, None
+
+
+class Reports(unittest.TestCase):
+    def test_ends_that_run_handlers_write_one(self):
+        for way in ("return", "exit", "quick_exit", "thread"):
+            with self.subTest(way):
+                rc, err, text = end_by(way)
+                self.assertEqual((rc, err), (0 if way == "return" else 5, ""))
+                # Nothing of a second report behind the first.
+                self.assertGreater(json.loads(text)["pools"][0]["num_allocs"], 0)
+
+    def test_ends_that_run_none_write_none(self):
+        for way, status in (("_exit", 5), ("abort", -signal.SIGABRT), ("kill", -signal.SIGKILL)):
+            with self.subTest(way):
+                rc, err, text = end_by(way)
+                self.assertEqual((rc, text), (status, None))
+                self.assertEqual(err, "")
+
+    def test_a_forked_child_leaves_it_to_its_parent(self):
+        rc, _, text = end_by("child exit")
+        self.assertEqual(rc, 7)
+        self.assertIsNone(text)
+        rc, _, text = end_by("child exit, then exit")
+        self.assertEqual(rc, 5)
+        json.loads(text)
+
+    def test_to_stderr_it_is_one_text(self):
+        rc, err, _ = end_by("exit", "stderr")
+        self.assertEqual(rc, 5)
+        self.assertEqual(err.count("gpucache"), end_by("quick_exit", "stderr")[1].count("gpucache"))
+        self.assertGreater(err.count("gpucache"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
