@@ -29,14 +29,15 @@ def met(value, limit):
 
 
 def single_stream(figures):
-    values = {peer: [figures.pair(peer, "pair", "single", size, 1) for size in (512, MIB, 64 * MIB)]
-              for peer in (SHIM_DRIVER, SHIM_SHARED, SHIM)}
-    if any(value is None for column in values.values() for value in column):
-        return None
-    routes = {SHIM_DRIVER: "driver API", SHIM_SHARED: "shared runtime", SHIM: "static runtime"}
-    said = "; ".join(f"{routes[peer]} " + ", ".join(f"{value:.0f}" for value in column) + " ns"
-                     for peer, column in values.items())
-    return f"{said} (512 B, 1 MiB, 64 MiB)", met(max(values[SHIM_DRIVER]), 60)
+    routes, said, values = {SHIM_DRIVER: "driver API", SHIM_SHARED: "shared runtime", SHIM: "static runtime"}, [], []
+    for peer, route in routes.items():
+        column = {size: figures.pair(peer, "pair", "single", size, 1) for size in (512, MIB, 64 * MIB)}
+        column = {size: value for size, value in column.items() if value is not None}
+        if not column:
+            return None
+        values.append(max(column.values()))
+        said.append(f"{route} " + ", ".join(f"{value:.0f}" for value in column.values()) + " ns")
+    return f"{'; '.join(said)} ({', '.join(map(size_text, column))})", met(values[0], 60)
 
 
 def against_malloc(figures):
