@@ -6,21 +6,21 @@ import os
 import part_frameworks as frameworks
 import part_torch
 import suite as base
-from trainer import CACHE_OFF, Peer, train
+from trainer import CACHE_OFF, EXPANDABLE, Peer, train
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def share(suite):
-    """torch.multiprocessing: both caches of PyTorch, and both backings."""
+    """torch.multiprocessing. PyTorch shares out of its own cache alone: with that on top of ours, each of its
+    segments is a block of ours. Expandable segments are mapped memory of its own, and pass through."""
     python = frameworks.python_with(suite, "torch")
     command = [python, frameworks.script("work_multiprocessing.py"), "FIGURES"]
-    cases = {"cache off": (CACHE_OFF, 100),
-             "cache off, segments": ({**CACHE_OFF, "GPUCACHE_BACKING": "segment"}, 100),
-             "its own cache": ({}, 1)}
+    cases = {"native": ({}, 1), "native, GPUCACHE_BACKING=segment": ({"GPUCACHE_BACKING": "segment"}, 1),
+             "expandable": (EXPANDABLE, 0)}
     frameworks.side_by_side(suite, [
-        lambda n=name, e=env, a=least: frameworks.compared(suite, f"shared tensors, {n}", f"share-{n.replace(' ', '-')}",
-                                                           command, e, a, timeout=90)
+        lambda n=name, e=env, a=least: frameworks.compared(suite, f"shared tensors, {n}", f"share-{n.split('=')[-1]}",
+                                                           command, e, a, timeout=60)
         for name, (env, least) in cases.items()])
 
 
@@ -41,8 +41,8 @@ def measure(suite):
     if not count.out.strip().isdigit() or int(count.out) < 2:
         raise base.Skip("one GPU")
     steps, rounds = (4, 2) if suite.quick else (12, 5)
-    return train(suite, peers(), [python, *TORCHRUN, frameworks.script("work_ddp.py"), "/dev/null"], ["ddp"], steps,
-                 rounds, suite.log)
+    command = [python, *TORCHRUN, frameworks.script("work_ddp.py"), "/dev/null"]
+    return next(train(suite, peers(), command, ["ddp"], steps, rounds))
 
 
 def rows_of(suite):

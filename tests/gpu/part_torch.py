@@ -28,18 +28,9 @@ QUICK = ("gpt", "streams")
 
 
 def measure(suite, peers, workloads, rounds, steps=20):
-    """A list of Run."""
+    """Yields a list of Run for each workload."""
     command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"), "/dev/null"]
-    times = [time.monotonic()]
-
-    def log(workload):
-        times.append(time.monotonic())
-        suite.log(f"  {workload}: {times[-1] - times[-2]:.1f} s")
-    return train(suite, peers, command, workloads, steps, rounds, log)
-
-
-def by_peer(runs, workload):
-    return {run.peer.name: run for run in runs if run.workload == workload}
+    yield from train(suite, peers, command, workloads, steps, rounds)
 
 
 def figures(runs):
@@ -71,7 +62,8 @@ def rows_of(suite):
     """What the benchmarks want of this part: the JSON rows of all workloads, in more rounds than the suite
     of comparisons takes."""
     peers = (NATIVE, NATIVE_EXPANDABLE, BARE, SHIM)
-    return figures(measure(suite, peers, QUICK if suite.quick else WORKLOADS, 3 if suite.quick else 9))
+    runs = measure(suite, peers, QUICK if suite.quick else WORKLOADS, 3 if suite.quick else 9)
+    return [row for mine in runs for row in figures(mine)]
 
 
 def compare_times(suite, name, left, right):
@@ -110,23 +102,26 @@ def compare_losses(suite, workload, runs):
 
 
 def torch(suite):
-    workloads = QUICK if suite.quick else WORKLOADS
-    runs = measure(suite, PEERS, workloads, 2 if suite.quick else 4)
-    for workload in workloads:
-        mine = by_peer(runs, workload)
-        compare_losses(suite, workload, mine)
-        native, shim = mine[NATIVE.name], mine[SHIM.name]
-        compare_times(suite, f"{workload}: cache off", mine[BARE.name], shim)
-        compare_times(suite, f"{workload}: native against shim", native, shim)
-        for peer in (OVER, OVER_EXPANDABLE):
-            if peer.name in mine:
-                compare_times(suite, f"{workload}: native against {peer.name}", native, mine[peer.name])
-        if not (native.failure or shim.failure):
-            suite.row(f"{workload}: peak reserved, native against shim", base.mebibytes(native.reserved_bytes()),
-                      base.mebibytes(shim.reserved_bytes()),
-                      base.ratio(shim.reserved_bytes(), native.reserved_bytes()),
-                      f"measured: live {base.mebibytes(shim.statistics.total('requested_peak_bytes'))}")
-    save(suite, "torch.json", figures(runs))
+    rows = []
+    for runs in measure(suite, PEERS, QUICK if suite.quick else WORKLOADS, 2 if suite.quick else 4):
+        compare(suite, runs[0].workload, {run.peer.name: run for run in runs})
+        rows += figures(runs)
+    save(suite, "torch.json", rows)
+
+
+def compare(suite, workload, runs):
+    """The rows of one workload."""
+    compare_losses(suite, workload, runs)
+    native, shim = runs[NATIVE.name], runs[SHIM.name]
+    compare_times(suite, f"{workload}: cache off", runs[BARE.name], shim)
+    compare_times(suite, f"{workload}: native against shim", native, shim)
+    for peer in (OVER, OVER_EXPANDABLE):
+        if peer.name in runs:
+            compare_times(suite, f"{workload}: native against {peer.name}", native, runs[peer.name])
+    if not (native.failure or shim.failure):
+        suite.row(f"{workload}: peak reserved, native against shim", base.mebibytes(native.reserved_bytes()),
+                  base.mebibytes(shim.reserved_bytes()), base.ratio(shim.reserved_bytes(), native.reserved_bytes()),
+                  f"measured: live {base.mebibytes(shim.statistics.total('requested_peak_bytes'))}")
 
 
 def paused_run(suite, observer, command, env, flush):

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 
 import part_frameworks as frameworks
 
@@ -140,22 +141,22 @@ class Trainer:
             self.run.figures = figures
 
 
-def train(suite, peers, command, workloads, steps, rounds, log):
-    """All workloads by all peers, in turns: a list of Run."""
+def train(suite, peers, command, workloads, steps, rounds):
+    """All workloads by all peers, in turns: yields a list of Run for each workload."""
     trainers = [Trainer(suite, peer, command, workloads, steps) for peer in peers]
-    runs = []
     try:
         for workload in workloads:
+            start = time.monotonic()
             mine = [trainer for trainer in trainers if workload in trainer.workloads]
-            runs += [trainer.begin(workload) for trainer in mine]
+            runs = [trainer.begin(workload) for trainer in mine]
             for number in range(rounds):
                 at = number % len(mine)
                 for trainer in mine[at:] + mine[:at]:
                     trainer.turn()
             for trainer in mine:
                 trainer.end()
-            log(workload)
+            suite.log(f"  {workload}: {time.monotonic() - start:.1f} s")
+            yield runs
     finally:
         for trainer in trainers:
             trainer.kill()
-    return runs
