@@ -53,6 +53,30 @@ def verdicts(build, folder, wrong):
     return [row.verdict for row in suite.rows], frameworks.read_json(os.path.join(folder, "torch.json"))
 
 
+# One program, bare and preloaded: what `compared` has to say.
+PROGRAM = """
+import ctypes, os
+wrong = os.environ.get("WRONG", "") if "LD_PRELOAD" in os.environ else ""
+cuda, context, p = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxSetCurrent(context)
+for n in range(3 if wrong == "idle" else 10):
+    assert not cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(4096)) and not cuda.cuMemFree_v2(p)
+print("wrong" if wrong == "losses" else "right")
+if wrong in ("dies", "end"):
+    os.abort()
+"""
+SAID = {"": "ok: 10 served", "losses": "FAIL: output", "idle": "FAIL: 3 allocations served", "dies": "FAIL: exit 0 bare",
+        "end": "FAIL: exit 0 bare"}
+
+
+def said_of_one(build, folder, wrong):
+    suite = base.Suite(folder, True, build, False)
+    suite.build_library()
+    frameworks.compared(suite, "one", "one", [sys.executable, "-c", PROGRAM], {"WRONG": wrong}, at_least=10)
+    return suite.rows[-1].verdict
+
+
 def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -70,6 +94,9 @@ def main():
             good = good and ("gpucache" in peers) == (wrong not in ("dies", "end")) and "cudaMalloc" in peers
             print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part says {said}")
             failed += not good
+            one = said_of_one(sys.argv[1], folder, wrong)
+            print(f"{'as it should' if one.startswith(SAID[wrong]) else 'WRONG'}: one program, {one}")
+            failed += not one.startswith(SAID[wrong])
     return failed
 
 

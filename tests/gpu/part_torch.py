@@ -124,6 +124,14 @@ def compare(suite, workload, runs):
                   f"measured: live {base.mebibytes(shim.statistics.total('requested_peak_bytes'))}")
 
 
+def torch_graphs(suite):
+    """Captures allocate: PyTorch's cache takes its segments from ours meanwhile."""
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_graphs.py"), "FIGURES"]
+    frameworks.compared(suite, "captured, replayed, captured anew", "torch-graphs", command, EXACT)
+    frameworks.compared(suite, "the same, expandable segments", "torch-graphs-expandable", command,
+                        {**EXACT, **EXPANDABLE}, at_least=0)
+
+
 def paused_run(suite, observer, command, env, flush):
     """Runs a training that pauses half way: (result, device memory taken then, and after a flush)."""
     before = observer.settled()
