@@ -25,6 +25,8 @@
 #define DEVICE_BYTES (UINT64_C(140) << 30)
 /* --busy: each block is used by work of this length up to its free. */
 #define BUSY_NS UINT64_C(1000000)
+/* A program gets no further ahead of the GPU: with so much submitted, a real driver's launch waits. */
+#define QUEUE_DEPTH 1024
 
 static struct options {
     enum pool_backing backing;
@@ -58,14 +60,29 @@ static void submit(struct run *r, unsigned stream)
         pool_submit(r->pool, stream);
 }
 
+static void wait_for_queue(struct model *m)
+{
+    for (;;) {
+        pthread_mutex_lock(&m->lock);
+        bool full = m->work_count >= QUEUE_DEPTH;
+        uint64_t wait_ns = full && m->works[0].end_ns > m->now_ns ? m->works[0].end_ns - m->now_ns : 1;
+        pthread_mutex_unlock(&m->lock);
+        if (!full)
+            return;
+        model_advance(m, wait_ns);
+    }
+}
+
 static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
 {
     unsigned stream = at % options.streams;
     submit(r, stream);
     if (at && e->time_ns > e[-1].time_ns)
         model_advance(r->model, e->time_ns - e[-1].time_ns);
-    if (e->frees)
-        model_submit(r->model, stream, BUSY_NS, r->addr[e->alloc], e->size_bytes, e->alloc + 1);
+    if (!e->frees)
+        return;
+    wait_for_queue(r->model);
+    model_submit(r->model, stream, BUSY_NS, r->addr[e->alloc], e->size_bytes, e->alloc + 1);
 }
 
 /* One event; 0: failed. */
