@@ -158,20 +158,28 @@ static bool driver_suffices(void)
            real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
 }
 
+/* The first call of a thread or of the process, and whenever another context is current. Apart, so that
+ * the usual way saves no registers for it. */
+static SHIM_COLD struct context *current_anew(void)
+{
+    CUcontext ctx = NULL;
+    if (!state_is_on() && (!hooks_init() || !real.cuCtxGetCurrent))
+        return NULL;
+    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return NULL;
+    if (!state_is_on() && (!driver_suffices() || !state_start()))
+        return NULL;
+    return latest = find_or_make(ctx);
+}
+
 struct context *context_current(void)
 {
     CUcontext ctx = NULL;
     struct context *c = latest;
-    if (__builtin_expect(!state_is_on(), 0) && (!hooks_init() || !real.cuCtxGetCurrent))
-        return NULL;
-    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
-        return NULL;
-    if (__builtin_expect(c && atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx, 1) &&
-        state_is_on())
+    if (__builtin_expect(c && state_is_on(), 1) && real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx &&
+        atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx && state_is_on())
         return c;
-    if (!state_is_on() && (!driver_suffices() || !state_start()))
-        return NULL;
-    return latest = find_or_make(ctx);
+    return current_anew();
 }
 
 #define FOR_EACH_CONTEXT(c)                                                                        \

@@ -3,6 +3,7 @@
  * The wrapped functions that allocate and free. What the pool does not serve goes to the driver with
  * the caller's own arguments, and the answer is the driver's. No lock.
  */
+#include "pool/bits.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/control.h"
@@ -24,22 +25,23 @@ static bool release_elsewhere(const struct context *c)
     return context_trim(state_options()->empty_cache.on_oom ? -1 : c->device, &all) > 0;
 }
 
-/* True: *rc is the answer. False: the driver is to be asked. */
-static bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes, CUresult *rc)
+/* What there is to do before the pool is asked: seldom anything. False: the driver is to be asked. */
+static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
 {
-    uint64_t addr;
-    int code = 0;
-    if (__builtin_expect(c->redzone_bytes && __builtin_add_overflow(size_bytes, c->redzone_bytes, &size_bytes), 0))
-        return false;
-    if (__builtin_expect(atomic_load_explicit(&control_requested, memory_order_relaxed), 0))
+    if (atomic_load_explicit(&control_requested, memory_order_relaxed))
         control_serve_request();
-    enum pool_status status = pool_alloc(c->pool, size_bytes, &addr, &code);
-    if (__builtin_expect(status == POOL_NOMEM, 0) && release_elsewhere(c))
+    return !__builtin_add_overflow(*size_bytes, c->redzone_bytes, size_bytes);
+}
+
+/* The pool's answer, where it is not simply memory. */
+static SHIM_COLD bool finish_alloc(struct context *c, uint64_t addr, size_t size_bytes,
+                                   enum pool_status status, int code, CUdeviceptr *dptr, CUresult *rc)
+{
+    if (status == POOL_NOMEM && release_elsewhere(c))
         status = pool_alloc(c->pool, size_bytes, &addr, &code);
     switch (status) {
     case POOL_OK:
-        if (__builtin_expect(c->redzone_bytes, 0) &&
-            !redzone_fill(c, addr + size_bytes - c->redzone_bytes)) {
+        if (c->redzone_bytes && !redzone_fill(c, addr + size_bytes - c->redzone_bytes)) {
             pool_free(addr);
             return false;
         }
@@ -57,8 +59,25 @@ static bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
     return false;
 }
 
+/* True: *rc is the answer. False: the driver is to be asked. */
+static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes, CUresult *rc)
+{
+    uint64_t addr = 0;
+    int code = 0;
+    bool plain = !c->redzone_bytes;
+    if (unlikely(!plain || atomic_load_explicit(&control_requested, memory_order_relaxed)) &&
+        !prepare_alloc(c, &size_bytes))
+        return false;
+    enum pool_status status = pool_alloc(c->pool, size_bytes, &addr, &code);
+    if (unlikely(status != POOL_OK || !plain))
+        return finish_alloc(c, addr, size_bytes, status, code, dptr, rc);
+    *dptr = addr;
+    *rc = CUDA_SUCCESS;
+    return true;
+}
+
 /* The driver's own allocation, when memory is short after what we hold idle went back. */
-static CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
+static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
 {
     CUresult rc = real.cuMemAlloc_v2(dptr, size_bytes);
     if (rc == CUDA_ERROR_OUT_OF_MEMORY && c && size_bytes <= c->backend.base.total_bytes &&
@@ -141,31 +160,31 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     return rc;
 }
 
-/* True: *rc is the answer. False: not the pool's pointer. */
-static bool serve_free(CUdeviceptr dptr, CUresult *rc)
+/* A status other than POOL_OK. */
+static SHIM_COLD bool refuse_free(enum pool_status status, CUresult *rc)
 {
-    if (!state_is_on())
+    if (status != POOL_INVALID)
+        return false;
+    /* The driver must not see it: a segment of ours that is idle would be freed under us. */
+    counter_add(COUNTER_INVALID_FREE, 1);
+    *rc = CUDA_ERROR_INVALID_VALUE;
+    return true;
+}
+
+/* True: *rc is the answer. False: not the pool's pointer. */
+static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
+{
+    if (unlikely(!state_is_on()))
         return false;
     int saved_errno = errno;
     if (redzone_watches())
         redzone_check(dptr);
     enum pool_status status = pool_free(dptr);
     errno = saved_errno;
-    switch (status) {
-    case POOL_OK:
-        *rc = CUDA_SUCCESS;
-        return true;
-    case POOL_INVALID:
-        /* The driver must not see it: a segment of ours that is idle would be freed under us. */
-        counter_add(COUNTER_INVALID_FREE, 1);
-        *rc = CUDA_ERROR_INVALID_VALUE;
-        return true;
-    case POOL_NOMEM:
-    case POOL_PASS:
-    case POOL_FOREIGN:
-        break;
-    }
-    return false;
+    if (unlikely(status != POOL_OK))
+        return refuse_free(status, rc);
+    *rc = CUDA_SUCCESS;
+    return true;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)

@@ -26,6 +26,8 @@
 
 /* In front of each exported wrapper's definition. */
 #define SHIM_EXPORT __attribute__((visibility("default")))
+/* What is seldom called: kept out of its callers, which then save no registers for it. */
+#define SHIM_COLD __attribute__((noinline, cold))
 
 /* One for each wrapped function, in the order of the .def files: HOOK_cuMemAlloc_v2, ... */
 enum hook_id {

@@ -7,6 +7,7 @@
  */
 #include "shim/runtime.h"
 
+#include "pool/bits.h"
 #include "shim/hooks.h"
 #include "shim/resolve.h"
 #include "shim/twin.h"
@@ -180,12 +181,16 @@ static struct runtime *find_runtime(void *caller)
     return r;
 }
 
-static struct runtime *runtime_of(void *caller)
+static size_t first_site(uintptr_t address)
+{
+    return address ^ address >> 8;
+}
+
+static SHIM_COLD struct runtime *search_runtime(void *caller)
 {
     uintptr_t address = (uintptr_t)caller;
-    size_t hash = (address ^ address >> 8) * 0x9e3779b97f4a7c15u >> 40;
     for (size_t probe = 0; probe < MAX_PROBES; probe++) {
-        struct site *s = &sites[(hash + probe) & (MAX_SITES - 1)];
+        struct site *s = &sites[(first_site(address) + probe) & (MAX_SITES - 1)];
         uintptr_t key = atomic_load_explicit(&s->address, memory_order_acquire);
         if (key == address) {
             struct runtime *r = atomic_load_explicit(&s->runtime, memory_order_acquire);
@@ -211,12 +216,21 @@ static bool short_cut(const struct runtime *r)
 /* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not if
  * another tool answers its look-ups of driver functions. What else it asks of the driver would not come to
  * us either, and the driver knows nothing of the pool's blocks. */
-static cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
+static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
 {
     cudaError_t rc = atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
     if (rc == cudaSuccess && size && entry_in_pool(*p))
         atomic_store_explicit(&r->reaches_us, true, memory_order_relaxed);
     return rc;
+}
+
+static inline struct runtime *runtime_of(void *caller)
+{
+    struct site *s = &sites[first_site((uintptr_t)caller) & (MAX_SITES - 1)];
+    struct runtime *r = atomic_load_explicit(&s->runtime, memory_order_acquire);
+    if (likely(r && atomic_load_explicit(&s->address, memory_order_relaxed) == (uintptr_t)caller))
+        return r;
+    return search_runtime(caller);
 }
 
 SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
