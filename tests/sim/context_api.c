@@ -80,8 +80,12 @@ static CUresult get_version(CUcontext context, unsigned *out)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (context != NULL && !context_known(context))
+    if (context == NULL)
+        context = thread_current();
+    if (context == NULL || !context_known(context))
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *out = 3020;
     return CUDA_SUCCESS;
 }

@@ -127,8 +127,8 @@ static void the_query_lists_of_runtimes_are_answered(void **state)
         CUdriverProcAddressQueryResult status;
         Dl_info info;
         if (entries[i].version > 13000) {
-            GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress(entries[i].name, &found,
-                                                             entries[i].version, 0, &status));
+            GIVES(CUDA_ERROR_INVALID_VALUE,
+                  cuGetProcAddress(entries[i].name, &found, entries[i].version, 0, &status));
             continue;
         }
         OK(cuGetProcAddress(entries[i].name, &found, entries[i].version,
@@ -137,8 +137,8 @@ static void the_query_lists_of_runtimes_are_answered(void **state)
         int slip = strcmp(entries[i].name, "cuGraphInstantiateWithParams_ptsz") == 0;
         if ((found == NULL) != slip)
             fail_msg("%s %d %d", entries[i].name, entries[i].version, entries[i].flags);
-        assert_int_equal(status, slip ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
-                                      : CU_GET_PROC_ADDRESS_SUCCESS);
+        assert_int_equal(status,
+                         slip ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS);
         if (slip)
             continue;
         size_t length = strlen(entries[i].name);

@@ -36,7 +36,8 @@ static void *driver_symbol(const char *name)
 
 #define DRIVER(name, ...) (((__typeof__(&(name)))(uintptr_t)driver_symbol(#name))(__VA_ARGS__))
 
-/* The current context's device and which primary contexts there are; "not initialised" is an answer. */
+/* The current context's device and which primary contexts there are; "not initialised" is an
+ * answer. */
 static void show_context(void)
 {
     CUcontext context = NULL;
@@ -220,8 +221,8 @@ static void act_own_context(void)
     show_context();
 }
 
-/* What the driver itself says in a thread whose context a reset has ended. */
-static void show_driver_after_reset(void)
+/* What the driver itself says in a thread whose context is not alive, or not yet. */
+static void show_driver(void)
 {
     CUdeviceptr block = 0;
     CUdevice device = -1;
@@ -231,12 +232,30 @@ static void show_driver_after_reset(void)
     printf(" version %d", DRIVER(cuCtxGetApiVersion, NULL, &version));
     int (*info)(size_t *, size_t *);
     int (*alloc)(CUdeviceptr *, size_t);
+    int (*release)(CUdeviceptr);
     void *symbol = driver_symbol("cuMemGetInfo_v2");
     memcpy(&info, &symbol, sizeof info);
     printf(" info %d", info(&free_bytes, NULL));
     symbol = driver_symbol("cuMemAlloc_v2");
     memcpy(&alloc, &symbol, sizeof alloc);
-    printf(" alloc %d\n", alloc(&block, 1 << 20));
+    int rc = alloc(&block, 1 << 20);
+    printf(" alloc %d", rc);
+    symbol = driver_symbol("cuMemFree_v2");
+    memcpy(&release, &symbol, sizeof release);
+    printf(" free %d\n", rc == 0 ? release(block) : 0);
+}
+
+static void act_driver_first(void)
+{
+    say("set device 0", cudaSetDevice(0));
+    show_driver();
+    alloc_and_free();
+    show_driver();
+    say("set device 1", cudaSetDevice(1));
+    show_driver();
+    say("set device 0", cudaSetDevice(0));
+    show_driver();
+    alloc_and_free();
 }
 
 static void act_reset(void)
@@ -249,7 +268,7 @@ static void act_reset(void)
     show_context();
     alloc_and_free();
     say("reset", cudaDeviceReset());
-    show_driver_after_reset();
+    show_driver();
     alloc_and_free();
 }
 
@@ -259,7 +278,9 @@ static void show_entry(const char *name, unsigned long long flags, const char *e
     void *found = &found;
     int rc = cudaGetDriverEntryPoint(name, &found, flags, &status);
     printf("  %s %llu: %d, status %d, %s", name, flags, rc, status,
-           found == &found ? "alone" : found != NULL ? "found" : "NULL");
+           found == &found ? "alone"
+           : found != NULL ? "found"
+                           : "NULL");
     if (export != NULL)
         printf(", %s", found == driver_symbol(export) ? export : "another");
     printf(", last %d\n", cudaGetLastError());
@@ -269,7 +290,9 @@ static void show_entry(const char *name, unsigned long long flags, const char *e
         found = &found;
         rc = cudaGetDriverEntryPointByVersion(name, &found, version, flags, &status);
         printf("    %u: %d, status %d, %s", version, rc, status,
-               found == &found ? "alone" : found != NULL ? "found" : "NULL");
+               found == &found ? "alone"
+               : found != NULL ? "found"
+                               : "NULL");
         printf(", %s\n", export != NULL && found == driver_symbol(export) ? export : "another");
         cudaGetLastError();
     }
@@ -297,8 +320,6 @@ static void act_entry_points(void)
     show_entry("cudaMalloc", cudaEnableDefault, NULL);
     show_entry("", cudaEnableDefault, NULL);
     show_entry("cuMemAlloc", 77, NULL);
-    printf("  to NULL: %d\n", cudaGetDriverEntryPoint("cuMemAlloc", NULL, 0, NULL));
-    printf("  last %d\n", cudaGetLastError());
     say("alloc's", cudaGetDriverEntryPoint("cuMemAlloc", &symbol, cudaEnableDefault, NULL));
     memcpy(&alloc, &symbol, sizeof alloc);
     say("release's", cudaGetDriverEntryPoint("cuMemFree", &symbol, cudaEnableDefault, NULL));
@@ -321,6 +342,7 @@ static const struct act {
     {"free-null", act_free_null},
     {"set-device", act_set_device},
     {"other-device", act_other_device},
+    {"driver-first", act_driver_first},
     {"nothing-yet", act_nothing_yet},
     {"errors", act_errors},
     {"error-first", act_error_first},
@@ -363,6 +385,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], acts[i].name) != 0)
             continue;
         int version = 0;
+        setvbuf(stdout, NULL, _IOLBF, 0); /* what was said before a crash */
         printf("%s\n", acts[i].name);
         acts[i].play();
         say("version", cudaRuntimeGetVersion(&version));

@@ -58,6 +58,22 @@ static cudaError_t make_current(int device)
     return error;
 }
 
+/* Older runtimes make the primary context current as it is, and bring it to life in the next call
+ * that needs it. Only who retains it can tell its handle. */
+static cudaError_t make_current_later(int device)
+{
+    CUcontext context = NULL;
+    cudaError_t error = CALL(cuDevicePrimaryCtxRetain, 7000, &context, device);
+    if (error == cudaSuccess)
+        error = CALL_AS(PFN_cuDevicePrimaryCtxRelease_v11000, cuDevicePrimaryCtxRelease, 7000, 0,
+                        device);
+    if (error == cudaSuccess)
+        error = CALL(cuCtxSetCurrent, 4000, context);
+    thread_context = context;
+    thread_resets = resets_of(device) - 1;
+    return error;
+}
+
 static cudaError_t enter(void)
 {
     cudaError_t error = driver_load();
@@ -102,10 +118,7 @@ cudaError_t context_select(int device)
     if (device < 0 || device >= count)
         return cudaErrorInvalidDevice;
     thread_device = device;
-    if (RUNTIME_VERSION >= 12000)
-        return make_current(device);
-    /* Older runtimes leave the context to the next call, which finds no current one. */
-    return CALL(cuCtxSetCurrent, 4000, NULL);
+    return RUNTIME_VERSION >= 12000 ? make_current(device) : make_current_later(device);
 }
 
 cudaError_t context_primary(int device, CUcontext *context)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Opens the driver the way NVIDIA's runtime does: one dlopen, one dlsym (two from release 13.1
- * on), then everything through cuGetProcAddress. Holds the table of driver functions. Written once under pthread_once.
+ * on), then everything through cuGetProcAddress. Holds the table of driver functions. Written once
+ * under pthread_once.
  */
 #include "tests/sim/cudart/cudart.h"
 
@@ -49,7 +50,8 @@ static CUresult ask(const char *symbol, void **pfn, int version, cuuint64_t flag
 #endif
 }
 
-/* Asks for one row. The runtimes look up the look-up function itself too, and go on with what they got. */
+/* Asks for one row. The runtimes look up the look-up function itself too, and go on with what they
+ * got. */
 static void ask_row(int row)
 {
     const struct query *query = &queries[row];

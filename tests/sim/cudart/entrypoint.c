@@ -13,17 +13,20 @@ static cudaError_t find(bool per_thread, const char *symbol, void **function, un
     if (flags == cudaEnableDefault && per_thread)
         flags = cudaEnablePerThreadDefaultStream;
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
-    *function = NULL;
-    cudaError_t error = driver_lookup(symbol, function, (int)version, flags, &found);
+    void *answer = NULL;
+    cudaError_t error = driver_lookup(symbol, &answer, (int)version, flags, &found);
+    /* A name that the driver lacks is an answer, not an error, for those who look at the status. */
+    if (error == cudaErrorSymbolNotFound && status != NULL)
+        error = cudaSuccess;
+    if (error != cudaSuccess)
+        return error;
+    *function = answer;
     if (status != NULL)
-        *status = *function != NULL ? cudaDriverEntryPointSuccess
+        *status = answer != NULL ? cudaDriverEntryPointSuccess
                   : found == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                       ? cudaDriverEntryPointVersionNotSufficent
                       : cudaDriverEntryPointSymbolNotFound;
-    /* A name that the driver lacks is an answer, not an error, for those who look at the status. */
-    if (error == cudaErrorSymbolNotFound && status != NULL)
-        return cudaSuccess;
-    return error;
+    return cudaSuccess;
 }
 
 #if RUNTIME_VERSION >= 12050
