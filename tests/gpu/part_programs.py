@@ -122,6 +122,10 @@ class Relinker:
             return self.suite.shared_cudart()
         return word
 
+    def runtime_folders(self):
+        """Where the program that was just linked finds its runtime."""
+        return [self.suite.cudart_dir()]
+
     def link(self, target):
         """The program (or plugin) `target`, relative to the tree, linked again; its new path."""
         if target in self.made:
@@ -134,7 +138,7 @@ class Relinker:
         words[words.index("-o") + 1] = new
         if any(w.endswith("libcudart_static.a") for w in words):
             words += ["-lpthread", "-ldl", "-lrt"]
-        words.append(f"-Wl,-rpath,{self.suite.cudart_dir()}:{os.path.dirname(self.suite.libcuda)}")
+        words.append("-Wl,-rpath," + ":".join([*self.runtime_folders(), os.path.dirname(self.suite.libcuda)]))
         self.suite.must(words, f"linking {target}", cwd=self.tree)
         self.made[target] = new
         return new

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""NVIDIA's runtimes of several releases: the programs of tests/preload/releases, linked again with the real
+libraries in the folder that GPUCACHE_TEST_CUDARTS names (scripts/fetch-cudarts makes one)."""
+import concurrent.futures
+import glob
+import json
+import os
+import re
+import sys
+
+import part_programs
+import suite as base
+
+SUITE = "preload-releases"
+# The packages of these releases have no static archive; the nearest one of the same interface has.
+STATIC_OF = {"12.8": "12.9"}
+
+
+def release_of(name):
+    """The release that a stand-in library stands for, and whether it is the archive; None for others."""
+    archive = re.fullmatch(r"libcudart_static(?:-([\d.]+))?\.a", name)
+    if archive:
+        return archive[1] or "13.0", True
+    shared = re.fullmatch(r"libcudart\.so\.(\d+)(?:\.(\d+))?", name)
+    if not shared:
+        return None
+    release = {"11.0": "11.8", "12": "12.8", "13": "13.0"}
+    version = ".".join(filter(None, shared.groups()))
+    return release.get(version, version), False
+
+
+class Releases(part_programs.Relinker):
+    """Links with the library of the release that a program was made for."""
+
+    def __init__(self, suite, tree, folder):
+        super().__init__(suite, tree)
+        self.folder = folder
+        self.out = os.path.join(suite.build, "releases")
+        os.makedirs(self.out, exist_ok=True)
+        self.folders = []
+
+    def library(self, release, archive):
+        """Path of the real library; base.Skip if there is none."""
+        pattern = "libcudart_static.a" if archive else "libcudart.so.*"
+        if archive:
+            release = STATIC_OF.get(release, release)
+        found = sorted(glob.glob(os.path.join(self.folder, release, pattern)))
+        if not found:
+            kind = "static archive" if archive else "shared library"
+            raise base.Skip(f"the folder has no {kind} of release {release}")
+        return found[0]
+
+    def replace(self, word):
+        known = release_of(os.path.basename(word)) if not word.startswith("-") else None
+        if known is None:
+            return super().replace(word)
+        path = self.library(*known)
+        if not known[1]:
+            self.folders.append(os.path.dirname(path))
+        return path
+
+    def runtime_folders(self):
+        folders, self.folders = self.folders, []
+        return folders
+
+
+def served(suite, name, command):
+    """How many allocations of a program the pool served."""
+    file = os.path.join(suite.build, f"{name}.stats.json")
+    if os.path.exists(file):
+        os.unlink(file)
+    result = suite.run(command, suite.shim_env(GPUCACHE_STATS=f"exit:{file}"))
+    try:
+        with open(file) as stats:
+            pools = json.load(stats)["pools"]
+    except (OSError, ValueError, KeyError):
+        pools = []
+    count = sum(pool["num_allocs"] for pool in pools)
+    verdict = f"ok: {count} allocations served" if result.rc == 0 and count else \
+        f"FAIL: exit {result.rc}, {count} allocations served"
+    suite.row(f"{name} reaches the pool", verdict=verdict)
+
+
+def agreement(suite, tree, found):
+    """The stand-in runtimes on the simulated driver say of first calls what NVIDIA's say here."""
+    simulated = {"LD_LIBRARY_PATH": os.path.join(tree, "tests", "sim", "lib"), "SIM_DEVICES": str(devices(suite))}
+
+    def pair(name, command):
+        return (suite.run([os.path.join(tree, "tests", "preload", "releases", name)],
+                          dict(suite.bare_env, **simulated)), suite.run(command, suite.bare_env))
+
+    chosen = [(name, command) for name, command, _, _ in found if re.fullmatch(r"first-calls-shared-[\d.]+", name)]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for (name, _), (stand_in, real) in zip(chosen, pool.map(lambda c: pair(*c), chosen)):
+            same = (stand_in.rc, stand_in.out) == (real.rc, real.out)
+            difference = base.first_difference(real.out, stand_in.out).replace("bare", "real").replace("shim", "stand-in")
+            suite.row(f"{name}, the stand-in", verdict="ok: as NVIDIA's" if same else f"FAIL: {difference}")
+
+
+def devices(suite):
+    code = ("import ctypes, sys; c = ctypes.CDLL(sys.argv[1]); n = ctypes.c_int(); c.cuInit(0); "
+            "c.cuDeviceGetCount(ctypes.byref(n)); print(n.value)")
+    return int(suite.run([sys.executable, "-c", code, suite.libcuda]).out)
+
+
+def cudart(suite):
+    folder = os.environ.get("GPUCACHE_TEST_CUDARTS")
+    if not folder and not suite.simulate:
+        raise base.Skip("GPUCACHE_TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
+    tree = suite.simulate or part_programs.scenes_tree(suite)
+    tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
+    pairs = [part_programs.pair_of(t, suite) for t in tests if SUITE in {s.split(":")[-1] for s in t["suite"]}]
+    pairs = [pair for pair in pairs if pair]
+    if not pairs:
+        raise base.Skip("the build has no programs of several releases")
+    targets = part_programs.targets_of(suite, tree)
+    path_of = lambda word: os.path.normpath(os.path.join(tree, word))  # noqa: E731
+    if not suite.simulate:
+        wanted = {targets[path_of(w)] for _, command, _ in pairs for w in command if path_of(w) in targets}
+        suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
+    linker, first, found = folder and Releases(suite, tree, os.path.abspath(folder)), len(suite.rows), []
+    for name, command, env in pairs:
+        soname = {"ctypes-11.8": "11.8", "ctypes-12.8": "12.8", "ctypes-13.0": "13.0"}.get(name)
+        try:
+            if not suite.simulate:
+                command = [linker.link(targets[path_of(w)]) if path_of(w) in targets else w for w in command]
+                # Nothing that would come before the libraries that the programs were linked with
+                folders = [os.path.dirname(linker.library(soname, False))] if soname else []
+                env = dict(env, LD_LIBRARY_PATH=":".join([*folders, os.path.dirname(suite.libcuda)]))
+            else:
+                command = [path_of(w) if path_of(w) in targets else w for w in command]
+        except base.Skip as reason:
+            suite.row(name, verdict=f"skip: {reason}")
+            continue
+        found.append((name, command, env, bool(part_programs.ALONE.search(name))))
+    suite.log(f"  {len(found)} programs")
+    suite.run_pairs(found, jobs=6)
+    part_programs.fold(suite, first)
+    for name, command, _, _ in found:
+        if re.fullmatch(r"basic-(static|shared)-[\d.]+", name):
+            served(suite, name, command)
+    if not suite.simulate:
+        agreement(suite, tree, found)
