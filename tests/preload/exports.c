@@ -31,7 +31,9 @@ static void look_for(uint64_t freed, size_t size_bytes)
     }
     for (int i = 0; i < TRIES; i++)
         REQUIRE(gpu_free(block[i]));
-    printf("; used again: %d\n", scene_preloaded() ? found : 0);
+    /* What goes back to the driver may come from there again, as other memory at the same address. */
+    bool ours = scene_preloaded() && size_bytes <= 32 * KIB;
+    printf("; used again: %d\n", ours ? found : 0);
 }
 
 int main(void)

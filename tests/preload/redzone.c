@@ -58,7 +58,8 @@ static void go_beyond(CUstream stream)
         for (int again = 0; again < 40; again++) {
             uint64_t other = 0;
             REQUIRE(gpu_malloc(&other, f->size_bytes));
-            EXPECT(other != block || !scene_preloaded());
+            /* A large one's memory may have gone back to the driver, and its address come from there. */
+            EXPECT(other != block || !scene_preloaded() || f->size_bytes > 32 * KIB);
             REQUIRE(gpu_free(other));
         }
     }
