@@ -7,6 +7,7 @@
 #include "shim/resolve.h"
 
 #include "shim/runtime.h"
+#include "shim/stream.h"
 #include "shim/table.h"
 #include "shim/twin.h"
 
@@ -14,6 +15,9 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+
+/* The release of CUDA whose functions shim/hooks.def and shim/submit.def are about. */
+#define TABLES_KNOW 13000
 
 /* Runs before sanitizers are ready: their own start-up looks names up. */
 #define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
@@ -191,12 +195,24 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
     return best < 0 ? NULL : (void *)(uintptr_t)hook_table[best].wrapper;
 }
 
-static void *substitute(const char *base, void *answer, cuuint64_t flags)
+/* Whether the driver has this function from a later release than the tables of wrapped functions know. */
+static bool is_newer(const char *base, void *answer, const struct query *query)
 {
+    struct query known = {TABLES_KNOW, query->flags};
+    void *then = NULL;
+    return query->version > TABLES_KNOW && (ask(base, &known, &then) != CUDA_SUCCESS || then != answer);
+}
+
+static void *substitute(const char *base, void *answer, int version, cuuint64_t flags)
+{
+    struct query query = {version, flags};
     bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     void *wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     if (!wrapper && learn_aliases(base))
         wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
+    /* It may submit work to a stream of which we hear nothing. */
+    if (!wrapper && is_newer(base, answer, &query))
+        stream_leave_single();
     return wrapper ? wrapper : answer;
 }
 
@@ -204,7 +220,7 @@ SHIM_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int versio
 {
     CUresult rc = real.cuGetProcAddress(symbol, pfn, version, flags);
     if (rc == CUDA_SUCCESS && symbol && pfn && *pfn)
-        *pfn = substitute(symbol, *pfn, flags);
+        *pfn = substitute(symbol, *pfn, version, flags);
     return rc;
 }
 
@@ -213,6 +229,6 @@ SHIM_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int ver
 {
     CUresult rc = real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
     if (rc == CUDA_SUCCESS && symbol && pfn && *pfn)
-        *pfn = substitute(symbol, *pfn, flags);
+        *pfn = substitute(symbol, *pfn, version, flags);
     return rc;
 }

@@ -12,6 +12,8 @@
  *   predecessor in the stream ends. Such a launch ends the mode.
  * - No captures: begin ends the mode. No peers, no second context: other devices' work is in no order
  *   with this stream; enabling peer access or making a second pool ends the mode.
+ * - No function that is newer than our tables: it may submit work unseen. When cuGetProcAddress hands out
+ *   the first one, as runtimes of 13.1 and newer ask drivers of their kind for, the mode ends (resolve.c).
  * What the driver does on streams of its own (copies from pageable memory) is ordered with the legacy
  * stream as documented. Work of one stream runs in order, so a block freed after its last user was
  * submitted may be handed out at once: its next user is submitted later, to the same stream.

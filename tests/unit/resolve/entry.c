@@ -7,6 +7,7 @@
 
 #include "pool/pool.h"
 #include "shim/runtime.h"
+#include "shim/stream.h"
 #include "shim/submit.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
@@ -23,6 +24,11 @@ void submit_note(CUstream stream, unsigned flags)
     probe.notes++;
     probe.note_stream = stream;
     probe.note_flags = flags;
+}
+
+void stream_leave_single(void)
+{
+    probe.left_single++;
 }
 
 bool entry_runtime_malloc(void **p, size_t size_bytes)

@@ -15,6 +15,7 @@ struct probe {
     unsigned notes;                    /* calls of submit_note, and the last one's arguments */
     CUstream note_stream;
     unsigned note_flags;
+    unsigned left_single; /* calls of stream_leave_single */
     bool serve;      /* whether the runtime's short cut serves */
     unsigned served; /* how often it did */
     bool in_pool;    /* whether addresses that a runtime answers lie in the pool */

@@ -25,6 +25,8 @@
 
 typedef CUresult any_fn(void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
                         void *);
+typedef CUresult cuGetProcAddress_v2_fn(const char *, void **, int, cuuint64_t,
+                                        CUdriverProcAddressQueryResult *);
 typedef void *dlsym_fn(void *, const char *);
 
 static struct probe *probe;
@@ -325,6 +327,30 @@ static int find_all(void **state)
     return native && native != dlsym ? 0 : -1;
 }
 
+/* Old functions by a new version are none, wrapped or not. */
+static void a_function_newer_than_the_tables_ends_the_single_stream(void **state)
+{
+    static const struct {
+        const char *name;
+        int version;
+        bool newer;
+    } asked[] = {
+        {"cuMemAlloc", 13050, false},         {"cuDriverGetVersion", 13000, false},
+        {"cuDriverGetVersion", 13010, false}, {"cuNoSuchThing", 13050, false},
+        {"cuDriverGetNews", 13000, false},    {"cuDriverGetNews", 13010, true},
+        {"cuDriverGetVersion", 13020, true},
+    };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        unsigned before = probe->left_single;
+        void *pfn = NULL;
+        cuGetProcAddress_v2_fn *by_name =
+            (cuGetProcAddress_v2_fn *)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+        assert_int_equal(by_name(asked[i].name, &pfn, asked[i].version, 0, NULL), CUDA_SUCCESS);
+        if ((probe->left_single != before) != asked[i].newer)
+            fail_msg("%s %d", asked[i].name, asked[i].version);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +369,7 @@ int main(void)
         cmocka_unit_test(linked_calls_reach_the_driver_too),
         cmocka_unit_test(submissions_are_noted_while_the_pool_watches),
         cmocka_unit_test(every_submission_is_noted),
+        cmocka_unit_test(a_function_newer_than_the_tables_ends_the_single_stream),
     };
     return cmocka_run_group_tests(tests, find_all, NULL);
 }
