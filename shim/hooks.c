@@ -88,26 +88,13 @@ __attribute__((no_sanitize("thread"))) static void fill(void *driver)
 #include "shim/submit.def"
 }
 
-/* The entries as they were before anybody could look them up. */
-static _Atomic uint64_t alloc_entry, free_entry;
+_Atomic uint64_t hooks_alloc_entry, hooks_free_entry;
 
-static inline uint64_t entry_of(uintptr_t function)
+static void keep_entry(uintptr_t function, _Atomic uint64_t *entry)
 {
-    uint64_t bytes;
+    uint64_t bytes, unseen = 0;
     memcpy(&bytes, (const void *)function, sizeof bytes);
-    return bytes;
-}
-
-static inline bool changed(uintptr_t function, _Atomic uint64_t *entry)
-{
-    uint64_t before = atomic_load_explicit(entry, memory_order_relaxed);
-    return before && entry_of(function) != before;
-}
-
-bool hooks_entries_patched(void)
-{
-    return changed((uintptr_t)cuMemAlloc_v2, &alloc_entry) ||
-           changed((uintptr_t)cuMemFree_v2, &free_entry);
+    atomic_compare_exchange_strong(entry, &unseen, bytes);
 }
 
 bool hooks_init(void)
@@ -119,10 +106,8 @@ bool hooks_init(void)
      * reference is never given up, the wrappers need the code behind their pointers. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
-        uint64_t unseen = 0;
-        atomic_compare_exchange_strong(&alloc_entry, &unseen, entry_of((uintptr_t)cuMemAlloc_v2));
-        unseen = 0;
-        atomic_compare_exchange_strong(&free_entry, &unseen, entry_of((uintptr_t)cuMemFree_v2));
+        keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
+        keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
         fill(driver);
         /* What this driver does not have left a message for a dlerror() that the program did not earn. */
         dlerror();

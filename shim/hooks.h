@@ -20,9 +20,11 @@
 #error "CUDA Toolkit 12.5 or newer is needed to build; older drivers are fine to run on"
 #endif
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* In front of each exported wrapper's definition. */
 #define SHIM_EXPORT __attribute__((visibility("default")))
@@ -73,8 +75,24 @@ bool hooks_init(void);
 /* Whether this driver has the wrapped function. */
 bool hooks_present(enum hook_id id);
 
-/* Whether somebody has put a jump of his own at the entry of our cuMemAlloc_v2 or cuMemFree_v2 since
- * hooks_init() first returned true: communication libraries watch memory so. A couple of instructions. */
-bool hooks_entries_patched(void);
+/* The first bytes of our cuMemAlloc_v2 and cuMemFree_v2 as they were when hooks_init() first returned true,
+ * before anybody could look them up; 0 until then. */
+extern _Atomic uint64_t hooks_alloc_entry, hooks_free_entry __attribute__((visibility("hidden")));
+
+/* Whether somebody has put a jump of his own there since: communication libraries watch memory so. */
+static inline bool hooks_entry_patched(uintptr_t function, _Atomic uint64_t *entry)
+{
+    uint64_t before = atomic_load_explicit(entry, memory_order_relaxed), now;
+    memcpy(&now, (const void *)function, sizeof now);
+    return __builtin_expect(before != now && before, 0);
+}
+static inline bool hooks_alloc_patched(void)
+{
+    return hooks_entry_patched((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
+}
+static inline bool hooks_free_patched(void)
+{
+    return hooks_entry_patched((uintptr_t)cuMemFree_v2, &hooks_free_entry);
+}
 
 #endif

@@ -35,7 +35,7 @@ struct runtime {
     _Atomic(malloc_fn *) malloc;
     _Atomic(free_fn *) free;
     atomic_int version;
-    atomic_bool reaches_us; /* its calls of the driver have been seen to arrive at our hooks */
+    atomic_bool reaches_us; /* of SHORT_CUT_SINCE and newer; its calls were seen to arrive at our hooks */
 };
 
 /* A place that calls, by its return address, and its runtime. */
@@ -206,20 +206,14 @@ static SHIM_COLD struct runtime *search_runtime(void *caller)
     return find_runtime(caller);
 }
 
-/* Not past somebody who watches the driver's functions: natively he sees what goes through the runtime. */
-static bool short_cut(const struct runtime *r)
-{
-    return atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
-           !hooks_entries_patched();
-}
-
 /* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not if
  * another tool answers its look-ups of driver functions. What else it asks of the driver would not come to
  * us either, and the driver knows nothing of the pool's blocks. */
 static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
 {
     cudaError_t rc = atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
-    if (rc == cudaSuccess && size && entry_in_pool(*p))
+    if (rc == cudaSuccess && size && !atomic_load_explicit(&r->reaches_us, memory_order_relaxed) &&
+        atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE && entry_in_pool(*p))
         atomic_store_explicit(&r->reaches_us, true, memory_order_relaxed);
     return rc;
 }
@@ -238,11 +232,11 @@ SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (!r)
         return cudaErrorInitializationError;
-    if (!atomic_load_explicit(&r->reaches_us, memory_order_relaxed))
-        return forward_malloc(r, p, size);
-    if (short_cut(r) && entry_runtime_malloc(p, size))
+    /* Nor past somebody who watches the driver's functions: natively he sees what goes through the runtime. */
+    if (atomic_load_explicit(&r->reaches_us, memory_order_relaxed) && !hooks_alloc_patched() &&
+        entry_runtime_malloc(p, size))
         return cudaSuccess;
-    return atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
+    return forward_malloc(r, p, size);
 }
 
 SHIM_EXPORT cudaError_t cudaFree(void *p)
@@ -250,7 +244,8 @@ SHIM_EXPORT cudaError_t cudaFree(void *p)
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (!r)
         return cudaErrorInitializationError;
-    if (short_cut(r) && entry_runtime_free(p))
+    if (atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
+        !hooks_free_patched() && entry_runtime_free(p))
         return cudaSuccess;
     return atomic_load_explicit(&r->free, memory_order_relaxed)(p);
 }
