@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * A program of CUDA's first years, which needs no more of its driver than that had: it finds a dozen
- * functions by dlsym, allocates, copies, and frees; then it asks for names that the driver may lack.
+ * functions by dlsym, allocates, copies, and frees; then it asks for names that the driver may lack. It
+ * closes the driver and opens it again.
  */
 #include "tests/preload/scene.h"
 
@@ -55,14 +56,14 @@ static void primary(void)
     }
 }
 
-int main(void)
+/* Opens the driver, uses it and closes it. */
+static unsigned play(void)
 {
     static const char *const names[] = {"cuGetProcAddress", "cuGetProcAddress_v2", "cuMemCreate",
                                         "cuMemFreeAsync", "cuCtxRecordEvent", "cuLaunchKernelEx",
                                         "cuStreamBeginCapture", "cuMemAllocAsync_ptsz"};
     CUcontext context = NULL;
     unsigned wrong = 0;
-    scene_watchdog(60);
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     EXPECT(driver != NULL);
     FIND(cuInit);
@@ -101,5 +102,15 @@ int main(void)
         printf("%s: %s\n", names[i], dlsym(driver, names[i]) != NULL ? "there" : "missing");
     REQUIRE(own_cuCtxDestroy_v2(context));
     primary();
+    printf("closed: %d\n", dlclose(driver));
+    return wrong;
+}
+
+int main(void)
+{
+    unsigned wrong = 0;
+    scene_watchdog(60);
+    for (int i = 0; i < 3; i++)
+        wrong += play();
     return wrong != 0;
 }
