@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See arena.h. Growing works in three steps: under the lock a window of addresses is chosen and all
- * blocks in it become BUSY; without the lock the driver is asked; under the lock again every part of
- * the window becomes free memory or a hole, as it came out.
+ * blocks in it become BUSY; without the lock the driver is asked; under the lock again every part
+ * of the window becomes free memory or a hole, as it came out.
  */
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/window.h"
 
-/* Chunks never exceed this: larger ones cost less to commit, but come back only as a whole. */
+/* Chunks are larger only for larger requests, and then half of what is missing: larger ones cost
+ * less to commit, but come back only as a whole. */
 #define CHUNK_MAX_BYTES (UINT64_C(1) << 30)
 /* Memory is fragmented when so much of it is idle: a part of what is live, and a few granules. */
 #define FRAGMENTED_SHIFT 10
@@ -18,8 +20,13 @@
 /* Then chunks are this part of the arena, or this part of what a request misses. */
 #define FINE_SHIFT 10
 #define FINE_REQUEST_SHIFT 5
-/* The small zone grows by an eighth of itself, so that a small program stays small. */
-#define SMALL_STEP_SHIFT 3
+/* Idle chunks so many times larger than new ones would be are taken apart rather than moved. */
+#define COARSE 4
+/* While no time is left for moving memory, the pool may have so much more than it needed at its
+ * peak. */
+#define SPARE_SHIFT 3
+/* The small zone grows by a thirty-second of itself, so that a small program stays small. */
+#define SMALL_STEP_SHIFT 5
 #define SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
 
 bool arena_reserve(struct pool *p)
@@ -56,74 +63,10 @@ void arena_unreserve(struct pool *p)
     }
 }
 
-struct window {
-    struct block *run;      /* lowest block of the run of free memory and holes that it lies in */
-    uint64_t start, end;
-    uint64_t missing_bytes; /* without memory, in whole granules */
-};
-
-static bool is_open(const struct block *b)
-{
-    return b && (b->state == BLOCK_FREE || b->state == BLOCK_HOLE);
-}
-
-/* Holes start and end at granules, so the missing parts of different holes never share one. */
-static uint64_t missing(const struct block *run, uint64_t start, uint64_t end)
-{
-    uint64_t sum = 0;
-    for (const struct block *b = run; b && b->addr < end; b = b->next)
-        if (b->state == BLOCK_HOLE && block_end(b) > start)
-            sum += round_up(min_u64(end, block_end(b)), GRANULE_BYTES) -
-                   round_down(max_u64(start, b->addr), GRANULE_BYTES);
-    return sum;
-}
-
-static void consider(struct window *best, struct block *run, uint64_t start, uint64_t size_bytes)
-{
-    uint64_t short_bytes = missing(run, start, start + size_bytes);
-    if (short_bytes < best->missing_bytes ||
-        (short_bytes == best->missing_bytes && start < best->start))
-        *best = (struct window){run, start, start + size_bytes, short_bytes};
-}
-
-/* The windows worth a look begin or end where a block of the run does. */
-static void consider_run(struct window *best, struct block *run, const struct block *last,
-                         uint64_t size_bytes, uint64_t align)
-{
-    for (const struct block *b = run;; b = b->next) {
-        uint64_t start = round_up(b->addr, align);
-        if (start + size_bytes <= block_end(last))
-            consider(best, run, start, size_bytes);
-        /* The last hole of the zone is the untouched rest of the reservation: only its start counts. */
-        if (block_end(b) >= run->addr + size_bytes && b->next) {
-            start = round_down(block_end(b) - size_bytes, align);
-            if (start >= run->addr)
-                consider(best, run, start, size_bytes);
-        }
-        if (b == last)
-            return;
-    }
-}
-
-static bool find_window(const struct zone *z, uint64_t size_bytes, uint64_t align,
-                        struct window *best)
-{
-    *best = (struct window){.missing_bytes = UINT64_MAX};
-    for (const struct list *n = z->holes.next; n != &z->holes; n = n->next) {
-        struct block *run = list_entry(n, struct block, link), *last = run;
-        while (run->prev && run->prev->state == BLOCK_FREE)
-            run = run->prev;
-        if (is_open(run->prev))
-            continue; /* a hole: it is the lowest of this run, or leads to it */
-        while (is_open(last->next))
-            last = last->next;
-        consider_run(best, run, last, size_bytes, align);
-    }
-    return best->missing_bytes != UINT64_MAX;
-}
-
-/* What one call to arena_grow works on; its blocks are BUSY and its chunks in no other thread's hands. */
+/* What one call to arena_grow works on; its blocks are BUSY and its chunks in no other thread's
+ * hands. */
 struct plan {
+    bool frugal;                /* idle memory is moved before new is taken */
     struct block *first, *last; /* the window, by address */
     uint64_t missing_bytes;     /* its holes */
     struct chunk *idle;         /* seized, to be moved; not yet placed */
@@ -181,17 +124,18 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     return true;
 }
 
-/* Idle memory can be moved to where it is needed in whole chunks only; what is idle in a chunk that is
- * partly live stays where it is. So as long as nothing is idle, chunks are as large as the requests
- * (cheap), and once memory is fragmented they are small. Replaying recorded programs, this keeps peak
- * reserved within 5 % of peak live, where chunks of 128 MiB throughout reach 18 %. */
-static uint64_t most_bytes(const struct pool *p, uint64_t missing_bytes)
+/* Idle memory can be moved to where it is needed in whole chunks only; what is idle in a chunk that
+ * is partly live stays where it is. So as long as nothing is idle, chunks are as large as the
+ * requests (cheap), and once memory is fragmented they are small. Replaying recorded programs, this
+ * keeps peak reserved within 5 % of peak live, where chunks of 128 MiB throughout reach 18 %. */
+static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     const struct pool_stats *s = &p->stats;
-    uint64_t used = s->allocated_bytes + s->pending_bytes;
-    uint64_t fine = max_u64(s->reserved_bytes >> FINE_SHIFT, missing_bytes >> FINE_REQUEST_SHIFT);
-    if (s->reserved_bytes - used <= max_u64(used >> FRAGMENTED_SHIFT, FRAGMENTED_BYTES))
-        return CHUNK_MAX_BYTES;
+    uint64_t used = s->allocated_bytes + s->pending_bytes, missing = plan->missing_bytes;
+    uint64_t fine = max_u64(s->reserved_bytes >> FINE_SHIFT, missing >> FINE_REQUEST_SHIFT);
+    bool whole = s->reserved_bytes - used <= max_u64(used >> FRAGMENTED_SHIFT, FRAGMENTED_BYTES);
+    if (whole || !plan->frugal)
+        return max_u64(CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
     return min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), CHUNK_MAX_BYTES);
 }
 
@@ -208,7 +152,7 @@ static struct chunk *next_chunk(struct pool *p, struct plan *plan, uint64_t room
     struct chunk *c = host_cache_get(&p->chunk_cache);
     if (c) {
         c->outcome = CHUNK_GONE;
-        c->size_bytes = min_u64(room_bytes, most_bytes(p, plan->missing_bytes));
+        c->size_bytes = min_u64(room_bytes, most_bytes(p, plan));
         plan->create_bytes += c->size_bytes;
         list_init(&c->all);
     }
@@ -240,7 +184,8 @@ static bool assign(struct pool *p, struct plan *plan)
     }
 }
 
-/* A chunk that could not come to its target: where it was if it is still mapped there, else gone. */
+/* A chunk that could not come to its target: where it was if it is still mapped there, else gone.
+ */
 static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 {
     if (moved && c->lingers) {
@@ -275,8 +220,8 @@ static bool is_placed(const struct chunk *c)
     return c && (c->outcome == CHUNK_MOVED || c->outcome == CHUNK_CREATED);
 }
 
-/* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk is.
- * Access is granted once for each contiguous range: cheaper than chunk by chunk. */
+/* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk
+ * is. Access is granted once for each contiguous range: cheaper than chunk by chunk. */
 static int carry_out(struct backend *b, struct chunk *list)
 {
     int code = 0;
@@ -298,7 +243,8 @@ static int carry_out(struct backend *b, struct chunk *list)
     return code;
 }
 
-/* A chunk that was placed belongs to its new place, every other one to where it was, if anywhere. */
+/* A chunk that was placed belongs to its new place, every other one to where it was, if anywhere.
+ */
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
@@ -359,8 +305,7 @@ void arena_reap(struct pool *p, bool all)
 {
     struct list list;
     list_init(&list);
-    list_for_each(n, tmp, &p->ghosts)
-    {
+    list_for_each (n, tmp, &p->ghosts) {
         struct block *b = list_entry(n, struct block, link);
         if (!all && b->epoch > p->fences.complete_epoch)
             continue;
@@ -379,38 +324,75 @@ void arena_reap(struct pool *p, bool all)
     }
     state_lock(p);
     p->busy--;
-    list_for_each(n, tmp, &list)
-    {
+    list_for_each (n, tmp, &list) {
         list_remove(n);
         zone_make_hole(list_entry(n, struct block, link));
     }
     state_broadcast(p);
 }
 
-enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
-                            int *code)
+/* Chunks from times when nothing was idle are large. Once memory is fragmented, a small block pins
+ * the whole of them, so as they become idle they go back to the driver, and what is needed comes in
+ * small ones. Those whose old work is not complete can only be moved. */
+static void take_apart(struct pool *p, struct plan *plan)
 {
-    struct window w;
-    struct plan plan = {0};
-    enum grow_result result = GROW_FAILED;
-    plan.tail = &plan.list;
-    /* What is complete moves for good; only the rest leaves ghosts. */
-    fence_seal(p);
-    fence_poll(p);
-    arena_reap(p, false);
-    chunk_release_dead(p); /* before more is taken: it is of no other use */
-    if (!find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
-        return GROW_FAILED;
+    struct chunk *coarse = NULL;
+    uint64_t most = COARSE * most_bytes(p, plan);
+    for (struct chunk **at = &plan->idle; *at;) {
+        struct chunk *c = *at;
+        if (c->lingers || c->size_bytes <= most) {
+            at = &c->plan;
+            continue;
+        }
+        *at = c->plan;
+        c->plan = coarse;
+        coarse = c;
+    }
+    chunk_release(p, coarse);
+}
+
+/* What is idle serves first. Where all that fits is not enough, the smallest chunk that is larger
+ * goes back to the driver, and less than it is asked for instead. Drops the lock. */
+static void gather(struct pool *p, const struct zone *z, struct plan *plan)
+{
     uint64_t got = 0, more = 0;
-    plan.idle = chunk_seize_idle(&p->large, plan.missing_bytes, UINT64_MAX, true, &got);
-    if (got < plan.missing_bytes) {
+    plan->idle = chunk_seize_idle(&p->large, plan->missing_bytes, UINT64_MAX, true, &got);
+    if (got < plan->missing_bytes) {
         struct chunk *small =
-            chunk_seize_idle(&p->small, plan.missing_bytes - got, UINT64_MAX, true, &more);
-        struct chunk **end = &plan.idle;
+            chunk_seize_idle(&p->small, plan->missing_bytes - got, UINT64_MAX, true, &more);
+        struct chunk **end = &plan->idle;
         while (*end)
             end = &(*end)->plan;
         *end = small;
     }
+    if (z->kind == ZONE_SMALL)
+        return;
+    take_apart(p, plan);
+    if (got + more < plan->missing_bytes)
+        chunk_release(p, chunk_seize_one(&p->large, plan->missing_bytes - got - more));
+}
+
+/* Would growing by so much make the pool larger than spare memory is worth? */
+static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t missing_bytes)
+{
+    const struct pool_stats *s = &p->stats;
+    uint64_t used = s->allocated_bytes + s->pending_bytes + size_bytes;
+    uint64_t peak = max_u64(s->allocated_peak_bytes, used);
+    return s->reserved_bytes + p->planned_bytes + missing_bytes > peak + (peak >> SPARE_SHIFT);
+}
+
+static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
+                             bool frugal, int *code)
+{
+    struct window w;
+    struct plan plan = {.frugal = frugal};
+    enum grow_result result = GROW_FAILED;
+    plan.tail = &plan.list;
+    if (!window_find(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
+        return GROW_FAILED;
+    plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
+    if (plan.frugal)
+        gather(p, z, &plan);
     if (!assign(p, &plan))
         goto out;
     if (plan.create_bytes && state_over_limit(p, plan.create_bytes)) {
@@ -433,5 +415,32 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
 out:
     settle(p, z, &plan);
     state_broadcast(p);
+    return result;
+}
+
+/* Everything that was done to save memory, for the time it takes to be charged. */
+static uint64_t toil(const struct pool *p)
+{
+    return p->stats.num_chunk_moves + p->stats.num_device_alloc + p->stats.num_device_free;
+}
+
+enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
+                            int *code)
+{
+    uint64_t start_ns = p->backend->ops->now_ns(p->backend), ghost_bytes = p->ghost_bytes;
+    bool frugal = effort_is_left(&p->effort, start_ns);
+    /* What is complete moves for good; only the rest leaves ghosts. */
+    fence_seal(p);
+    fence_poll(p);
+    arena_reap(p, false);
+    bool reaped = p->ghost_bytes != ghost_bytes;
+    chunk_release_dead(p); /* before more is taken: it is of no other use */
+    uint64_t before = toil(p);
+    enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
+    if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
+        result = grow(p, z, size_bytes, align, true, code);
+    /* To commit one chunk is what growing costs in any case. */
+    if (reaped || toil(p) > before + 1)
+        effort_spend(&p->effort, p->backend->ops->now_ns(p->backend) - start_ns);
     return result;
 }

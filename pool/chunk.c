@@ -13,7 +13,8 @@
 /* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
 #define GHOSTS_MAX 4
 
-/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask. */
+/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask.
+ */
 void chunk_stamp(const struct block *b)
 {
     const struct pool *p = b->zone->pool;
@@ -120,8 +121,7 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     for (int bin = BIN_COUNT - 1; bin >= 0 && h.got_bytes < want_bytes; bin--) {
         struct list *head = &z->bins.heads[bin];
     again:
-        list_for_each(n, tmp, head)
-        {
+        list_for_each (n, tmp, head) {
             struct block *b = list_entry(n, struct block, link);
             if (b->size_bytes < GRANULE_BYTES)
                 goto done; /* this bin and all below hold nothing of a chunk's size */
@@ -141,6 +141,39 @@ done:
     return h.list;
 }
 
+/* The smallest chunk of at least least_bytes within one free block, or the best so far. */
+static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best)
+{
+    struct chunk *c = chunk_from(b->addr, block_end(b));
+    while (c && c->addr + c->size_bytes <= block_end(b)) {
+        if (c->size_bytes >= least_bytes && (!best || c->size_bytes < best->size_bytes))
+            best = c;
+        c = chunk_from(c->addr + c->size_bytes, block_end(b));
+    }
+    return best;
+}
+
+struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
+{
+    struct hunt h = {0};
+    struct chunk *best = NULL;
+    struct block *inside = NULL;
+    for (int bin = BIN_COUNT - 1; bin >= 0; bin--)
+        for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
+            struct block *b = list_entry(n, struct block, link);
+            if (b->size_bytes < least_bytes) {
+                bin = 0; /* nor does any bin below hold such a chunk */
+                break;
+            }
+            if (b->epoch > z->pool->fences.complete_epoch)
+                continue;
+            struct chunk *c = smaller_within(b, least_bytes, best);
+            inside = c == best ? inside : b;
+            best = c;
+        }
+    return best && seize(&h, best, inside) ? best : NULL;
+}
+
 void chunk_unseize(struct chunk *list)
 {
     while (list) {
@@ -156,7 +189,8 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     uint64_t bytes = 0;
     if (!list)
         return 0;
-    /* Nobody's from here on: once the driver has a segment back, another thread may get the same address. */
+    /* Nobody's from here on: once the driver has a segment back, another thread may get the same
+     * address. */
     for (struct chunk *c = list; c; c = c->plan)
         map_disclaim(c);
     p->busy++;

@@ -9,6 +9,7 @@
 #ifndef POOL_STATE_H
 #define POOL_STATE_H
 
+#include "pool/effort.h"
 #include "pool/fence.h"
 #include "pool/host.h"
 #include "pool/pending.h"
@@ -34,6 +35,7 @@ struct pool {
     uint64_t serial;         /* of the last block handed out */
     uint64_t serial_base;    /* tells pools apart */
     uint64_t scan;           /* of the latest walk over the bins */
+    struct effort effort;    /* left for moving memory */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;

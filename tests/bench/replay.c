@@ -30,7 +30,7 @@
 
 static struct options {
     enum pool_backing backing;
-    bool json, threads, busy, single, explain, check;
+    bool json, threads, busy, single, slow, explain, check;
     unsigned streams;
     double max_ratio;
 } options = {.backing = BACKING_ARENA, .streams = 1};
@@ -44,6 +44,8 @@ struct run {
     uint32_t *ns;           /* by event; NULL: not timed */
     struct explain worst;
     uint64_t creates, maps, segments; /* driver calls */
+    uint64_t early_moves;   /* of chunks, in the first half of the trace */
+    uint64_t slow_ns;       /* --slow: time in driver calls */
     _Atomic bool failed;
 };
 
@@ -107,6 +109,13 @@ static bool play(struct run *r, uint32_t at)
     return pool_free(addr) == POOL_OK;
 }
 
+static uint64_t moves(struct run *r)
+{
+    struct pool_stats stats;
+    pool_stats(r->pool, &stats);
+    return stats.num_chunk_moves;
+}
+
 static void play_all(struct run *r, uint32_t thread)
 {
     for (uint32_t i = 0; i < r->trace->count && !r->failed; i++) {
@@ -121,6 +130,8 @@ static void play_all(struct run *r, uint32_t thread)
             r->ns[i] = (uint32_t)(now_ns() - start);
         if (options.explain)
             explain_look(&r->worst, r->pool);
+        if (i == r->trace->count / 2)
+            r->early_moves = moves(r);
         const char *words = options.check && i % 64 == 0 ? pool_check(r->pool) : NULL;
         if (words) {
             fprintf(stderr, "after event %u: %s\n", i, words);
@@ -158,6 +169,18 @@ static void play_threads(struct run *r)
     free(threads);
 }
 
+/* --slow: what driver calls took on an H200 while it was busy; the unmapping of a ghost with its mapping. */
+static void take_time(struct model *m, enum model_row row)
+{
+    uint64_t ns = row == MODEL_ROW_create  ? 8000
+                  : row == MODEL_ROW_map   ? 60000
+                  : row == MODEL_ROW_allow ? 500000
+                                           : 0;
+    ((struct run *)m->hook_arg)->slow_ns += ns;
+    if (ns)
+        model_advance(m, ns);
+}
+
 /* Plays the trace on a new pool; nanoseconds in all. */
 static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct pool_stats *stats)
 {
@@ -165,6 +188,9 @@ static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct p
     r->model = model_create(DEVICE_BYTES);
     r->model->backend.single_stream = options.single;
     r->model->late_allowed = true;
+    if (options.slow)
+        r->model->hook = take_time;
+    r->model->hook_arg = r;
     pool_config_init(&r->config);
     r->config.backing = options.backing;
     r->addr = calloc(t->count, sizeof *r->addr);
@@ -238,6 +264,11 @@ static bool replay(const char *path)
            ns[t.count - 1 - t.count / 100]);
     if (options.explain) {
         explain_print(&first.worst);
+        printf("    chunks moved: %llu, of these %llu in the first half\n",
+               (unsigned long long)stats.num_chunk_moves, (unsigned long long)first.early_moves);
+        if (options.slow)
+            printf("    time in driver calls: %.1f ms of %.1f ms\n", (double)first.slow_ns / 1e6,
+                   (double)t.events[t.count - 1].time_ns / 1e6);
         printf("    driver calls: %llu create, %llu map, %llu segment alloc\n",
                (unsigned long long)first.creates, (unsigned long long)first.maps,
                (unsigned long long)first.segments);
@@ -261,6 +292,7 @@ static int usage(const char *name)
             "  --busy                   submitted work completes late, by the trace's clock\n"
             "  --streams N              with --busy: work goes to N streams in turn (1)\n"
             "  --single                 the program uses the legacy default stream alone\n"
+            "  --slow                   driver calls take their time, as on a busy GPU\n"
             "  --explain                what was reserved and not live, at the peak\n"
             "  --check                  pool_check() after every 64th event\n"
             "  --max-ratio R            fail if peak_reserved / peak_live is above R\n",
@@ -274,7 +306,8 @@ int main(int argc, char **argv)
         {"backing", required_argument, NULL, 'b'},   {"json", no_argument, NULL, 'j'},
         {"threads", no_argument, NULL, 't'},         {"busy", no_argument, NULL, 'B'},
         {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
-        {"explain", no_argument, NULL, 'e'},         {"check", no_argument, NULL, 'c'},
+        {"explain", no_argument, NULL, 'e'},
+        {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
     };
     bool good = true;
@@ -301,6 +334,9 @@ int main(int argc, char **argv)
             break;
         case '1':
             options.single = true;
+            break;
+        case 'S':
+            options.slow = true;
             break;
         case 'e':
             options.explain = true;

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See effort.h.
+ */
+#include "pool/effort.h"
+
+#include "pool/bits.h"
+
+/* A part in so many of the time that passes, saved up to a limit: a program that starts has it all.
+ */
+#define PART 128
+#define MOST_NS INT64_C(20000000)
+
+bool effort_is_left(struct effort *e, uint64_t now_ns)
+{
+    uint64_t passed_ns = now_ns > e->seen_ns ? now_ns - e->seen_ns : 0;
+    /* In whole parts, so that nothing is lost however often this is asked. */
+    uint64_t earned_ns = min_u64(passed_ns / PART, (uint64_t)INT32_MAX);
+    if (!e->seen_ns || (int64_t)earned_ns > MOST_NS - e->left_ns) {
+        e->left_ns = MOST_NS;
+        e->seen_ns = now_ns;
+    } else {
+        e->left_ns += (int64_t)earned_ns;
+        e->seen_ns += earned_ns * PART;
+    }
+    return e->left_ns > 0;
+}
+
+void effort_spend(struct effort *e, uint64_t ns)
+{
+    e->left_ns -= (int64_t)ns;
+}

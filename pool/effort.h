@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * How much of the program's time may go into saving memory. Moving idle memory to where it is
+ * needed takes no memory, but time on the program's thread: on a busy GPU half a millisecond for
+ * access to be granted and 60 us for each mapping (H200), where a program may take a hundred
+ * microseconds for a whole layer. A program whose shapes change from step to step would move memory
+ * in every step for ever. So moves have an allowance, a small part of the time that passes; when it
+ * is used up, memory is spent instead. Belongs to the pool's lock.
+ */
+#ifndef POOL_EFFORT_H
+#define POOL_EFFORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct effort {
+    int64_t left_ns;  /* the allowance now; below zero: overdrawn */
+    uint64_t seen_ns; /* when it was last added to; 0: never */
+};
+
+/* Is some of the allowance left? */
+bool effort_is_left(struct effort *e, uint64_t now_ns);
+/* So much time went into saving memory. */
+void effort_spend(struct effort *e, uint64_t ns);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/effort.c: how much time may go into saving memory.
+ */
+#include "pool/effort.h"
+
+#include "tests/unit/expect.h"
+
+static void a_program_starts_with_all_of_it(void **state)
+{
+    (void)state;
+    struct effort e = {0};
+    EXPECT(effort_is_left(&e, MS(5)), "there is some");
+    effort_spend(&e, MS(19));
+    EXPECT(effort_is_left(&e, MS(5)), "19 of 20 ms are gone");
+    effort_spend(&e, MS(2));
+    EXPECT(!effort_is_left(&e, MS(5)), "21 are");
+}
+
+static void a_part_of_the_time_is_added(void **state)
+{
+    (void)state;
+    struct effort e = {0};
+    effort_is_left(&e, MS(5));
+    effort_spend(&e, MS(21));
+    EXPECT(!effort_is_left(&e, MS(5 + 127)), "less than 1 ms in 127");
+    EXPECT(effort_is_left(&e, MS(5 + 130)), "more in 130");
+}
+
+static void small_steps_add_up(void **state)
+{
+    (void)state;
+    struct effort e = {0};
+    effort_is_left(&e, 1000);
+    effort_spend(&e, MS(21));
+    bool left = false;
+    for (uint64_t ns = 1000; ns < MS(129); ns += 100)
+        left = effort_is_left(&e, ns);
+    EXPECT(left, "asked every 100 ns");
+}
+
+static void it_is_saved_up_to_a_limit(void **state)
+{
+    (void)state;
+    struct effort e = {0};
+    effort_is_left(&e, MS(5));
+    effort_spend(&e, MS(10));
+    EXPECT(effort_is_left(&e, MS(1000000000)), "after many days");
+    effort_spend(&e, MS(21));
+    EXPECT(!effort_is_left(&e, MS(1000000000)), "no more than 20 ms were there");
+    EXPECT(!effort_is_left(&e, MS(5)), "a clock that goes back adds nothing");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_program_starts_with_all_of_it),
+        cmocka_unit_test(a_part_of_the_time_is_added),
+        cmocka_unit_test(small_steps_add_up),
+        cmocka_unit_test(it_is_saved_up_to_a_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
