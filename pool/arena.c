@@ -25,6 +25,8 @@
 /* While no time is left for moving memory, the pool may have so much more than it needed at its
  * peak. */
 #define SPARE_SHIFT 3
+/* ... as far as this part of the device. */
+#define FULL_SHIFT 1
 /* The small zone grows by a thirty-second of itself, so that a small program stays small. */
 #define SMALL_STEP_SHIFT 5
 #define SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
@@ -372,13 +374,16 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
         chunk_release(p, chunk_seize_one(&p->large, plan->missing_bytes - got - more));
 }
 
-/* Would growing by so much make the pool larger than spare memory is worth? */
+/* Would growing by so much make the pool larger than spare memory is worth? Where the device fills up,
+ * every byte counts: memory taken without moving any is in chunks as large as the requests, and a small
+ * block may pin the whole of them. */
 static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t missing_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t used = s->allocated_bytes + s->pending_bytes + size_bytes;
     uint64_t peak = max_u64(s->allocated_peak_bytes, used);
-    return s->reserved_bytes + p->planned_bytes + missing_bytes > peak + (peak >> SPARE_SHIFT);
+    uint64_t most = min_u64(peak + (peak >> SPARE_SHIFT), p->backend->total_bytes >> FULL_SHIFT);
+    return s->reserved_bytes + p->planned_bytes + missing_bytes > most;
 }
 
 static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,

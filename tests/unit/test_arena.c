@@ -266,7 +266,7 @@ static void overdraw(struct rig *r, uint64_t a[64])
 
 static void memory_is_spent_where_moves_take_too_long(void **state)
 {
-    struct rig *r = started(state);
+    struct rig *r = roomy(state);
     uint64_t a[64], created;
     overdraw(r, a);
     created = model_calls(r->model, MODEL_ROW_create);
@@ -291,10 +291,20 @@ static void memory_is_spent_where_moves_take_too_long(void **state)
     EXPECT_SOUND(r);
 }
 
+static void no_memory_is_spent_where_the_device_is_half_full(void **state)
+{
+    struct rig *r = started(state); /* 512 MiB */
+    uint64_t a[64];
+    overdraw(r, a);
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 8, "moves go on");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(256), "nothing is taken");
+}
+
 static void where_there_is_no_memory_to_spend_idle_memory_moves(void **state)
 {
     for (int limit = 0; limit < 2; limit++) {
-        struct rig *r = rig_create(RIG_BYTES);
+        struct rig *r = rig_create(GIB(4));
         uint64_t a[64];
         r->model->backend.single_stream = true;
         r->config.max_reserved_bytes = limit ? MIB(256) : UINT64_MAX;
@@ -457,6 +467,7 @@ int main(void)
         RIG_TEST(a_larger_chunk_goes_back_for_less),
         RIG_TEST(large_idle_chunks_are_taken_apart),
         RIG_TEST(memory_is_spent_where_moves_take_too_long),
+        RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),
         cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
         RIG_TEST(small_memory_does_not_pin_large_memory),
         RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory),
