@@ -15,22 +15,24 @@ struct library {
 };
 
 static const struct library libraries[] = {
-    {"libucp.so", "UCX is loaded: it registers memory"},
-    {"libuct.so", "UCX is loaded: it registers memory"},
-    {"libmpi.so", "MPI is loaded: it shares and registers memory"},
-    {"libmpi_cxx.so", "MPI is loaded: it shares and registers memory"},
-    {"libmpich.so", "MPI is loaded: it shares and registers memory"},
-    {"libpsm2.so", "PSM2 is loaded: it registers memory"},
-    {"libfabric.so", "libfabric is loaded: it registers memory"},
-    {"libnixl.so", "NIXL is loaded: it registers memory"},
+#define LIBRARY(name, reason) {name, reason},
+#include "shim/backing.def"
 };
+
+/* The name ends where a version, a suffix for all of a family's parts, or a package's mark begins. */
+static bool is_named(const char *file, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(file, name, length) == 0 && file[length] && strchr(".-_", file[length]) &&
+           strstr(file + length, ".so");
+}
 
 static int look(struct dl_phdr_info *info, size_t size, void *found)
 {
-    const char *base = strrchr(info->dlpi_name, '/');
-    base = base ? base + 1 : info->dlpi_name;
+    const char *file = strrchr(info->dlpi_name, '/');
+    file = file ? file + 1 : info->dlpi_name;
     for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++)
-        if (strncmp(base, libraries[i].name, strlen(libraries[i].name)) == 0) {
+        if (is_named(file, libraries[i].name)) {
             *(const struct library **)found = &libraries[i];
             return 1;
         }

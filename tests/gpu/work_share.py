@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tensors of PyTorch handed to other processes by torch.multiprocessing: what arrives, what the
-receiver writes, and what either side still sees when the other has dropped its own. Argument: a file
-for the times, one line each; then the ways to start a process, spawn if none is named."""
+receiver writes, and what either side still sees when the other has dropped its own. Argument: a file for
+the seconds."""
 import gc
+import json
 import sys
 import time
 
@@ -45,8 +46,8 @@ def make(outbox, done):
     say("child sees", [int(t.sum()) for t in tensors[:3]])
 
 
-def parent(method, figures):
-    context = mp.get_context(method)
+def parent():
+    context = mp.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
     child = context.Process(target=receive, args=(inbox, outbox))
     child.start()
@@ -57,13 +58,13 @@ def parent(method, figures):
             tensor = torch.full((size,), turn + 1, device="cuda", dtype=torch.int32)
             inbox.put(tensor)
             answer = outbox.get(timeout=60)
-            say(method, size, answer, int(tensor.sum()))
+            say(size, answer, int(tensor.sum()))
             del tensor
     base = torch.arange(1_000_000, device="cuda", dtype=torch.float32)
     view = base[1000:900_000:3]
     inbox.put(view)
-    say(method, "view", outbox.get(timeout=60), float(base[:2000].sum()))
-    figures.write(f"share-{method} {time.monotonic() - start}\n")
+    say("view", outbox.get(timeout=60), float(base[:2000].sum()))
+    seconds = time.monotonic() - start
     inbox.put("drop")
     say(outbox.get(timeout=60))
     big = torch.zeros(SIZES[-1], device="cuda", dtype=torch.int32)
@@ -76,15 +77,15 @@ def parent(method, figures):
     torch.full((SIZES[-1],), 99, device="cuda", dtype=torch.int32)
     torch.cuda.synchronize()
     inbox.put(None)
-    say(method, "kept", outbox.get(timeout=60))
+    say("kept", outbox.get(timeout=60))
     child.join(60)
-    say(method, "exit", child.exitcode)
+    say("exit", child.exitcode)
 
     done = context.Event()
     child = context.Process(target=make, args=(outbox, done))
     child.start()
     tensors = outbox.get(timeout=60)
-    say(method, "from child", [int(t.sum()) for t in tensors])
+    say("from child", [int(t.sum()) for t in tensors])
     for tensor in tensors:
         tensor.add_(1)
     torch.cuda.synchronize()
@@ -92,15 +93,16 @@ def parent(method, figures):
     del tensor, tensors
     gc.collect()
     child.join(60)
-    say(method, "exit", child.exitcode)
+    say("exit", child.exitcode)
+    return seconds
 
 
 def main():
     if not torch.cuda.is_available():
         return 77
-    with open(sys.argv[1], "w") as figures:
-        for method in sys.argv[2:] or ["spawn"]:
-            parent(method, figures)
+    seconds = parent()
+    with open(sys.argv[1], "w") as file:
+        json.dump({"seconds": seconds}, file)
     return 0
 
 
