@@ -4,20 +4,24 @@
  * those that programs without the library made) goes to the driver. No lock.
  */
 #include "shim/context.h"
+#include "shim/counters.h"
 #include "shim/hooks.h"
 #include "shim/ipc.h"
 #include "shim/redzone.h"
 #include "shim/state.h"
 
 #include <errno.h>
+#include <sched.h>
 
-static CUresult export(CUipcMemHandle *handle, const struct pool_block *block)
+static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *block)
 {
-    if (!ipc_is_native(block))
-        return ipc_export(block, handle);
-    CUresult rc = real.cuIpcGetMemHandle(handle, block->addr);
-    if (rc == CUDA_SUCCESS)
-        pool_taint(block->addr);
+    bool native = ipc_is_native(block);
+    CUresult rc = native ? real.cuIpcGetMemHandle(handle, block->addr) : ipc_export(block, handle);
+    if (rc == CUDA_SUCCESS) {
+        if (native)
+            pool_taint(block->addr);
+        counter_add(COUNTER_IPC_HANDLE, 1);
+    }
     return rc;
 }
 
@@ -36,19 +40,32 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     if (status == POOL_FOREIGN)
         rc = real.cuIpcGetMemHandle(handle, dptr);
     else if (status == POOL_OK && dptr - block.addr < block.requested_bytes)
-        rc = export(handle, &block);
+        rc = export_block(handle, &block);
     else /* The driver would name what the pool holds there. */
         rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);
     errno = saved_errno;
     return rc;
 }
 
+/* Several threads may make this their first call: who does not start the library waits for who does. */
+static bool is_started(void)
+{
+    while (!state_is_on() && !state_start()) {
+        if (atomic_load(&state_now) != STATE_STARTING)
+            return state_is_on();
+        sched_yield();
+    }
+    return true;
+}
+
 static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags, ipc_open_fn native)
 {
-    if (!ipc_is_ours(&handle) || !hooks_init() || !(state_is_on() || state_start()))
+    if (!ipc_is_ours(&handle) || !hooks_init() || !is_started())
         return native(dptr, handle, flags);
     int saved_errno = errno;
     CUresult rc = ipc_open(dptr, &handle, flags, native);
+    if (rc == CUDA_SUCCESS)
+        counter_add(COUNTER_IPC_OPEN, 1);
     errno = saved_errno;
     return rc;
 }

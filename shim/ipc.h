@@ -52,6 +52,9 @@ bool ipc_is_ours(const CUipcMemHandle *handle);
 CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags, ipc_open_fn native);
 /* False: nothing that ipc_open returned. */
 bool ipc_close(CUdeviceptr addr, CUresult *rc);
+/* What was closed during a capture is taken away, unless one is open. On the control thread too. */
+bool ipc_any_closed(void);
+void ipc_tidy(void);
 bool ipc_any_open(void);
 /* The context is gone: so is what was opened in it. */
 void ipc_forget(CUcontext ctx);

@@ -5,13 +5,14 @@
  *
  * Closing waits for the work of the context before it takes the memory away (the driver's own close does
  * not return before the memory is out of use either). During a capture that would break the capture:
- * then the mapping stays until the next call that finds none open.
+ * then the mapping stays until it is over.
  */
 #include "shim/ipc.h"
 
 #include "pool/bits.h"
 #include "pool/host.h"
 #include "shim/capture.h"
+#include "shim/control.h"
 #include "shim/device.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
@@ -43,7 +44,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct host_cache records = {.record_bytes = (sizeof(struct opened) + 15) / 16 * 16};
 static struct opened *list, *closed; /* closed: to be taken away when no capture is open */
-static atomic_int open_count;
+static atomic_int open_count, closed_count;
 
 /* The device of that name; -1: it is not among this process's. */
 static int find_device(const CUuuid *uuid)
@@ -236,12 +237,25 @@ static void clear_closed(void)
     while (closed && capture_hold_off()) {
         struct opened *o = closed;
         closed = o->next;
+        atomic_fetch_sub(&closed_count, 1);
         pthread_mutex_unlock(&lock);
         device_visit(NULL, take_away, o);
         capture_let_go();
         pthread_mutex_lock(&lock);
         host_cache_put(&records, o);
     }
+}
+
+bool ipc_any_closed(void)
+{
+    return atomic_load_explicit(&closed_count, memory_order_relaxed) != 0;
+}
+
+void ipc_tidy(void)
+{
+    pthread_mutex_lock(&lock);
+    clear_closed();
+    pthread_mutex_unlock(&lock);
 }
 
 CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags, ipc_open_fn native)
@@ -319,7 +333,10 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
             atomic_fetch_sub(&open_count, 1);
             o->next = closed;
             closed = o;
+            atomic_fetch_add(&closed_count, 1);
             clear_closed();
+            if (closed)
+                control_wake();
         }
     }
     pthread_mutex_unlock(&lock);
@@ -347,8 +364,7 @@ void ipc_forget(CUcontext ctx)
                 continue;
             }
             *at = o->next;
-            if (i == 0)
-                atomic_fetch_sub(&open_count, 1);
+            atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
             device_visit(NULL, take_away_after_context, o);
             pthread_mutex_lock(&lock);

@@ -89,6 +89,8 @@ static CUresult open_handle(CUdeviceptr *out, CUipcMemHandle handle, unsigned fl
         return CUDA_ERROR_INVALID_VALUE;
     if (ticket.process == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (thread_current()->device != ticket.device && !config.peers)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     struct memory *memory = opened(&ticket);
     if (memory == NULL) {
         int fd;
