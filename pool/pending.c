@@ -8,6 +8,8 @@
 #include "pool/state.h"
 
 #define LOOK 64
+/* It is looked again when this part of what is reserved has become pending since. */
+#define LOOK_SHIFT 6
 
 void pending_init(struct pendings *q)
 {
@@ -92,4 +94,32 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
             return item->epoch;
     }
     return 0;
+}
+
+/* Would the request cut a larger free block in two? */
+static bool would_split(const struct zone *z, uint64_t size_bytes)
+{
+    const struct block *best = bins_find(&z->bins, size_bytes, UNIT_BYTES);
+    return best && best->size_bytes != size_bytes;
+}
+
+bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes)
+{
+    z->looked_bytes = min_u64(z->looked_bytes, z->pending_bytes);
+    return z->pending_bytes >= size_bytes &&
+           z->pending_bytes - z->looked_bytes >= p->stats.reserved_bytes >> LOOK_SHIFT;
+}
+
+void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order)
+{
+    if (!would_split(z, size_bytes))
+        return;
+    z->looked_bytes = z->pending_bytes; /* no second thread meanwhile */
+    fence_seal(p);
+    if (fence_poll(p))
+        pending_retire(p, fence_ready_epoch(&p->fences));
+    if (order && z->pending_bytes >= size_bytes &&
+        fence_order(p, p->fences.open_epoch - !p->fences.unsealed, false))
+        pending_retire(p, fence_ready_epoch(&p->fences));
+    z->looked_bytes = z->pending_bytes;
 }

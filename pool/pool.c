@@ -311,6 +311,8 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
 
     enum pool_status status = POOL_PASS;
     state_lock(p);
+    if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
+        pending_look(p, r.zone, r.size_bytes, !several_streams(p) && should_order(p, &r));
     if (likely(!p->fences.lost && !p->abandoned)) {
         if (likely(take(p, &r))) {
             p->stats.num_hits++;

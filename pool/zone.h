@@ -21,7 +21,7 @@ struct zone {
     struct list holes;         /* HOLE blocks */
     struct list chunks;        /* all chunks, struct chunk.all */
     struct list dead;          /* DEAD blocks */
-    uint64_t pending_bytes;
+    uint64_t pending_bytes, looked_bytes; /* the latter: at the latest pending_look */
     struct bins bins;
 };
 

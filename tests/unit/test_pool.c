@@ -35,6 +35,47 @@ static void the_same_size_is_served_from_the_freed_block(void **state)
     EXPECT_EQ(rig_stats(r).num_hits, 1, "it counts as a hit");
 }
 
+/* A large free block and a pending one of just the size: which is taken? */
+static void pending_memory_is_looked_at_before_free_memory_is_cut(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), fit = rig_alloc(r, MIB(6));
+    EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides");
+    rig_free(r, large);
+    rig_trim(r, MIB(100), true);
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "the large one is free");
+    rig_free(r, fit);
+    EXPECT_EQ(rig_stats(r).pending_bytes, MIB(6), "the small one is pending, its work complete");
+    EXPECT_EQ(rig_alloc(r, MIB(6)), fit, "it is taken");
+    rig_free(r, fit);
+    EXPECT_EQ(rig_alloc(r, MIB(60)), large, "one that fits exactly is taken without a look");
+    EXPECT_EQ(rig_stats(r).pending_bytes, MIB(6), "which would have shown this");
+    EXPECT_SOUND(r);
+}
+
+/* The same while the work goes on: with one stream later work runs behind it anyway, with two it would
+ * lose their overlap. */
+static void pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream(void **state)
+{
+    for (unsigned streams = 1; streams <= 2; streams++) {
+        struct rig *r = streams == 1 ? expect_arena(state) : rig_create(RIG_BYTES);
+        if (streams == 2)
+            rig_start(r);
+        uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), fit = rig_alloc(r, MIB(6));
+        EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides");
+        rig_free(r, large);
+        rig_trim(r, MIB(100), true);
+        for (unsigned i = 0; i < 20; i++) {
+            rig_launch(r, i % streams, 1000000, fit);
+            rig_free(r, rig_alloc(r, 512)); /* for its fence: which streams are at work is seen then */
+        }
+        rig_free(r, fit);
+        EXPECT_EQ(rig_alloc(r, MIB(6)) == fit, streams == 1, "the pending block for one stream only");
+        if (streams == 2)
+            EXPECT(!rig_destroy(r), "all was sound");
+    }
+}
+
 static void every_size_is_served_by_segments_once_and_again(void **state)
 {
     struct rig *r = expect_segments(state);
@@ -301,6 +342,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(memory_is_found_by_any_address_in_it),
         RIG_TEST(the_same_size_is_served_from_the_freed_block),
+        RIG_TEST(pending_memory_is_looked_at_before_free_memory_is_cut),
+        RIG_TEST(pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream),
         RIG_TEST(every_size_is_served_by_segments_once_and_again),
         RIG_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind),
         RIG_TEST(requests_outside_the_limits_go_to_the_driver),
