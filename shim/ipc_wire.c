@@ -225,6 +225,7 @@ bool ipc_wire_receive(int fd, void *message, size_t size_bytes, int *fds, size_t
                        .msg_controllen = sizeof control};
     ssize_t got = RETRY(recvmsg(fd, &m, MSG_CMSG_CLOEXEC));
     size_t found = 0;
+    bool right = got == (ssize_t)size_bytes;
     if (got < 0)
         return false;
     /* Where the table of descriptors is full, fewer arrive than were sent. */
@@ -234,13 +235,15 @@ bool ipc_wire_receive(int fd, void *message, size_t size_bytes, int *fds, size_t
         for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
             int one;
             memcpy(&one, CMSG_DATA(c) + i * sizeof one, sizeof one);
-            if (found < num_fds)
+            if (found < num_fds) {
                 fds[found++] = one;
-            else
+            } else {
                 close(one);
+                right = false;
+            }
         }
     }
-    if (got == (ssize_t)size_bytes && found == num_fds && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+    if (right && found == num_fds && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
         return true;
     while (found > 0)
         close(fds[--found]);
