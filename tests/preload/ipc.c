@@ -62,6 +62,23 @@ static void share(const struct block *b, unsigned char byte)
     printf(", once too often %d\n", ipc_peer_do(&importer, m).rc);
 }
 
+/* A block that the cache puts together from the memory of many smaller ones, and a part of the last. */
+static size_t share_pieces(void)
+{
+    enum { PIECES = 45 };
+    uint64_t pieces[PIECES];
+    struct block b;
+    for (int i = 0; i < PIECES; i++)
+        REQUIRE(gpu_malloc(&pieces[i], 2 * MIB));
+    for (int i = 0; i < PIECES; i++)
+        REQUIRE(gpu_free(pieces[i]));
+    make(&b, PIECES * 2 * MIB - MIB, 3);
+    share(&b, 3);
+    size_t wrong = scene_wrong_bytes(b.address, b.size_bytes, 103);
+    REQUIRE(gpu_free(b.address));
+    return wrong;
+}
+
 int main(void)
 {
     static const size_t sizes[] = {4 * MIB,  512,      64 * KIB, 20 * MIB, 700,
@@ -96,6 +113,7 @@ int main(void)
         wrong += scene_wrong_bytes(next.address, sizes[i], (unsigned char)(i + 111));
         REQUIRE(gpu_free(next.address));
     }
+    wrong += share_pieces();
     printf("%zu wrong bytes in all\n", wrong);
     /* The simulated driver keeps memory in files of this process. */
     EXPECT(scene_simulated() || ipc_count_fds() == fds);

@@ -103,6 +103,61 @@ static void legacy_handles_arrive_at_their_own_allocation(void **state)
     OK(cuMemFree(second));
 }
 
+/* Other process: leaves a handle behind. */
+static int leave(const char *number, const char *unused)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr at;
+    (void)unused;
+    OK(cuMemAlloc(&at, 4 * MIB));
+    OK(cuIpcGetMemHandle(&handle, at));
+    return write(atoi(number), &handle, sizeof handle) == sizeof handle ? 0 : 1;
+}
+
+static void handles_of_a_process_that_is_gone_are_none(void **state)
+{
+    int ends[2];
+    char number[16];
+    CUipcMemHandle handle;
+    CUdeviceptr at;
+    assert_int_equal(pipe(ends), 0);
+    snprintf(number, sizeof number, "%d", ends[1]);
+    assert_int_equal(other("leave", number, ""), 0);
+    assert_int_equal(read(ends[0], &handle, sizeof handle), sizeof handle);
+    GIVES(CUDA_ERROR_INVALID_HANDLE,
+          cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* Other process: device 1 opens memory of device 0, which it may then use. */
+static int from_afar(const char *text, const char *unused)
+{
+    CUipcMemHandle handle;
+    CUcontext peer;
+    CUdeviceptr at;
+    (void)unused;
+    from_hex(&handle, text, sizeof handle);
+    OK(cuCtxCreate(&peer, NULL, 0, 1));
+    OK(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuMemsetD32(at, 8, 100));
+    OK(cuCtxSynchronize());
+    OK(cuCtxDestroy(peer));
+    return 0;
+}
+
+static void other_devices_may_use_what_they_open(void **state)
+{
+    CUipcMemHandle handle;
+    char text[129];
+    CUdeviceptr at = alloc(2 * MIB);
+    OK(cuIpcGetMemHandle(&handle, at));
+    to_hex(text, &handle, sizeof handle);
+    assert_int_equal(other("from_afar", text, ""), 0);
+    assert_int_equal(wrong(at, 100, 8), 0);
+    OK(cuMemFree(at));
+}
+
 /* Other process: maps the memory behind an inherited descriptor and writes to it. */
 static int import(const char *number, const char *unused)
 {
@@ -233,7 +288,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(const char *, const char *);
-    } roles[] = {{"add_one", add_one}, {"import", import}, {"follow", follow}, {"share", share}};
+    } roles[] = {{"add_one", add_one}, {"import", import}, {"follow", follow}, {"share", share},
+                 {"leave", leave},     {"from_afar", from_afar}};
     char shared[32];
     snprintf(shared, sizeof shared, "test-%d", getpid());
     setenv("SIM_SHARED", shared, 0);
@@ -245,6 +301,8 @@ int main(int argc, char **argv)
             return fixture_start(NULL) != 0 ? 98 : roles[i].run(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {
         TEST(legacy_handles_arrive_at_their_own_allocation),
+        TEST(handles_of_a_process_that_is_gone_are_none),
+        TEST(other_devices_may_use_what_they_open),
         TEST(shareable_handles_show_the_same_bytes),
         TEST(interprocess_events_order_processes),
         TEST(capacity_is_one_for_all_processes),
