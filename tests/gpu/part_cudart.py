@@ -83,6 +83,17 @@ def served(suite, name, command):
     suite.row(f"{name} reaches the pool", verdict=verdict)
 
 
+def static_inside(suite, folder):
+    """NVIDIA's static runtime of release 11.8, which no package has but inside of other libraries."""
+    library = os.path.join(folder, "11.8", "libnvjpeg.so.11")
+    if not os.path.exists(library):
+        suite.row("nvJPEG, static 11.8 inside", verdict="skip: the folder has no libnvjpeg.so.11")
+        return
+    command = [sys.executable, os.path.join(base.HERE, "work_nvjpeg.py"), library]
+    if suite.compare("nvJPEG, static 11.8 inside", *suite.bare_and_shim(command)).verdict == "ok":
+        served(suite, "nvJPEG", command)
+
+
 def agreement(suite, tree, found):
     """The stand-in runtimes on the simulated driver say of first calls what NVIDIA's say here."""
     simulated = {"LD_LIBRARY_PATH": os.path.join(tree, "tests", "sim", "lib"), "SIM_DEVICES": str(devices(suite))}
@@ -143,3 +154,4 @@ def cudart(suite):
             served(suite, name, command)
     if not suite.simulate:
         agreement(suite, tree, found)
+        static_inside(suite, os.path.abspath(folder))
