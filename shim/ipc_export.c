@@ -98,7 +98,6 @@ static void export_batch(void *data)
     CUmemGenericAllocationHandle held[IPC_BATCH];
     struct pool_block block;
     uint32_t n = 0;
-    r->batch.count = 0;
     while (n < IPC_BATCH && r->at < r->end && r->rc == CUDA_SUCCESS) {
         CUdeviceptr base;
         size_t size;
@@ -125,11 +124,18 @@ static void export_batch(void *data)
     }
 }
 
+static void visit(struct device_backend *d, void (*work)(void *), struct reply *r)
+{
+    if (!device_visit(d, work, r))
+        r->rc = CUDA_ERROR_DEINITIALIZED;
+}
+
 static void send_chunks(struct device_backend *d, struct reply *r, int fd)
 {
     bool sent = ipc_wire_send(fd, &r->answer, sizeof r->answer, NULL, 0);
     while (sent && r->at < r->end && r->rc == CUDA_SUCCESS) {
-        device_visit(d, export_batch, r);
+        r->batch.count = 0;
+        visit(d, export_batch, r);
         sent = r->rc == CUDA_SUCCESS &&
                ipc_wire_send(fd, &r->batch, sizeof r->batch, r->fds, r->batch.count);
         for (uint32_t i = 0; i < r->batch.count; i++)
@@ -160,13 +166,13 @@ static void answer(const struct ipc_question *question, int fd)
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
             r.answer.kind = IPC_NATIVE;
-            device_visit(d, name_native, &r);
+            visit(d, name_native, &r);
             /* The segment was this block's when the driver named it. */
             if (!find(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
         } else if (r.rc == CUDA_SUCCESS) {
             r.answer.kind = IPC_CHUNKS;
-            device_visit(d, measure, &r);
+            visit(d, measure, &r);
         }
     }
     r.answer.rc = (int)r.rc;

@@ -117,6 +117,9 @@ static void map_chunks(void *data)
     uint64_t total = a->answer.total_bytes;
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    a->rc = CUDA_ERROR_INVALID_VALUE;
+    if (a->answer.offset_bytes > total || a->answer.size_bytes > total - a->answer.offset_bytes)
+        return;
     a->rc = real.cuMemAddressReserve(&a->base, total, GRANULE_BYTES, 0, 0);
     if (a->rc != CUDA_SUCCESS)
         return;
@@ -146,7 +149,8 @@ static int ask(const struct ipc_question *question, CUresult *rc)
         if (!ipc_wire_wait(listener, ASK_EVERY_MS))
             continue;
         fd = ipc_wire_accept(listener);
-        break;
+        if (fd >= 0)
+            break; /* else it was somebody else */
     }
     ipc_wire_close(listener);
     return fd;
@@ -169,8 +173,8 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
                                             : CUDA_SUCCESS;
         if (a.rc == CUDA_SUCCESS && a.answer.kind == IPC_NATIVE)
             a.rc = native(&a.base, a.answer.native, flags);
-        else if (a.rc == CUDA_SUCCESS)
-            device_visit(NULL, map_chunks, &a);
+        else if (a.rc == CUDA_SUCCESS && !device_visit(NULL, map_chunks, &a))
+            a.rc = CUDA_ERROR_DEINITIALIZED;
     }
     ipc_wire_close(a.fd);
     errno = saved_errno;

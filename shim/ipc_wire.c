@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 /* How long one side waits for the other to take or send a message. */
@@ -59,11 +60,8 @@ static int make(int type)
 {
     int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
     struct timeval patience = {.tv_sec = PATIENCE_S};
-    if (fd >= 0) {
+    if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-        if (type != SOCK_DGRAM)
-            setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    }
     return fd;
 }
 
@@ -125,11 +123,7 @@ static int same_user(int fd)
 
 int ipc_wire_accept(int listener)
 {
-    struct timeval patience = {.tv_sec = PATIENCE_S};
-    int fd = same_user(RETRY(accept4(listener, NULL, NULL, SOCK_CLOEXEC)));
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    return fd;
+    return same_user(RETRY(accept4(listener, NULL, NULL, SOCK_CLOEXEC)));
 }
 
 int ipc_wire_connect(const struct ipc_token *token)
@@ -151,7 +145,7 @@ int ipc_wire_ask(const struct ipc_token *door, const struct ipc_question *questi
     int from = make(SOCK_DGRAM);
     if (from < 0)
         return errno;
-    ssize_t sent = RETRY(sendto(from, question, sizeof *question, MSG_NOSIGNAL,
+    ssize_t sent = RETRY(sendto(from, question, sizeof *question, MSG_NOSIGNAL | MSG_DONTWAIT,
                                 (struct sockaddr *)&to, size));
     int failed = sent == (ssize_t)sizeof *question ? 0 : errno;
     close(from);
@@ -193,10 +187,26 @@ bool ipc_wire_hear(int door, struct ipc_question *question)
     }
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* By the clock: signals of the program's may come faster than answers. */
 bool ipc_wire_wait(int fd, int wait_ms)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    return poll(&p, 1, wait_ms) > 0;
+    int64_t end_ms = now_ms() + wait_ms;
+    for (;;) {
+        int64_t left_ms = end_ms - now_ms();
+        int ready = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
+        if (ready >= 0 || errno != EINTR)
+            return ready > 0;
+        if (left_ms <= 0)
+            return false;
+    }
 }
 
 bool ipc_wire_send(int fd, const void *message, size_t size_bytes, const int *fds, size_t num_fds)
@@ -223,7 +233,9 @@ bool ipc_wire_receive(int fd, void *message, size_t size_bytes, int *fds, size_t
     struct iovec part = {message, size_bytes};
     struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                        .msg_controllen = sizeof control};
-    ssize_t got = RETRY(recvmsg(fd, &m, MSG_CMSG_CLOEXEC));
+    if (!ipc_wire_wait(fd, PATIENCE_S * 1000))
+        return false;
+    ssize_t got = RETRY(recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT));
     size_t found = 0;
     bool right = got == (ssize_t)size_bytes;
     if (got < 0)

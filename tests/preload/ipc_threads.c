@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The threads of one process open and close the same handles at the same time, also in the middle of
- * stream captures of every kind: each finds its bytes, no capture is spoilt, and a graph that uses
- * what was opened in its capture works.
+ * The threads of one process, which signals interrupt all the time, open and close the same handles at
+ * the same time, also in the middle of stream captures of every kind: each finds its bytes, no capture
+ * is spoilt, and a graph that uses what was opened in its capture works.
  */
 #include "tests/preload/scene.h"
 
+#include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { HANDLES = 3, THREADS = 4, ROUNDS = 40 };
@@ -56,12 +58,30 @@ static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
     return errors;
 }
 
+static void ignore(int signal_number)
+{
+    (void)signal_number;
+}
+
+/* A thousand signals a second, which interrupt calls. */
+static void start_signals(void)
+{
+    timer_t timer;
+    struct sigaction action = {.sa_handler = ignore};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
+    struct itimerspec every = {{0, 1000000}, {0, 1000000}};
+    REQUIRE(sigaction(SIGUSR2, &action, NULL));
+    REQUIRE(timer_create(CLOCK_MONOTONIC, &event, &timer));
+    REQUIRE(timer_settime(timer, 0, &every, NULL));
+}
+
 static int import(int from)
 {
     CUipcMemHandle handles[HANDLES];
     uint64_t errors_ptr = 0, ours = 0;
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
     scene_start(1, 60);
+    start_signals();
     printf("%d wrong in threads\n", scene_threads(THREADS, open_and_close, handles));
     REQUIRE(gpu_malloc(&errors_ptr, 4));
     /* A real driver loads a kernel at its first launch; that is no part of a capture. */
