@@ -9,6 +9,7 @@
 #include "pool/bits.h"
 #include "pool/list.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -48,6 +49,7 @@ struct block {
     uint64_t serial;           /* LIVE: unique in the process */
     enum block_state state;
     bool tainted;
+    atomic_bool held;          /* LIVE and the program's; not so if it lies in a magazine */
     bool was_free;             /* BUSY: it held free memory, not a hole */
 };
 

@@ -4,6 +4,7 @@
  * pool/README.md. Quiet moments only: what another thread has in work is BUSY and counted as such.
  */
 #include "pool/chunk.h"
+#include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/pool.h"
 #include "pool/state.h"
@@ -39,7 +40,8 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
         bool is_free = s->free_map[i / 64] >> (i % 64) & 1;
         CHECK(!(is_free && o->live), "a free object is not live");
         free_count += is_free;
-        if (o->live) {
+        CHECK(o->live || !o->held, "what the program holds is live");
+        if (o->held) {
             sums->live_bytes += s->object_bytes;
             sums->requested_bytes += o->requested_less_one + UINT64_C(1);
             sums->live_count++;
@@ -71,6 +73,8 @@ static const char *check_block(const struct block *b, struct sums *sums)
     case BLOCK_LIVE:
         CHECK(map_block(g, b->addr) == b, "a live block is found by its address");
         CHECK(b->requested_bytes <= b->size_bytes, "a block holds what was asked for");
+        if (!b->held)
+            break;
         sums->live_bytes += b->size_bytes;
         sums->requested_bytes += b->requested_bytes;
         sums->live_count++;
@@ -228,6 +232,7 @@ static const char *check_locked(const struct pool *p)
 const char *pool_check(struct pool *p)
 {
     state_lock(p);
+    magazine_tell_all(p);
     const char *words = p->abandoned ? NULL : check_locked(p);
     state_unlock(p);
     return words;

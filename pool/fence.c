@@ -4,6 +4,7 @@
  */
 #include "pool/fence.h"
 
+#include "pool/magazine.h"
 #include "pool/pool.h"
 #include "pool/state.h"
 
@@ -19,10 +20,11 @@
 #define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 
 _Atomic unsigned pool_watch;
+_Atomic uint64_t pool_sole = POOL_STREAM_NONE;
 
-/* pool_watch counts what makes submissions look here: pools that rely on stream order, and pools with
- * unsealed frees. */
-static void watch_single(int by)
+/* pool_watch counts what makes submissions look here: pools that rely on stream order, or may again,
+ * and pools with unsealed frees. */
+static void watch_streams(int by)
 {
     atomic_fetch_add(&pool_watch, (unsigned)by);
 }
@@ -32,28 +34,45 @@ static void watch_unsealed(int by)
     atomic_fetch_add(&pool_watch, (unsigned)by << 16);
 }
 
+/* Once a context is lost nothing in a magazine may be handed out either. */
+static void publish(struct fences *f)
+{
+    uint64_t ready = f->lost ? 0 : f->mode == FENCE_SINGLE ? FENCE_READY_ALL : fence_ready_epoch(f);
+    atomic_store(&f->ready, ready);
+}
+
+static void mark_unsealed(struct fences *f)
+{
+    if (!atomic_load_explicit(&f->unsealed, memory_order_relaxed) &&
+        !atomic_exchange(&f->unsealed, true))
+        watch_unsealed(1);
+}
+
 void fence_init(struct fences *f, bool single_stream)
 {
     memset(f, 0, sizeof *f);
-    f->open_epoch = 1;
+    atomic_init(&f->open_epoch, 1);
 #ifdef POOL_IGNORES_FENCES
     single_stream = true; /* for the tests of the tests: the hazard checker and the canary must notice */
 #endif
     f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
-    if (single_stream)
-        watch_single(1);
+    if (single_stream) {
+        f->watches = true;
+        watch_streams(1);
+        atomic_store(&pool_sole, POOL_STREAM_ANY);
+    }
+    publish(f);
+}
+
+void fence_arm(struct fences *f)
+{
+    mark_unsealed(f);
+    atomic_store_explicit(&f->late, false, memory_order_relaxed);
 }
 
 uint64_t fence_join(struct pool *p)
 {
-    struct fences *f = &p->fences;
-    if (!f->unsealed) {
-        f->unsealed = true;
-        watch_unsealed(1);
-    }
-    /* The driver's own free would wait for whatever came between earlier frees and this one. */
-    f->late = false;
-    return f->open_epoch;
+    return fence_join_unlocked(&p->fences);
 }
 
 uint64_t fence_ready_epoch(const struct fences *f)
@@ -114,6 +133,7 @@ static void thin(struct fences *f)
 static void lose(struct pool *p)
 {
     p->fences.lost = true;
+    publish(&p->fences);
     p->stats.num_backend_failures++;
 }
 
@@ -156,9 +176,10 @@ void fence_seal(struct pool *p)
         f->sealing--;
         return;
     }
-    uint64_t epoch = f->open_epoch++;
-    bool late = f->late;
-    f->unsealed = f->late = false;
+    uint64_t epoch = f->open_epoch;
+    bool late = atomic_exchange(&f->late, false);
+    atomic_store(&f->unsealed, false); /* before the epoch, see fence.h */
+    atomic_store(&f->open_epoch, epoch + 1);
     state_unlock(p);
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);
@@ -179,9 +200,9 @@ void fence_seal(struct pool *p)
     }
     /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
      * between them and it. */
-    if (f->unsealed)
+    if (atomic_exchange(&f->unsealed, true))
         watch_unsealed(-1);
-    f->unsealed = f->late = true;
+    f->late = true;
 }
 
 void fence_submit(struct pool *p)
@@ -212,9 +233,10 @@ static enum fence_state query(struct pool *p, unsigned at)
     for (unsigned i = 0; i < f->count; i++)
         if (f->ring[i].event == asked.event)
             f->ring[i].pins--;
-    if (s == FENCE_DONE)
+    if (s == FENCE_DONE) {
         f->complete_epoch = max_u64(f->complete_epoch, asked.epoch);
-    else if (s == FENCE_LOST)
+        publish(f);
+    } else if (s == FENCE_LOST)
         lose(p);
     return s;
 }
@@ -258,8 +280,8 @@ bool fence_is_idle(struct pool *p)
     fence_seal(p);
     if (f->lost || f->unsealed)
         return false;
-    f->unsealed = f->late = true;
-    watch_unsealed(1);
+    f->late = true;
+    mark_unsealed(f);
     uint64_t epoch = f->open_epoch;
     fence_seal(p);
     fence_poll(p);
@@ -300,6 +322,7 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
     if (code || taken.epoch <= f->ordered_epoch)
         return false;
     f->ordered_epoch = taken.epoch;
+    publish(f);
     collect(f);
     return true;
 }
@@ -322,27 +345,32 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
     if (code || taken.epoch <= f->complete_epoch)
         return false;
     f->complete_epoch = taken.epoch;
+    publish(f);
     collect(f);
     return true;
 }
 
-void fence_leave_single(struct pool *p)
+bool fence_leave_single(struct pool *p)
 {
     struct fences *f = &p->fences;
 #ifdef POOL_IGNORES_FENCES
-    return;
+    return false;
 #endif
     if (f->mode == FENCE_MULTI)
-        return;
+        return false;
     if (f->mode == FENCE_LEAVING) {
         while (f->mode == FENCE_LEAVING)
             state_wait(p);
-        return;
+        return false;
     }
     /* From here on frees wait for fences; what is in the bins by now was freed in epochs up to this
-     * one, and everything handed out of them so far too. */
+     * one, and everything handed out of them so far too. So with the magazines: whoever saw one stream
+     * and took something out is through when its lock has been had, and the mark of the free is seen. */
     f->mode = FENCE_LEAVING;
+    publish(f);
+    magazine_pass_all(p);
     uint64_t last = f->unsealed ? f->open_epoch : f->open_epoch - 1;
+    bool waited = false;
     fence_seal(p);
     while (f->sealing) { /* another thread's record, of an epoch that counts */
         state_unlock(p);
@@ -350,27 +378,53 @@ void fence_leave_single(struct pool *p)
         state_lock(p);
     }
     bool covered = f->count && f->ring[f->count - 1].epoch >= last;
-    if (last > f->complete_epoch && !(covered && query(p, f->count - 1) == FENCE_DONE) &&
-        !fence_order(p, last, false) && !fence_order(p, last, true))
-        fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
+    if (last > f->complete_epoch && !(covered && query(p, f->count - 1) == FENCE_DONE)) {
+        waited = true;
+        if (!fence_order(p, last, false) && !fence_order(p, last, true))
+            fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
+    }
     /* Memory in the bins is no longer safe by itself, and cannot be made so. */
     if (fence_ready_epoch(f) < last)
         lose(p);
     f->mode = FENCE_MULTI;
-    watch_single(-1);
+    publish(f);
+    atomic_store(&pool_sole, POOL_STREAM_NONE);
     state_broadcast(p);
+    return waited;
+}
+
+/* What waits in the queue was freed by then or is the stream's own work: all of it is ready. */
+bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream)
+{
+    struct fences *f = &p->fences;
+    if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark)
+        return false;
+    f->mode = FENCE_SINGLE;
+    atomic_store(&pool_sole, stream);
+    publish(f);
+    pending_retire(p, UINT64_MAX);
+    p->stats.num_single_streams++;
+    return true;
+}
+
+void fence_unwatch(struct pool *p)
+{
+    if (p->fences.watches)
+        watch_streams(-1);
+    p->fences.watches = false;
 }
 
 void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (f->unsealed)
+    if (atomic_exchange(&f->unsealed, false))
         watch_unsealed(-1);
-    if (f->mode == FENCE_SINGLE)
-        watch_single(-1);
-    f->unsealed = false;
+    if (f->mode != FENCE_MULTI)
+        atomic_store(&pool_sole, POOL_STREAM_NONE);
+    fence_unwatch(p);
     f->mode = FENCE_MULTI;
     f->lost = true;
+    publish(f);
     while (f->count || f->spares) {
         uint64_t event = f->count ? f->ring[--f->count].event : f->spare[--f->spares];
         state_unlock(p);

@@ -18,16 +18,26 @@
  * is full, a submission would have to wait too long) the fence is *late*: it may be queried, never
  * waited for. Whatever is waited for, the driver's own free would have waited for too.
  *
- * Single stream. While the program uses nothing but the legacy default stream of one context, later
- * work runs behind earlier work, so freed memory is handed out at once, with the newest fence still
- * recorded as above. Before the second stream can be used, fence_leave_single orders all later work
- * behind that fence: after it, what stream order promised holds for every stream.
+ * Single stream. While the program submits work to one stream only, later work runs behind earlier
+ * work, so freed memory is handed out at once, with the newest fence still recorded as above. Before
+ * work on a second stream is submitted, fence_leave_single orders all later work behind that fence:
+ * after it, what stream order promised holds for every stream. The time of one stream may come again
+ * (fence_enter_single): when everything that was ever submitted to others is known complete, and
+ * nothing can be on its way to them. Who submits tells: shim/stream.c has that part of the argument.
  *
- * All functions want the pool's lock held; those that say so drop it for driver calls.
+ * Without the lock. A free into a magazine (magazine.h) joins by fence_join_unlocked alone: it reads the
+ * open epoch after its block's last work was submitted. A record of that epoch comes after the
+ * epoch's close, and the driver takes the submissions to a context, the record among them, one after
+ * the other: had the record come before that work, its close would have been seen. Closing clears
+ * `unsealed` first and counts the epoch up then, so that whoever reads the new epoch also sees that it
+ * has to set `unsealed` again.
+ *
+ * All functions but that want the pool's lock held; those that say so drop it for driver calls.
  */
 #ifndef POOL_FENCE_H
 #define POOL_FENCE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -42,6 +52,8 @@ struct fence {
     bool late;
 };
 
+#define FENCE_READY_ALL UINT64_MAX
+
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
 struct fences {
@@ -49,13 +61,15 @@ struct fences {
     unsigned count;
     uint64_t spare[FENCE_MAX + 64];
     unsigned spares;
-    uint64_t open_epoch;     /* joined by frees now */
+    _Atomic uint64_t open_epoch; /* joined by frees now; written under the lock */
+    _Atomic uint64_t ready;  /* what fence_ready_epoch says; FENCE_READY_ALL: one stream, nothing waits */
     uint64_t complete_epoch; /* frees up to here: their work is done */
     uint64_t ordered_epoch;  /* frees up to here: all future work runs behind theirs */
-    bool unsealed;           /* the open epoch has frees */
-    bool late;               /* work was submitted since the last of them */
+    atomic_bool unsealed;    /* the open epoch has frees */
+    atomic_bool late;        /* work was submitted since the last of them */
     unsigned sealing;        /* records under way */
     bool sealing_late;       /* work was submitted while one was under way */
+    bool watches;            /* counted in pool_watch as relying on stream order, now or again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;
 };
@@ -64,6 +78,17 @@ void fence_init(struct fences *f, bool single_stream);
 
 /* The epoch that a block freed now belongs to. Arms pool_watch. */
 uint64_t fence_join(struct pool *p);
+/* Counts the open epoch among those that submissions have to seal. */
+void fence_arm(struct fences *f);
+static inline uint64_t fence_join_unlocked(struct fences *f)
+{
+    uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire);
+    /* The driver's own free would wait for whatever came between earlier frees and this one: not late. */
+    if (!atomic_load_explicit(&f->unsealed, memory_order_relaxed) ||
+        atomic_load_explicit(&f->late, memory_order_relaxed))
+        fence_arm(f);
+    return epoch;
+}
 /* Frees up to this epoch may be handed out. */
 uint64_t fence_ready_epoch(const struct fences *f);
 
@@ -81,8 +106,14 @@ bool fence_is_idle(struct pool *p);
 bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 /* The host waits for the same fence, for a bounded time; true: complete_epoch moved. Drops the lock. */
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
-/* End of the single-stream mode, whoever comes first; the others wait for him. Drops the lock. */
-void fence_leave_single(struct pool *p);
+/* End of the single-stream mode, whoever comes first; the others wait for him. True: work had to wait
+ * for it, on the GPU or on the host. Drops the lock. */
+bool fence_leave_single(struct pool *p);
+/* Back to it, for the stream; false: work submitted before `mark` (an open epoch of the past) may still
+ * run. The caller vouches that all later work is this stream's. */
+bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream);
+/* Submissions need not come here any more for the sake of stream order. */
+void fence_unwatch(struct pool *p);
 /* Destroys every event; the context may be gone. Drops the lock. */
 void fence_finish(struct pool *p);
 

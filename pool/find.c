@@ -33,11 +33,11 @@ static enum pool_status find_locked(uint64_t addr, struct pool **owner, struct b
         return POOL_FOREIGN;
     struct block *b = *block = map_block_around(addr, p);
     *slot = -1;
-    if (b && b->state == BLOCK_LIVE)
+    if (b && b->state == BLOCK_LIVE && b->held)
         return POOL_OK;
     if (b && b->state == BLOCK_SLAB) {
         *slot = slab_slot_around(b->slab, addr);
-        if (*slot >= 0 && b->slab->objects[*slot].live)
+        if (*slot >= 0 && b->slab->objects[*slot].live && b->slab->objects[*slot].held)
             return POOL_OK;
     }
     state_unlock(p);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See map.h. Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each.
+ * See map.h.
  */
 #include "pool/map.h"
 
@@ -11,31 +11,21 @@
 
 #include <string.h>
 
-#define LEAF_BITS 14
+#define LEAF_BITS MAP_LEAF_BITS
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
 #define LEAF_BYTES (LEAF_GRANULES * sizeof(struct granule))
-#define ROOTS (ADDR_LIMIT >> (GRANULE_SHIFT + LEAF_BITS))
 
-static _Atomic(struct granule *) roots[ROOTS];
-
-struct granule *map_find(uint64_t addr)
-{
-    if (unlikely(addr >= ADDR_LIMIT))
-        return NULL;
-    struct granule *leaf = atomic_load_explicit(&roots[addr >> (GRANULE_SHIFT + LEAF_BITS)],
-                                                memory_order_acquire);
-    return leaf ? &leaf[(addr >> GRANULE_SHIFT) & (LEAF_GRANULES - 1)] : NULL;
-}
+_Atomic(struct granule *) map_roots[MAP_ROOTS];
 
 static bool leaf_ensure(uint64_t root)
 {
-    if (atomic_load_explicit(&roots[root], memory_order_acquire))
+    if (atomic_load_explicit(&map_roots[root], memory_order_acquire))
         return true;
     struct granule *leaf = host_pages(LEAF_BYTES), *none = NULL;
     if (!leaf)
         return false;
     /* Two pools may need the same leaf at the same time; the loser drops his. */
-    if (!atomic_compare_exchange_strong(&roots[root], &none, leaf))
+    if (!atomic_compare_exchange_strong(&map_roots[root], &none, leaf))
         host_pages_free(leaf, LEAF_BYTES);
     return true;
 }
@@ -75,15 +65,15 @@ void map_forget(const struct chunk *c)
     map_disclaim(c);
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
-        g->starts[0] = g->starts[1] = NULL;
+        if (!g)
+            continue;
+        for (int i = 0; i < 2; i++) {
+            g->start_units[i] = 0;
+            g->starts[i] = NULL;
+        }
         if (g->units)
             memset(g->units, 0, GRANULE_UNITS * sizeof *g->units);
     }
-}
-
-static uint64_t unit_of(uint64_t addr)
-{
-    return (addr & (GRANULE_BYTES - 1)) >> UNIT_SHIFT;
 }
 
 static bool unit_write(uint64_t addr, struct block *b)
@@ -94,7 +84,7 @@ static bool unit_write(uint64_t addr, struct block *b)
         if (!g->units)
             return false;
     }
-    g->units[unit_of(addr)] = b;
+    g->units[map_unit_of(addr)] = b;
     return true;
 }
 
@@ -110,7 +100,9 @@ bool map_set(struct block *b)
         return true;
     }
     struct granule *g = map_find(b->addr);
-    g->starts[g->starts[0] ? 1 : 0] = b;
+    int i = g->starts[0] ? 1 : 0;
+    atomic_store_explicit(&g->starts[i], b, memory_order_relaxed);
+    atomic_store_explicit(&g->start_units[i], (uint16_t)(map_unit_of(b->addr) + 1), memory_order_release);
     return true;
 }
 
@@ -122,37 +114,20 @@ void map_clear(const struct block *b)
         for (uint64_t at = b->addr; at < block_end(b); at += step) {
             g = map_find(at);
             if (g->units)
-                g->units[unit_of(at)] = NULL;
+                g->units[map_unit_of(at)] = NULL;
         }
         return;
     }
-    if (g->starts[0] == b)
-        g->starts[0] = NULL;
-    else
-        g->starts[1] = NULL;
-}
-
-struct block *map_block(const struct granule *g, uint64_t addr)
-{
-    if (g->units) {
-        struct block *b = g->units[unit_of(addr)];
-        if (b && b->addr == addr)
-            return b;
-        b = g->units[unit_of(round_down(addr, SLAB_PAGE_BYTES))];
-        if (b && b->state == BLOCK_SLAB)
-            return b;
-    }
-    for (int i = 0; i < 2; i++)
-        if (g->starts[i] && g->starts[i]->addr == addr)
-            return g->starts[i];
-    return NULL;
+    int i = g->starts[0] == b ? 0 : 1;
+    g->start_units[i] = 0;
+    g->starts[i] = NULL;
 }
 
 static struct block *nearest_start(const struct granule *g, uint64_t addr, bool same_granule)
 {
     struct block *found = NULL;
     if (g->units) {
-        uint64_t unit = same_granule ? unit_of(addr) : GRANULE_UNITS - 1;
+        uint64_t unit = same_granule ? map_unit_of(addr) : GRANULE_UNITS - 1;
         for (uint64_t i = unit + 1; i-- > 0 && !found;)
             found = g->units[i];
     }

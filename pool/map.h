@@ -3,18 +3,20 @@
  * From an address to what is there: one radix map for the process, one record per 2 MiB granule of
  * device address space that a pool owns. map_find and the pool field may be read by any thread
  * without a lock (a free of somebody else's pointer must cost next to nothing); every other field
- * belongs to the lock of the pool named there. Leaves are made once and stay.
+ * belongs to the lock of the pool named there. map_block may be asked without it for a pointer that
+ * is live: what it reads on the way to that block stays as long as the block does. Leaves are made once
+ * and stay.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
 
 #include "pool/bits.h"
+#include "pool/block.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-struct block;
 struct chunk;
 struct pool;
 
@@ -23,13 +25,26 @@ struct pool;
 struct granule {
     _Atomic(struct pool *) pool; /* owner of the address space; NULL: nobody's */
     struct chunk *chunk;         /* physical memory here; NULL: none */
-    struct block *starts[2];     /* large zone: live blocks that start here */
+    _Atomic(struct block *) starts[2];   /* large zone: live blocks that start here */
+    _Atomic uint16_t start_units[2];     /* … and at which unit, plus one; 0: none */
     struct block **units;        /* small zone: live blocks by the unit they start at; a slab also at
                                     every SLAB_PAGE_BYTES it covers. Made on first use, then kept */
 };
 
+/* Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each. */
+#define MAP_LEAF_BITS 14
+#define MAP_ROOTS (ADDR_LIMIT >> (GRANULE_SHIFT + MAP_LEAF_BITS))
+extern _Atomic(struct granule *) map_roots[MAP_ROOTS];
+
 /* NULL if no pool ever owned this part of the address space. */
-struct granule *map_find(uint64_t addr);
+static inline struct granule *map_find(uint64_t addr)
+{
+    if (unlikely(addr >= ADDR_LIMIT))
+        return NULL;
+    struct granule *leaf = atomic_load_explicit(&map_roots[addr >> (GRANULE_SHIFT + MAP_LEAF_BITS)],
+                                                memory_order_acquire);
+    return leaf ? &leaf[(addr >> GRANULE_SHIFT) & ((UINT64_C(1) << MAP_LEAF_BITS) - 1)] : NULL;
+}
 
 /* Makes the records of a range; false: no host memory, or addresses beyond what the map covers. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
@@ -43,8 +58,30 @@ void map_forget(const struct chunk *c);
 /* Records a live block by its start; false: no host memory. Undone by map_clear. */
 bool map_set(struct block *b);
 void map_clear(const struct block *b);
+static inline uint64_t map_unit_of(uint64_t addr)
+{
+    return (addr & (GRANULE_BYTES - 1)) >> UNIT_SHIFT;
+}
+
 /* The live block that starts at addr, or the slab that covers it; NULL: neither. */
-struct block *map_block(const struct granule *g, uint64_t addr);
+static inline struct block *map_block(const struct granule *g, uint64_t addr)
+{
+    if (likely(g->units != NULL)) {
+        struct block *b = g->units[map_unit_of(addr)];
+        if (b && b->addr == addr)
+            return b;
+        b = g->units[map_unit_of(round_down(addr, SLAB_PAGE_BYTES))];
+        if (b && b->state == BLOCK_SLAB)
+            return b;
+    }
+    if (addr & (UNIT_BYTES - 1))
+        return NULL;
+    for (int i = 0; i < 2; i++)
+        if (atomic_load_explicit(&g->start_units[i], memory_order_acquire) == map_unit_of(addr) + 1)
+            return atomic_load_explicit(&g->starts[i], memory_order_relaxed);
+    return NULL;
+}
+
 /* The live block or slab that covers addr; walks back to its start. */
 struct block *map_block_around(uint64_t addr, const struct pool *owner);
 

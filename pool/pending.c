@@ -17,11 +17,14 @@ void pending_init(struct pendings *q)
     q->tail = &q->head;
 }
 
+/* The queue is in the order of epochs: what comes late, from a magazine, waits a little longer. */
 static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t size_bytes,
                 uint64_t epoch)
 {
+    struct pendings *q = &p->pendings;
+    q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
     item->next = NULL;
-    item->epoch = epoch;
+    item->epoch = q->newest_epoch;
     *p->pendings.tail = item;
     p->pendings.tail = &item->next;
     z->pending_bytes += size_bytes;
@@ -39,6 +42,29 @@ void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t 
 {
     s->objects[slot].pending.slot = (uint16_t)slot;
     add(p, &s->objects[slot].pending, &p->small, s->object_bytes, epoch);
+}
+
+static bool is_ready(struct pool *p, uint64_t epoch)
+{
+    return epoch <= atomic_load_explicit(&p->fences.ready, memory_order_relaxed);
+}
+
+void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
+{
+    if (is_ready(p, epoch) && !b->tainted) {
+        b->epoch = epoch;
+        zone_give(b);
+    } else {
+        pending_add_block(p, b, epoch);
+    }
+}
+
+void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
+{
+    if (is_ready(p, epoch))
+        slab_give(p, s, slot, epoch);
+    else
+        pending_add_object(p, s, slot, epoch);
 }
 
 static struct block *block_of(struct pending *item)

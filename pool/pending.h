@@ -13,12 +13,16 @@ struct slab;
 
 struct pendings {
     struct pending *head, **tail;
+    uint64_t newest_epoch; /* of what is at the tail */
 };
 
 void pending_init(struct pendings *q);
 /* A block (state PENDING from here on), or object slot of a slab, freed in the given epoch. */
 void pending_add_block(struct pool *p, struct block *b, uint64_t epoch);
 void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
+/* The same, but memory whose epoch is ready already becomes free memory at once. */
+void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch);
+void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
 /* Everything freed up to this epoch becomes free memory; true: there was something. */
 bool pending_retire(struct pool *p, uint64_t epoch);
 /* Epoch of the oldest pending memory that would serve a request of the zone by itself; 0: none seen

@@ -7,6 +7,7 @@
 #include "pool/arena.h"
 #include "pool/chunk.h"
 #include "pool/find.h"
+#include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/segment.h"
 #include "pool/state.h"
@@ -42,6 +43,8 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     host_cache_init(&p->block_cache, sizeof(struct block));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk));
     host_cache_init(&p->slab_cache, sizeof(struct slab));
+    host_cache_init(&p->magazine_cache, sizeof(struct magazine));
+    list_init(&p->magazines);
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
@@ -183,6 +186,7 @@ static bool release_and_take(struct pool *p, struct request *r, int *code, bool 
     pending_retire(p, fence_ready_epoch(&p->fences));
     if (take(p, r))
         return true;
+    magazine_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->settled + 1; /* growing counts once itself */
     bool taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
@@ -240,6 +244,10 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
     for (;;) {
         if (p->fences.lost || p->abandoned)
             return POOL_PASS;
+        if (magazine_empty_all(p) && take(p, r)) {
+            p->stats.num_hits++;
+            return POOL_OK;
+        }
         switch (grow(p, r, code)) {
         case GROW_OK:
             if (take(p, r))
@@ -277,9 +285,12 @@ static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     if (r->slab) {
         struct slab_object *o = &r->slab->objects[r->slot];
         o->live = true;
+        o->addr = slab_object_addr(r->slab, r->slot);
+        atomic_store_explicit(&o->held, true, memory_order_release);
+        o->pending.slot = (uint16_t)r->slot;
         o->serial = serial;
         o->requested_less_one = (uint16_t)(requested_bytes - 1);
-        *addr = slab_object_addr(r->slab, r->slot);
+        *addr = o->addr;
         account_live(p, r->slab->object_bytes, requested_bytes);
         return true;
     }
@@ -290,12 +301,13 @@ static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     }
     b->requested_bytes = requested_bytes;
     b->serial = serial;
+    atomic_store_explicit(&b->held, true, memory_order_release);
     *addr = b->addr;
     account_live(p, b->size_bytes, requested_bytes);
     return true;
 }
 
-enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
+enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
 {
     const struct pool_config *c = p->config;
     if (unlikely(size_bytes < c->min_block_bytes || size_bytes > c->max_block_bytes ||
@@ -311,6 +323,7 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
 
     enum pool_status status = POOL_PASS;
     state_lock(p);
+    magazine_tell(p);
     if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
         pending_look(p, r.zone, r.size_bytes, !several_streams(p) && should_order(p, &r));
     if (likely(!p->fences.lost && !p->abandoned)) {
@@ -325,6 +338,11 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
     }
     state_unlock(p);
     return status;
+}
+
+enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
+{
+    return pool_take(p, size_bytes, addr) ? POOL_OK : pool_alloc_slowly(p, size_bytes, addr, code);
 }
 
 /* A tainted segment's block goes back at once: cuMemFree waits for the work itself. */
@@ -344,13 +362,7 @@ static void free_block(struct pool *p, struct block *b)
             return;
         }
     }
-    uint64_t epoch = fence_join(p);
-    if (p->fences.mode == FENCE_SINGLE && !b->tainted) {
-        b->epoch = epoch;
-        zone_give(b);
-    } else {
-        pending_add_block(p, b, epoch);
-    }
+    pending_settle_block(p, b, fence_join(p));
 }
 
 static void free_object(struct pool *p, struct slab *s, unsigned slot)
@@ -360,11 +372,7 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
     p->stats.allocated_bytes -= s->object_bytes;
     p->stats.requested_bytes -= o->requested_less_one + UINT64_C(1);
     p->stats.num_tainted += o->tainted;
-    uint64_t epoch = fence_join(p);
-    if (p->fences.mode == FENCE_SINGLE)
-        slab_give(p, s, slot, epoch);
-    else
-        pending_add_object(p, s, slot, epoch);
+    pending_settle_object(p, s, slot, fence_join(p));
 }
 
 /* Waits as cudaFree does, for programs that lean on it. Before the free: the block is still live. */
@@ -374,7 +382,13 @@ static void sync_before_free(struct pool *p)
     fence_wait(p, p->fences.open_epoch, false, UINT64_MAX);
 }
 
-enum pool_status pool_free(uint64_t addr)
+/* One of two that free the same pointer at the same time, here or into a magazine. */
+static bool claim(atomic_bool *held)
+{
+    return atomic_exchange_explicit(held, false, memory_order_acquire);
+}
+
+enum pool_status pool_free_slowly(uint64_t addr)
 {
     struct granule *g;
     struct pool *p = find_owner(addr, &g);
@@ -384,17 +398,18 @@ enum pool_status pool_free(uint64_t addr)
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
     struct block *b = map_block(g, addr);
-    if (b && b->state == BLOCK_LIVE) {
+    if (b && b->state == BLOCK_LIVE && claim(&b->held)) {
         free_block(p, b);
         status = POOL_OK;
     } else if (b && b->state == BLOCK_SLAB) {
         int slot = slab_slot_around(b->slab, addr);
         if (slot >= 0 && b->slab->objects[slot].live &&
-            slab_object_addr(b->slab, (unsigned)slot) == addr) {
+            slab_object_addr(b->slab, (unsigned)slot) == addr && claim(&b->slab->objects[slot].held)) {
             free_object(p, b->slab, (unsigned)slot);
             status = POOL_OK;
         }
     }
+    magazine_ensure(p);
     if (status == POOL_OK) {
         p->stats.live_blocks--;
         if (++p->stats.num_frees % CLOCK_EVERY == 0)
@@ -402,6 +417,11 @@ enum pool_status pool_free(uint64_t addr)
     }
     state_unlock(p);
     return status;
+}
+
+enum pool_status pool_free(uint64_t addr)
+{
+    return pool_give(addr) ? POOL_OK : pool_free_slowly(addr);
 }
 
 void pool_submit(struct pool *p, uint64_t stream)
@@ -414,16 +434,49 @@ void pool_submit(struct pool *p, uint64_t stream)
     state_unlock(p);
 }
 
-void pool_leave_single_stream(struct pool *p)
+bool pool_leave_single_stream(struct pool *p)
+{
+    state_lock(p);
+    bool waited = fence_leave_single(p);
+    state_unlock(p);
+    return waited;
+}
+
+uint64_t pool_mark(struct pool *p)
+{
+    return atomic_load(&p->fences.open_epoch);
+}
+
+bool pool_passed(struct pool *p, uint64_t mark)
+{
+    state_lock(p);
+    if (p->fences.complete_epoch < mark)
+        fence_poll(p);
+    bool passed = p->fences.complete_epoch >= mark;
+    state_unlock(p);
+    return passed;
+}
+
+bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream)
+{
+    state_lock(p);
+    bool entered = fence_enter_single(p, mark, stream);
+    state_unlock(p);
+    return entered;
+}
+
+void pool_give_up_single_stream(struct pool *p)
 {
     state_lock(p);
     fence_leave_single(p);
+    fence_unwatch(p);
     state_unlock(p);
 }
 
 void pool_stats(struct pool *p, struct pool_stats *stats)
 {
     state_lock(p);
+    magazine_tell_all(p);
     *stats = p->stats;
     state_unlock(p);
 }
@@ -431,6 +484,7 @@ void pool_stats(struct pool *p, struct pool_stats *stats)
 uint64_t pool_idle_bytes(struct pool *p)
 {
     state_lock(p);
+    magazine_tell_all(p);
     uint64_t idle = p->stats.reserved_bytes - p->stats.allocated_bytes;
     state_unlock(p);
     return idle;
@@ -496,6 +550,7 @@ void pool_abandon(struct pool *p)
     while (p->busy)
         state_wait(p);
     fence_finish(p);
+    magazine_forget_all(p);
     arena_reap(p, true);
     struct chunk *list = detach_chunks(p);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;

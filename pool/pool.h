@@ -60,6 +60,13 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
  * tainted blocks in segment backing). */
 enum pool_status pool_free(uint64_t addr);
 
+/* The two parts of pool_alloc and pool_free. The quick one: out of the thread's magazine and into it, with
+ * no lock that others hold, no call, and errno untouched; false: it does not serve here. And what comes then. */
+bool pool_take(struct pool *p, uint64_t size_bytes, uint64_t *addr);
+bool pool_give(uint64_t addr);
+enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
+enum pool_status pool_free_slowly(uint64_t addr);
+
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
 enum pool_status pool_find(uint64_t addr, struct pool_block *block);
 
@@ -68,14 +75,29 @@ enum pool_status pool_taint(uint64_t addr);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of what was
  * freed before. stream tells streams apart, nothing more. */
-#define POOL_WATCH_SINGLE 0x0000ffffu   /* number of pools that rely on stream order */
+#define POOL_WATCH_STREAMS 0x0000ffffu  /* number of pools that rely on stream order, or may again */
 #define POOL_WATCH_UNSEALED 0xffff0000u /* number of pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
 void pool_submit(struct pool *p, uint64_t stream);
 
-/* The program uses more than the legacy default stream from here on: order what stream order alone
- * ordered so far. Must return before the first work on another stream is submitted. Idempotent. */
-void pool_leave_single_stream(struct pool *p);
+/* The stream whose order a pool relies on; at most one pool of the process may (backend.single_stream).
+ * ANY: the first that work is submitted to becomes it, by compare and exchange. NONE: no pool does. Work
+ * for another stream has to call pool_leave_single_stream before it is submitted. */
+#define POOL_STREAM_ANY UINT64_C(1)
+#define POOL_STREAM_NONE UINT64_C(3)
+extern _Atomic uint64_t pool_sole;
+/* Orders all later work behind what stream order alone ordered so far. True: something was still
+ * running. Idempotent. */
+bool pool_leave_single_stream(struct pool *p);
+/* A mark in time, and whether one stream is enough again: all work submitted before the mark is
+ * complete. The caller vouches that only this stream got work since then, and that all other work
+ * will ask to leave first. */
+uint64_t pool_mark(struct pool *p);
+/* Is it? Asks the driver. */
+bool pool_passed(struct pool *p, uint64_t mark);
+bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream);
+/* It will not be entered again: pool_watch need not tell of submissions for its sake. */
+void pool_give_up_single_stream(struct pool *p);
 
 /* Idle memory back to the driver; returns the bytes given back. Waits for no GPU work but within
  * wait_ns. To be called on the control thread, or where the program waits anyway. */

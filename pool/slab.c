@@ -15,17 +15,6 @@ void slab_init(struct slabs *s)
     s->empty_count = 0;
 }
 
-/* Steps of 512 bytes up to 8 KiB, then eight to a doubling: at most 12.5 % of a block is lost. */
-unsigned slab_class(uint64_t size_bytes)
-{
-    uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
-    if (units <= 16)
-        return (unsigned)units - 1;
-    if (units <= 32)
-        return 16 + (unsigned)((units - 17) >> 1);
-    return 24 + (unsigned)((units - 33) >> 2);
-}
-
 uint64_t slab_object_bytes(unsigned c)
 {
     uint64_t units = c < 16 ? c + 1 : c < 24 ? 16 + (c - 15) * 2 : 32 + (c - 23) * 4;
@@ -88,6 +77,8 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
     s->block = b;
     s->class_index = (uint16_t)class_index;
     s->object_bytes = slab_object_bytes(class_index);
+    uint64_t units = s->object_bytes >> UNIT_SHIFT;
+    s->reciprocal = (uint32_t)(((UINT64_C(1) << 16) + units - 1) / units);
     uint64_t count = min_u64(b->size_bytes / s->object_bytes, SLAB_OBJECTS_MAX);
     s->object_count = s->free_count = (uint16_t)count;
     s->epoch = b->epoch;
@@ -177,15 +168,4 @@ struct slab *slab_of(struct pending *item)
 {
     struct slab_object *o = list_entry(item, struct slab_object, pending);
     return list_entry(o - item->slot, struct slab, objects);
-}
-
-uint64_t slab_object_addr(const struct slab *s, unsigned slot)
-{
-    return s->block->addr + slot * s->object_bytes;
-}
-
-int slab_slot_around(const struct slab *s, uint64_t addr)
-{
-    uint64_t slot = (addr - s->block->addr) / s->object_bytes;
-    return slot < s->object_count ? (int)slot : -1;
 }

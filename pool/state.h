@@ -2,7 +2,8 @@
  *
  * What a pool is made of, for the files of pool/ alone; and its lock.
  *
- * One lock per pool, never held over a driver call, and no other lock is taken while it is held.
+ * One lock per pool, never held over a driver call, and no other lock is taken while it is held, but
+ * for the spin locks of its magazines.
  * What a thread works on while the lock is dropped is BUSY (a block) or pinned (a fence), so that no
  * other thread touches it; `busy` counts such threads, and `changed` tells when one is through.
  */
@@ -46,7 +47,8 @@ struct pool {
     struct pendings pendings;
     uint64_t streams[STREAM_RING]; /* who submitted the work after the latest frees */
     unsigned streams_at;
-    struct host_cache block_cache, chunk_cache, slab_cache;
+    struct host_cache block_cache, chunk_cache, slab_cache, magazine_cache;
+    struct list magazines;
     struct pool_stats stats;
 };
 

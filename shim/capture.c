@@ -56,6 +56,7 @@ static void opening(void)
 
 static void closed(void)
 {
+    stream_capture_closed();
     if (atomic_fetch_sub(&open_count, 1) == 1)
         control_capture_closed();
 }
@@ -133,10 +134,10 @@ static bool still_capturing(CUstream stream)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Captured work is submitted later, by a graph launch on some stream: no stream order to rely on. */
+/* Captured work is submitted later, by a graph launch. */
 #define BEGIN(stream, per_thread, call)                                                            \
     do {                                                                                           \
-        stream_leave_single();                                                                     \
+        stream_capture_opens();                                                                    \
         opening();                                                                                 \
         CUresult rc_ = (call);                                                                     \
         if (rc_ == CUDA_SUCCESS)                                                                   \
@@ -202,6 +203,7 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 
 CUresult cuStreamDestroy(CUstream stream)
 {
+    stream_forget(stream);
     CUresult rc = real.cuStreamDestroy(stream);
     if (rc == CUDA_SUCCESS && capture_open())
         forget(stream);
@@ -210,6 +212,7 @@ CUresult cuStreamDestroy(CUstream stream)
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
+    stream_forget(stream);
     CUresult rc = real.cuStreamDestroy_v2(stream);
     if (rc == CUDA_SUCCESS && capture_open())
         forget(stream);

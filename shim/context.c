@@ -24,7 +24,7 @@ static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
 static bool making;
 
-static __thread struct context *latest __attribute__((tls_model("initial-exec")));
+__thread struct context *context_latest __attribute__((tls_model("initial-exec")));
 
 struct context *context_find(CUcontext ctx)
 {
@@ -63,10 +63,10 @@ static void fill(struct context *c, CUcontext ctx)
     c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
     if (c->redzone_bytes) {
         /* The pattern is written on a stream of our own: stream order alone says nothing any more. */
-        stream_leave_single();
+        stream_give_up();
         atomic_store(&redzone_in_use, true);
     }
-    device_init(&c->backend, ctx, c->device, stream_is_single());
+    device_init(&c->backend, ctx, c->device, stream_may_be_single());
     backing_choose(&c->backend, &c->config, &c->backing, &c->reason);
     if (c->config.backing == BACKING_DRIVER)
         return;
@@ -97,17 +97,28 @@ static int find_place(void)
     return -1;
 }
 
+static bool others_alive(const struct context *c)
+{
+    int count = atomic_load(&context_count);
+    for (int i = 0; i < count; i++) {
+        const struct context *other = atomic_load(&contexts[i]);
+        if (other != c && other->pool && atomic_load(&other->handle))
+            return true;
+    }
+    return false;
+}
+
 static void publish(struct context *c, CUcontext ctx, int at)
 {
     int count = atomic_load(&context_count);
+    c->quick = c->pool && !c->redzone_bytes;
     atomic_store_explicit(&c->handle, ctx, memory_order_release);
     atomic_store_explicit(&contexts[at], c, memory_order_seq_cst);
     if (at == count)
         atomic_store_explicit(&context_count, at + 1, memory_order_seq_cst);
-    /* A stream may have been created, or a second context may be at work, since the pool was told that
-     * there is but one: now that it is listed, tell it. */
-    if (!stream_is_single() || at > 0)
-        stream_leave_single();
+    /* A capture may have begun since the pool was told that one stream may be enough, or a second
+     * context is at work: now that it is listed, tell it. */
+    stream_pool_listed(!others_alive(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
     control_pool_made();
 }
@@ -169,13 +180,13 @@ static SHIM_COLD struct context *current_anew(void)
         return NULL;
     if (!state_is_on() && (!driver_suffices() || !state_start()))
         return NULL;
-    return latest = find_or_make(ctx);
+    return context_latest = find_or_make(ctx);
 }
 
 struct context *context_current(void)
 {
     CUcontext ctx = NULL;
-    struct context *c = latest;
+    struct context *c = context_latest;
     if (__builtin_expect(c && state_is_on(), 1) && real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx &&
         atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx && state_is_on())
         return c;

@@ -8,7 +8,9 @@
 
 #include "pool/pool.h"
 #include "shim/device.h"
+#include "shim/hooks.h"
 #include "shim/report.h"
+#include "shim/state.h"
 
 #include <stdatomic.h>
 
@@ -17,6 +19,7 @@ enum { CONTEXTS_MAX = 128 };
 struct context {
     _Atomic(CUcontext) handle;
     atomic_bool ended;     /* for good: the record may make room for another */
+    bool quick;            /* nothing but the pool has to see its allocations */
     struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
     CUdevice device;
     bool primary;
@@ -29,6 +32,19 @@ struct context {
     struct pool_config config;
     struct device_backend backend;
 };
+
+/* The thread's latest; see context_quick. */
+extern __thread struct context *context_latest __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* The record of the calling thread's current context, if that is its latest; NULL: ask context_current. */
+static inline struct context *context_quick(void)
+{
+    struct context *c = context_latest;
+    CUcontext ctx = NULL;
+    if (!c || !state_is_on() || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS)
+        return NULL;
+    return ctx && atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx ? c : NULL;
+}
 
 /* The record of the calling thread's current context, made if there is none; of a green context, the
  * primary one's (shim/green.h). NULL: no context is current, or the library is off. Keeps errno. */

@@ -68,7 +68,7 @@ static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size
     if (unlikely(!plain || atomic_load_explicit(&control_requested, memory_order_relaxed)) &&
         !prepare_alloc(c, &size_bytes))
         return false;
-    enum pool_status status = pool_alloc(c->pool, size_bytes, &addr, &code);
+    enum pool_status status = pool_alloc_slowly(c->pool, size_bytes, &addr, &code);
     if (unlikely(status != POOL_OK || !plain))
         return finish_alloc(c, addr, size_bytes, status, code, dptr, rc);
     *dptr = addr;
@@ -88,7 +88,20 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
     return rc;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+/* Most pairs of malloc and free end here: a thread gets back what it has just freed. */
+static inline bool take(uint64_t *addr, size_t size_bytes)
+{
+    const struct context *c = context_quick();
+    return __builtin_expect(c && c->quick && !atomic_load_explicit(&control_requested, memory_order_relaxed), 1) &&
+           pool_take(c->pool, size_bytes, addr);
+}
+
+static inline bool give(uint64_t addr)
+{
+    return __builtin_expect(state_is_on() && !redzone_watches(), 1) && pool_give(addr);
+}
+
+static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult rc;
     if (!dptr || !bytesize)
@@ -102,6 +115,15 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
             return rc;
     }
     return pass_alloc(c, dptr, bytesize);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    uint64_t addr;
+    if (__builtin_expect(!dptr || !bytesize || !take(&addr, bytesize), 0))
+        return alloc_slowly(dptr, bytesize);
+    *dptr = addr;
+    return CUDA_SUCCESS;
 }
 
 /* A row of one byte tells. Its memory goes back in stream order, on a stream of its own: a plain free would
@@ -179,7 +201,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     int saved_errno = errno;
     if (redzone_watches())
         redzone_check(dptr);
-    enum pool_status status = pool_free(dptr);
+    enum pool_status status = pool_free_slowly(dptr);
     errno = saved_errno;
     if (unlikely(status != POOL_OK))
         return refuse_free(status, rc);
@@ -187,7 +209,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     return true;
 }
 
-CUresult cuMemFree_v2(CUdeviceptr dptr)
+static SHIM_COLD CUresult free_slowly(CUdeviceptr dptr)
 {
     CUresult rc;
     if (serve_free(dptr, &rc))
@@ -195,6 +217,11 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     if (dptr && state_is_on())
         counter_add(COUNTER_FOREIGN_FREE, 1);
     return real.cuMemFree_v2(dptr);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    return give(dptr) ? CUDA_SUCCESS : free_slowly(dptr);
 }
 
 /* Natively legal for memory of cuMemAlloc, outside a capture. The free takes its place in stream order,
@@ -230,7 +257,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
     return serve_free_async(dptr, named, &rc) ? rc : real.cuMemFreeAsync_ptsz(dptr, stream);
 }
 
-bool entry_runtime_malloc(void **p, size_t size_bytes)
+static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
 {
     CUresult rc;
     CUdeviceptr at;
@@ -247,7 +274,16 @@ bool entry_runtime_malloc(void **p, size_t size_bytes)
     return true;
 }
 
-bool entry_runtime_free(void *p)
+bool entry_runtime_malloc(void **p, size_t size_bytes)
+{
+    uint64_t addr;
+    if (__builtin_expect(!p || !size_bytes || !take(&addr, size_bytes), 0))
+        return runtime_malloc_slowly(p, size_bytes);
+    *p = (void *)(uintptr_t)addr;
+    return true;
+}
+
+static SHIM_COLD bool runtime_free_slowly(void *p)
 {
     CUcontext ctx = NULL;
     /* Without a current context the runtime makes one current: its own affair. */
@@ -256,9 +292,14 @@ bool entry_runtime_free(void *p)
     int saved_errno = errno;
     if (redzone_watches())
         redzone_check((uint64_t)(uintptr_t)p);
-    bool freed = pool_free((uint64_t)(uintptr_t)p) == POOL_OK;
+    bool freed = pool_free_slowly((uint64_t)(uintptr_t)p) == POOL_OK;
     errno = saved_errno;
     return freed;
+}
+
+bool entry_runtime_free(void *p)
+{
+    return (context_quick() && give((uint64_t)(uintptr_t)p)) || runtime_free_slowly(p);
 }
 
 bool entry_in_pool(const void *p)

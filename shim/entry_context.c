@@ -159,6 +159,6 @@ CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 {
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
     if (rc == CUDA_SUCCESS)
-        stream_leave_single();
+        stream_give_up();
     return rc;
 }

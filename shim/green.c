@@ -74,7 +74,7 @@ CUcontext green_owner(CUcontext ctx)
         return NULL;
     if (!green)
         return ctx;
-    stream_leave_single();
+    stream_give_up(); /* it has a default stream of its own */
     CUcontext primary = real.cuCtxRecordEvent && real.cuCtxWaitEvent ? primary_here() : NULL;
     return primary && remember(ctx, primary) ? primary : NULL;
 }

@@ -124,7 +124,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
     if (rc == CUDA_SUCCESS) {
         int saved_errno = errno;
         struct side accessor, owner;
-        stream_leave_single();
+        stream_give_up();
         if (find_sides(peer, &accessor, &owner))
             add(&accessor, &owner);
         errno = saved_errno;

@@ -212,7 +212,7 @@ static void *substitute(const char *base, void *answer, int version, cuuint64_t 
         wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     /* It may submit work to a stream of which we hear nothing. */
     if (!wrapper && is_newer(base, answer, &query))
-        stream_leave_single();
+        stream_give_up();
     return wrapper ? wrapper : answer;
 }
 

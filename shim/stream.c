@@ -1,90 +1,345 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See stream.h. Why the legacy default stream alone needs no fence, condition by condition:
+ * See stream.h. While all work of a process goes to one stream, that stream's order alone makes memory safe
+ * to hand out again. A stream that was only created counts for nothing: libraries make some in stock.
  *
- * - No other stream was created: cuStreamCreate, cuStreamCreateWithPriority and cuGreenCtxStreamCreate
- *   are the driver's only public makers of streams, every route to them is wrapped, and the wrapper
- *   returns to the program only after the pools have left the single-stream mode.
- * - The per-thread default stream was not used: it needs no creation, so every submission is looked at
- *   (shim/submit.def): a per-thread variant with a NULL stream, or CU_STREAM_PER_THREAD itself, ends the
- *   mode before the driver sees the call.
- * - No launch with attributes: programmatic dependent launch lets a kernel start before its
- *   predecessor in the stream ends. Such a launch ends the mode.
- * - No captures: begin ends the mode. No peers, no second context: other devices' work is in no order
- *   with this stream; enabling peer access or making a second pool ends the mode.
+ * The stream is the one in pool_sole; at first whoever comes first (pool.h). Why it is enough:
+ *
+ * - Every submission is seen: while pool_watch says so, each of the entry points in shim/submit.def comes
+ *   here before the driver, and goes on only when its stream is the sole one or no pool relies on one.
+ *   Driver libraries that submit work by ways of their own (rendering, video) end it for good.
+ * - A stream is known by its handle, the per-thread default stream by its thread. A destroyed handle ends
+ *   the time of its stream, before another stream can have it.
+ * - A launch that may start before its predecessor in the stream ends (programmatic dependent launch) is
+ *   taken for a stream of its own.
+ * - Captures end it, and it does not begin before they are closed: captured work is no submission.
  * - No function that is newer than our tables: it may submit work unseen. When cuGetProcAddress hands out
- *   the first one, as runtimes of 13.1 and newer ask drivers of their kind for, the mode ends (resolve.c).
- * What the driver does on streams of its own (copies from pageable memory) is ordered with the legacy
- * stream as documented. Work of one stream runs in order, so a block freed after its last user was
- * submitted may be handed out at once: its next user is submitted later, to the same stream.
+ *   the first one, as runtimes of 13.1 and newer ask drivers of their kind for, it ends for good (resolve.c).
+ * - Peers, a second context with a pool, green contexts end it for good: they have default streams, and
+ *   work, in no order with this one.
+ *
+ * What the driver does on streams of its own (copies from pageable memory) is ordered with the stream as
+ * documented.
+ *
+ * It begins again after a run of submissions to one stream, once all work for others is complete. Thread
+ * X, at the end of a run, publishes its stream as the candidate; looks whether any thread is inside a
+ * submission to another (each says so in its record first); and asks the pool for a mark. From then on, a
+ * thread T with other work says so in its record, sees that no stream is sole, sees the candidate, notes
+ * the breach, and looks again whether one is sole by now. Later X, when all work before the mark is
+ * complete, makes its stream the sole one, and then looks for a breach. All of these in one order for all
+ * threads: either X sees T's record and drops the candidate, or T sees the candidate; then either X sees
+ * the breach and leaves, or T sees the sole stream and leaves before it submits. The candidate stays until
+ * there is a new one, and that is no sooner than the pool has left.
  */
 #include "shim/stream.h"
 
+#include "pool/pool.h"
+#include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/state.h"
 #include "shim/submit.h"
 
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
-static atomic_bool others;
+/* Names that are no handle of a stream, beside those in pool.h. */
+#define STREAM_IDLE UINT64_C(2)
+#define STREAM_OTHER UINT64_C(5)
 
-bool stream_is_single(void)
+/* A run is this long before it is looked at, and is looked at again so often. */
+enum { RUN_LENGTH = 64, RUN_STEP = 16 };
+/* A program that keeps using several streams at a time pays for each end: GPU work waits. */
+enum { COSTLY_ENDS = 8 };
+enum { SUBMITTERS_MAX = 1024 };
+
+/* What a thread submits just now. */
+struct submitter {
+    _Alignas(64) _Atomic uint64_t stream;
+    atomic_bool taken;
+    uint64_t per_thread; /* the name of its own default stream */
+};
+
+static struct submitter submitters[SUBMITTERS_MAX];
+static __thread struct submitter *mine __attribute__((tls_model("initial-exec")));
+static _Atomic uint64_t names = 1;
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+static bool key_made;
+
+static atomic_bool given_up;
+static atomic_int captures, costly_ends;
+static _Atomic uint64_t run_stream, run_length;
+static _Atomic uint64_t candidate = POOL_STREAM_NONE, candidate_mark;
+static atomic_bool breached;
+/* Held over no driver call. */
+static atomic_flag stepping = ATOMIC_FLAG_INIT;
+
+static void leave_pool(struct pool *p)
 {
-    return !atomic_load(&others);
+    if (pool_leave_single_stream(p))
+        atomic_fetch_add(&costly_ends, 1);
 }
 
-/* A pool counts itself in pool_watch, is listed, and then looks at `others` (context.c); this sets
- * `others`, then looks at pool_watch and the list. All in one order for all threads (no weaker order will
- * do, the store must not pass the load): no pool is missed.
- * Every caller goes through the pools, so that none returns before the one who came first is done. */
+void stream_give_up(void)
+{
+    atomic_store(&given_up, true);
+    context_for_each_pool(pool_give_up_single_stream);
+}
+
+/* A pool is listed and then looks at given_up and captures (context.c); this is called after those were
+ * set, and then looks at the list: no pool is missed. Every caller goes through the pools, so that none
+ * returns before the one who came first is done. */
 void stream_leave_single(void)
 {
-    atomic_store(&others, true);
-    if (atomic_load(&pool_watch) & POOL_WATCH_SINGLE)
-        context_for_each_pool(pool_leave_single_stream);
+    if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
+        return;
+    context_for_each_pool(leave_pool);
+    if (atomic_load(&costly_ends) >= COSTLY_ENDS)
+        stream_give_up();
 }
 
-static uint64_t key_of(CUstream stream, unsigned flags)
+static int submits_unseen(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    bool per_thread = stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ));
-    if (stream == CU_STREAM_LEGACY)
-        stream = NULL;
-    return per_thread ? (uint64_t)pthread_self() : (uint64_t)(uintptr_t)stream;
+    static const char *const names_of[] = {"libnvoptix.so", "libnvidia-encode.so", "libnvcuvid.so",
+                                           "libnvidia-opticalflow.so"};
+    const char *base = strrchr(info->dlpi_name, '/');
+    base = base ? base + 1 : info->dlpi_name;
+    for (size_t i = 0; i < sizeof names_of / sizeof names_of[0]; i++)
+        if (strncmp(base, names_of[i], strlen(names_of[i])) == 0)
+            return 1;
+    return 0;
 }
 
-static bool is_legacy(CUstream stream, unsigned flags)
+bool stream_may_be_single(void)
 {
-    return stream == CU_STREAM_LEGACY ? flags == 0 || flags == SUBMIT_FLAG_PTSZ : !stream && flags == 0;
+    if (!atomic_load(&given_up) && dl_iterate_phdr(submits_unseen, NULL))
+        stream_give_up();
+    return !atomic_load(&given_up) && atomic_load(&captures) == 0;
 }
 
-void submit_note(CUstream stream, unsigned flags)
+void stream_pool_listed(bool alone)
+{
+    bool may = stream_may_be_single();
+    if (!alone || atomic_load(&given_up))
+        stream_give_up();
+    else if (!may)
+        stream_leave_single();
+}
+
+static void thread_ends(void *record)
+{
+    struct submitter *s = record;
+    mine = NULL;
+    atomic_store(&s->stream, STREAM_IDLE);
+    atomic_store(&s->taken, false);
+}
+
+static void make_key(void)
+{
+    key_made = pthread_key_create(&key, thread_ends) == 0;
+}
+
+static struct submitter *find_record(void)
+{
+    pthread_once(&key_once, make_key);
+    for (size_t i = 0; key_made && i < SUBMITTERS_MAX; i++) {
+        struct submitter *s = &submitters[i];
+        if (atomic_load_explicit(&s->taken, memory_order_relaxed) || atomic_exchange(&s->taken, true))
+            continue;
+        atomic_store(&s->stream, STREAM_IDLE);
+        if (pthread_setspecific(key, s)) {
+            atomic_store(&s->taken, false);
+            break;
+        }
+        s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;
+        return mine = s;
+    }
+    stream_give_up(); /* more threads than can be watched */
+    return NULL;
+}
+
+static uint64_t name_of(const struct submitter *s, CUstream stream, unsigned flags)
+{
+    if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
+        return STREAM_OTHER;
+    if (stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ)))
+        return s ? s->per_thread : STREAM_OTHER;
+    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
+}
+
+static bool others_submit(uint64_t stream)
+{
+    for (size_t i = 0; i < SUBMITTERS_MAX; i++)
+        if (atomic_load(&submitters[i].taken)) {
+            uint64_t now = atomic_load(&submitters[i].stream);
+            if (now != STREAM_IDLE && now != stream)
+                return true;
+        }
+    return false;
+}
+
+static _Atomic(struct pool *) only_pool;
+
+static void note_pool(struct pool *p)
+{
+    atomic_store_explicit(&only_pool, p, memory_order_relaxed);
+}
+
+static bool begin_step(void)
+{
+    return !atomic_flag_test_and_set(&stepping);
+}
+
+static void end_step(void)
+{
+    atomic_flag_clear(&stepping);
+}
+
+static void propose(struct pool *p, uint64_t stream)
+{
+    atomic_store(&breached, false);
+    atomic_store(&candidate, stream);
+    if (others_submit(stream))
+        atomic_store(&candidate, POOL_STREAM_NONE);
+    else
+        atomic_store(&candidate_mark, pool_mark(p));
+}
+
+/* The run of a stream is long: propose it, or if it was, make it the sole one. */
+static void step(uint64_t stream)
+{
+    bool entered = false;
+    atomic_store_explicit(&only_pool, NULL, memory_order_relaxed);
+    context_for_each_pool(note_pool);
+    struct pool *p = atomic_load_explicit(&only_pool, memory_order_relaxed);
+    if (!p || !stream_may_be_single())
+        return;
+    uint64_t mark = atomic_load(&candidate_mark);
+    bool complete = atomic_load(&candidate) == stream && !atomic_load(&breached) && pool_passed(p, mark);
+    if (!begin_step())
+        return;
+    if (atomic_load(&pool_sole) == POOL_STREAM_NONE && atomic_load(&captures) == 0 &&
+        !atomic_load(&given_up)) {
+        if (atomic_load(&candidate) != stream || atomic_load(&breached))
+            propose(p, stream);
+        else if (complete && mark == atomic_load(&candidate_mark))
+            entered = pool_enter_single_stream(p, mark, stream);
+    }
+    end_step();
+    if (entered && atomic_load(&breached))
+        stream_leave_single();
+}
+
+/* No stream is sole. */
+static void follow(uint64_t stream)
+{
+    uint64_t proposed = atomic_load(&candidate);
+    if (proposed != POOL_STREAM_NONE && proposed != stream) {
+        atomic_store(&breached, true);
+        uint64_t sole = atomic_load(&pool_sole);
+        if (sole != POOL_STREAM_NONE && sole != stream)
+            stream_leave_single();
+    }
+    if (stream == STREAM_OTHER || atomic_load_explicit(&run_stream, memory_order_relaxed) != stream) {
+        atomic_store_explicit(&run_stream, stream, memory_order_relaxed);
+        atomic_store_explicit(&run_length, 0, memory_order_relaxed);
+        return;
+    }
+    uint64_t length = atomic_load_explicit(&run_length, memory_order_relaxed) + 1;
+    atomic_store_explicit(&run_length, length, memory_order_relaxed);
+    if (length >= RUN_LENGTH && length % RUN_STEP == 0)
+        step(stream);
+}
+
+static void submit_other(uint64_t stream, uint64_t sole)
+{
+    if (sole == POOL_STREAM_ANY && stream != STREAM_OTHER &&
+        (atomic_compare_exchange_strong(&pool_sole, &sole, stream) || sole == stream))
+        return;
+    if (sole != POOL_STREAM_NONE)
+        stream_leave_single();
+    follow(stream);
+}
+
+bool submit_note(CUstream stream, unsigned flags)
 {
     unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);
     if (!state_is_on())
-        return;
+        return false;
     int saved_errno = errno;
-    if ((watch & POOL_WATCH_SINGLE) && !is_legacy(stream, flags))
-        stream_leave_single();
+    struct submitter *s = mine;
+    bool noted = false;
+    if (!s && (watch & POOL_WATCH_STREAMS))
+        s = find_record();
+    uint64_t name = name_of(s, stream, flags);
+    if (s && (watch & POOL_WATCH_STREAMS)) {
+        noted = true;
+        atomic_store(&s->stream, name);
+        uint64_t sole = atomic_load(&pool_sole);
+        if (__builtin_expect(sole != name, 0))
+            submit_other(name, sole);
+    }
     if (watch & POOL_WATCH_UNSEALED)
-        context_submit(key_of(stream, flags));
+        context_submit(name);
     errno = saved_errno;
+    return noted;
+}
+
+void submit_done(void)
+{
+    if (mine)
+        atomic_store_explicit(&mine->stream, STREAM_IDLE, memory_order_release);
+}
+
+/* Whoever is about to make a stream the sole one is through, or sees the capture. */
+void stream_capture_opens(void)
+{
+    atomic_fetch_add(&captures, 1);
+    while (!begin_step())
+        sched_yield();
+    end_step();
+    stream_leave_single();
+}
+
+void stream_capture_closed(void)
+{
+    atomic_fetch_sub(&captures, 1);
+}
+
+void stream_forget(CUstream stream)
+{
+    uint64_t name = (uint64_t)(uintptr_t)stream;
+    if (!(atomic_load_explicit(&pool_watch, memory_order_relaxed) & POOL_WATCH_STREAMS))
+        return;
+    if (atomic_load(&candidate) == name)
+        atomic_store(&breached, true);
+    if (atomic_load(&pool_sole) == name)
+        stream_leave_single();
+    if (atomic_load_explicit(&run_stream, memory_order_relaxed) == name)
+        atomic_store_explicit(&run_length, 0, memory_order_relaxed);
+}
+
+static void made(CUresult rc)
+{
+    if (rc == CUDA_SUCCESS && (atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
+        stream_may_be_single();
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
     CUresult rc = real.cuStreamCreate(stream, flags);
-    if (rc == CUDA_SUCCESS)
-        stream_leave_single();
+    made(rc);
     return rc;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
     CUresult rc = real.cuStreamCreateWithPriority(stream, flags, priority);
-    if (rc == CUDA_SUCCESS)
-        stream_leave_single();
+    made(rc);
     return rc;
 }
 
@@ -92,6 +347,6 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
 {
     CUresult rc = real.cuGreenCtxStreamCreate(stream, green, flags, priority);
     if (rc == CUDA_SUCCESS)
-        stream_leave_single();
+        stream_give_up();
     return rc;
 }

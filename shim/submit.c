@@ -70,10 +70,10 @@ static bool orders_otherwise(const CUlaunchConfig *config)
             ".popsection\n");
 #include "shim/submit.def"
 
-static void enter(CUstream stream, unsigned flags)
+static bool enter(CUstream stream, unsigned flags)
 {
-    if (hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed))
-        submit_note(stream, flags);
+    return hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed) &&
+           submit_note(stream, flags);
 }
 
 /* The way through the pool, and through the search for the driver at the first call of all. */
@@ -81,9 +81,12 @@ static void enter(CUstream stream, unsigned flags)
     CUresult slow_##symbol params __attribute__((used, cold, visibility("hidden")));               \
     CUresult slow_##symbol params                                                                  \
     {                                                                                              \
-        enter(stream, flags);                                                                      \
+        bool noted = enter(stream, flags);                                                         \
         pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);                \
-        return driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;           \
+        CUresult rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;    \
+        if (noted)                                                                                 \
+            submit_done();                                                                         \
+        return rc;                                                                                 \
     }                                                                                              \
     _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;
 #include "shim/submit.def"

@@ -15,10 +15,12 @@ enum {
     SUBMIT_FLAG_MANY = 4,  /* several streams at once, on several devices; `stream` says nothing */
 };
 
-/* Implemented in shim/stream.c; may call the driver, must keep errno. NULL is the default stream, the
+/* Implemented in shim/stream.c; may call the driver, must keep errno. True: submit_done is to follow. NULL is the default stream, the
  * legacy one unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are.
  * Whether the stream is valid is not known yet. */
-void submit_note(CUstream stream, unsigned flags);
+bool submit_note(CUstream stream, unsigned flags);
+/* After the driver took the work, if submit_note said so. */
+void submit_done(void);
 
 /* The driver's functions, real_cuLaunchKernel and so on: like the slots of `real` in shim/hooks.h, but
  * symbols of their own, because the wrappers are written in assembler. */

@@ -176,6 +176,9 @@ static const char *step(struct rig *r, struct input *in)
     case 7:
     case 8:
         step_launch(r, in);
+        /* Now and then only one stream is used again; not while one is captured. */
+        if ((op & 0x28) == 0x28 && !r->model->captures)
+            rig_enter_single(r);
         return NULL;
     case 9:
         a = next(in);

@@ -125,9 +125,9 @@ void model_submit(struct model *m, unsigned stream, uint64_t duration_ns, uint64
                   uint64_t size_bytes, uint64_t owner);
 /* The program is about to free memory: what was submitted so far may be waited for. */
 void model_note_free(struct model *m);
-/* Memory handed out: reports old work on it that work submitted from now on (on any stream, or on
- * stream 0 alone) would not run behind. */
-void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, bool one_stream);
+/* Memory handed out: reports old work on it that work submitted from now on (on one stream alone, or
+ * with -1 on any) would not run behind. */
+void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, int stream);
 
 uint64_t model_now(struct model *m);
 void model_advance(struct model *m, uint64_t by_ns);

@@ -185,7 +185,7 @@ void model_note_free(struct model *m)
     leave(m, 0);
 }
 
-void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, bool one_stream)
+void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, int stream)
 {
     enter(&m->backend);
     if (!is_there(m, addr, size_bytes))
@@ -193,7 +193,7 @@ void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes,
     for (uint32_t i = 0; i < m->work_count; i++) {
         const struct model_work *old = &m->works[i];
         if (overlaps(old, addr, size_bytes) && !captured_by(old, m->barrier) &&
-            !(one_stream && old->stream == 0))
+            (int)old->stream != stream)
             model_blame(m, "memory is handed out that old work still uses");
     }
     leave(m, 0);

@@ -4,6 +4,9 @@
  */
 #include "tests/unit/rig.h"
 
+#include "pool/magazine.h"
+#include "pool/state.h"
+
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -66,7 +69,7 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
         blame(r, "what was handed out is found, as it was asked for");
     if (pool_find(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
         blame(r, "the last byte belongs to the block");
-    model_check_handed_out(r->model, addr, size_bytes, !r->several_streams);
+    model_check_handed_out(r->model, addr, size_bytes, r->several_streams ? -1 : (int)r->sole);
     add_block(r, addr, size_bytes);
     return addr;
 }
@@ -111,9 +114,13 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
 {
     struct rig_block *b = addr ? block_at(r, addr) : NULL;
     SAY(r, "launch on %u for %" PRIu64 " ns, %#" PRIx64 "\n", stream, duration_ns, addr);
-    if (stream && !r->several_streams) {
+    if (stream != r->run_stream) {
+        r->run_stream = stream;
+        r->run_mark = pool_mark(r->pool);
+    }
+    if (stream != r->sole && !r->several_streams) {
         bool allowed = r->model->late_allowed;
-        /* Once in a process's life, and safety goes before liveness. */
+        /* Rare, and safety goes before liveness. */
         r->model->late_allowed = true;
         pool_leave_single_stream(r->pool);
         r->model->late_allowed = allowed;
@@ -125,6 +132,25 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
         model_submit(r->model, stream, duration_ns, b->addr, b->size_bytes, b->owner);
     else
         model_submit(r->model, stream, duration_ns, 0, 0, 0);
+}
+
+bool rig_enter_single(struct rig *r)
+{
+    if (r->several_streams && pool_passed(r->pool, r->run_mark) &&
+        pool_enter_single_stream(r->pool, r->run_mark, r->run_stream << 3)) {
+        SAY(r, "stream %u alone from here on\n", r->run_stream);
+        r->several_streams = false;
+        r->sole = r->run_stream;
+        return true;
+    }
+    return false;
+}
+
+void rig_empty_magazines(struct rig *r)
+{
+    state_lock(r->pool);
+    magazine_empty_all(r->pool);
+    state_unlock(r->pool);
 }
 
 uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait)

@@ -29,7 +29,10 @@ struct rig {
     struct rig_block *blocks; /* live, in no order */
     uint32_t count, room;
     uint64_t owners;         /* counts lifetimes of blocks */
-    bool several_streams;    /* the program has used more than the legacy stream */
+    bool several_streams;    /* the program uses more than one stream */
+    unsigned sole;           /* else the one it uses, 0 at first */
+    unsigned run_stream;     /* of the latest launches */
+    uint64_t run_mark;       /* pool_mark after the latest on another stream */
     bool lost;               /* the test has broken the context: no memory is expected back */
     enum pool_status status; /* of the latest request */
     int code;
@@ -52,6 +55,10 @@ void rig_free_all(struct rig *r);
 void rig_taint(struct rig *r, uint64_t addr);
 /* Work on a stream that touches the whole block at addr (0: no memory). */
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
+/* The program goes on with the stream of its latest launch alone, if the pool thinks that enough. */
+bool rig_enter_single(struct rig *r);
+/* What lies in magazines goes back to the pool. */
+void rig_empty_magazines(struct rig *r);
 /* Gives back what is idle beyond keep_bytes; what is pending is waited for if wait says so. */
 uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait);
 /* NULL, or the first broken promise so far, pool_check() among them. */

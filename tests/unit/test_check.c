@@ -78,15 +78,18 @@ static void broken_blocks_are_named(void **state)
     struct block *free_block = block_in(&r->pool->large, BLOCK_FREE);
     struct block *pending = block_in(&r->pool->large, BLOCK_PENDING);
     struct granule *g = map_find(live->addr);
-    struct block **start = g->starts[0] == live ? &g->starts[0] : &g->starts[1];
-    BROKEN(*start, NULL, "a live block is found by its address");
+    int at = g->starts[0] == live ? 0 : 1;
+    BROKEN(g->start_units[at], 0, "a live block is found by its address");
     BROKEN(live->requested_bytes, MIB(300), "a block holds what was asked for");
     BROKEN(live->requested_bytes, live->requested_bytes - 1, "requested bytes are counted");
     BROKEN(free_block->epoch, 1000, "no block is freed in a later epoch");
     BROKEN(free_block->state, BLOCK_LIVE, "a live block is found by its address");
     g = map_find(pending->addr);
-    start = g->starts[0] ? &g->starts[1] : &g->starts[0];
-    BROKEN(*start, pending, "a freed block is not found");
+    at = g->starts[0] ? 1 : 0;
+    g->starts[at] = pending;
+    BROKEN(g->start_units[at], (uint16_t)(pending->addr % GRANULE_BYTES / UNIT_BYTES + 1),
+           "a freed block is not found");
+    g->starts[at] = NULL;
     BROKEN(pending->state, BLOCK_FREE, "free neighbours are merged");
     struct block *hole = block_in(&r->pool->large, BLOCK_HOLE);
     BROKEN(hole->state, BLOCK_DEAD, "committed blocks lie on chunks");

@@ -266,7 +266,54 @@ static void leaving_twice_or_with_nothing_freed_asks_nothing(void **state)
     struct pool_stats s = rig_stats(r);
     EXPECT_EQ(s.num_fences + s.num_fence_orders + s.num_fence_waits, 0,
               "nothing relied on the order");
+    EXPECT_EQ(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED, 0, "no fence is wanted");
+    pool_give_up_single_stream(r->pool);
     EXPECT_EQ(atomic_load(&pool_watch), 0, "submissions are left alone");
+}
+
+/* Frees and goes on with a stream, so that fences are recorded. */
+static void turn(struct rig *r, unsigned stream, uint64_t duration_ns)
+{
+    uint64_t a = rig_alloc(r, MIB(3));
+    rig_launch(r, stream, duration_ns, a);
+    rig_free(r, a);
+    rig_launch(r, stream, 0, 0);
+}
+
+static void one_stream_is_enough_again_when_the_others_are_done(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(20), a); /* leaves */
+    turn(r, 2, MS(1));
+    EXPECT(!rig_enter_single(r), "the first stream's work is still running");
+    rig_free(r, a);
+    EXPECT(rig_alloc(r, MIB(4)) != a || rig_stats(r).num_fence_orders, "so memory is not free to use");
+    model_drain(r->model);
+    EXPECT(rig_enter_single(r), "everything else is complete");
+    EXPECT_EQ(rig_stats(r).num_single_streams, 1, "and it is counted");
+    EXPECT_EQ(r->pool->stats.pending_bytes, 0, "nothing waits any more");
+    struct pool_stats before = rig_stats(r);
+    for (int i = 0; i < 20; i++)
+        turn(r, 2, MS(5));
+    EXPECT_EQ(rig_stats(r).num_fence_orders, before.num_fence_orders, "stream order is enough");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, before.reserved_bytes, "one block is enough");
+    uint64_t b = rig_alloc(r, MIB(3));
+    rig_launch(r, 3, MS(1), b); /* leaves again: runs behind the old work */
+    EXPECT_EQ(rig_stats(r).num_fence_orders, before.num_fence_orders + 1, "once it is not");
+    EXPECT_SOUND(r);
+}
+
+static void one_stream_is_never_enough_again_after_giving_up(void **state)
+{
+    struct rig *r = expect_single(state);
+    turn(r, 1, 0);
+    turn(r, 2, 0);
+    turn(r, 2, 0);
+    pool_give_up_single_stream(r->pool);
+    model_drain(r->model);
+    EXPECT(!rig_enter_single(r), "it was given up");
+    EXPECT_EQ(atomic_load(&pool_watch) & POOL_WATCH_STREAMS, 0, "submissions need not tell");
 }
 
 struct second {
@@ -440,6 +487,8 @@ int main(void)
         RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too),
         RIG_TEST(a_single_stream_needs_no_waiting),
         RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on),
+        RIG_TEST(one_stream_is_enough_again_when_the_others_are_done),
+        RIG_TEST(one_stream_is_never_enough_again_after_giving_up),
         RIG_TEST(leaving_counts_frees_whose_fence_was_recorded_before),
         RIG_TEST(leaving_without_order_waits_on_the_host),
         RIG_TEST(leaving_in_vain_hands_nothing_out_any_more),

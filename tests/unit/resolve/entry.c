@@ -19,14 +19,20 @@ SHIM_EXPORT struct probe *resolve_probe(void)
     return &probe;
 }
 
-void submit_note(CUstream stream, unsigned flags)
+void submit_done(void)
+{
+    probe.done++;
+}
+
+bool submit_note(CUstream stream, unsigned flags)
 {
     probe.notes++;
     probe.note_stream = stream;
     probe.note_flags = flags;
+    return true;
 }
 
-void stream_leave_single(void)
+void stream_give_up(void)
 {
     probe.left_single++;
 }

@@ -12,10 +12,11 @@ struct probe {
     const struct hook *table;
     _Atomic unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry.c would hold */
     _Atomic unsigned *watch;           /* pool_watch */
+    unsigned done;                     /* calls of submit_done */
     unsigned notes;                    /* calls of submit_note, and the last one's arguments */
     CUstream note_stream;
     unsigned note_flags;
-    unsigned left_single; /* calls of stream_leave_single */
+    unsigned left_single; /* calls of stream_give_up */
     bool serve;      /* whether the runtime's short cut serves */
     unsigned served; /* how often it did */
     bool in_pool;    /* whether addresses that a runtime answers lie in the pool */

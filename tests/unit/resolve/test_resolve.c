@@ -276,8 +276,10 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
     assert_int_equal(probe->notes, 0);
 
     atomic_store(probe->watch, 1);
+    unsigned done = probe->done;
     launch(f);
     assert_int_equal(probe->notes, 1);
+    assert_int_equal(probe->done, done + 1);
     assert_ptr_equal(probe->note_stream, 0x99);
     assert_int_equal(probe->note_flags, 0);
 

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Magazines: what a thread has just freed, to be handed out to the same thread again without the
+ * pool's lock. A thread has one per pool that it uses. To the rest of the pool a block in a magazine is
+ * live: it keeps its place in the map and its chunk; `held` alone tells that it is not the program's.
+ *
+ * A magazine takes frees in only while stream order alone makes reuse safe (fence.h, single stream),
+ * hands out what is ready, and holds MAGAZINE_BYTES at most. Whatever the pool does before it asks the
+ * driver for more, or gives memory back, empties all magazines first: what lies in one costs nobody
+ * memory.
+ *
+ * Each has a spin lock, held for a few instructions by its thread or by who empties it, never over a
+ * call. Order: the pool's lock, then a magazine's. The list of a pool's magazines belongs to the pool's lock.
+ */
+#ifndef POOL_MAGAZINE_H
+#define POOL_MAGAZINE_H
+
+#include "pool/block.h"
+#include "pool/slab.h"
+
+#include <stdatomic.h>
+
+struct granule;
+struct pool;
+
+#define MAGAZINE_BYTES (UINT64_C(8) << 20)
+#define MAGAZINE_BLOCK_MAX_BYTES (UINT64_C(2) << 20)
+#define MAGAZINE_SIZES 32 /* rows for blocks, beside those for each class of objects */
+#define MAGAZINE_DEPTH 7
+
+struct magazine_cell {
+    void *record;   /* the slab_object, or the block */
+    uint64_t epoch; /* of its free */
+};
+
+/* Cells of one size: of a class of objects, or of the size that came first while the row was empty. */
+struct magazine_row {
+    uint32_t count, units;
+    struct magazine_cell cells[MAGAZINE_DEPTH];
+};
+
+struct magazine {
+    _Atomic uint32_t locked;
+    struct pool *pool;
+    struct magazine *next; /* the thread's, for another pool */
+    struct list link;      /* the pool's */
+    uint64_t cached_bytes;
+    atomic_bool untold;    /* set by its thread: */
+    /* What happened here since the pool's statistics heard of it last. Each allocation takes a serial. */
+    uint64_t serial, serial_told, serial_end, frees;
+    int64_t allocated_bytes, allocated_peak_bytes, requested_bytes;
+    struct magazine_row rows[SLAB_CLASSES + MAGAZINE_SIZES];
+};
+
+/* All of these want the pool's lock held. */
+
+/* Makes the thread a magazine if it has none; without host memory it goes without. */
+void magazine_ensure(struct pool *p);
+/* Brings the statistics up to date: with the thread's own magazine, or with all. */
+void magazine_tell(struct pool *p);
+void magazine_tell_all(struct pool *p);
+/* Returns when nobody is inside any of them who was when it was called. */
+void magazine_pass_all(struct pool *p);
+/* Everything in every magazine goes back to the pool, as if freed when it was; true: there was something. */
+bool magazine_empty_all(struct pool *p);
+/* The pool is gone: so is what lies in its magazines. */
+void magazine_forget_all(struct pool *p);
+
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/magazine.c: what a thread frees comes back to it without the pool's lock, looks freed to everybody
+ * meanwhile, costs nobody memory, and is counted as if the pool had done it.
+ */
+#include "pool/magazine.h"
+
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+static struct magazine *magazine(struct rig *r)
+{
+    return r->pool->magazines.next == &r->pool->magazines
+               ? NULL
+               : list_entry(r->pool->magazines.next, struct magazine, link);
+}
+
+static uint64_t cached(struct rig *r)
+{
+    struct magazine *m = magazine(r);
+    return m ? m->cached_bytes : 0;
+}
+
+/* A thread has a magazine from its first free on. */
+static struct rig *start(void **state)
+{
+    struct rig *r = expect_single(state);
+    rig_free(r, rig_alloc(r, 512));
+    EXPECT(magazine(r), "the thread has a magazine");
+    return r;
+}
+
+static void what_was_freed_comes_back_newest_first(void **state)
+{
+    static const uint64_t sizes[] = {1, 512, 5000, KIB(32), KIB(33), KIB(700), MIB(1), MIB(2)};
+    struct rig *r = start(state);
+    for (unsigned i = 0; i < 8; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
+        uint64_t before = cached(r);
+        rig_free(r, a);
+        rig_free(r, b);
+        EXPECT(cached(r) >= before + 2 * sizes[i], "both are in the magazine");
+        EXPECT(rig_alloc(r, sizes[i]) == b && rig_alloc(r, sizes[i]) == a, "newest first");
+        EXPECT_EQ(cached(r), before, "and it holds them no more");
+        EXPECT_SOUND(r);
+    }
+}
+
+static void its_contents_look_freed(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t sizes[] = {700, KIB(300)};
+    for (int i = 0; i < 2; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]);
+        struct pool_block first, block;
+        EXPECT_EQ(pool_find(a, &first), POOL_OK, "live");
+        rig_free(r, a);
+        EXPECT(cached(r) >= sizes[i], "it is in the magazine");
+        EXPECT_EQ(pool_find(a, &block), POOL_INVALID, "the program does not hold it");
+        EXPECT_EQ(pool_find(a + sizes[i] / 2, &block), POOL_INVALID, "nor anything inside");
+        EXPECT_EQ(pool_taint(a), POOL_INVALID, "it cannot be shared");
+        EXPECT_EQ(pool_free(a), POOL_INVALID, "nor freed twice");
+        EXPECT_EQ(rig_alloc(r, sizes[i] - 5), a, "it comes back");
+        EXPECT_EQ(pool_find(a, &block), POOL_OK, "and is live again");
+        EXPECT(block.serial != first.serial && block.requested_bytes == sizes[i] - 5,
+               "as another block, of another size");
+        EXPECT_EQ(pool_free(a + 512), POOL_INVALID, "which is freed by its start alone");
+    }
+}
+
+static void it_is_counted_as_the_pools_own(void **state)
+{
+    struct rig *r = start(state);
+    struct pool_stats before = rig_stats(r), after;
+    uint64_t a = rig_alloc(r, 600);
+    for (int i = 0; i < 1000; i++) {
+        rig_free(r, a);
+        a = rig_alloc(r, 600);
+    }
+    after = rig_stats(r);
+    EXPECT_EQ(after.num_allocs, before.num_allocs + 1001, "allocations");
+    EXPECT_EQ(after.num_hits, before.num_hits + 1001, "none asked the driver");
+    EXPECT_EQ(after.num_frees, before.num_frees + 1000, "frees");
+    EXPECT_EQ(after.live_blocks, 1, "blocks");
+    EXPECT_EQ(after.requested_bytes, 600, "bytes asked for");
+    EXPECT_EQ(after.allocated_bytes, 1024, "bytes handed out");
+    EXPECT_EQ(after.allocated_peak_bytes, 1024, "never more than that");
+    uint64_t b = rig_alloc(r, KIB(64));
+    rig_free(r, b);
+    EXPECT_EQ(rig_stats(r).allocated_bytes, 1024, "what lies in the magazine is not live");
+    EXPECT_EQ(pool_idle_bytes(r->pool), rig_stats(r).reserved_bytes - 1024, "but idle");
+    rig_free(r, a);
+    rig_alloc(r, KIB(64));
+    rig_alloc(r, 600);
+    rig_alloc(r, KIB(200));
+    EXPECT_EQ(rig_stats(r).allocated_peak_bytes, 1024 + KIB(264), "the peak counts all of them");
+}
+
+static void serials_do_not_repeat(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t last = 0;
+    for (int i = 0; i < 20000; i++) {
+        struct pool_block block;
+        uint64_t a = rig_alloc(r, i % 7 ? 512 : MIB(3));
+        EXPECT(pool_find(a, &block) == POOL_OK && block.serial != last, "a block of its own");
+        last = block.serial;
+        rig_free(r, a);
+    }
+    EXPECT_EQ(rig_stats(r).num_allocs, 20001, "all counted");
+}
+
+static void it_holds_little(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a[64];
+    for (int i = 0; i < 64; i++)
+        a[i] = rig_alloc(r, MIB(1) + 512 * (uint64_t)i);
+    for (int i = 0; i < 64; i++)
+        rig_free(r, a[i]);
+    EXPECT(cached(r) > MIB(2) && cached(r) <= MAGAZINE_BYTES, "some, within its bounds");
+    EXPECT_SOUND(r);
+    rig_alloc(r, MIB(3));
+    uint64_t before = cached(r);
+    rig_free(r, rig_alloc(r, MIB(3)));
+    EXPECT_EQ(cached(r), before, "nothing large");
+    EXPECT_SOUND(r);
+}
+
+static void trims_and_growth_empty_it(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a = rig_alloc(r, MIB(2));
+    rig_free(r, a);
+    EXPECT(cached(r) >= MIB(2), "one is cached");
+    EXPECT(rig_trim(r, 0, true) > 0, "it is given back");
+    EXPECT_EQ(cached(r), 0, "all of it");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "to the last byte");
+    uint64_t b[4];
+    for (int i = 0; i < 4; i++)
+        b[i] = rig_alloc(r, MIB(2));
+    uint64_t reserved = rig_stats(r).reserved_bytes;
+    for (int i = 0; i < 4; i++)
+        rig_free(r, b[i]);
+    EXPECT(cached(r) >= MIB(8), "all four are cached");
+    EXPECT(rig_alloc(r, reserved), "a request for all of it");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "is served by what lay there");
+    EXPECT_SOUND(r);
+}
+
+/* Another thread's step, seen through. */
+struct step {
+    struct rig *r;
+    uint64_t addr, size_bytes;
+    void (*f)(struct step *);
+};
+
+static void *take_step(void *arg)
+{
+    struct step *s = arg;
+    s->f(s);
+    return NULL;
+}
+
+static void elsewhere(struct step *s)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, take_step, s);
+    pthread_join(thread, NULL);
+}
+
+static void free_and_end(struct step *s)
+{
+    EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed by another thread");
+    int code;
+    EXPECT_EQ(pool_alloc(s->r->pool, s->size_bytes, &s->addr, &code), POOL_OK, "allocated there");
+    EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed there");
+}
+
+static void a_thread_that_ends_leaves_nothing_behind(void **state)
+{
+    struct rig *r = start(state);
+    int code;
+    for (int i = 0; i < 50; i++) {
+        struct step s = {.r = r, .size_bytes = KIB(100), .f = free_and_end};
+        EXPECT_EQ(pool_alloc(r->pool, s.size_bytes, &s.addr, &code), POOL_OK, "allocated here");
+        elsewhere(&s);
+    }
+    unsigned count = 0;
+    for (struct list *n = r->pool->magazines.next; n != &r->pool->magazines; n = n->next)
+        count++;
+    EXPECT_EQ(count, 1, "only this thread's magazine is left");
+    EXPECT_EQ(rig_stats(r).allocated_bytes, 0, "everything was freed");
+    EXPECT_SOUND(r);
+}
+
+static void with_several_streams_frees_wait_for_fences(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a = rig_alloc(r, KIB(64)), b = rig_alloc(r, KIB(64));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    EXPECT(cached(r) >= KIB(64), "stream order makes it safe");
+    rig_launch(r, 1, MS(5), b);
+    rig_free(r, b);
+    EXPECT_EQ(cached(r), KIB(64), "this one waits for its fence in the queue");
+    EXPECT_EQ(rig_alloc(r, KIB(64)), a, "the other was ordered as the stream was left");
+    EXPECT_SOUND(r);
+}
+
+static void what_came_late_waits_for_its_fence(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a = rig_alloc(r, KIB(64));
+    rig_launch(r, 0, MS(20), a);
+    /* As a thread does that saw one stream, was held up, and went on after the stream was left. */
+    rig_free(r, a);
+    struct magazine_row *row = NULL;
+    for (unsigned i = SLAB_CLASSES; i < SLAB_CLASSES + MAGAZINE_SIZES; i++)
+        row = magazine(r)->rows[i].count ? &magazine(r)->rows[i] : row;
+    EXPECT(row && row->count == 1, "it is in the magazine");
+    rig_launch(r, 1, 0, 0);
+    row->cells[0].epoch = pool_mark(r->pool);
+    uint64_t b = rig_alloc(r, KIB(64));
+    EXPECT(b && b != a, "not handed out before its fence");
+    rig_empty_magazines(r);
+    EXPECT_EQ(r->pool->stats.pending_bytes, KIB(64), "it waits in the queue");
+    EXPECT_SOUND(r);
+}
+
+static void a_lost_context_hands_nothing_out(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a = rig_alloc(r, KIB(64));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    r->model->broken = true;
+    rig_launch(r, 0, MS(1), 0);
+    r->lost = true;
+    EXPECT(!rig_alloc(r, KIB(64)), "not from the magazine either");
+    EXPECT_EQ(r->status, POOL_PASS, "the driver is asked");
+}
+
+static void sync_free_has_no_magazines(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.single_stream = true;
+    r->config.sync_free = true;
+    rig_start(r);
+    for (int i = 0; i < 3; i++)
+        rig_free(r, rig_alloc(r, 512));
+    EXPECT_EQ(cached(r), 0, "each free waits, none is kept aside");
+}
+
+enum { THREADS = 4, TURNS = 3000 };
+static atomic_bool over;
+
+struct worker {
+    struct rig *r;
+    unsigned number;
+    uint64_t *exchange; /* THREADS pointers that change hands */
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    uint64_t held[8] = {0};
+    for (unsigned i = 0; i < TURNS; i++) {
+        unsigned at = (i * 7 + w->number) % 8;
+        int code;
+        if (held[at]) {
+            struct pool_block block;
+            if (pool_find(held[at], &block) != POOL_OK || block.addr != held[at])
+                fail_msg("a live block is not found");
+            /* Every other one is freed by another thread. */
+            if (i % 2)
+                held[at] = atomic_exchange((_Atomic uint64_t *)&w->exchange[(w->number + 1) % THREADS], held[at]);
+            if (held[at] && pool_free(held[at]) != POOL_OK)
+                fail_msg("a live block cannot be freed");
+        }
+        uint64_t size = at < 4 ? 512u * (at + 1) : KIB(64) * at;
+        if (pool_alloc(w->r->pool, size, &held[at], &code) != POOL_OK)
+            fail_msg("there is memory");
+    }
+    for (int i = 0; i < 8; i++)
+        if (held[i])
+            pool_free(held[i]);
+    return NULL;
+}
+
+static void *trim(void *arg)
+{
+    struct rig *r = arg;
+    while (!atomic_load(&over)) {
+        pool_trim(r->pool, &(struct pool_trim){.keep_bytes = MIB(1)});
+        struct pool_stats s;
+        pool_stats(r->pool, &s);
+        if (s.allocated_bytes > s.reserved_bytes)
+            fail_msg("more is live than there is");
+    }
+    return NULL;
+}
+
+static void threads_share_a_pool_while_it_is_trimmed(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t exchange[THREADS] = {0};
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS], trimmer;
+    atomic_store(&over, false);
+    pthread_create(&trimmer, NULL, trim, r);
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){r, i, exchange};
+        pthread_create(&threads[i], NULL, work, &workers[i]);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&over, true);
+    pthread_join(trimmer, NULL);
+    for (unsigned i = 0; i < THREADS; i++)
+        if (exchange[i])
+            EXPECT_EQ(pool_free(exchange[i]), POOL_OK, "what changed hands last");
+    EXPECT_EQ(rig_stats(r).allocated_bytes, 0, "everything was freed");
+    EXPECT_EQ(rig_stats(r).live_blocks, 0, "and counted");
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(what_was_freed_comes_back_newest_first),
+        RIG_TEST(its_contents_look_freed),
+        RIG_TEST(it_is_counted_as_the_pools_own),
+        RIG_TEST(serials_do_not_repeat),
+        RIG_TEST(it_holds_little),
+        RIG_TEST(trims_and_growth_empty_it),
+        RIG_TEST(a_thread_that_ends_leaves_nothing_behind),
+        RIG_TEST(with_several_streams_frees_wait_for_fences),
+        RIG_TEST(what_came_late_waits_for_its_fence),
+        RIG_TEST(a_lost_context_hands_nothing_out),
+        RIG_TEST(sync_free_has_no_magazines),
+        RIG_TEST(threads_share_a_pool_while_it_is_trimmed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
