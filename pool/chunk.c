@@ -111,6 +111,20 @@ more:
             goto more; /* the list has changed */
 }
 
+/* The highest bin up to this one that holds a block; -1: none. */
+static int highest_bin(const struct bins *bins, int bin)
+{
+    if (bin < 0)
+        return -1;
+    uint64_t word = bins->map[bin / 64] & (UINT64_MAX >> (63 - bin % 64));
+    for (int i = bin / 64;; word = bins->map[i]) {
+        if (word)
+            return i * 64 + (int)log2_floor(word);
+        if (--i < 0)
+            return -1;
+    }
+}
+
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes)
 {
@@ -118,7 +132,8 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     uint64_t complete = z->pool->fences.complete_epoch, scan = ++z->pool->scan;
     /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
     bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
-    for (int bin = BIN_COUNT - 1; bin >= 0 && h.got_bytes < want_bytes; bin--) {
+    for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && h.got_bytes < want_bytes;
+         bin = highest_bin(&z->bins, bin - 1)) {
         struct list *head = &z->bins.heads[bin];
     again:
         list_for_each (n, tmp, head) {
@@ -158,7 +173,8 @@ struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
     struct hunt h = {0};
     struct chunk *best = NULL;
     struct block *inside = NULL;
-    for (int bin = BIN_COUNT - 1; bin >= 0; bin--)
+    for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0;
+         bin = highest_bin(&z->bins, bin - 1))
         for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
             struct block *b = list_entry(n, struct block, link);
             if (b->size_bytes < least_bytes) {
