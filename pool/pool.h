@@ -67,6 +67,13 @@ bool pool_give(uint64_t addr);
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
 enum pool_status pool_free_slowly(uint64_t addr);
 
+/* Segments can only be given back by waiting for all work in flight, which no request may do (it could
+ * be a kernel that waits for the program). A free of the program's natively waits for just that. So
+ * where a pool in segment backing has more than it should, the next such free pays: when pool_owes says
+ * so, to be called after a slow free of that address, unless the free was stream-ordered. */
+extern _Atomic bool pool_owes;
+void pool_repay(uint64_t freed_addr);
+
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
 enum pool_status pool_find(uint64_t addr, struct pool_block *block);
 

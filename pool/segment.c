@@ -5,6 +5,7 @@
 #include "pool/segment.h"
 
 #include "pool/chunk.h"
+#include "pool/find.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "pool/trim.h"
@@ -14,6 +15,15 @@
 #define SHARED_STEP_MAX_BYTES (UINT64_C(32) << 20)
 /* Rounding that never matters. */
 #define ROUNDING_BYTES (UINT64_C(16) << 20)
+
+/* What the pool may have beyond what the program needed at its peak, as a part of that: what is over it
+ * goes back while the GPU is idle; in a free, if there is time for it; in a free in any case. */
+#define IDLE_SHIFT 3
+#define SOFT_SHIFT 4
+#define HARD_SHIFT 2
+#define REPAY_WAIT_NS UINT64_C(100000000)
+
+_Atomic bool pool_owes;
 
 /* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
 uint64_t segment_bytes(uint64_t size_bytes)
@@ -27,14 +37,15 @@ bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
            have_bytes <= max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
 }
 
-/* Bytes that the pool would have beyond what the program needed at its peak, and an eighth. */
-static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
+/* Bytes that the pool would have beyond what the program needed at its peak, and that part of it. */
+static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t size_bytes,
+                             unsigned spare_shift)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
     uint64_t used = s->allocated_bytes + s->pending_bytes + p->planned_bytes + more_bytes;
     uint64_t have = s->reserved_bytes + p->planned_bytes + more_bytes;
-    uint64_t fair = max_u64(peak + peak / 8, used);
+    uint64_t fair = max_u64(peak + (peak >> spare_shift), used);
     return have > fair ? have - fair : 0;
 }
 
@@ -55,6 +66,39 @@ static bool rounding_hurts(const struct pool *p)
     return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
 }
 
+/* A debt is paid by the next free that may wait. That costs the program's being ahead of the GPU, so
+ * while it is small it has to be within the allowance for saving memory. */
+static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
+{
+    p->owes = excess_bytes(p, more_bytes, size_bytes, HARD_SHIFT) ||
+              (excess_bytes(p, more_bytes, size_bytes, SOFT_SHIFT) &&
+               effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend)));
+    if (p->owes)
+        atomic_store_explicit(&pool_owes, true, memory_order_relaxed);
+}
+
+void pool_repay(uint64_t freed_addr)
+{
+    struct granule *g;
+    struct pool *p = find_owner(freed_addr, &g);
+    atomic_store_explicit(&pool_owes, false, memory_order_relaxed);
+    if (!p)
+        return;
+    if (p->owes && !p->fences.lost) {
+        p->owes = false;
+        uint64_t start_ns = p->backend->ops->now_ns(p->backend);
+        uint64_t last = p->fences.open_epoch - !p->fences.unsealed;
+        if (last > p->fences.complete_epoch)
+            fence_wait(p, last, false, REPAY_WAIT_NS);
+        pending_retire(p, fence_ready_epoch(&p->fences));
+        uint64_t excess = excess_bytes(p, 0, 0, SOFT_SHIFT);
+        if (excess && p->fences.complete_epoch >= last)
+            trim_release(p, excess, UINT64_MAX);
+        effort_spend(&p->effort, p->backend->ops->now_ns(p->backend) - start_ns);
+    }
+    state_unlock(p);
+}
+
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
     uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
@@ -64,13 +108,14 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. Giving them back waits for all work of the context, so
      * it is done here only while there is none: a request must not wait for a kernel that never ends. */
-    uint64_t excess = excess_bytes(p, bytes, size_bytes);
+    uint64_t excess = excess_bytes(p, bytes, size_bytes, IDLE_SHIFT);
     if (!list_empty(&p->small.dead) && fence_is_idle(p))
         chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && fence_is_idle(p)) {
         pending_retire(p, fence_ready_epoch(&p->fences));
         trim_release(p, excess, UINT64_MAX);
     }
+    owe(p, bytes, size_bytes);
     if (state_over_limit(p, bytes))
         return GROW_LIMIT;
     struct chunk *c = host_cache_get(&p->chunk_cache);

@@ -209,11 +209,23 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     return true;
 }
 
+/* The quick frees pass this by: the next slow one will do. */
+static void repay(CUdeviceptr dptr)
+{
+    if (likely(!atomic_load_explicit(&pool_owes, memory_order_relaxed)))
+        return;
+    int saved_errno = errno;
+    pool_repay(dptr);
+    errno = saved_errno;
+}
+
 static SHIM_COLD CUresult free_slowly(CUdeviceptr dptr)
 {
     CUresult rc;
-    if (serve_free(dptr, &rc))
+    if (serve_free(dptr, &rc)) {
+        repay(dptr);
         return rc;
+    }
     if (dptr && state_is_on())
         counter_add(COUNTER_FOREIGN_FREE, 1);
     return real.cuMemFree_v2(dptr);
@@ -294,6 +306,8 @@ static SHIM_COLD bool runtime_free_slowly(void *p)
         redzone_check((uint64_t)(uintptr_t)p);
     bool freed = pool_free_slowly((uint64_t)(uintptr_t)p) == POOL_OK;
     errno = saved_errno;
+    if (freed)
+        repay((uint64_t)(uintptr_t)p);
     return freed;
 }
 

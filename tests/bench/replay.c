@@ -106,7 +106,11 @@ static bool play(struct run *r, uint32_t at)
     uint64_t addr;
     while (!(addr = atomic_load_explicit(&r->addr[e->alloc], memory_order_acquire)))
         sched_yield(); /* --threads: the other thread is not so far yet */
-    return pool_free(addr) == POOL_OK;
+    if (pool_free(addr) != POOL_OK)
+        return false;
+    if (atomic_load_explicit(&pool_owes, memory_order_relaxed))
+        pool_repay(addr);
+    return true;
 }
 
 static uint64_t moves(struct run *r)

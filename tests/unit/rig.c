@@ -93,6 +93,8 @@ void rig_free(struct rig *r, uint64_t addr)
     SAY(r, "free %#" PRIx64 "\n", addr);
     if (pool_free(addr) != POOL_OK)
         blame(r, "a live block can be freed");
+    if (atomic_load(&pool_owes))
+        pool_repay(addr);
 }
 
 void rig_free_all(struct rig *r)

@@ -7,6 +7,8 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
+#include <stdatomic.h>
+
 static void segments_have_little_slack(void **state)
 {
     for (uint64_t size = MIB(2); size < GIB(4); size += size / 5 + 12345) {
@@ -128,6 +130,58 @@ static void no_segment_goes_back_while_a_kernel_runs(void **state)
     EXPECT_SOUND(r);
 }
 
+/* Blocks of less and less, one after the other, below work in flight. */
+static void go_through_sizes(struct rig *r, uint64_t work_ns)
+{
+    for (int i = 0; i < 20; i++) {
+        uint64_t a = rig_alloc(r, MIB(60) - MIB(2) * (uint64_t)i);
+        rig_launch(r, 1, work_ns, a);
+        rig_free(r, a);
+    }
+}
+
+static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
+{
+    struct rig *r = expect_segments(state);
+    rig_launch(r, 2, MS(20), 0);
+    go_through_sizes(r, MS(20));
+    EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(60 + 58), "one besides what is live");
+    EXPECT(rig_stats(r).num_device_free >= 5, "frees gave the others back");
+    EXPECT(!atomic_load(&pool_owes), "nothing is owed");
+    EXPECT_SOUND(r);
+}
+
+static void a_debt_beyond_the_allowance_waits_until_it_is_large(void **state)
+{
+    struct rig *r = expect_segments(state);
+    for (int i = 0; i < 5; i++)
+        rig_alloc(r, MIB(40)); /* 200 MiB live, 230 at the peak */
+    effort_is_left(&r->pool->effort, model_now(r->model));
+    effort_spend(&r->pool->effort, MS(100000));
+    uint64_t sizes[] = {MIB(30), MIB(24), MIB(18), MIB(12), MIB(8)};
+    for (int i = 0; i < 5; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]);
+        rig_launch(r, 1, MS(20), a);
+        rig_free(r, a);
+        if (i < 4)
+            EXPECT_EQ(rig_stats(r).num_device_free, 0, "less than a quarter over the peak");
+    }
+    EXPECT(rig_stats(r).num_device_free > 0, "more than that is paid in any case");
+    EXPECT_SOUND(r);
+}
+
+static void no_debt_is_paid_below_a_kernel_that_never_ends(void **state)
+{
+    struct rig *r = expect_segments(state);
+    rig_launch(r, 2, MODEL_FOREVER, 0);
+    for (int i = 0; i < 6; i++) {
+        uint64_t a = rig_alloc(r, MIB(20) - MIB(2) * (uint64_t)i);
+        rig_free(r, a);
+    }
+    EXPECT_EQ(rig_stats(r).num_device_free, 0, "the free gave up after a moment");
+    EXPECT_SOUND(r);
+}
+
 static void a_tainted_segment_goes_back_when_freed(void **state)
 {
     struct rig *r = expect_segments(state);
@@ -177,6 +231,9 @@ int main(void)
         RIG_TEST(every_idle_segment_is_releasable),
         RIG_TEST(segments_go_back_before_the_peak_is_passed),
         RIG_TEST(no_segment_goes_back_while_a_kernel_runs),
+        RIG_TEST(a_free_pays_what_growing_below_work_in_flight_owes),
+        RIG_TEST(a_debt_beyond_the_allowance_waits_until_it_is_large),
+        RIG_TEST(no_debt_is_paid_below_a_kernel_that_never_ends),
         RIG_TEST(a_tainted_segment_goes_back_when_freed),
         RIG_TEST(a_driver_that_does_not_align_is_not_used),
         RIG_TEST(prealloc_is_one_segment),
