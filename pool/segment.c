@@ -16,8 +16,9 @@
 /* Rounding that never matters. */
 #define ROUNDING_BYTES (UINT64_C(16) << 20)
 
-/* What the pool may have beyond what the program needed at its peak, as a part of that: what is over it
- * goes back while the GPU is idle; in a free, if there is time for it; in a free in any case. */
+/* What the pool may have beyond what the program needed at its peak, as a part of that: what is
+ * over it goes back while the GPU is idle; in a free, if there is time for it; in a free in any
+ * case. */
 #define IDLE_SHIFT 3
 #define SOFT_SHIFT 4
 #define HARD_SHIFT 2
@@ -28,7 +29,8 @@ _Atomic bool pool_owes;
 /* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
 uint64_t segment_bytes(uint64_t size_bytes)
 {
-    return round_up(size_bytes, max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
+    return round_up(size_bytes,
+                    max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
 }
 
 bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
@@ -37,7 +39,8 @@ bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
            have_bytes <= max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
 }
 
-/* Bytes that the pool would have beyond what the program needed at its peak, and that part of it. */
+/* Bytes that the pool would have beyond what the program needed at its peak, and that part of it.
+ */
 static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t size_bytes,
                              unsigned spare_shift)
 {
@@ -49,7 +52,8 @@ static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t
     return have > fair ? have - fair : 0;
 }
 
-/* Shared segments hold at least two blocks, and more the more there are: little is lost at their ends. */
+/* Shared segments hold at least two blocks, and more the more there are: little is lost at their
+ * ends. */
 static uint64_t shared_bytes(const struct zone *z)
 {
     uint64_t have = 0, least = 2 * z->pool->small_max_bytes;
@@ -66,8 +70,8 @@ static bool rounding_hurts(const struct pool *p)
     return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
 }
 
-/* A debt is paid by the next free that may wait. That costs the program's being ahead of the GPU, so
- * while it is small it has to be within the allowance for saving memory. */
+/* A debt is paid by the next free that may wait. That costs the program's being ahead of the GPU,
+ * so while it is small it has to be within the allowance for saving memory. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
     p->owes = excess_bytes(p, more_bytes, size_bytes, HARD_SHIFT) ||
@@ -106,8 +110,9 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         bytes = max_u64(bytes, shared_bytes(z));
     else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && rounding_hurts(p))
         p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
-    /* Segments of other sizes are of no use now. Giving them back waits for all work of the context, so
-     * it is done here only while there is none: a request must not wait for a kernel that never ends. */
+    /* Segments of other sizes are of no use now. Giving them back waits for all work of the
+     * context, so it is done here only while there is none: a request must not wait for a kernel
+     * that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, IDLE_SHIFT);
     if (!list_empty(&p->small.dead) && fence_is_idle(p))
         chunk_release_dead(p);
