@@ -239,12 +239,12 @@ static void release(struct pool *p, const struct magazine_cell *cell, bool objec
     }
 }
 
-static bool empty(struct pool *p, struct magazine *m)
+static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
 {
     bool any = false;
     lock(m);
     tell(p, m);
-    for (uint32_t at = 0; at < SLAB_CLASSES + MAGAZINE_SIZES && m->cached_bytes; at++) {
+    for (uint32_t at = first; at < SLAB_CLASSES + MAGAZINE_SIZES && m->cached_bytes; at++) {
         struct magazine_row *row = &m->rows[at];
         for (uint32_t i = 0; i < row->count; i++) {
             release(p, &row->cells[i], at < SLAB_CLASSES);
@@ -255,6 +255,22 @@ static bool empty(struct pool *p, struct magazine *m)
     }
     unlock(m);
     return any;
+}
+
+static bool empty(struct pool *p, struct magazine *m)
+{
+    return empty_from(p, m, 0);
+}
+
+bool magazine_is_empty(const struct pool *p)
+{
+    const struct magazine *m = find_mine(p);
+    return !m || !m->cached_bytes;
+}
+
+void magazine_empty_blocks(struct pool *p)
+{
+    empty_from(p, find_mine(p), SLAB_CLASSES);
 }
 
 bool magazine_empty_all(struct pool *p)

@@ -61,6 +61,10 @@ void magazine_tell(struct pool *p);
 void magazine_tell_all(struct pool *p);
 /* Returns when nobody is inside any of them who was when it was called. */
 void magazine_pass_all(struct pool *p);
+/* The thread's own. */
+bool magazine_is_empty(const struct pool *p);
+/* The blocks in it go back to the pool, where they merge with their neighbours. Not if it is empty. */
+void magazine_empty_blocks(struct pool *p);
 /* Everything in every magazine goes back to the pool, as if freed when it was; true: there was something. */
 bool magazine_empty_all(struct pool *p);
 /* The pool is gone: so is what lies in its magazines. */

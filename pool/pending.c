@@ -122,13 +122,6 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
     return 0;
 }
 
-/* Would the request cut a larger free block in two? */
-static bool would_split(const struct zone *z, uint64_t size_bytes)
-{
-    const struct block *best = bins_find(&z->bins, size_bytes, UNIT_BYTES);
-    return best && best->size_bytes != size_bytes;
-}
-
 bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes)
 {
     z->looked_bytes = min_u64(z->looked_bytes, z->pending_bytes);
@@ -138,7 +131,7 @@ bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes)
 
 void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order)
 {
-    if (!would_split(z, size_bytes))
+    if (!zone_would_cut(z, size_bytes))
         return;
     z->looked_bytes = z->pending_bytes; /* no second thread meanwhile */
     fence_seal(p);

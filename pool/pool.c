@@ -324,6 +324,9 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     enum pool_status status = POOL_PASS;
     state_lock(p);
     magazine_tell(p);
+    /* A program whose sizes vary has little use of its magazine, whose blocks keep free memory apart. */
+    if (r.class_index < 0 && !magazine_is_empty(p) && zone_would_cut(r.zone, r.size_bytes))
+        magazine_empty_blocks(p);
     if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
         pending_look(p, r.zone, r.size_bytes, !several_streams(p) && should_order(p, &r));
     if (likely(!p->fences.lost && !p->abandoned)) {

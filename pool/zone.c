@@ -122,6 +122,12 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
     return b;
 }
 
+bool zone_would_cut(const struct zone *z, uint64_t size_bytes)
+{
+    const struct block *best = bins_find(&z->bins, size_bytes, UNIT_BYTES);
+    return best && best->size_bytes != size_bytes;
+}
+
 static struct block *merge_same(struct block *b)
 {
     if (b->next && b->next->state == b->state) {
