@@ -39,6 +39,8 @@ static struct device_backend *self(struct backend *b)
 
 void device_leave(void)
 {
+    if (!state_is_on())
+        return; /* a forked child: those who were in the driver are not here */
     uint64_t start_ns = state_clock_ns();
     atomic_store(&leaving, true);
     while (atomic_load(&visits) > 0 && state_clock_ns() - start_ns < LEAVE_PATIENCE_NS)

@@ -16,11 +16,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 _Atomic int state_now;
 
 static struct options options;
 static uint64_t started_ns;
+static pid_t owner; /* of the pools: a child that was made without fork() hears nothing */
 
 const struct options *state_options(void)
 {
@@ -51,7 +53,7 @@ static void forked_child(void)
 static void report_at_exit(void)
 {
     struct report_pool pools[CONTEXTS_MAX];
-    if (!state_is_on())
+    if (!state_is_on() || getpid() != owner)
         return;
     struct report r = {.pools = pools,
                        .num_pools = context_report(pools, CONTEXTS_MAX),
@@ -71,6 +73,7 @@ bool state_start(void)
     on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
     if (on) {
         started_ns = state_clock_ns();
+        owner = getpid();
         /* Later than the driver's own, so that ours run first. */
         atexit(device_leave);
         at_quick_exit(device_leave);

@@ -47,9 +47,11 @@ class Reports(unittest.TestCase):
                 self.assertEqual(err, "")
 
     def test_a_forked_child_leaves_it_to_its_parent(self):
-        rc, _, text = end_by("child exit")
-        self.assertEqual(rc, 7)
-        self.assertIsNone(text)
+        for way in ("child exit", "child exit, bare fork"):
+            with self.subTest(way):
+                rc, _, text = end_by(way)
+                self.assertEqual(rc, 7)
+                self.assertIsNone(text)
         rc, _, text = end_by("child exit, then exit")
         self.assertEqual(rc, 5)
         json.loads(text)
