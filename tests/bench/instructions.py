@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 SKIP = 77
-PAIRS, BATCHES = 50, 4
+PAIRS, BATCHES = 400, 4
 
 
 class Profile:

@@ -6,10 +6,11 @@
  *
  *   api= mode= size= threads= live= median_ns= min_ns=
  *
- * over batches of pairs. Modes: `single`, the program has nothing but the legacy default stream;
- * `fenced`, it has created a stream; `launches`, moreover a kernel is launched between malloc and
- * free, on a stream of each thread. The last counts the pair alone: the same launches without pairs
- * are measured beside it and subtracted, which may leave less than nothing on a busy machine.
+ * over batches of pairs. Modes: `single`, no work but on the legacy default stream; `launches`, a
+ * kernel is launched between malloc and free, on a stream of each thread, and ends at once;
+ * `streams`, on two streams of each thread in turn; `fenced`, two streams have work that does not
+ * end meanwhile. Launches are not counted: the same ones without pairs are measured beside them and
+ * subtracted, which may leave less than nothing on a busy machine.
  */
 #include "tests/preload/gpu.h"
 #include "tests/sim/sim.h"
@@ -31,7 +32,7 @@ static struct options {
     uint64_t at_most;
     bool json;
 } options = {.apis = "driver,runtime",
-             .modes = "single,fenced,launches",
+             .modes = "single,launches,streams,fenced",
              .sizes = "512,4K,32K,256K,1M,2M,16M,64M",
              .threads = "1,2,4,8,16",
              .batches = 200,
@@ -98,8 +99,9 @@ static const struct api apis[] = {
 struct job {
     const struct api *api;
     size_t size_bytes;
-    bool launches, pairs;
-    CUstream stream;
+    unsigned streams; /* launched to in turn, 0: nothing is launched */
+    bool pairs;
+    CUstream stream[2];
     uint64_t *live;
     unsigned at;
     uint64_t *batch_ns;
@@ -112,8 +114,8 @@ static __attribute__((noinline)) void batch(struct job *j)
     for (unsigned i = 0; i < options.pairs; i++) {
         if (j->pairs)
             require(j->api->malloc(&j->live[j->at], j->size_bytes), "malloc");
-        if (j->launches)
-            require(gpu_spin(0, j->stream), "launch");
+        if (j->streams)
+            require(gpu_spin(0, j->stream[i % j->streams]), "launch");
         if (j->pairs) {
             j->at = (j->at + 1) % options.live;
             require(j->api->free(j->live[j->at]), "free");
@@ -134,8 +136,8 @@ static void *thread_main(void *arg)
 {
     struct job *j = arg;
     require((int)cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    if (j->launches)
-        require(gpu_stream_create(&j->stream, false), "stream");
+    for (unsigned i = 0; i < j->streams; i++)
+        require(gpu_stream_create(&j->stream[i], false), "stream");
     j->live = calloc(options.live, sizeof *j->live);
     for (unsigned i = 1; j->pairs && i < options.live; i++)
         require(j->api->malloc(&j->live[i], j->size_bytes), "malloc");
@@ -151,9 +153,9 @@ static void *thread_main(void *arg)
     for (unsigned i = 0; j->pairs && i < options.live; i++)
         if (j->live[i])
             require(j->api->free(j->live[i]), "free");
-    if (j->launches) {
-        require(gpu_stream_sync(j->stream), "sync");
-        require(gpu_stream_destroy(j->stream), "stream");
+    for (unsigned i = 0; i < j->streams; i++) {
+        require(gpu_stream_sync(j->stream[i]), "sync");
+        require(gpu_stream_destroy(j->stream[i]), "stream");
     }
     free(j->live);
     return NULL;
@@ -195,7 +197,7 @@ static void report(struct job *j, const char *mode, unsigned threads)
     struct result r;
     j->pairs = true;
     r = measure(j, threads);
-    if (j->launches) {
+    if (j->streams) {
         j->pairs = false;
         struct result launches = measure(j, threads);
         r.median_ns -= launches.median_ns;
@@ -240,6 +242,11 @@ static unsigned numbers(const char *list, uint64_t *out, unsigned max)
     return count;
 }
 
+static unsigned launches_on(const char *mode)
+{
+    return !strcmp(mode, "launches") ? 1 : !strcmp(mode, "streams") ? 2 : 0;
+}
+
 static bool run_mode(const char *mode)
 {
     uint64_t sizes[SIZES_MAX], threads[SIZES_MAX];
@@ -251,12 +258,36 @@ static bool run_mode(const char *mode)
         for (unsigned t = 0; t < thread_count && listed(options.apis, apis[a].name); t++)
             for (unsigned s = 0; s < size_count; s++) {
                 struct job j = {
-                    .api = &apis[a], .size_bytes = sizes[s], .launches = !strcmp(mode, "launches")};
+                    .api = &apis[a], .size_bytes = sizes[s], .streams = launches_on(mode)};
                 if (threads[t] > THREADS_MAX)
                     return false;
                 report(&j, mode, (unsigned)threads[t]);
             }
     return true;
+}
+
+/* While kernels on two streams wait for a word that the host writes at the end. */
+static bool run_fenced(void)
+{
+    CUstream stream[2];
+    volatile uint32_t *flag;
+    void *pinned;
+    uint64_t at;
+    require(gpu_host_alloc(&pinned, sizeof *flag), "pinned memory");
+    flag = pinned;
+    *flag = 0;
+    require(driver_malloc(&at, 512) || driver_free(at), "the first pair");
+    for (int i = 0; i < 2; i++) {
+        require(gpu_stream_create(&stream[i], false), "stream");
+        require(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream[i]), "launch");
+    }
+    bool good = run_mode("fenced");
+    *flag = 1;
+    require(gpu_sync(), "sync");
+    for (int i = 0; i < 2; i++)
+        require(gpu_stream_destroy(stream[i]), "stream");
+    require(gpu_host_free(pinned), "pinned memory");
+    return good;
 }
 
 /* How often the driver was asked for memory: seldom, unless the library is not there. */
@@ -282,7 +313,7 @@ static int usage(const char *name)
     fprintf(stderr,
             "usage: LD_PRELOAD=libgpucache.so %s [OPTION]...\n"
             "  --api LIST      driver,runtime (the shared libcudart)\n"
-            "  --mode LIST     single,fenced,launches\n"
+            "  --mode LIST     single,launches,streams,fenced\n"
             "  --sizes LIST    bytes, K, M, G (%s)\n"
             "  --threads LIST  (%s), at most %d\n"
             "  --live N        live blocks of each thread; each pair frees the oldest (%u)\n"
@@ -349,12 +380,12 @@ int main(int argc, char **argv)
     bool good = true;
     if (listed(options.modes, "single"))
         good &= run_mode("single");
-    CUstream stream; /* from here on, more than the legacy default stream may be in use */
-    require(gpu_stream_create(&stream, false), "stream");
-    if (listed(options.modes, "fenced"))
-        good &= run_mode("fenced");
     if (listed(options.modes, "launches"))
         good &= run_mode("launches");
+    if (listed(options.modes, "streams"))
+        good &= run_mode("streams");
+    if (listed(options.modes, "fenced"))
+        good &= run_fenced();
     if (!good)
         return usage(argv[0]);
     return options.at_most == UINT64_MAX || asked_seldom() ? 0 : 1;
