@@ -8,7 +8,8 @@
 
 #include <stdio.h>
 
-enum { BLOCK_BYTES = 4096, BLOCKS = 8 };
+/* No multiple of what blocks are rounded up to: right behind one of those lies the next. */
+enum { BLOCK_BYTES = 4000, BLOCKS = 8 };
 
 int main(void)
 {
