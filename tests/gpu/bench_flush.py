@@ -44,7 +44,7 @@ def measured(suite, programs, peer, loads):
     try:
         process = bench_peers.start(suite, programs, peer, "flush", "bench_flush.c", env)
         for load in loads:
-            rounds = 1 if suite.simulate else 2 if suite.quick else 4
+            rounds = 1 if suite.simulate else 2 if suite.quick or not peer.preload else 4
             values = [play(suite, process, observer, load) for _ in range(rounds)]
             yield load, values
         process.close()
@@ -62,8 +62,10 @@ def flush(suite, programs):
     for peer in bench_peers.PEERS:
         if peer.name not in (PEERS[:2] if suite.quick and not suite.simulate else PEERS):
             continue
+        # The others with one load: they are here for comparison.
+        mine = loads if peer.preload or len(loads) == 1 else LOADS[1:2]
         try:
-            for (count, size), values in measured(suite, programs, peer, loads):
+            for (count, size), values in measured(suite, programs, peer, mine):
                 common = dict(size_bytes=size, count=count)
                 seen = [value["visible_ns"] for value in values if value["visible_ns"] is not None]
                 if seen:
