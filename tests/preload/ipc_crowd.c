@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { PEERS = 3, ROUNDS = 25, WORKERS = 2 };
+enum { PEERS = 3, ROUNDS = 12, WORKERS = 2 };
 
 static struct ipc_peer peers[PEERS];
 static atomic_bool stop;

@@ -64,7 +64,7 @@ static struct ipc_message then(const struct ipc_peer *peer, struct ipc_message m
 
 static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
 {
-    enum { NEXT = 12 };
+    enum { NEXT = 8 };
     uint64_t next[NEXT];
     CUipcMemHandle handle, other;
     uint64_t block = filled(size_bytes, 1);
@@ -111,7 +111,7 @@ static void give(int to, int until, bool with_child)
 {
     struct gift gift = {.lives_on = 0};
     char told;
-    scene_start(1, 60);
+    scene_start(1, 120);
     export_block(&gift.opened, filled(GIFT_BYTES, 7));
     export_block(&gift.unopened, filled(GIFT_BYTES, 8));
     if (with_child) {
@@ -162,13 +162,13 @@ int main(void)
     const char *backing = getenv("GPUCACHE_BACKING");
     if ((backing != NULL && strcmp(backing, "segment") == 0) || getenv("SIM_VMM") != NULL)
         judged_below = MIB + 1;
-    scene_watchdog(60);
+    scene_watchdog(120);
     exporter_ends("exporter ends", false, false);
     exporter_ends("exporter is killed", true, false);
     exporter_ends("exporter ends before its child", false, true);
     struct ipc_peer importer = ipc_peer_fork();
-    scene_start(1, 60);
-    static const size_t sizes[] = {2 * MIB, 600, 48 * KIB, 400 * KIB, 18 * MIB};
+    scene_start(1, 120);
+    static const size_t sizes[] = {2 * MIB, 600, 400 * KIB, 18 * MIB};
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
         exporter_frees(&importer, sizes[i]);
     printf("importer ended with %d\n", ipc_peer_end(&importer));

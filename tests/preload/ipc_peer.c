@@ -55,7 +55,7 @@ static void obey(struct ipc_message *m)
 void ipc_serve(int from, int to)
 {
     struct ipc_message m;
-    scene_start(1, 60);
+    scene_start(1, 120);
     while (read(from, &m, sizeof m) == sizeof m && m.order != IPC_END) {
         obey(&m);
         EXPECT(write(to, &m, sizeof m) == sizeof m);
