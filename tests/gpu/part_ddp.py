@@ -31,7 +31,7 @@ def share(suite):
 def peers():
     """With what all need; the last one's NCCL shares cudaMalloc's memory by legacy IPC."""
     # NVLink multicast is not to be had on every machine that has several GPUs.
-    common = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "OMP_NUM_THREADS": "4",
+    common = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"),
               "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
     by_ipc = Peer("gpucache, NCCL by IPC", {**CACHE_OFF, "NCCL_CUMEM_ENABLE": "0"}, True)
     return [Peer(peer.name, {**peer.env, **common}, peer.preload) for peer in

@@ -14,7 +14,8 @@ import part_frameworks as frameworks
 
 CACHE_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+# The same results every time; and no more threads than there are processors for several processes.
+EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "2"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +126,13 @@ class Trainer:
             self.expect("turn")
 
     def end(self):
+        """Before collect(), so that all of them end side by side."""
+        if not self.run.failure:
+            self.say("end")
+
+    def collect(self):
         if self.run.failure:
             return
-        self.say("end")
         lines, line = self.expect("done")
         if not line:
             return
@@ -146,16 +151,22 @@ def train(suite, peers, command, workloads, steps, rounds):
     trainers = [Trainer(suite, peer, command, workloads, steps) for peer in peers]
     try:
         for workload in workloads:
-            start = time.monotonic()
+            times = [time.monotonic()]
             mine = [trainer for trainer in trainers if workload in trainer.workloads]
             runs = [trainer.begin(workload) for trainer in mine]
+            times.append(time.monotonic())
             for number in range(rounds):
                 at = number % len(mine)
                 for trainer in mine[at:] + mine[:at]:
                     trainer.turn()
+            times.append(time.monotonic())
             for trainer in mine:
                 trainer.end()
-            suite.log(f"  {workload}: {time.monotonic() - start:.1f} s")
+            for trainer in mine:
+                trainer.collect()
+            times.append(time.monotonic())
+            seconds = ", ".join(f"{b - a:.1f} s {what}" for a, b, what in zip(times, times[1:], ("start", "turns", "end")))
+            suite.log(f"  {workload}: {seconds}")
             yield runs
     finally:
         for trainer in trainers:
