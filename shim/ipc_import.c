@@ -31,12 +31,12 @@ struct opened {
     struct opened *next;
     struct ipc_ticket ticket;
     CUcontext ctx;
-    CUdeviceptr addr; /* of the block, 0 while it is being opened */
+    CUdeviceptr addr; /* of the block */
     size_t size_bytes;
     CUdeviceptr base; /* of the mappings, or of the driver's own */
     uint64_t total_bytes; /* mapped; 0: the driver's */
     unsigned opens;
-    bool busy;
+    bool busy;        /* being opened: all but ticket and ctx belong to who opens it */
     unsigned long long buffer_id;
 };
 
@@ -308,7 +308,7 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
 static struct opened *find_around(CUdeviceptr addr)
 {
     for (struct opened *o = list; o; o = o->next)
-        if (o->addr && addr >= o->addr && addr - o->addr < o->size_bytes)
+        if (!o->busy && addr >= o->addr && addr - o->addr < o->size_bytes)
             return o;
     return NULL;
 }
