@@ -53,7 +53,7 @@ CUresult capture_stream_unsafe(CUstream stream)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult capture_implicit(CUstream stream)
+static CUresult implicit(CUstream stream, bool invalidates)
 {
     CUresult rc = CUDA_SUCCESS;
     if (capture_list == NULL || stream->kind != STREAM_LEGACY)
@@ -61,10 +61,20 @@ CUresult capture_implicit(CUstream stream)
     for (CUstream other = stream->context->streams; other != NULL; other = other->next) {
         if (other->capture == NULL || other->kind == STREAM_NON_BLOCKING)
             continue;
-        other->capture->invalid = true;
+        other->capture->invalid |= invalidates;
         rc = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     return rc;
+}
+
+CUresult capture_implicit(CUstream stream)
+{
+    return implicit(stream, true);
+}
+
+CUresult capture_ambiguous(CUstream stream)
+{
+    return implicit(stream, false);
 }
 
 void capture_set_tail(CUstream stream, CUgraphNode const *nodes, size_t count)

@@ -32,6 +32,8 @@ CUresult capture_stream_unsafe(CUstream stream);
 /* Work for the legacy stream while a blocking stream of its context captures, which would depend on
  * uncaptured work: invalidates the capture and returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT. */
 CUresult capture_implicit(CUstream stream);
+/* The same for who only asks: it spoils nothing. */
+CUresult capture_ambiguous(CUstream stream);
 
 /* The stream captures: the command becomes a node behind the stream's captured tail. */
 CUresult capture_add(CUstream stream, const struct command *command);

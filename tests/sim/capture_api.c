@@ -100,7 +100,7 @@ static CUresult status(CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *
            : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                               : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (capture == NULL)
-        return capture_implicit(stream);
+        return capture_ambiguous(stream);
     if (id != NULL)
         *id = capture->id;
     if (graph != NULL)

@@ -191,7 +191,13 @@ static void legacy_stream_conflicts_with_blocking_captures(void **state)
 {
     CUstream blocking = stream(CU_STREAM_DEFAULT);
     CUgraph graph;
+    CUstreamCaptureStatus status;
     uint64_t ns = 1;
+    /* Asking is no use of the legacy stream (documented). */
+    OK(cuStreamBeginCapture(blocking, RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+    OK(cuStreamEndCapture(blocking, &graph));
+    OK(cuGraphDestroy(graph));
     OK(cuStreamBeginCapture(blocking, RELAXED));
     GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
           cuLaunchKernel(kernel("spin"), 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
