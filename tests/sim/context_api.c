@@ -90,10 +90,13 @@ static CUresult get_version(CUcontext context, unsigned *out)
     return CUDA_SUCCESS;
 }
 
+/* A dead context still has its flags (measured). */
 static CUresult get_flags(unsigned *out)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (thread_current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
     *out = thread_current()->flags;
     return CUDA_SUCCESS;
 }
