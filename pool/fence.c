@@ -15,7 +15,7 @@
 /* How often a submission looks whether a record under way (about 1 us) is over before it goes on. */
 #define SUBMIT_PATIENCE 2000
 /* Fences that nobody may wait for any more are kept only to learn what is done; a few suffice. */
-#define KEEP_PASSED 32
+#define KEEP_PASSED 8
 /* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
 #define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 
@@ -87,25 +87,45 @@ static void drop(struct fences *f, unsigned at)
     memmove(&f->ring[at], &f->ring[at + 1], (f->count - at) * sizeof f->ring[0]);
 }
 
-/* Events of fences that are known done, or passed by a newer one, can be recorded again. A pinned one
- * stays until its user is back. */
+/* Index of the oldest fence of that epoch or a later one; count: none. */
+static unsigned find_from(const struct fences *f, uint64_t epoch)
+{
+    unsigned lo = 0, hi = f->count;
+    while (lo < hi) {
+        unsigned at = lo + (hi - lo) / 2;
+        if (f->ring[at].epoch < epoch)
+            lo = at + 1;
+        else
+            hi = at;
+    }
+    return lo;
+}
+
+/* Events of fences that are known done, or passed by a newer one, can be recorded again; the passed ones
+ * are taken many at a time. A pinned one stays until its user is back, and so do the oldest and the newest
+ * of the passed. */
 static void collect(struct fences *f)
 {
-    uint64_t passed = f->mode == FENCE_SINGLE ? UINT64_MAX : f->ordered_epoch;
-    unsigned extra = 0;
-    for (unsigned i = 0; i < f->count; i++)
-        extra += f->ring[i].epoch < passed;
-    for (unsigned i = 0; i < f->count;) {
-        struct fence *e = &f->ring[i];
-        bool old = e->epoch <= f->complete_epoch;
-        bool spare = e->epoch < passed && i > 0 && i + 1 < f->count && extra > KEEP_PASSED;
-        if (e->pins == 0 && (old || spare)) {
-            extra -= e->epoch < passed;
-            drop(f, i);
+    bool single = f->mode == FENCE_SINGLE;
+    unsigned old = find_from(f, f->complete_epoch + 1);
+    unsigned passed = single ? f->count : find_from(f, f->ordered_epoch);
+    unsigned end = passed > old ? passed : old, kept = 0, extra = end - old;
+    if (!old && extra <= 2 * KEEP_PASSED)
+        return;
+    if (extra <= 2 * KEEP_PASSED)
+        extra = 0;
+    for (unsigned i = 0; i < end; i++) {
+        struct fence e = f->ring[i];
+        bool spare = extra > KEEP_PASSED && kept > 0 && i + 1 < f->count;
+        if (e.pins == 0 && (i < old || spare)) {
+            f->spare[f->spares++] = e.event;
+            extra -= i >= old;
         } else {
-            i++;
+            f->ring[kept++] = e;
         }
     }
+    memmove(&f->ring[kept], &f->ring[end], (f->count - end) * sizeof f->ring[0]);
+    f->count -= end - kept;
 }
 
 static void insert(struct fences *f, uint64_t epoch, uint64_t event, bool late)
@@ -221,6 +241,19 @@ void fence_submit(struct pool *p)
         f->late = true;
 }
 
+/* Pinned at `at`; meanwhile others may have come and gone, or all. */
+static void unpin(struct fences *f, unsigned at, uint64_t event)
+{
+    for (unsigned left = f->count; left > 0; left--) {
+        at = at < f->count ? at : f->count - 1;
+        if (f->ring[at].event == event) {
+            f->ring[at].pins--;
+            return;
+        }
+        at = at ? at - 1 : f->count - 1;
+    }
+}
+
 static enum fence_state query(struct pool *p, unsigned at)
 {
     struct fences *f = &p->fences;
@@ -230,9 +263,7 @@ static enum fence_state query(struct pool *p, unsigned at)
     state_unlock(p);
     enum fence_state s = p->backend->ops->fence_query(p->backend, asked.event);
     state_lock(p);
-    for (unsigned i = 0; i < f->count; i++)
-        if (f->ring[i].event == asked.event)
-            f->ring[i].pins--;
+    unpin(f, at, asked.event);
     if (s == FENCE_DONE) {
         f->complete_epoch = max_u64(f->complete_epoch, asked.epoch);
         publish(f);
@@ -251,11 +282,7 @@ bool fence_poll(struct pool *p)
         /* Epochs finish in turn: look at the oldest, and only if that is done halve the rest. */
         uint64_t busy = UINT64_MAX;
         for (bool first = true; !f->lost; first = false) {
-            unsigned lo = 0, hi = 0;
-            while (lo < f->count && f->ring[lo].epoch <= f->complete_epoch)
-                lo++;
-            for (hi = lo; hi < f->count && f->ring[hi].epoch < busy;)
-                hi++;
+            unsigned lo = find_from(f, f->complete_epoch + 1), hi = find_from(f, busy);
             if (lo >= hi)
                 break;
             unsigned at = first ? lo : lo + (hi - lo) / 2;
@@ -291,17 +318,10 @@ bool fence_is_idle(struct pool *p)
 /* Index of the oldest fence that covers epoch and may be waited for; count: none. */
 static unsigned find_waitable(const struct fences *f, uint64_t epoch, bool late_too)
 {
-    unsigned at = 0;
-    while (at < f->count && (f->ring[at].epoch < epoch || (f->ring[at].late && !late_too)))
+    unsigned at = find_from(f, epoch);
+    while (at < f->count && f->ring[at].late && !late_too)
         at++;
     return at;
-}
-
-static void unpin(struct fences *f, uint64_t event)
-{
-    for (unsigned i = 0; i < f->count; i++)
-        if (f->ring[i].event == event)
-            f->ring[i].pins--;
 }
 
 bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
@@ -318,7 +338,7 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
     state_unlock(p);
     int code = p->backend->ops->fence_order(p->backend, taken.event);
     state_lock(p);
-    unpin(f, taken.event);
+    unpin(f, at, taken.event);
     if (code || taken.epoch <= f->ordered_epoch)
         return false;
     f->ordered_epoch = taken.epoch;
@@ -341,7 +361,7 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
     state_unlock(p);
     int code = p->backend->ops->fence_wait(p->backend, taken.event, timeout_ns);
     state_lock(p);
-    unpin(f, taken.event);
+    unpin(f, at, taken.event);
     if (code || taken.epoch <= f->complete_epoch)
         return false;
     f->complete_epoch = taken.epoch;
