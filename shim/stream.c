@@ -52,7 +52,8 @@
 
 /* A run is this long before it is looked at, and is looked at again so often. */
 enum { RUN_LENGTH = 64, RUN_STEP = 16 };
-/* A program that keeps using several streams at a time pays for each end: GPU work waits. */
+/* A program that keeps using several streams at a time pays for each end, GPU work waits: so many, and one
+ * more each second. */
 enum { COSTLY_ENDS = 8 };
 enum { SUBMITTERS_MAX = 1024 };
 
@@ -98,8 +99,11 @@ void stream_leave_single(void)
     if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
         return;
     context_for_each_pool(leave_pool);
-    if (atomic_load(&costly_ends) >= COSTLY_ENDS)
-        stream_give_up();
+    if (atomic_load(&costly_ends) >= COSTLY_ENDS) {
+        uint64_t seconds = (state_clock_ns() - state_started_ns()) / 1000000000u;
+        if ((uint64_t)atomic_load(&costly_ends) >= COSTLY_ENDS + seconds)
+            stream_give_up();
+    }
 }
 
 static int submits_unseen(struct dl_phdr_info *info, size_t size, void *arg)

@@ -35,7 +35,7 @@ static void count_signal(int number)
 static void usage(void)
 {
     puts("canary [--rounds N] [--threads N] [--seed N] [--late-us N] [--size BYTES] [--legacy-only]\n"
-         "       [--flush] [--empty] [--broken] [--stats]");
+         "       [--flush] [--empty] [--runs N] [--broken] [--stats]");
 }
 
 static bool parse(int argc, char **argv, struct canary_options *options)
@@ -44,6 +44,7 @@ static bool parse(int argc, char **argv, struct canary_options *options)
         {"rounds", required_argument, NULL, 'r'},  {"threads", required_argument, NULL, 't'},
         {"seed", required_argument, NULL, 's'},    {"late-us", required_argument, NULL, 'l'},
         {"size", required_argument, NULL, 'z'},    {"legacy-only", no_argument, NULL, 'o'},
+        {"runs", required_argument, NULL, 'u'},
         {"flush", no_argument, NULL, 'f'},         {"empty", no_argument, NULL, 'e'},
         {"broken", no_argument, NULL, 'b'},        {"stats", no_argument, NULL, 'v'},
         {NULL, 0, NULL, 0}};
@@ -61,6 +62,7 @@ static bool parse(int argc, char **argv, struct canary_options *options)
         case 'o': options->legacy_only = true; break;
         case 'f': options->flush = true; break;
         case 'e': options->empty = true; break;
+        case 'u': options->runs = strtoul(optarg, NULL, 0); break;
         case 'b': options->broken = true; break;
         case 'v': options->stats = true; break;
         default: return false;

@@ -293,6 +293,23 @@ static void verify(struct worker *worker, struct round *round, CUevent old_work)
         report(worker, round, errors);
 }
 
+/* The program uses one stream for a while, so that a pool may rely on its order: frees with work in flight,
+ * of what the round will take. In the middle everything ends once, as it must before that. */
+static void run_up(struct worker *worker, const struct round *round)
+{
+    unsigned long runs = worker->canary->options.runs;
+
+    for (unsigned long i = 0; i < runs; i++) {
+        CUdeviceptr block = canary_alloc(worker->canary, round->size_bytes);
+
+        launch_fill(worker, round->old_stream, block, round->size_bytes / 4 < 512 ? round->size_bytes / 4 : 512,
+                    (uint32_t)i);
+        canary_free(worker->canary, block, round->size_bytes);
+        if (i == runs / 2)
+            DRIVER_CHECK(driver.cuStreamSynchronize(round->old_stream));
+    }
+}
+
 void canary_round(struct worker *worker)
 {
     struct round round;
@@ -306,6 +323,7 @@ void canary_round(struct worker *worker)
     DRIVER_CHECK(driver.cuStreamSynchronize(NULL));
     prepare_source(worker, &round);
     round.old_stream = stream_of(worker, &round, round.old_kind);
+    run_up(worker, &round);
     DRIVER_CHECK(driver.cuEventCreate(&old_work, CU_EVENT_DISABLE_TIMING));
 
     for (unsigned i = 0; i < round.old_count; i++) {

@@ -2,6 +2,7 @@
 """The canary: sound bare and under the shim, and able to fail."""
 import random
 import re
+import tempfile
 
 import suite as base
 
@@ -26,6 +27,25 @@ def run_shim(suite, name, program, arguments, must_be_in_flight, **env):
         verdict = "FAIL: no block ever came back with work in flight"
     suite.row(name, "", base.seconds(result.seconds), "", verdict if verdict != "ok" else
               f"ok: {reused} reused, {in_flight} of them with work in flight")
+
+
+def runs(suite, program, seed):
+    """One stream at a time, so that its order is enough, and then another. A process gives up after few such
+    ends, hence many processes."""
+    failed, reused, in_flight, times = [], 0, 0, 0
+    for i in range(4 if suite.quick else 16):
+        with tempfile.NamedTemporaryFile() as file:
+            result = suite.run([program, "--rounds", "12", "--runs", "200", "--stats", "--seed", str(seed + i)],
+                               suite.shim_env(GPUCACHE_STATS="exit:" + file.name), timeout=60)
+            back = stats(result.out)
+            reused, in_flight = reused + back[0], in_flight + back[1]
+            times += sum(int(n) for n in re.findall(r'"num_single_streams": *(\d+)', open(file.name).read()))
+        if result.rc != 0:
+            failed.append(f"seed {seed + i}: exit {result.rc}: {(result.out + result.err).strip()[:150]}")
+    verdict = f"FAIL: {failed[0]}" if failed else \
+        "FAIL: one stream was never found to be enough again" if not times else \
+        f"ok: {times} times one stream again; {reused} reused, {in_flight} of them with work in flight"
+    suite.row("one stream at a time", verdict=verdict)
 
 
 def must_bite(suite, name, result):
@@ -66,6 +86,7 @@ def canary(suite):
              {"GPUCACHE_REUSE": "order"})):
         run_shim(suite, name, program, arguments, must_be_in_flight, **env)
 
+    runs(suite, program, seed)
     must_bite(suite, "pool without fences", suite.run(
         [program, "--rounds", str(rounds // 2), "--broken", *common], timeout=180))
     with open(suite.lib, "rb") as library:
