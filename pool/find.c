@@ -24,6 +24,12 @@ struct pool *find_owner(uint64_t addr, struct granule **g)
     }
 }
 
+bool pool_owns(uint64_t addr)
+{
+    const struct granule *g = map_find(addr);
+    return g && atomic_load_explicit(&g->pool, memory_order_acquire);
+}
+
 /* The live block or object around addr, its pool locked. */
 static enum pool_status find_locked(uint64_t addr, struct pool **owner, struct block **block, int *slot)
 {

@@ -74,6 +74,9 @@ enum pool_status pool_free_slowly(uint64_t addr);
 extern _Atomic bool pool_owes;
 void pool_repay(uint64_t freed_addr);
 
+/* Does a pool have memory at addr? Takes no lock: a free of somebody else's pointer must cost next to nothing. */
+bool pool_owns(uint64_t addr);
+
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
 enum pool_status pool_find(uint64_t addr, struct pool_block *block);
 

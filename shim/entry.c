@@ -299,7 +299,7 @@ static SHIM_COLD bool runtime_free_slowly(void *p)
 {
     CUcontext ctx = NULL;
     /* Without a current context the runtime makes one current: its own affair. */
-    if (!p || !state_is_on() || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+    if (!state_is_on() || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
         return false;
     int saved_errno = errno;
     if (redzone_watches())
@@ -313,7 +313,8 @@ static SHIM_COLD bool runtime_free_slowly(void *p)
 
 bool entry_runtime_free(void *p)
 {
-    return (context_quick() && give((uint64_t)(uintptr_t)p)) || runtime_free_slowly(p);
+    uint64_t addr = (uint64_t)(uintptr_t)p;
+    return pool_owns(addr) && ((context_quick() && give(addr)) || runtime_free_slowly(p));
 }
 
 bool entry_in_pool(const void *p)
