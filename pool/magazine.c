@@ -65,6 +65,8 @@ static inline void count_alloc(struct magazine *m, uint64_t bytes, uint64_t requ
 {
     atomic_store_explicit(&m->untold, true, memory_order_relaxed);
     m->cached_bytes -= bytes;
+    if (unlikely(bytes > MAGAZINE_BLOCK_BYTES))
+        m->large_bytes = 0;
     m->requested_bytes += (int64_t)requested_bytes;
     m->allocated_bytes += (int64_t)bytes;
     if (m->allocated_bytes > m->allocated_peak_bytes)
@@ -74,7 +76,7 @@ static inline void count_alloc(struct magazine *m, uint64_t bytes, uint64_t requ
 bool pool_take(struct pool *p, uint64_t size_bytes, uint64_t *addr)
 {
     struct magazine *m = find_mine(p);
-    if (unlikely(!m || size_bytes > MAGAZINE_BLOCK_MAX_BYTES))
+    if (unlikely(!m || size_bytes > MAGAZINE_LARGE_BYTES))
         return false;
     uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
     struct magazine_row *row = &m->rows[row_of(units)];
@@ -107,6 +109,12 @@ bool pool_take(struct pool *p, uint64_t size_bytes, uint64_t *addr)
     return true;
 }
 
+static inline bool has_room(const struct magazine *m, uint64_t bytes)
+{
+    return likely(bytes <= MAGAZINE_BLOCK_BYTES) ? m->cached_bytes - m->large_bytes + bytes <= MAGAZINE_BYTES
+                                                 : !m->large_bytes;
+}
+
 /* Into the row, if it has room and the memory is the program's to free. */
 static inline bool put(struct pool *p, struct magazine *m, struct magazine_row *row, void *record,
                        atomic_bool *held, uint64_t bytes, uint64_t requested_bytes)
@@ -115,7 +123,7 @@ static inline bool put(struct pool *p, struct magazine *m, struct magazine_row *
     lock(m);
     uint32_t at = row->count;
     if (unlikely(at == MAGAZINE_DEPTH || (at && row->units != units) ||
-                 m->cached_bytes + bytes > MAGAZINE_BYTES ||
+                 !has_room(m, bytes) ||
                  !atomic_exchange_explicit(held, false, memory_order_acquire))) {
         unlock(m);
         return false;
@@ -125,6 +133,8 @@ static inline bool put(struct pool *p, struct magazine *m, struct magazine_row *
     row->cells[at].record = record;
     row->cells[at].epoch = fence_join_unlocked(&p->fences);
     m->cached_bytes += bytes;
+    if (unlikely(bytes > MAGAZINE_BLOCK_BYTES))
+        m->large_bytes = bytes;
     m->allocated_bytes -= (int64_t)bytes;
     m->requested_bytes -= (int64_t)requested_bytes;
     m->frees++;
@@ -146,7 +156,7 @@ static inline bool give_object(struct pool *p, struct magazine *m, struct slab *
 
 static inline bool give_block(struct pool *p, struct magazine *m, struct block *b)
 {
-    return likely(b->state == BLOCK_LIVE && !b->tainted && b->size_bytes <= MAGAZINE_BLOCK_MAX_BYTES) &&
+    return likely(b->state == BLOCK_LIVE && !b->tainted && b->size_bytes <= MAGAZINE_LARGE_BYTES) &&
            put(p, m, &m->rows[row_of(b->size_bytes >> UNIT_SHIFT)], b, &b->held, b->size_bytes,
                b->requested_bytes);
 }
@@ -253,6 +263,8 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
         }
         row->count = 0;
     }
+    if (any)
+        m->large_bytes = 0;
     unlock(m);
     return any;
 }
@@ -293,7 +305,7 @@ void magazine_forget_all(struct pool *p)
         tell(p, m);
         for (uint32_t at = 0; at < SLAB_CLASSES + MAGAZINE_SIZES; at++)
             m->rows[at].count = 0;
-        m->cached_bytes = 0;
+        m->cached_bytes = m->large_bytes = 0;
         unlock(m);
     }
 }

@@ -5,7 +5,7 @@
  * live: it keeps its place in the map and its chunk; `held` alone tells that it is not the program's.
  *
  * A magazine takes frees in only while stream order alone makes reuse safe (fence.h, single stream),
- * hands out what is ready, and holds MAGAZINE_BYTES at most. Whatever the pool does before it asks the
+ * hands out what is ready, and holds MAGAZINE_BYTES and one large block at most. Whatever the pool does before it asks the
  * driver for more, or gives memory back, empties all magazines first: what lies in one costs nobody
  * memory.
  *
@@ -24,7 +24,9 @@ struct granule;
 struct pool;
 
 #define MAGAZINE_BYTES (UINT64_C(8) << 20)
-#define MAGAZINE_BLOCK_MAX_BYTES (UINT64_C(2) << 20)
+/* Blocks above this do not count there: one of them may lie in a magazine, up to the second bound. */
+#define MAGAZINE_BLOCK_BYTES (UINT64_C(2) << 20)
+#define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20)
 #define MAGAZINE_SIZES 32 /* rows for blocks, beside those for each class of objects */
 #define MAGAZINE_DEPTH 7
 
@@ -44,7 +46,7 @@ struct magazine {
     struct pool *pool;
     struct magazine *next; /* the thread's, for another pool */
     struct list link;      /* the pool's */
-    uint64_t cached_bytes;
+    uint64_t cached_bytes, large_bytes; /* the latter in the former */
     atomic_bool untold;    /* set by its thread: */
     /* What happened here since the pool's statistics heard of it last. Each allocation takes a serial. */
     uint64_t serial, serial_told, serial_end, frees;

@@ -123,10 +123,18 @@ static void it_holds_little(void **state)
         rig_free(r, a[i]);
     EXPECT(cached(r) > MIB(2) && cached(r) <= MAGAZINE_BYTES, "some, within its bounds");
     EXPECT_SOUND(r);
-    rig_alloc(r, MIB(3));
-    uint64_t before = cached(r);
+    rig_empty_magazines(r);
+    uint64_t large = rig_alloc(r, MAGAZINE_LARGE_BYTES), second = rig_alloc(r, MIB(3)), small = rig_alloc(r, KIB(100));
+    rig_free(r, rig_alloc(r, MAGAZINE_LARGE_BYTES + 512));
+    EXPECT_EQ(cached(r), 0, "nothing larger");
+    rig_free(r, large);
+    rig_free(r, second);
+    EXPECT_EQ(cached(r), MAGAZINE_LARGE_BYTES, "one large block");
+    rig_free(r, small);
+    EXPECT_EQ(cached(r), MAGAZINE_LARGE_BYTES + KIB(100), "and small ones beside it");
+    EXPECT_EQ(rig_alloc(r, MAGAZINE_LARGE_BYTES), large, "it comes back");
     rig_free(r, rig_alloc(r, MIB(3)));
-    EXPECT_EQ(cached(r), before, "nothing large");
+    EXPECT_EQ(cached(r) & ~KIB(127), MIB(3), "and leaves its place to another");
     EXPECT_SOUND(r);
 }
 
@@ -185,7 +193,7 @@ static void free_and_end(struct step *s)
 static void its_blocks_merge_before_free_memory_is_cut(void **state)
 {
     struct rig *r = start(state);
-    uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), parts[3];
+    uint64_t large = rig_alloc(r, MIB(66)), wall = rig_alloc(r, MIB(2)), parts[3];
     for (int i = 0; i < 3; i++)
         parts[i] = rig_alloc(r, MIB(1) + MIB(1) / 2);
     EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides of them");
@@ -194,7 +202,7 @@ static void its_blocks_merge_before_free_memory_is_cut(void **state)
         rig_free(r, parts[i]);
     uint64_t full = cached(r);
     EXPECT(full >= MIB(4), "all three are in the magazine");
-    EXPECT_EQ(rig_alloc(r, MIB(60)), large, "an exact one");
+    EXPECT_EQ(rig_alloc(r, MIB(66)), large, "an exact one");
     EXPECT_EQ(cached(r), full, "the magazine is as it was");
     rig_free(r, large);
     EXPECT_EQ(rig_alloc(r, MIB(4)), parts[0], "the three parts, merged");

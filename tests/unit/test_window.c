@@ -55,6 +55,7 @@ static void free_memory_next_to_a_hole_counts(void **state)
     struct rig *r = expect_single(state);
     uint64_t base = build(r);
     rig_free(r, base + MIB(20)); /* the live block between hole and free memory */
+    rig_empty_magazines(r);
     struct window w = found(r, MIB(24), 512);
     EXPECT_EQ(w.start, base + MIB(12), "both free blocks, and of the hole what is nearest to them");
     EXPECT_EQ(w.missing_bytes, MIB(8), "the rest");
