@@ -123,6 +123,10 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *(bool *)data = d->ipc_capable;
         break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        /* Seen: so of every allocation, in every context, with peer access or without. */
+        *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *(unsigned long long *)data = 0; /* see cuMemRetainAllocationHandle */
         break;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Peer access is a matter of contexts: two of device 0 may be allowed on device 1, and one's ban or end
- * is not the other's; a context that was reset starts without any. What the driver says of the access to
- * a block is the same for memory of before and after, small and large.
+ * is not the other's; a context that was reset starts without any; for memory of before and after, small
+ * and large.
  */
 #include "tests/preload/scene.h"
 
@@ -10,14 +10,22 @@ static uint64_t small;
 static uint64_t large;
 static const uint64_t words = 16 * KIB;
 
-/* Access of the current context's device, by the driver's words: 0 none, 3 read and write. */
-static void tell(const char *what)
+/* What the driver says of the access of the current context's device (always all, for its own memory), and
+ * whether mapped memory is really open to device 0 as it should be. */
+static void tell(const char *what, bool open)
 {
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
     unsigned flags[2] = {9, 9};
-    int rc[2];
-    rc[0] = (int)cuPointerGetAttribute(&flags[0], CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, small);
-    rc[1] = (int)cuPointerGetAttribute(&flags[1], CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, large);
-    printf("%s: small %d %u, large %d %u\n", what, rc[0], flags[0], rc[1], flags[1]);
+    unsigned long long access[2] = {9, 9};
+    bool right = true;
+    REQUIRE(cuPointerGetAttribute(&flags[0], CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, small));
+    REQUIRE(cuPointerGetAttribute(&flags[1], CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, large));
+    /* Memory that is not mapped has no such rights. */
+    if (cuMemGetAccess(&access[0], &location, small) == CUDA_SUCCESS)
+        right &= (access[0] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == open;
+    if (cuMemGetAccess(&access[1], &location, large) == CUDA_SUCCESS)
+        right &= (access[1] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == open;
+    printf("%s: small %u, large %u, %s\n", what, flags[0], flags[1], right ? "right" : "wrong");
 }
 
 static uint32_t reach(uint32_t value)
@@ -53,9 +61,9 @@ int main(void)
     REQUIRE(gpu_open(0));
     REQUIRE(cuCtxGetCurrent(&first));
 
-    tell("before");
+    tell("before", false);
     printf("first enables: %d\n", gpu_peer_enable(1));
-    tell("first");
+    tell("first", true);
     wrong += reach(1);
     REQUIRE(cuCtxSetCurrent(second));
     printf("second enables: %d\n", gpu_peer_enable(1));
@@ -63,29 +71,29 @@ int main(void)
     REQUIRE(cuCtxSetCurrent(first));
     printf("first disables: %d\n", gpu_peer_disable(1));
     REQUIRE(cuCtxSetCurrent(second));
-    tell("second");
+    tell("second", true);
     wrong += reach(3);
     REQUIRE(cuCtxSetCurrent(peer));
     REQUIRE(gpu_free(large));
     REQUIRE(gpu_malloc(&large, 40 * MIB));
     REQUIRE(cuCtxSetCurrent(second));
-    tell("second, a new block");
+    tell("second, a new block", true);
     wrong += reach(4);
 
     /* The first one again; the second one's end leaves it what it has. */
     REQUIRE(cuCtxSetCurrent(first));
     printf("first enables again: %d\n", gpu_peer_enable(1));
     REQUIRE(cuCtxDestroy(second));
-    tell("first, alone");
+    tell("first, alone", true);
     wrong += reach(5);
     printf("reset: %d\n", gpu_reset());
     REQUIRE(gpu_open(0));
-    tell("after the reset");
+    tell("after the reset", false);
     printf("enables: %d\n", gpu_peer_enable(1));
     wrong += reach(6);
     printf("disables: %d\n", gpu_peer_disable(1));
     printf("disables again: %d\n", gpu_peer_disable(1));
-    tell("in the end");
+    tell("in the end", false);
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }

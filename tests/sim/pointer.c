@@ -108,6 +108,10 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
         size_t room;
         if (context == NULL)
             return CUDA_ERROR_INVALID_CONTEXT;
+        if (is_plain(memory) && memory->pool == NULL) {
+            *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; /* seen, also without peer access */
+            break;
+        }
         *out = memory_at(context, addr, true, &room) != NULL    ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                : memory_at(context, addr, false, &room) != NULL ? CU_MEM_ACCESS_FLAGS_PROT_READ
                                                                 : CU_MEM_ACCESS_FLAGS_PROT_NONE;
