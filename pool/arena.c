@@ -303,6 +303,25 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
+/* Ghosts that follow each other in the list and in the address space are unmapped by one call, see
+ * chunk_release. Returns the first node after them. */
+static struct list *unmap_run(struct backend *b, struct list *node, const struct list *list)
+{
+    const struct block *ghost = list_entry(node, struct block, link);
+    uint64_t start = ghost->addr, end = block_end(ghost);
+    for (node = node->next; node != list; node = node->next) {
+        ghost = list_entry(node, struct block, link);
+        if (ghost->addr == end)
+            end = block_end(ghost);
+        else if (block_end(ghost) == start)
+            start = ghost->addr;
+        else
+            break;
+    }
+    b->ops->unmap(b, start, end - start);
+    return node;
+}
+
 void arena_reap(struct pool *p, bool all)
 {
     struct list list;
@@ -320,10 +339,8 @@ void arena_reap(struct pool *p, bool all)
         return;
     p->busy++;
     state_unlock(p);
-    for (struct list *n = list.next; n != &list; n = n->next) {
-        const struct block *b = list_entry(n, struct block, link);
-        p->backend->ops->unmap(p->backend, b->addr, b->size_bytes);
-    }
+    for (struct list *n = list.next; n != &list;)
+        n = unmap_run(p->backend, n, &list);
     state_lock(p);
     p->busy--;
     list_for_each (n, tmp, &list) {

@@ -10,6 +10,9 @@
 /* Dead memory is given back when it is so much, or this part of what is reserved. */
 #define DEAD_BYTES (UINT64_C(32) << 20)
 #define DEAD_SHIFT 4
+/* Chunks released at one go: what is done with them under the lock, before and after, takes some 20 us,
+ * and a launch may have to wait for it. */
+#define BATCH 64
 /* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
 #define GHOSTS_MAX 4
 
@@ -39,6 +42,7 @@ static struct chunk *chunk_from(uint64_t addr, uint64_t end)
 struct hunt {
     struct chunk *list;
     uint64_t want_bytes, got_bytes, unused_ns;
+    unsigned count;
     bool move;
 };
 
@@ -58,14 +62,20 @@ static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
     c->plan = h->list;
     h->list = c;
     h->got_bytes += c->size_bytes;
+    h->count++;
     return true;
+}
+
+static bool wants_more(const struct hunt *h)
+{
+    return h->got_bytes < h->want_bytes && (h->move || h->count < BATCH);
 }
 
 /* Seizes what is eligible within one free block. */
 static void seize_within(struct hunt *h, struct block *b)
 {
     struct chunk *c = chunk_from(b->addr, block_end(b));
-    while (c && c->addr + c->size_bytes <= block_end(b) && h->got_bytes < h->want_bytes) {
+    while (c && c->addr + c->size_bytes <= block_end(b) && wants_more(h)) {
         uint64_t next = c->addr + c->size_bytes;
         if (eligible(h, c)) {
             if (!seize(h, c, b))
@@ -107,7 +117,7 @@ static void seize_dead(struct hunt *h, const struct zone *z)
     uint64_t complete = z->pool->fences.complete_epoch;
 more:
     list_for_each(n, tmp, &z->dead)
-        if (h->got_bytes < h->want_bytes && seize_one_dead(h, list_entry(n, struct block, link), complete))
+        if (wants_more(h) && seize_one_dead(h, list_entry(n, struct block, link), complete))
             goto more; /* the list has changed */
 }
 
@@ -132,7 +142,7 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     uint64_t complete = z->pool->fences.complete_epoch, scan = ++z->pool->scan;
     /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
     bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
-    for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && h.got_bytes < want_bytes;
+    for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && wants_more(&h);
          bin = highest_bin(&z->bins, bin - 1)) {
         struct list *head = &z->bins.heads[bin];
     again:
@@ -199,9 +209,37 @@ void chunk_unseize(struct chunk *list)
     }
 }
 
+static struct chunk *release_segment(struct backend *b, struct chunk *c, uint64_t *bytes)
+{
+    b->ops->segment_free(b, c->addr);
+    *bytes += c->size_bytes;
+    return c->plan;
+}
+
+/* Chunks that follow each other in the list and in the address space, upwards or downwards, are unmapped
+ * by one call: while the GPU is busy a call takes 50 us, however much it unmaps (H200), and no launch
+ * waits for it. Returns the first chunk after them. */
+static struct chunk *release_run(struct backend *b, struct chunk *first, uint64_t *bytes)
+{
+    uint64_t start = first->addr, end = start + first->size_bytes;
+    struct chunk *after = first->plan;
+    for (; after; after = after->plan) {
+        if (after->addr == end)
+            end += after->size_bytes;
+        else if (after->addr + after->size_bytes == start)
+            start = after->addr;
+        else
+            break;
+    }
+    b->ops->unmap(b, start, end - start);
+    for (struct chunk *c = first; c != after; c = c->plan)
+        b->ops->release(b, c->handle, c->size_bytes);
+    *bytes += end - start;
+    return after;
+}
+
 uint64_t chunk_release(struct pool *p, struct chunk *list)
 {
-    const struct backend_ops *ops = p->backend->ops;
     uint64_t bytes = 0;
     if (!list)
         return 0;
@@ -211,15 +249,8 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         map_disclaim(c);
     p->busy++;
     state_unlock(p);
-    for (struct chunk *c = list; c; c = c->plan) {
-        if (p->arena) {
-            ops->unmap(p->backend, c->addr, c->size_bytes);
-            ops->release(p->backend, c->handle, c->size_bytes);
-        } else {
-            ops->segment_free(p->backend, c->addr);
-        }
-        bytes += c->size_bytes;
-    }
+    for (struct chunk *c = list; c;)
+        c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p->backend, c, &bytes);
     state_lock(p);
     while (list) {
         struct chunk *c = list;

@@ -22,10 +22,13 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
     struct zone *zones[] = {&p->large, &p->small};
     uint64_t back = 0;
     slab_release_empty(p);
-    for (int i = 0; i < 2 && back < want_bytes; i++) {
+    /* Not what other threads take from the driver meanwhile, or it might never end. */
+    want_bytes = min_u64(want_bytes, p->stats.reserved_bytes);
+    for (int i = 0; i < 2 && back < want_bytes;) {
         uint64_t got;
         struct chunk *list = chunk_seize_idle(zones[i], want_bytes - back, unused_ns, false, &got);
         back += chunk_release(p, list);
+        i += list == NULL;
     }
     return back;
 }

@@ -227,24 +227,38 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
     return leave(m, 0);
 }
 
-static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+/* The mapping that starts at addr; its size, or 0: none that lies within room_bytes. */
+static uint64_t unmap_one(struct model *m, uint64_t addr, uint64_t room_bytes)
 {
-    struct model *m = enter(b);
-    struct model_space *s = space_of(m, addr, size_bytes);
+    struct model_space *s = space_of(m, addr, 1);
     uint32_t owner = s ? granule_of(s, addr)->owner : 0;
     struct model_handle *h = &m->handles[owner];
     unsigned at_map = 0;
     while (owner && at_map < h->map_count && h->maps[at_map] != addr)
         at_map++;
-    if (!owner || at_map == h->map_count || h->size_bytes != size_bytes) {
+    if (!owner || at_map == h->map_count || h->size_bytes > room_bytes) {
         model_blame(m, "a mapping is taken away whole");
-    } else {
-        if (model_range_is_busy(m, addr, size_bytes))
-            model_blame(m, "memory is unmapped while work uses it");
-        for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
-            *granule_of(s, at) = (struct model_granule){0};
-        h->maps[at_map] = h->maps[--h->map_count];
-        drop_if_unused(m, h);
+        return 0;
+    }
+    uint64_t size_bytes = h->size_bytes;
+    if (model_range_is_busy(m, addr, size_bytes))
+        model_blame(m, "memory is unmapped while work uses it");
+    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
+        *granule_of(s, at) = (struct model_granule){0};
+    h->maps[at_map] = h->maps[--h->map_count];
+    drop_if_unused(m, h);
+    return size_bytes;
+}
+
+static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    struct model *m = enter(b);
+    m->unmaps++;
+    for (uint64_t end = addr + size_bytes; addr < end;) {
+        uint64_t taken_bytes = unmap_one(m, addr, end - addr);
+        if (!taken_bytes)
+            break;
+        addr += taken_bytes;
     }
     leave(m, 0);
 }

@@ -92,6 +92,7 @@ struct model {
     bool context_gone;
 
     uint64_t calls[MODEL_ROWS + 1];
+    uint64_t unmaps; /* calls of a row that cannot fail */
     struct {
         enum model_row row;
         uint64_t at; /* fail call number at of the row; 0: none */

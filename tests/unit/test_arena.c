@@ -110,6 +110,29 @@ static void ordered_memory_moves_and_leaves_a_ghost(void **state)
     EXPECT_SOUND(r);
 }
 
+static void ghosts_next_to_each_other_end_together(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    uint64_t a[6];
+    for (int i = 0; i < 6; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < 4; i++) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+    }
+    EXPECT(rig_alloc(r, MIB(20)), "at the end, for want of room");
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "with the memory of all four");
+    EXPECT_EQ(r->pool->ghost_bytes, MIB(16), "which their work goes on to use where it was");
+    uint64_t before = r->model->unmaps;
+    model_advance(r->model, MS(100));
+    rig_trim(r, GIB(1), true);
+    EXPECT_EQ(r->pool->ghost_bytes, 0, "until it is complete");
+    EXPECT_EQ(r->model->unmaps - before, 1, "then one call ends them all");
+    EXPECT_SOUND(r);
+}
+
 static void memory_that_moved_is_not_released_before_its_old_work_is_complete(void **state)
 {
     struct rig *r = *state;
@@ -459,6 +482,7 @@ int main(void)
         RIG_TEST(idle_chunks_are_moved_before_memory_is_asked_for),
         RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved),
         RIG_TEST(ordered_memory_moves_and_leaves_a_ghost),
+        RIG_TEST(ghosts_next_to_each_other_end_together),
         RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
         RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),

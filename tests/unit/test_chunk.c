@@ -139,6 +139,7 @@ static void release_gives_the_memory_back_and_keeps_the_addresses(void **state)
     EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "it says how much");
     EXPECT_EQ(model_used_bytes(r->model), MIB(24), "the driver has it");
     EXPECT_EQ(rig_stats(r).num_device_free, 2, "chunk by chunk");
+    EXPECT_EQ(r->model->unmaps, 1, "but neighbours are unmapped by one call");
     EXPECT(!map_find(addr[3])->chunk, "the map knows");
     EXPECT_EQ(pool_free(addr[3]), POOL_FOREIGN, "nobody's memory");
     EXPECT_SOUND(r);

@@ -22,6 +22,18 @@ static void live_memory_stays(void **state)
     EXPECT_EQ(rig_stats(r).flushed_bytes, MIB(80), "with what it gave");
 }
 
+static void many_chunks_go_back_some_at_a_time(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (int i = 0; i < 200; i++)
+        rig_alloc(r, MIB(2));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 200, "each with a chunk of its own");
+    rig_free_all(r);
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(400), "all of it");
+    EXPECT_EQ(r->model->unmaps, 4, "64, 64, 64 and 8, with the lock free in between");
+    EXPECT_SOUND(r);
+}
+
 static void what_is_to_be_kept_is_kept(void **state)
 {
     struct rig *r = expect_arena(state);
@@ -154,6 +166,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(live_memory_stays),
+        RIG_TEST(many_chunks_go_back_some_at_a_time),
         RIG_TEST(what_is_to_be_kept_is_kept),
         RIG_TEST(pending_memory_is_waited_for_if_asked),
         RIG_TEST(the_wait_is_bounded),
