@@ -11,9 +11,9 @@
 #include "pool/state.h"
 #include "pool/window.h"
 
-/* Chunks are larger only for larger requests, and then half of what is missing: larger ones cost
- * less to commit, but come back only as a whole. */
-#define CHUNK_MAX_BYTES (UINT64_C(1) << 30)
+/* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of a
+ * gigabyte takes as long as one handle of that size, and half as long as two (H200). */
+#define CHUNK_MAX_BYTES (UINT64_C(4) << 30)
 /* Memory is fragmented when so much of it is idle: a part of what is live, and a few granules. */
 #define FRAGMENTED_SHIFT 10
 #define FRAGMENTED_BYTES (2 * GRANULE_BYTES)
@@ -27,7 +27,10 @@
 #define SPARE_SHIFT 3
 /* ... as far as this part of the device. */
 #define FULL_SHIFT 1
-/* The small zone grows by a thirty-second of itself, so that a small program stays small. */
+/* While nothing is idle the large zone grows by this part of itself at least: a commit of 2 MiB takes no
+ * less than one of 8. The small zone grows by a thirty-second, so that a small program stays small. */
+#define LARGE_STEP_SHIFT 9
+#define LARGE_STEP_MAX_BYTES (UINT64_C(16) << 20)
 #define SMALL_STEP_SHIFT 5
 #define SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
 
@@ -76,14 +79,26 @@ struct plan {
     uint64_t create_bytes;      /* of those that are to be created */
 };
 
+/* Nothing is idle, but for what is too small to matter. */
+static bool is_whole(const struct pool *p)
+{
+    uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
+    return p->stats.reserved_bytes - used <= max_u64(used >> FRAGMENTED_SHIFT, FRAGMENTED_BYTES);
+}
+
 static uint64_t step_bytes(const struct pool *p, const struct zone *z)
 {
     uint64_t have = 0;
-    if (z->kind == ZONE_LARGE)
-        return 0;
-    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next)
-        have += list_entry(n, struct chunk, all)->size_bytes;
-    have = min_u64(round_down(have >> SMALL_STEP_SHIFT, GRANULE_BYTES), SMALL_STEP_MAX_BYTES);
+    if (z->kind == ZONE_LARGE) {
+        if (!is_whole(p))
+            return 0;
+        have = min_u64(p->stats.reserved_bytes >> LARGE_STEP_SHIFT, LARGE_STEP_MAX_BYTES);
+    } else {
+        for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next)
+            have += list_entry(n, struct chunk, all)->size_bytes;
+        have = min_u64(have >> SMALL_STEP_SHIFT, SMALL_STEP_MAX_BYTES);
+    }
+    have = round_down(have, GRANULE_BYTES);
     bool fits = p->stats.reserved_bytes + p->planned_bytes + have < p->config->max_reserved_bytes;
     return fits ? have : 0;
 }
@@ -132,12 +147,10 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
  * keeps peak reserved within 5 % of peak live, where chunks of 128 MiB throughout reach 18 %. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
-    const struct pool_stats *s = &p->stats;
-    uint64_t used = s->allocated_bytes + s->pending_bytes, missing = plan->missing_bytes;
-    uint64_t fine = max_u64(s->reserved_bytes >> FINE_SHIFT, missing >> FINE_REQUEST_SHIFT);
-    bool whole = s->reserved_bytes - used <= max_u64(used >> FRAGMENTED_SHIFT, FRAGMENTED_BYTES);
-    if (whole || !plan->frugal)
-        return max_u64(CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
+    uint64_t missing = plan->missing_bytes;
+    uint64_t fine = max_u64(p->stats.reserved_bytes >> FINE_SHIFT, missing >> FINE_REQUEST_SHIFT);
+    if (is_whole(p) || !plan->frugal)
+        return CHUNK_MAX_BYTES;
     return min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), CHUNK_MAX_BYTES);
 }
 

@@ -18,10 +18,14 @@
 
 /* What the pool may have beyond what the program needed at its peak, as a part of that: what is
  * over it goes back while the GPU is idle; in a free, if there is time for it; in a free in any
- * case. */
+ * case, ... */
 #define IDLE_SHIFT 3
 #define SOFT_SHIFT 4
-#define HARD_SHIFT 2
+#define HARD_SHIFT 0
+#define PART_SHIFT 1 /* down to this */
+/* ... the latter earlier once the pool has half of the device. */
+#define FULL_SHIFT 1
+#define FULL_HARD_SHIFT 2
 #define REPAY_WAIT_NS UINT64_C(100000000)
 
 _Atomic bool pool_owes;
@@ -70,14 +74,21 @@ static bool rounding_hurts(const struct pool *p)
     return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
 }
 
-/* A debt is paid by the next free that may wait. That costs the program's being ahead of the GPU,
- * so while it is small it has to be within the allowance for saving memory. */
+/* A debt is paid by the next free that may wait. That costs the program's being ahead of the GPU (paid
+ * down to a sixteenth whenever a quarter was owed, training took 1.4 times as long, H200), so it has to be
+ * within the allowance for saving memory; or the debt is large, and only a part is paid. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
-    p->owes = excess_bytes(p, more_bytes, size_bytes, HARD_SHIFT) ||
-              (excess_bytes(p, more_bytes, size_bytes, SOFT_SHIFT) &&
-               effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend)));
-    if (p->owes)
+    bool full = p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> FULL_SHIFT;
+    p->owes_beyond_shift = 0;
+    if (full && excess_bytes(p, more_bytes, size_bytes, FULL_HARD_SHIFT))
+        p->owes_beyond_shift = SOFT_SHIFT;
+    else if (excess_bytes(p, more_bytes, size_bytes, HARD_SHIFT))
+        p->owes_beyond_shift = PART_SHIFT;
+    else if (excess_bytes(p, more_bytes, size_bytes, SOFT_SHIFT) &&
+             effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend)))
+        p->owes_beyond_shift = SOFT_SHIFT;
+    if (p->owes_beyond_shift)
         atomic_store_explicit(&pool_owes, true, memory_order_relaxed);
 }
 
@@ -88,14 +99,15 @@ void pool_repay(uint64_t freed_addr)
     atomic_store_explicit(&pool_owes, false, memory_order_relaxed);
     if (!p)
         return;
-    if (p->owes && !p->fences.lost) {
-        p->owes = false;
+    unsigned beyond_shift = p->owes_beyond_shift;
+    if (beyond_shift && !p->fences.lost) {
+        p->owes_beyond_shift = 0;
         uint64_t start_ns = p->backend->ops->now_ns(p->backend);
         uint64_t last = p->fences.open_epoch - !p->fences.unsealed;
         if (last > p->fences.complete_epoch)
             fence_wait(p, last, false, REPAY_WAIT_NS);
         pending_retire(p, fence_ready_epoch(&p->fences));
-        uint64_t excess = excess_bytes(p, 0, 0, SOFT_SHIFT);
+        uint64_t excess = excess_bytes(p, 0, 0, beyond_shift);
         if (excess && p->fences.complete_epoch >= last)
             trim_release(p, excess, UINT64_MAX);
         effort_spend(&p->effort, p->backend->ops->now_ns(p->backend) - start_ns);

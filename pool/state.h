@@ -38,7 +38,8 @@ struct pool {
     uint64_t scan;           /* of the latest walk over the bins */
     struct effort effort;    /* left for moving memory */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
-    bool owes;               /* segment backing: has more than it should, see pool_repay */
+    unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
+                                   (pool_repay); 0: nothing */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */

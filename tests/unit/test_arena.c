@@ -15,11 +15,11 @@ static struct rig *started(void **state)
     return expect_single(state);
 }
 
-/* The same on a device of 4 GiB. */
+/* The same on a device of 16 GiB. */
 static struct rig *roomy(void **state)
 {
     rig_destroy(*state);
-    *state = rig_create(GIB(4));
+    *state = rig_create(GIB(16));
     return started(state);
 }
 
@@ -183,11 +183,23 @@ static void chunks_are_limited_and_cover_large_requests(void **state)
 {
     struct rig *r = roomy(state);
     rig_alloc(r, MIB(1300));
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 2, "1024 + 276 MiB");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_allow), 1, "access is granted once for the range");
-    rig_alloc(r, MIB(2600));
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 4, "1300 + 1300 MiB");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 1, "one request, one chunk");
+    rig_alloc(r, MIB(5000));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 3, "4096 + 904 MiB");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_allow), 2, "access is granted once for the range");
     EXPECT_SOUND(r);
+}
+
+static void a_large_arena_grows_by_more_than_a_granule(void **state)
+{
+    struct rig *r = roomy(state);
+    rig_alloc(r, MIB(4200));
+    uint64_t calls = model_calls(r->model, MODEL_ROW_create);
+    for (int i = 0; i < 8; i++)
+        rig_alloc(r, MIB(2));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 2, "8 MiB of 4200 at a time");
+    rig_free(r, r->blocks[0].addr);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(4216), "and nothing is left over");
 }
 
 static void chunks_are_small_once_memory_is_fragmented(void **state)
@@ -367,9 +379,9 @@ static void a_short_driver_leaves_what_it_gave_as_free_memory(void **state)
     struct rig *r = roomy(state);
     model_fail(r->model, MODEL_ROW_create, 2, MODEL_NOMEM);
     /* The ladder tries again, and then the driver is willing. */
-    EXPECT(rig_alloc(r, MIB(1500)), "a second try succeeds");
+    EXPECT(rig_alloc(r, MIB(5000)), "a second try succeeds");
     EXPECT(model_failed(r->model), "the first has failed half way");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1500),
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(5000),
               "the chunks of the first try were used or released");
     EXPECT_SOUND(r);
 }
@@ -467,10 +479,10 @@ static void every_range_is_walked(void **state)
     struct seen s = {0};
     pool_for_each_range(r->pool, see, &s);
     EXPECT_EQ(s.count, 0, "an empty pool has none");
-    rig_alloc(r, MIB(1300));
+    rig_alloc(r, MIB(5000));
     rig_alloc(r, 100);
     pool_for_each_range(r->pool, see, &s);
-    EXPECT_EQ(s.bytes, MIB(1302), "all that is committed");
+    EXPECT_EQ(s.bytes, MIB(5002), "all that is committed");
     EXPECT_EQ(s.count, 3, "chunk by chunk");
 }
 
@@ -486,6 +498,7 @@ int main(void)
         RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
         RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),
+        RIG_TEST(a_large_arena_grows_by_more_than_a_granule),
         RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
         RIG_TEST(a_larger_chunk_goes_back_for_less),
