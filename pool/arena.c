@@ -11,9 +11,12 @@
 #include "pool/state.h"
 #include "pool/window.h"
 
-/* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of a
- * gigabyte takes as long as one handle of that size, and half as long as two (H200). */
-#define CHUNK_MAX_BYTES (UINT64_C(4) << 30)
+/* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of
+ * a gigabyte takes as long as one handle of that size, and half as long as two (H200), so a request
+ * gets one chunk up to here, and two of any larger size. (One of 4 GiB where the driver takes 0.17
+ * ms would take 0.22 instead of 0.28; but a replayed program that had such a chunk, and small
+ * blocks in it later, peaked at 1.30 instead of 1.08 of what was live.) */
+#define CHUNK_MAX_BYTES (UINT64_C(1) << 30)
 /* Memory is fragmented when so much of it is idle: a part of what is live, and a few granules. */
 #define FRAGMENTED_SHIFT 10
 #define FRAGMENTED_BYTES (2 * GRANULE_BYTES)
@@ -27,8 +30,9 @@
 #define SPARE_SHIFT 3
 /* ... as far as this part of the device. */
 #define FULL_SHIFT 1
-/* While nothing is idle the large zone grows by this part of itself at least: a commit of 2 MiB takes no
- * less than one of 8. The small zone grows by a thirty-second, so that a small program stays small. */
+/* While nothing is idle the large zone grows by this part of itself at least: a commit of 2 MiB
+ * takes no less than one of 8. The small zone grows by a thirty-second, so that a small program
+ * stays small. */
 #define LARGE_STEP_SHIFT 9
 #define LARGE_STEP_MAX_BYTES (UINT64_C(16) << 20)
 #define SMALL_STEP_SHIFT 5
@@ -150,7 +154,7 @@ static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
     uint64_t missing = plan->missing_bytes;
     uint64_t fine = max_u64(p->stats.reserved_bytes >> FINE_SHIFT, missing >> FINE_REQUEST_SHIFT);
     if (is_whole(p) || !plan->frugal)
-        return CHUNK_MAX_BYTES;
+        return max_u64(CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
     return min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), CHUNK_MAX_BYTES);
 }
 
@@ -404,9 +408,9 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
         chunk_release(p, chunk_seize_one(&p->large, plan->missing_bytes - got - more));
 }
 
-/* Would growing by so much make the pool larger than spare memory is worth? Where the device fills up,
- * every byte counts: memory taken without moving any is in chunks as large as the requests, and a small
- * block may pin the whole of them. */
+/* Would growing by so much make the pool larger than spare memory is worth? Where the device fills
+ * up, every byte counts: memory taken without moving any is in chunks as large as the requests, and
+ * a small block may pin the whole of them. */
 static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t missing_bytes)
 {
     const struct pool_stats *s = &p->stats;

@@ -182,10 +182,10 @@ static void addresses_of_moved_memory_do_not_run_out(void **state)
 static void chunks_are_limited_and_cover_large_requests(void **state)
 {
     struct rig *r = roomy(state);
-    rig_alloc(r, MIB(1300));
+    rig_alloc(r, MIB(1024));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 1, "one request, one chunk");
     rig_alloc(r, MIB(5000));
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 3, "4096 + 904 MiB");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 3, "2500 + 2500 MiB");
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_allow), 2, "access is granted once for the range");
     EXPECT_SOUND(r);
 }
