@@ -80,12 +80,16 @@ void fence_init(struct fences *f, bool single_stream);
 uint64_t fence_join(struct pool *p);
 /* Counts the open epoch among those that submissions have to seal. */
 void fence_arm(struct fences *f);
+/* It is, and not late: the driver's own free would wait for whatever came between earlier frees and this one. */
+static inline bool fence_is_armed(const struct fences *f)
+{
+    return atomic_load_explicit(&f->unsealed, memory_order_relaxed) &&
+           !atomic_load_explicit(&f->late, memory_order_relaxed);
+}
 static inline uint64_t fence_join_unlocked(struct fences *f)
 {
     uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire);
-    /* The driver's own free would wait for whatever came between earlier frees and this one: not late. */
-    if (!atomic_load_explicit(&f->unsealed, memory_order_relaxed) ||
-        atomic_load_explicit(&f->late, memory_order_relaxed))
+    if (!fence_is_armed(f))
         fence_arm(f);
     return epoch;
 }

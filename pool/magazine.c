@@ -48,6 +48,13 @@ static inline void lock(struct magazine *m)
         lock_slowly(m);
 }
 
+/* The quick ways leave a magazine that another thread is at alone: they make no call, so that they
+ * save no registers for one. */
+static inline bool try_lock(struct magazine *m)
+{
+    return !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire);
+}
+
 static inline void unlock(struct magazine *m)
 {
     atomic_store_explicit(&m->locked, 0, memory_order_release);
@@ -76,12 +83,11 @@ static inline void count_alloc(struct magazine *m, uint64_t bytes, uint64_t requ
 bool pool_take(struct pool *p, uint64_t size_bytes, uint64_t *addr)
 {
     struct magazine *m = find_mine(p);
-    if (unlikely(!m || size_bytes > MAGAZINE_LARGE_BYTES))
+    if (unlikely(!m || size_bytes > MAGAZINE_LARGE_BYTES || !try_lock(m)))
         return false;
     uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
     struct magazine_row *row = &m->rows[row_of(units)];
     bool object = units <= SLAB_MAX_BYTES >> UNIT_SHIFT;
-    lock(m);
     uint32_t at = row->count - 1;
     const struct magazine_cell *cell = &row->cells[at];
     if (unlikely(!row->count || (!object && row->units != units) || m->serial == m->serial_end ||
@@ -115,70 +121,109 @@ static inline bool has_room(const struct magazine *m, uint64_t bytes)
                                                  : !m->large_bytes;
 }
 
-/* Into the row, if it has room and the memory is the program's to free. */
-static inline bool put(struct pool *p, struct magazine *m, struct magazine_row *row, void *record,
-                       atomic_bool *held, uint64_t bytes, uint64_t requested_bytes)
+/* One free on its way into a magazine. */
+struct gift {
+    struct pool *pool;
+    struct magazine *magazine;
+    struct magazine_row *row;
+    void *record;
+    atomic_bool *held;
+    uint64_t bytes, requested_bytes;
+};
+
+enum given { GIVEN, REFUSED, UNARMED };
+
+/* Into the row, if it has room and the memory is the program's to free. The open epoch has to be
+ * armed by then: `arms` does it. */
+static inline __attribute__((always_inline)) enum given put(const struct gift *g, bool arms)
 {
-    uint32_t units = (uint32_t)(bytes >> UNIT_SHIFT);
-    lock(m);
-    uint32_t at = row->count;
+    struct fences *f = &g->pool->fences;
+    struct magazine *m = g->magazine;
+    struct magazine_row *row = g->row;
+    uint32_t units = (uint32_t)(g->bytes >> UNIT_SHIFT), at = row->count;
     if (unlikely(at == MAGAZINE_DEPTH || (at && row->units != units) ||
-                 !has_room(m, bytes) ||
-                 !atomic_exchange_explicit(held, false, memory_order_acquire))) {
-        unlock(m);
-        return false;
-    }
+                 !has_room(m, g->bytes)))
+        return REFUSED;
+    uint64_t epoch =
+        arms ? fence_join_unlocked(f) : atomic_load_explicit(&f->open_epoch, memory_order_acquire);
+    if (!arms && unlikely(!fence_is_armed(f)))
+        return UNARMED;
+    if (unlikely(!atomic_exchange_explicit(g->held, false, memory_order_acquire)))
+        return REFUSED;
     row->units = units;
     row->count = at + 1;
-    row->cells[at].record = record;
-    row->cells[at].epoch = fence_join_unlocked(&p->fences);
-    m->cached_bytes += bytes;
-    if (unlikely(bytes > MAGAZINE_BLOCK_BYTES))
-        m->large_bytes = bytes;
-    m->allocated_bytes -= (int64_t)bytes;
-    m->requested_bytes -= (int64_t)requested_bytes;
+    row->cells[at].record = g->record;
+    row->cells[at].epoch = epoch;
+    m->cached_bytes += g->bytes;
+    if (unlikely(g->bytes > MAGAZINE_BLOCK_BYTES))
+        m->large_bytes = g->bytes;
+    m->allocated_bytes -= (int64_t)g->bytes;
+    m->requested_bytes -= (int64_t)g->requested_bytes;
     m->frees++;
     atomic_store_explicit(&m->untold, true, memory_order_relaxed);
-    unlock(m);
-    return true;
+    return GIVEN;
 }
 
-static inline bool give_object(struct pool *p, struct magazine *m, struct slab *s, uint64_t addr)
+static inline bool find_object(struct gift *gift, struct slab *s, uint64_t addr)
 {
     int slot = slab_slot_around(s, addr);
     if (unlikely(slot < 0))
         return false;
     struct slab_object *o = &s->objects[slot];
-    return likely(o->addr == addr && !o->tainted) &&
-           put(p, m, &m->rows[s->class_index], o, &o->held, s->object_bytes,
-               o->requested_less_one + UINT64_C(1));
+    gift->row = &gift->magazine->rows[s->class_index];
+    gift->record = o;
+    gift->held = &o->held;
+    gift->bytes = s->object_bytes;
+    gift->requested_bytes = o->requested_less_one + UINT64_C(1);
+    return likely(o->addr == addr && !o->tainted);
 }
 
-static inline bool give_block(struct pool *p, struct magazine *m, struct block *b)
+static inline bool find_block(struct gift *gift, struct block *b)
 {
-    return likely(b->state == BLOCK_LIVE && !b->tainted && b->size_bytes <= MAGAZINE_LARGE_BYTES) &&
-           put(p, m, &m->rows[row_of(b->size_bytes >> UNIT_SHIFT)], b, &b->held, b->size_bytes,
-               b->requested_bytes);
+    gift->row = &gift->magazine->rows[row_of(b->size_bytes >> UNIT_SHIFT)];
+    gift->record = b;
+    gift->held = &b->held;
+    gift->bytes = b->size_bytes;
+    gift->requested_bytes = b->requested_bytes;
+    return likely(b->state == BLOCK_LIVE && !b->tainted &&
+                  b->size_bytes <= MAGAZINE_LARGE_BYTES);
 }
 
-static inline bool give(struct pool *p, const struct granule *g, uint64_t addr)
+static inline __attribute__((always_inline)) enum given give(uint64_t addr, bool arms)
 {
-    struct magazine *m = find_mine(p);
-    if (unlikely(!m ||
-                 atomic_load_explicit(&p->fences.ready, memory_order_acquire) != FENCE_READY_ALL ||
-                 p->config->sync_free))
-        return false;
+    const struct granule *g = map_find(addr);
+    struct gift gift = {.pool = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL};
+    if (unlikely(!gift.pool))
+        return REFUSED;
+    gift.magazine = find_mine(gift.pool);
+    if (unlikely(!gift.magazine || atomic_load_explicit(&gift.pool->fences.ready,
+                                                        memory_order_acquire) != FENCE_READY_ALL))
+        return REFUSED;
     struct block *b = map_block(g, addr);
-    if (unlikely(!b))
-        return false;
-    return likely(b->state == BLOCK_SLAB) ? give_object(p, m, b->slab, addr) : give_block(p, m, b);
+    if (unlikely(!b || !(b->state == BLOCK_SLAB ? find_object(&gift, b->slab, addr)
+                                                : find_block(&gift, b))))
+        return REFUSED;
+    if (arms)
+        lock(gift.magazine);
+    else if (unlikely(!try_lock(gift.magazine)))
+        return REFUSED;
+    enum given given = put(&gift, arms);
+    unlock(gift.magazine);
+    return given;
+}
+
+/* The first free after a submission. */
+static __attribute__((noinline)) bool give_and_arm(uint64_t addr)
+{
+    return give(addr, true) == GIVEN;
 }
 
 bool pool_give(uint64_t addr)
 {
-    const struct granule *g = map_find(addr);
-    struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
-    return likely(p != NULL) && give(p, g, addr);
+    enum given given = give(addr, false);
+    if (unlikely(given == UNARMED))
+        return give_and_arm(addr);
+    return given == GIVEN;
 }
 
 /* The peaks of what was asked for, and of the number of blocks, are those seen at such moments. */
@@ -217,8 +262,7 @@ void magazine_tell(struct pool *p)
 
 void magazine_tell_all(struct pool *p)
 {
-    list_for_each(n, tmp, &p->magazines)
-    {
+    list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         tell(p, m);
@@ -228,8 +272,7 @@ void magazine_tell_all(struct pool *p)
 
 void magazine_pass_all(struct pool *p)
 {
-    list_for_each(n, tmp, &p->magazines)
-    {
+    list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         unlock(m);
@@ -288,8 +331,7 @@ void magazine_empty_blocks(struct pool *p)
 bool magazine_empty_all(struct pool *p)
 {
     bool any = false;
-    list_for_each(n, tmp, &p->magazines)
-    {
+    list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         any = empty(p, m) || any;
     }
@@ -298,8 +340,7 @@ bool magazine_empty_all(struct pool *p)
 
 void magazine_forget_all(struct pool *p)
 {
-    list_for_each(n, tmp, &p->magazines)
-    {
+    list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         tell(p, m);
@@ -310,7 +351,8 @@ void magazine_forget_all(struct pool *p)
     }
 }
 
-/* The thread ends: its magazines go back to their pools. Whatever it frees after that makes new ones. */
+/* The thread ends: its magazines go back to their pools. Whatever it frees after that makes new
+ * ones. */
 static void thread_ends(void *first)
 {
     struct magazine *m = first;
@@ -336,6 +378,8 @@ void magazine_ensure(struct pool *p)
 {
     if (likely(find_mine(p)))
         return;
+    if (p->config->sync_free)
+        return; /* each free has to wait */
     pthread_once(&key_once, make_key);
     struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;
     if (!m)

@@ -39,7 +39,7 @@ struct magazine_cell {
 struct magazine_row {
     uint32_t count, units;
     struct magazine_cell cells[MAGAZINE_DEPTH];
-};
+} __attribute__((aligned(128)));
 
 struct magazine {
     _Atomic uint32_t locked;

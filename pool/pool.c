@@ -319,10 +319,10 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
         r.class_index = (int)slab_class(size_bytes);
         r.size_bytes = slab_object_bytes((unsigned)r.class_index);
     }
-    r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
 
     enum pool_status status = POOL_PASS;
     state_lock(p);
+    r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
     magazine_tell(p);
     /* A program whose sizes vary has little use of its magazine, whose blocks keep free memory apart. */
     if (r.class_index < 0 && !magazine_is_empty(p) && zone_would_cut(r.zone, r.size_bytes))
