@@ -74,10 +74,12 @@ static inline void *lib_host(size_t size_bytes)
     return p;
 }
 
-static inline void *lib_upload(const void *data, size_t size_bytes)
+/* By the stream that will use it: a copy from pageable memory may return before its bytes have
+ * arrived, and a non-blocking stream does not wait for those of another one. */
+static inline void *lib_upload(const void *data, size_t size_bytes, cudaStream_t stream)
 {
     void *p = lib_device(size_bytes);
-    MUST(cudaMemcpy(p, data, size_bytes, cudaMemcpyHostToDevice));
+    MUST(cudaMemcpyAsync(p, data, size_bytes, cudaMemcpyHostToDevice, stream));
     return p;
 }
 

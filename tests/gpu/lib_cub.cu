@@ -41,7 +41,7 @@ static void round_of(int round, cudaStream_t stream)
     uint32_t state = (uint32_t)round, *host = (uint32_t *)lib_host(size_bytes);
     for (int i = 0; i < count; i++)
         host[i] = lib_random(&state);
-    uint32_t *keys = (uint32_t *)lib_upload(host, size_bytes), *sorted = (uint32_t *)lib_device(size_bytes);
+    uint32_t *keys = (uint32_t *)lib_upload(host, size_bytes, stream), *sorted = (uint32_t *)lib_device(size_bytes);
     uint32_t *sums = (uint32_t *)lib_device(size_bytes), *total = (uint32_t *)lib_device(sizeof *total), sum = 0;
     MUST(cub::DeviceRadixSort::SortKeys(nullptr, temp_bytes, keys, sorted, count, 0, 24, stream));
     {

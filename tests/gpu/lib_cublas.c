@@ -16,13 +16,13 @@ static float *matrix_f(uint32_t *state, size_t count)
     return host;
 }
 
-static void single(cublasHandle_t handle, int round, uint32_t *state)
+static void single(cublasHandle_t handle, cudaStream_t stream, int round, uint32_t *state)
 {
     int n = 33 + round * 37 % 400, k = 17 + round * 53 % 300;
     size_t a_count = (size_t)n * k * BATCH, c_count = (size_t)n * n * BATCH;
     float *a_host = matrix_f(state, a_count), *b_host = matrix_f(state, a_count), one = 1, none = 0;
-    float *a = lib_upload(a_host, a_count * sizeof *a),
-          *b = lib_upload(b_host, a_count * sizeof *b);
+    float *a = lib_upload(a_host, a_count * sizeof *a, stream),
+          *b = lib_upload(b_host, a_count * sizeof *b, stream);
     float *c = lib_device(c_count * sizeof *c), *d = lib_device((size_t)n * n * sizeof *d);
     MUST(cublasSgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, k, &one, a, n,
                                    (long long)n * k, b, k, (long long)n * k, &none, c, n,
@@ -40,13 +40,13 @@ static void single(cublasHandle_t handle, int round, uint32_t *state)
     free(b_host);
 }
 
-static void doubles(cublasHandle_t handle, int round, uint32_t *state)
+static void doubles(cublasHandle_t handle, cudaStream_t stream, int round, uint32_t *state)
 {
     int n = 500 + round * 61 % 700;
     double *host = lib_host((size_t)n * n * sizeof *host), one = 1, none = 0, dot;
     for (size_t i = 0; i < (size_t)n * n; i++)
         host[i] = (double)(lib_random(state) % 16);
-    double *a = lib_upload(host, (size_t)n * n * sizeof *a),
+    double *a = lib_upload(host, (size_t)n * n * sizeof *a, stream),
            *c = lib_device((size_t)n * n * sizeof *c);
     MUST(cublasDgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, n, n, n, &one, a, n, a, n, &none, c, n));
     MUST(cublasDdot(handle, n, c, 1, a, n, &dot));
@@ -67,8 +67,8 @@ int main(int argc, char **argv)
         MUST(cublasCreate(&handle));
         MUST(cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH));
         MUST(cublasSetStream(handle, streams[round % 2]));
-        single(handle, round, &state);
-        doubles(handle, round, &state);
+        single(handle, streams[round % 2], round, &state);
+        doubles(handle, streams[round % 2], round, &state);
         MUST(cublasDestroy(handle));
         if (round == 0)
             start = lib_now();

@@ -40,7 +40,7 @@ int main(int argc, char **argv)
                                      .y = (float)(lib_random(&state) % 64)};
         void *area;
         cufftHandle plan = plan_of(length, batch, round % 2, &area);
-        cufftComplex *in = lib_upload(host, size_bytes), *out = lib_device(size_bytes);
+        cufftComplex *in = lib_upload(host, size_bytes, 0), *out = lib_device(size_bytes);
         MUST(cufftExecC2C(plan, in, out, CUFFT_FORWARD));
         MUST(cufftExecC2C(plan, out, in, CUFFT_INVERSE));
         uint64_t forward = lib_hash_device(out, lib_host(size_bytes), size_bytes);

@@ -42,8 +42,8 @@ static double cholesky(cusolverDnHandle_t handle, const double *host, const doub
                        int *info)
 {
     int size;
-    double *a = lib_upload(host, (size_t)n * n * sizeof *a),
-           *x = lib_upload(sums, (size_t)n * sizeof *x);
+    double *a = lib_upload(host, (size_t)n * n * sizeof *a, 0),
+           *x = lib_upload(sums, (size_t)n * sizeof *x, 0);
     MUST(cusolverDnDpotrf_bufferSize(handle, CUBLAS_FILL_MODE_LOWER, n, a, n, &size));
     double *work = lib_device((size_t)size * sizeof *work);
     MUST(cusolverDnDpotrf(handle, CUBLAS_FILL_MODE_LOWER, n, a, n, work, size, info));
@@ -59,8 +59,8 @@ static double lu(cusolverDnHandle_t handle, const double *host, const double *su
                  int *info)
 {
     int size;
-    double *a = lib_upload(host, (size_t)n * n * sizeof *a),
-           *x = lib_upload(sums, (size_t)n * sizeof *x);
+    double *a = lib_upload(host, (size_t)n * n * sizeof *a, 0),
+           *x = lib_upload(sums, (size_t)n * sizeof *x, 0);
     int *pivots = lib_device((size_t)n * sizeof *pivots);
     MUST(cusolverDnDgetrf_bufferSize(handle, n, n, a, n, &size));
     double *work = lib_device((size_t)size * sizeof *work);
@@ -78,7 +78,7 @@ static double lu(cusolverDnHandle_t handle, const double *host, const double *su
 static double eigenvalues(cusolverDnHandle_t handle, const double *host, int n, int *info)
 {
     int size;
-    double *a = lib_upload(host, (size_t)n * n * sizeof *a),
+    double *a = lib_upload(host, (size_t)n * n * sizeof *a, 0),
            *values = lib_device((size_t)n * sizeof *values);
     MUST(cusolverDnDsyevd_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, a,
                                      n, values, &size));

@@ -30,9 +30,9 @@ static struct sparse sparse_make(int n, uint32_t *state)
         values[i] = (float)(lib_random(state) % 16);
     }
     struct sparse s = {.n = n,
-                       .rows = lib_upload(rows, ((size_t)n + 1) * sizeof *rows),
-                       .columns = lib_upload(columns, count * sizeof *columns),
-                       .values = lib_upload(values, count * sizeof *values)};
+                       .rows = lib_upload(rows, ((size_t)n + 1) * sizeof *rows, 0),
+                       .columns = lib_upload(columns, count * sizeof *columns, 0),
+                       .values = lib_upload(values, count * sizeof *values, 0)};
     MUST(cusparseCreateCsr(&s.matrix, n, n, (int64_t)count, s.rows, s.columns, s.values,
                            CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO,
                            CUDA_R_32F));
@@ -55,7 +55,7 @@ static float *dense(uint32_t *state, size_t count)
     float *host = lib_host(count * sizeof *host);
     for (size_t i = 0; i < count; i++)
         host[i] = (float)(lib_random(state) % 16);
-    float *device = lib_upload(host, count * sizeof *host);
+    float *device = lib_upload(host, count * sizeof *host, 0);
     free(host);
     return device;
 }

@@ -9,13 +9,13 @@
 
 enum { ROUNDS = 40, GPUS = 2 };
 
-static void upload(int gpu, int round, size_t count, float **device)
+static void upload(int gpu, cudaStream_t stream, int round, size_t count, float **device)
 {
     float *host = lib_host(count * sizeof *host);
     for (size_t i = 0; i < count; i++)
         host[i] = (float)((i * (unsigned)(gpu + 3) + (unsigned)round) % 1000);
     MUST(cudaSetDevice(gpu));
-    *device = lib_upload(host, count * sizeof *host);
+    *device = lib_upload(host, count * sizeof *host, stream);
     free(host);
 }
 
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
         size_t count = 1000 + (size_t)round * 104729 % 2000000, size_bytes = count * sizeof(float);
         float *in[GPUS], *out[GPUS];
         for (int gpu = 0; gpu < GPUS; gpu++) {
-            upload(gpu, round, count, &in[gpu]);
+            upload(gpu, streams[gpu], round, count, &in[gpu]);
             out[gpu] = lib_device(size_bytes);
         }
         MUST(ncclGroupStart());
