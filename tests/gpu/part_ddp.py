@@ -44,7 +44,7 @@ def measure(suite):
     count = suite.run([python, "-c", "import torch; print(torch.cuda.device_count())"])
     if not count.out.strip().isdigit() or int(count.out) < 2:
         raise base.Skip("one GPU")
-    steps, rounds = (4, 2) if suite.quick else (12, 5)
+    steps, rounds = (4, 2) if suite.quick else (20, 6)
     command = [python, *TORCHRUN, frameworks.script("work_ddp.py"), "/dev/null"]
     return next(train(suite, peers(), command, ["ddp"], steps, rounds))
 
