@@ -397,7 +397,8 @@ static int attribute(CUdevice device, CUdevice_attribute which)
     return real.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-/* Arena memory must look as much like cuMemAlloc's as it can: open to network cards and exportable.
+/* Arena memory must look as much like cuMemAlloc's as it can: open to network cards and to the engine that
+ * decompresses, where there is one, and exportable.
  * Neither costs anything (measured on an H200). */
 static bool init_arena(struct device_backend *d)
 {
@@ -408,6 +409,10 @@ static bool init_arena(struct device_backend *d)
         d->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
         d->prop.allocFlags.gpuDirectRDMACapable = 1;
+#if CUDA_VERSION >= 12080
+    if (attribute(d->device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK))
+        d->prop.allocFlags.usage |= CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+#endif
     if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
         !real.cuMemAddressReserve || !real.cuMemAddressFree || !real.cuMemMap || !real.cuMemUnmap ||
         !real.cuMemRelease || !real.cuMemSetAccess || !hooks_present(HOOK_cuMemCreate) ||

@@ -29,6 +29,9 @@ static size_t size_of(CUpointer_attribute attribute)
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+#if CUDA_VERSION >= 12080
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+#endif
         return 4;
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -103,6 +106,14 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
                    ? memory->physical->properties.allocFlags.gpuDirectRDMACapable
                    : is_plain(memory);
         break;
+#if CUDA_VERSION >= 12080
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        /* Seen: plain memory says so also where there is no such engine. */
+        *out = memory->kind == MEMORY_MAPPED
+                   ? (memory->physical->properties.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS) != 0
+                   : is_plain(memory) && memory->pool == NULL;
+        break;
+#endif
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
         CUcontext context = thread_current();
         size_t room;
