@@ -19,8 +19,12 @@
 /* Out of memory: how long a request waits for GPU work, natively an immediate failure. */
 #define OOM_WAIT_NS (10 * SECOND_NS)
 #define OOM_LATE_WAIT_NS SECOND_NS
-/* With several busy streams, pending memory may reach this before later work is ordered behind it. */
+/* With several busy streams, pending memory may reach this, or a part of what is live, before the host waits. */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
+#define RUN_AHEAD_PART 16
+/* How often, and how long, the host waits for a request before later work is ordered behind it after all. */
+#define HOST_WAITS 16
+#define HOST_WAIT_NS (SECOND_NS / 10)
 #define CLIMB_TRIES 64
 /* The clock is read again after so many frees at the latest, if nothing else reads it. */
 #define CLOCK_EVERY 1024
@@ -134,7 +138,7 @@ static bool several_streams(const struct pool *p)
 
 /* Should later work wait on the GPU for earlier work, so that pending memory can serve the request?
  * One stream runs in order anyway, and loses nothing. With several, ordering costs their overlap, so
- * memory is spent first, within bounds. */
+ * memory is spent first, within bounds, and then the host waits. */
 static bool should_order(const struct pool *p, const struct request *r)
 {
     switch (p->config->reuse) {
@@ -146,7 +150,7 @@ static bool should_order(const struct pool *p, const struct request *r)
     case REUSE_AUTO:
         break;
     }
-    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / 4);
+    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / RUN_AHEAD_PART);
     return !several_streams(p) || p->stats.pending_bytes + r->size_bytes > budget;
 }
 
@@ -160,6 +164,27 @@ static bool order_and_take(struct pool *p, struct request *r)
     return fence_order(p, p->fences.open_epoch - !p->fences.unsealed, false) && retire_and_take(p, r);
 }
 
+/* The host waits for the oldest pending memory that fits, or else for the oldest of all. The program has run ahead
+ * of the GPU by the whole budget, so the streams have work and keep their overlap, which later work that
+ * runs behind all earlier work would cost them (1.3 to 1.8 times the time, two and four streams on an H200).
+ * Natively the free itself would have waited. Behind work that takes long nobody waits a second time. */
+static bool wait_and_take(struct pool *p, struct request *r)
+{
+    for (int i = 0; i < HOST_WAITS && p->pendings.head; i++) {
+        uint64_t epoch = pending_find(p, r->zone, r->size_bytes);
+        if (!epoch)
+            epoch = p->pendings.head->epoch;
+        bool waited = fence_wait(p, epoch, false, HOST_WAIT_NS);
+        if (retire_and_take(p, r))
+            return true;
+        if (!waited && p->fences.complete_epoch < epoch)
+            p->stuck_epoch = epoch;
+        if (!waited)
+            return false;
+    }
+    return false;
+}
+
 /* Serves the request out of memory that was freed while GPU work may still use it. */
 static bool reuse(struct pool *p, struct request *r)
 {
@@ -169,6 +194,9 @@ static bool reuse(struct pool *p, struct request *r)
     if (fence_poll(p) && retire_and_take(p, r))
         return true;
     bool order = should_order(p, r);
+    if (order && p->config->reuse == REUSE_AUTO && several_streams(p) &&
+        p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
+        return true;
     /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
     if (order && p->backend->has_order)
         return order_and_take(p, r);

@@ -320,7 +320,7 @@ static int synchronise(struct device_backend *d)
     return (int)rc;
 }
 
-/* CUDA has no timed wait: look, ever less often (10 us to 1 ms). Without a limit the driver waits. */
+/* CUDA has no timed wait: look, ever less often (10 to 100 us). Without a limit the driver waits. */
 static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
 {
     struct device_backend *d = self(b);
@@ -347,7 +347,7 @@ static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns
         int saved_errno = errno;
         nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
         errno = saved_errno;
-        pause_ns = min_u64(pause_ns * 2, 1000000);
+        pause_ns = min_u64(pause_ns * 2, 100000);
     }
 }
 
