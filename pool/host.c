@@ -29,9 +29,16 @@ void host_pages_free(void *pages, size_t bytes)
 
 void host_cache_init(struct host_cache *c, size_t record_bytes)
 {
-    c->record_bytes = (record_bytes + 15) & ~(size_t)15;
-    c->count = 0;
-    c->free = NULL;
+    *c = (struct host_cache){.record_bytes = (record_bytes + 15) & ~(size_t)15};
+}
+
+static void *take_fresh(struct host_cache *c)
+{
+    char *record = c->fresh;
+    c->fresh += c->record_bytes;
+    c->fresh_count--;
+    c->count--;
+    return record;
 }
 
 bool host_cache_ensure(struct host_cache *c, size_t count)
@@ -40,8 +47,11 @@ bool host_cache_ensure(struct host_cache *c, size_t count)
         char *batch = host_pages(BATCH_BYTES);
         if (!batch)
             return false;
-        for (size_t at = 0; at + c->record_bytes <= BATCH_BYTES; at += c->record_bytes)
-            host_cache_put(c, batch + at);
+        while (c->fresh_count) /* fewer than count */
+            host_cache_put(c, take_fresh(c));
+        c->fresh = batch;
+        c->fresh_count = BATCH_BYTES / c->record_bytes;
+        c->count += c->fresh_count;
     }
     return true;
 }
@@ -51,6 +61,8 @@ void *host_cache_get(struct host_cache *c)
     if (!host_cache_ensure(c, 1))
         return NULL;
     void *record = c->free;
+    if (!record)
+        return take_fresh(c);
     memcpy(&c->free, record, sizeof c->free);
     memset(record, 0, c->record_bytes);
     c->count--;

@@ -12,8 +12,10 @@
 /* A cache of records of one size. Guarded by the owner's lock. */
 struct host_cache {
     size_t record_bytes; /* a multiple of 16 */
-    size_t count;        /* free records */
-    void *free;          /* linked through the first word */
+    size_t count;        /* free records, those never used among them */
+    void *free;          /* used before, linked through the first word */
+    char *fresh;         /* the next that was never used: its page is not touched before it is */
+    size_t fresh_count;
 };
 
 void host_cache_init(struct host_cache *c, size_t record_bytes);

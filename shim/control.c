@@ -183,6 +183,7 @@ static void *run(void *unused)
 {
     const struct options *o = state_options();
     struct schedule s = {0};
+    pthread_setname_np(pthread_self(), "gpucache"); /* from outside it would open a file in /proc */
     if (o->empty_cache.every_ns)
         s.every_ns = state_clock_ns() + o->empty_cache.every_ns;
     if (*o->empty_cache_file.path) {
@@ -217,9 +218,7 @@ void control_pool_made(void)
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, &attr, run, NULL) == 0)
-        pthread_setname_np(thread, "gpucache");
-    else
+    if (pthread_create(&thread, &attr, run, NULL))
         log_once(LOG_LEVEL_WARN, "no control thread: signals, limits and timeouts will do nothing");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);

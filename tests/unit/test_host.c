@@ -64,6 +64,24 @@ static void ensured_records_need_no_host_memory(void **state)
     EXPECT(host_cache_get(&c), "a shortage does not last");
 }
 
+/* Each batch ends with a few that were never used when more than those are ensured. */
+static void nothing_is_lost_between_batches(void **state)
+{
+    (void)state;
+    struct host_cache c;
+    host_cache_init(&c, 4096);
+    for (int round = 0; round < 50; round++) {
+        EXPECT(host_cache_ensure(&c, 5), "there is host memory");
+        size_t before = c.count;
+        EXPECT(host_cache_get(&c) && host_cache_get(&c) && host_cache_get(&c), "as ensured");
+        EXPECT_EQ(c.count, before - 3, "three are gone");
+    }
+    size_t left = c.count;
+    for (size_t i = 0; i < left; i++)
+        EXPECT(host_cache_get(&c), "all that is counted is there");
+    EXPECT_EQ((150 + left) % 16, 0, "whole batches of 16 in all");
+}
+
 static void pages_are_zero(void **state)
 {
     char *pages = host_pages(10000);
@@ -79,6 +97,7 @@ int main(void)
         cmocka_unit_test(records_are_zero_and_apart),
         cmocka_unit_test(a_record_that_was_put_back_is_given_again_and_zero),
         cmocka_unit_test(ensured_records_need_no_host_memory),
+        cmocka_unit_test(nothing_is_lost_between_batches),
         cmocka_unit_test(pages_are_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
