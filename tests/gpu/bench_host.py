@@ -99,7 +99,8 @@ PARTS = ("replay", "instructions", "start")
 def machine(suite, parts):
     """A row for each fact that a reader needs to judge the figures of these parts."""
     query = ["nvidia-smi", "--format=csv,noheader"]
-    facts = {"processor": processor(), "system": platform.release()}
+    facts = {"processor": processor(), "system": platform.release(),
+             "libgpucache": first_line(["git", "-C", base.ROOT, "describe", "--always", "--dirty"])}
     if not set(parts) - set(PARTS):
         pass
     elif suite.simulate:

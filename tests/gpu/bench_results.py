@@ -211,6 +211,9 @@ SECTIONS = [
 
 def page(rows):
     lines = [HEAD, "Measured on", "", *machine(rows), "", "## Targets", "", *bench_targets.table(rows), ""]
+    notes = bench_store.find(rows, group="note")
+    if notes:
+        lines += ["What stands behind those that are not met:", "", *(f"- {entry['note']}" for entry in notes), ""]
     if bench_store.find(rows, group="pairs"):
         lines += ["## The distribution of pairs", "", "Boxes reach from the 10th to the 90th percentile, the bar is the "
                   "median, the line goes up to the 99th.", "", f"![pairs by size, threads and work in flight]({DRAWING})", ""]
