@@ -155,6 +155,12 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     return rc;
 }
 
+CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags)
+{
+    green_expect();
+    return real.cuGreenCtxCreate(green, desc, dev, flags);
+}
+
 CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 {
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);

@@ -18,6 +18,7 @@ static struct green {
     _Atomic(CUcontext) ctx;
     _Atomic(CUcontext) primary; /* written before ctx */
 } greens[GREENS_MAX];
+static atomic_bool expected;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct green *find(CUcontext ctx)
@@ -57,9 +58,25 @@ static CUcontext primary_here(void)
     return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;
 }
 
+void green_expect(void)
+{
+    atomic_store(&expected, true);
+}
+
+/* A thread may have a context current that was reset or destroyed; the driver refuses to serve it. */
+static bool is_alive(CUcontext ctx)
+{
+    unsigned version;
+    return !real.cuCtxGetApiVersion || real.cuCtxGetApiVersion(ctx, &version) == CUDA_SUCCESS;
+}
+
+/* The driver is asked only where there may be one: the question makes a per-thread stream, with which a
+ * forked child of the process does not survive exit() (seen on an H200, driver 580). */
 CUcontext green_owner(CUcontext ctx)
 {
     CUgreenCtx green = NULL;
+    if (!atomic_load(&expected))
+        return is_alive(ctx) ? ctx : NULL;
     struct green *g = find(ctx);
     if (g)
         return atomic_load(&g->primary);

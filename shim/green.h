@@ -14,6 +14,9 @@
  * allocated there may be pooled. */
 CUcontext green_owner(CUcontext ctx);
 
+/* One is about to be made. */
+void green_expect(void);
+
 /* The context is no more. */
 void green_forget(CUcontext ctx);
 

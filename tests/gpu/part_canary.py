@@ -34,7 +34,7 @@ def runs(suite, program, seed):
     ends, hence many processes."""
     failed, reused, in_flight, times = [], 0, 0, 0
     for i in range(4 if suite.quick else 16):
-        with tempfile.NamedTemporaryFile() as file:
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
             result = suite.run([program, "--rounds", "12", "--runs", "200", "--stats", "--seed", str(seed + i)],
                                suite.shim_env(GPUCACHE_STATS="exit:" + file.name), timeout=60)
             back = stats(result.out)
