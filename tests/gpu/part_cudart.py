@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """NVIDIA's runtimes of several releases: the programs of tests/preload/releases, linked again with the real
-libraries in the folder that GPUCACHE_TEST_CUDARTS names (scripts/fetch-cudarts makes one)."""
+libraries in the folder that TEST_CUDARTS names (scripts/fetch-cudarts makes one)."""
 import concurrent.futures
 import glob
 import json
@@ -117,9 +117,9 @@ def devices(suite):
 
 
 def cudart(suite):
-    folder = os.environ.get("GPUCACHE_TEST_CUDARTS")
+    folder = os.environ.get("TEST_CUDARTS")
     if not folder and not suite.simulate:
-        raise base.Skip("GPUCACHE_TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
+        raise base.Skip("TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
     tree = suite.simulate or part_programs.scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
     pairs = [part_programs.pair_of(t, suite) for t in tests if SUITE in {s.split(":")[-1] for s in t["suite"]}]

@@ -156,7 +156,7 @@ def languages(suite):
             "cuda-python: driver": lambda: cuda_python(suite, "driver"),
             "cuda-python: runtime": lambda: cuda_python(suite, "runtime"),
             "jax: platform": lambda: jax(suite, "platform allocator", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
-                                                                            "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 100),
+                                                                            "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 1),
             "jax: default": lambda: jax(suite, "default allocator", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"}, 0),
             "jax: growing": lambda: jax(suite, "growing allocator", {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 0)}
 

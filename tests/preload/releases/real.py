@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """NVIDIA's own runtimes on a machine without a driver: a program linked with each of them, bare and with
 the cache preloaded, has to say the same. real.py CC OBJECT [RUN_PAIR ARGUMENT..]; the runtimes are those of
-the folder that GPUCACHE_TEST_CUDARTS names (scripts/fetch-cudarts).
+the folder that TEST_CUDARTS names (scripts/fetch-cudarts).
 Exit status: 0 all equal, 1 not, 77 no runtimes, or a driver."""
 import glob
 import os
@@ -15,9 +15,9 @@ RUN_PAIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 def main(compiler, archive, *options):
-    folder = os.environ.get("GPUCACHE_TEST_CUDARTS")
+    folder = os.environ.get("TEST_CUDARTS")
     if not folder:
-        print("skipped: GPUCACHE_TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
+        print("skipped: TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
         return SKIP
     folder = os.path.abspath(folder)
     runtimes = sorted(glob.glob(os.path.join(folder, "*", "libcudart.so.*")) +

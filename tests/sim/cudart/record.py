@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Whether runtimes ask the driver for what entries.def says: record.py RECORDER RUNTIME..
 RECORDER is the library made of record.c. Each RUNTIME is a libcudart.so or libcudart_static.a, NVIDIA's or
-a stand-in, or a folder of such folders as scripts/fetch-cudarts makes. GPUCACHE_TEST_CUDARTS may name one
+a stand-in, or a folder of such folders as scripts/fetch-cudarts makes. TEST_CUDARTS may name one
 more. Prints what differs. A release that is not in the table yet is held against the newest one there.
 Exit status: 0 equal, 1 not, 77 nothing to look at."""
 import glob
@@ -73,7 +73,7 @@ def record(recorder, runtime, scratch):
 
 
 def libraries(arguments):
-    folders = [os.environ.get("GPUCACHE_TEST_CUDARTS", "")]
+    folders = [os.environ.get("TEST_CUDARTS", "")]
     for argument in arguments:
         if os.path.isdir(argument):
             folders.append(argument)
@@ -103,7 +103,7 @@ def main(recorder, *arguments):
                 for question in some[:40]:
                     print(f"  {title}: {question}")
     if not looked_at:
-        print("skipped: no runtime of NVIDIA's here, and GPUCACHE_TEST_CUDARTS names none")
+        print("skipped: no runtime of NVIDIA's here, and TEST_CUDARTS names none")
         return 77
     return 1 if wrong else 0
 
