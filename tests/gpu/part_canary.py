@@ -76,7 +76,7 @@ def canary(suite):
             ("reuse=wait", [*few, "--empty"], False, {"GPUCACHE_REUSE": "wait"}),
             ("segment backing", [*few, "--empty"], True,
              {"GPUCACHE_BACKING": "segment", "GPUCACHE_REUSE": "order"}),
-            ("little memory", few, False, {"GPUCACHE_MAX_RESERVED": "140M"}),
+            ("little memory", few, False, {"GPUCACHE_MAX_RESERVED": "180M"}),
             ("synchronous free", few, False, {"GPUCACHE_SYNC_FREE": "1"}),
             ("legacy stream only", [*few, "--legacy-only"], True, {}),
             ("flushes meanwhile", [*few, "--flush"], False, {}),
