@@ -24,10 +24,7 @@
 #define RUN_AHEAD_PART 16
 /* How often, and how long, the host waits for a request before later work is ordered behind it after all. */
 #define HOST_WAITS 16
-#define HOST_WAIT_NS (SECOND_NS / 1000)
-/* After a wait in vain so many requests do not wait, at first; then twice as many, up to a bound. */
-#define HOST_PAUSE 64
-#define HOST_PAUSE_MAX 4096
+#define HOST_WAIT_NS (SECOND_NS / 10)
 #define CLIMB_TRIES 64
 /* The clock is read again after so many frees at the latest, if nothing else reads it. */
 #define CLOCK_EVERY 1024
@@ -170,7 +167,7 @@ static bool order_and_take(struct pool *p, struct request *r)
 /* The host waits for the oldest pending memory that fits, or else for the oldest of all. The program has run ahead
  * of the GPU by the whole budget, so the streams have work and keep their overlap, which later work that
  * runs behind all earlier work would cost them (1.3 to 1.8 times the time, two and four streams on an H200).
- * Natively the free itself would have waited. */
+ * Natively the free itself would have waited. Behind work that takes long nobody waits a second time. */
 static bool wait_and_take(struct pool *p, struct request *r)
 {
     for (int i = 0; i < HOST_WAITS && p->pendings.head; i++) {
@@ -180,26 +177,11 @@ static bool wait_and_take(struct pool *p, struct request *r)
         bool waited = fence_wait(p, epoch, false, HOST_WAIT_NS);
         if (retire_and_take(p, r))
             return true;
+        if (!waited && p->fences.complete_epoch < epoch)
+            p->stuck_epoch = epoch;
         if (!waited)
-            break;
+            return false;
     }
-    return false;
-}
-
-/* What holds the memory may be long work that the program keeps on streams of its own, beside those that it
- * allocates for: there waiting wins nothing. */
-static bool wait_if_it_pays(struct pool *p, struct request *r)
-{
-    if (p->host_pause_left) {
-        p->host_pause_left--;
-        return false;
-    }
-    if (wait_and_take(p, r)) {
-        p->host_pause /= 2;
-        return true;
-    }
-    p->host_pause = (unsigned)min_u64(max_u64(p->host_pause * 2, HOST_PAUSE), HOST_PAUSE_MAX);
-    p->host_pause_left = p->host_pause;
     return false;
 }
 
@@ -212,7 +194,8 @@ static bool reuse(struct pool *p, struct request *r)
     if (fence_poll(p) && retire_and_take(p, r))
         return true;
     bool order = should_order(p, r);
-    if (order && p->config->reuse == REUSE_AUTO && several_streams(p) && wait_if_it_pays(p, r))
+    if (order && p->config->reuse == REUSE_AUTO && several_streams(p) &&
+        p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
         return true;
     /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
     if (order && p->backend->has_order)

@@ -49,7 +49,7 @@ struct pool {
     struct pendings pendings;
     uint64_t streams[STREAM_RING]; /* who submitted the work after the latest frees */
     unsigned streams_at;
-    unsigned host_pause, host_pause_left; /* requests that do not wait on the host, after one did in vain */
+    uint64_t stuck_epoch;    /* the host has waited for it in vain */
     struct host_cache block_cache, chunk_cache, slab_cache, magazine_cache;
     struct list magazines;
     struct pool_stats stats;

@@ -274,33 +274,20 @@ static void policies_choose_what_happens_to_pending_memory(void **state)
     }
 }
 
-/* A program that runs ahead on four streams; its statistics. */
-static struct pool_stats run_ahead(struct rig *r, unsigned turns, uint64_t duration_ns)
-{
-    for (unsigned i = 0; i < turns; i++) {
-        uint64_t a = rig_alloc(r, MIB(8));
-        rig_launch(r, i % 4, duration_ns, a);
-        rig_free(r, a);
-        rig_launch(r, (i + 1) % 4, 0, 0);
-    }
-    return rig_stats(r);
-}
-
 static void with_several_streams_memory_is_spent_before_overlap(void **state)
 {
-    struct pool_stats s = run_ahead(expect_arena(state), 64, MS(1) / 5);
+    struct rig *r = expect_arena(state);
+    for (unsigned i = 0; i < 64; i++) {
+        uint64_t a = rig_alloc(r, MIB(8));
+        rig_launch(r, i % 4, MS(100), a);
+        rig_free(r, a);
+        rig_launch(r, (i + 1) % 4, MS(1), 0);
+    }
+    struct pool_stats s = rig_stats(r);
     EXPECT(s.reserved_bytes >= MIB(128), "the pool ran ahead");
     EXPECT(s.reserved_bytes <= MIB(300), "within bounds");
     EXPECT(s.num_fence_waits > 0, "then the host waited");
     EXPECT_EQ(s.num_fence_orders, 0, "and the streams kept their overlap");
-}
-
-static void behind_long_work_the_host_waits_seldom(void **state)
-{
-    struct pool_stats s = run_ahead(expect_arena(state), 1000, MS(100));
-    EXPECT(s.reserved_bytes <= MIB(300), "within bounds");
-    EXPECT(s.num_fence_waits > 0 && s.num_fence_waits < 10, "the host waited in vain, ever less often");
-    EXPECT(s.num_fence_orders > 0, "later work waits instead");
 }
 
 static void statistics_add_up(void **state)
@@ -369,7 +356,6 @@ int main(void)
         RIG_TEST(other_errors_of_the_driver_pass_the_request_on),
         cmocka_unit_test(policies_choose_what_happens_to_pending_memory),
         RIG_TEST(with_several_streams_memory_is_spent_before_overlap),
-        RIG_TEST(behind_long_work_the_host_waits_seldom),
         RIG_TEST(statistics_add_up),
         cmocka_unit_test(an_abandoned_pool_passes_everything_on),
     };
