@@ -52,6 +52,17 @@ CUcontext context_primary_handle(CUdevice device)
     return primary;
 }
 
+static bool others_alive(const struct context *c)
+{
+    int count = atomic_load(&context_count);
+    for (int i = 0; i < count; i++) {
+        const struct context *other = atomic_load(&contexts[i]);
+        if (other != c && other->pool && atomic_load(&other->handle))
+            return true;
+    }
+    return false;
+}
+
 static void fill(struct context *c, CUcontext ctx)
 {
     size_t total = 0;
@@ -66,6 +77,9 @@ static void fill(struct context *c, CUcontext ctx)
         stream_give_up();
         atomic_store(&redzone_in_use, true);
     }
+    /* Two pools cannot rely on one stream each: the first is told before there is a second. */
+    if (others_alive(c))
+        stream_give_up();
     device_init(&c->backend, ctx, c->device, stream_may_be_single());
     backing_choose(&c->backend, &c->config, &c->backing, &c->reason);
     if (c->config.backing == BACKING_DRIVER)
@@ -95,17 +109,6 @@ static int find_place(void)
             return at;
     }
     return -1;
-}
-
-static bool others_alive(const struct context *c)
-{
-    int count = atomic_load(&context_count);
-    for (int i = 0; i < count; i++) {
-        const struct context *other = atomic_load(&contexts[i]);
-        if (other != c && other->pool && atomic_load(&other->handle))
-            return true;
-    }
-    return false;
 }
 
 static void publish(struct context *c, CUcontext ctx, int at)
