@@ -88,7 +88,7 @@ bool pool_take(struct pool *p, uint64_t size_bytes, uint64_t *addr)
     uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
     struct magazine_row *row = &m->rows[row_of(units)];
     bool object = units <= SLAB_MAX_BYTES >> UNIT_SHIFT;
-    uint32_t at = row->count - 1;
+    uint32_t at = row->count - (row->count != 0);
     const struct magazine_cell *cell = &row->cells[at];
     if (unlikely(!row->count || (!object && row->units != units) || m->serial == m->serial_end ||
                  cell->epoch > atomic_load_explicit(&p->fences.ready, memory_order_acquire))) {

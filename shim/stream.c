@@ -220,10 +220,12 @@ static void step(uint64_t stream)
     atomic_store_explicit(&only_pool, NULL, memory_order_relaxed);
     context_for_each_pool(note_pool);
     struct pool *p = atomic_load_explicit(&only_pool, memory_order_relaxed);
-    if (!p || !stream_may_be_single())
+    if (!p || atomic_load(&given_up) || atomic_load(&captures))
         return;
     uint64_t mark = atomic_load(&candidate_mark);
-    bool complete = atomic_load(&candidate) == stream && !atomic_load(&breached) && pool_passed(p, mark);
+    /* The walk over the loaded libraries comes last: it takes longer than a launch. */
+    bool complete = atomic_load(&candidate) == stream && !atomic_load(&breached) &&
+                    pool_passed(p, mark) && stream_may_be_single();
     if (!begin_step())
         return;
     if (atomic_load(&pool_sole) == POOL_STREAM_NONE && atomic_load(&captures) == 0 &&
