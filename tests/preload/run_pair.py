@@ -164,7 +164,13 @@ def parse(arguments):
                         help="times that the driver may be asked for memory when preloaded")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    # A program, or a child of its, may start from another folder (so does pyenv's python3).
+    if options.preload:
+        options.preload = os.path.abspath(options.preload)
+    for names in options.before, options.beside:
+        names[:] = [os.path.abspath(name) if "/" in name else name for name in names]
+    return options
 
 
 def main(arguments):
