@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A block: a range of device addresses in one state. The blocks of a region (an arena's zone, or one
- * segment) are linked by address and cover it without a gap. All fields belong to the pool's lock.
+ * segment) are linked by address and cover it without a gap. All fields belong to the pool's lock, but for
+ * those of a piece.
  */
 #ifndef POOL_BLOCK_H
 #define POOL_BLOCK_H
@@ -36,6 +37,38 @@ struct pending {
 
 #define PENDING_BLOCK UINT16_MAX
 
+/* What the program holds, or a magazine: a live block, or a live object of a slab. The record of either has
+ * one, which is never zeroed and stays a piece for ever, so that a free may look at the word of any: it names
+ * one address at a time, and HELD is set only while the program holds the memory there. Who takes HELD away
+ * from the word, by compare and exchange or under the pool's lock, frees. The rest is written before HELD is set, and
+ * then only by who taints. */
+struct piece {
+    _Atomic uint64_t word; /* the address, plus HELD or not */
+    uint64_t serial;       /* unique in the process, and new each time that the piece is handed out */
+    uint64_t requested_bytes;
+    uint32_t units;        /* of what is handed out */
+    uint8_t row, recent;   /* in a magazine: of its size, or none once it is tainted; of its address */
+    uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
+};
+
+#define PIECE_HELD UINT64_C(1)
+
+static inline uint64_t piece_addr(const struct piece *p)
+{
+    return atomic_load_explicit(&p->word, memory_order_relaxed) & ~(UNIT_BYTES - 1);
+}
+
+static inline bool piece_is_held(const struct piece *p)
+{
+    return atomic_load_explicit(&p->word, memory_order_acquire) & PIECE_HELD;
+}
+
+/* By one of several who try to free it at the same time, here or into a magazine. The pool's lock held. */
+static inline bool piece_claim(struct piece *p)
+{
+    return atomic_fetch_and_explicit(&p->word, ~PIECE_HELD, memory_order_acquire) & PIECE_HELD;
+}
+
 struct block {
     uint64_t addr, size_bytes;
     struct block *prev, *next; /* neighbours by address in the region; NULL at its ends */
@@ -45,12 +78,10 @@ struct block {
     struct slab *slab;         /* while SLAB */
     uint64_t scan;             /* FREE: the last walk over the bins that saw it */
     uint64_t epoch;            /* FREE: newest epoch in which a part of it was freed */
-    uint64_t requested_bytes;  /* LIVE: as asked for */
-    uint64_t serial;           /* LIVE: unique in the process */
     enum block_state state;
     bool tainted;
-    atomic_bool held;          /* LIVE and the program's; not so if it lies in a magazine */
     bool was_free;             /* BUSY: it held free memory, not a hole */
+    struct piece piece;        /* LIVE; last, see host_cache_init */
 };
 
 /* Slabs start at multiples of this, so that an object's slab is found from its address. */

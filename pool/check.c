@@ -40,10 +40,13 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
         bool is_free = s->free_map[i / 64] >> (i % 64) & 1;
         CHECK(!(is_free && o->live), "a free object is not live");
         free_count += is_free;
-        CHECK(o->live || !o->held, "what the program holds is live");
-        if (o->held) {
+        const struct piece *piece = &s->pieces[i];
+        bool held = piece_is_held(piece);
+        CHECK(o->live || !held, "what the program holds is live");
+        CHECK(!held || piece_addr(piece) == slab_object_addr(s, i), "what the program holds knows its address");
+        if (held) {
             sums->live_bytes += s->object_bytes;
-            sums->requested_bytes += o->requested_less_one + UINT64_C(1);
+            sums->requested_bytes += piece->requested_bytes;
             sums->live_count++;
         }
     }
@@ -72,11 +75,12 @@ static const char *check_block(const struct block *b, struct sums *sums)
         return NULL;
     case BLOCK_LIVE:
         CHECK(map_block(g, b->addr) == b, "a live block is found by its address");
-        CHECK(b->requested_bytes <= b->size_bytes, "a block holds what was asked for");
-        if (!b->held)
+        CHECK(b->piece.requested_bytes <= b->size_bytes, "a block holds what was asked for");
+        if (!piece_is_held(&b->piece))
             break;
+        CHECK(piece_addr(&b->piece) == b->addr, "what the program holds knows its address");
         sums->live_bytes += b->size_bytes;
-        sums->requested_bytes += b->requested_bytes;
+        sums->requested_bytes += b->piece.requested_bytes;
         sums->live_count++;
         break;
     case BLOCK_SLAB:

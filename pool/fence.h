@@ -52,7 +52,8 @@ struct fence {
     bool late;
 };
 
-#define FENCE_READY_ALL UINT64_MAX
+#define FENCE_READY_ALL (UINT64_MAX - 1)
+#define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 

@@ -5,6 +5,7 @@
 #include "pool/find.h"
 
 #include "pool/chunk.h"
+#include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/state.h"
 
@@ -39,11 +40,11 @@ static enum pool_status find_locked(uint64_t addr, struct pool **owner, struct b
         return POOL_FOREIGN;
     struct block *b = *block = map_block_around(addr, p);
     *slot = -1;
-    if (b && b->state == BLOCK_LIVE && b->held)
+    if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece))
         return POOL_OK;
     if (b && b->state == BLOCK_SLAB) {
         *slot = slab_slot_around(b->slab, addr);
-        if (*slot >= 0 && b->slab->objects[*slot].live && b->slab->objects[*slot].held)
+        if (*slot >= 0 && b->slab->objects[*slot].live && piece_is_held(&b->slab->pieces[*slot]))
             return POOL_OK;
     }
     state_unlock(p);
@@ -59,15 +60,15 @@ enum pool_status pool_find(uint64_t addr, struct pool_block *out)
     if (status != POOL_OK)
         return status;
     *out = (struct pool_block){.pool = p, .addr = b->addr, .size_bytes = b->size_bytes,
-                               .requested_bytes = b->requested_bytes, .serial = b->serial,
+                               .requested_bytes = b->piece.requested_bytes, .serial = b->piece.serial,
                                .tainted = b->tainted};
     if (slot >= 0) {
-        const struct slab_object *o = &b->slab->objects[slot];
+        const struct piece *piece = &b->slab->pieces[slot];
         out->addr = slab_object_addr(b->slab, (unsigned)slot);
         out->size_bytes = b->slab->object_bytes;
-        out->requested_bytes = o->requested_less_one + UINT64_C(1);
-        out->serial = o->serial;
-        out->tainted = o->tainted;
+        out->requested_bytes = piece->requested_bytes;
+        out->serial = piece->serial;
+        out->tainted = b->slab->objects[slot].tainted;
     }
     if (!p->arena)
         out->segment_addr = map_find(b->addr)->chunk->addr;
@@ -83,10 +84,10 @@ enum pool_status pool_taint(uint64_t addr)
     enum pool_status status = find_locked(addr, &p, &b, &slot);
     if (status != POOL_OK)
         return status;
-    if (slot >= 0)
-        b->slab->objects[slot].tainted = true;
-    else
-        b->tainted = true;
+    bool *tainted = slot >= 0 ? &b->slab->objects[slot].tainted : &b->tainted;
+    struct piece *piece = slot >= 0 ? &b->slab->pieces[slot] : &b->piece;
+    *tainted = true;
+    piece->row = MAGAZINE_NEVER;
     state_unlock(p);
     return POOL_OK;
 }

@@ -27,9 +27,10 @@ void host_pages_free(void *pages, size_t bytes)
     errno = saved;
 }
 
-void host_cache_init(struct host_cache *c, size_t record_bytes)
+void host_cache_init(struct host_cache *c, size_t record_bytes, size_t zeroed_bytes)
 {
-    *c = (struct host_cache){.record_bytes = (record_bytes + 15) & ~(size_t)15};
+    *c = (struct host_cache){.record_bytes = (record_bytes + 15) & ~(size_t)15,
+                             .zeroed_bytes = zeroed_bytes};
 }
 
 static void *take_fresh(struct host_cache *c)
@@ -64,7 +65,7 @@ void *host_cache_get(struct host_cache *c)
     if (!record)
         return take_fresh(c);
     memcpy(&c->free, record, sizeof c->free);
-    memset(record, 0, c->record_bytes);
+    memset(record, 0, c->zeroed_bytes);
     c->count--;
     return record;
 }

@@ -12,16 +12,19 @@
 /* A cache of records of one size. Guarded by the owner's lock. */
 struct host_cache {
     size_t record_bytes; /* a multiple of 16 */
+    size_t zeroed_bytes;
     size_t count;        /* free records, those never used among them */
     void *free;          /* used before, linked through the first word */
     char *fresh;         /* the next that was never used: its page is not touched before it is */
     size_t fresh_count;
 };
 
-void host_cache_init(struct host_cache *c, size_t record_bytes);
+/* What lies behind the first zeroed_bytes (a word at least) of a record is zero when it is new, and then as its last
+ * user left it: for what others may look at at any time. */
+void host_cache_init(struct host_cache *c, size_t record_bytes, size_t zeroed_bytes);
 /* At least count free records from now on (count is small); false: no host memory. */
 bool host_cache_ensure(struct host_cache *c, size_t count);
-/* A zeroed record, or NULL (never after enough was ensured). */
+/* A record, zeroed so far, or NULL (never after enough was ensured). */
 void *host_cache_get(struct host_cache *c);
 void host_cache_put(struct host_cache *c, void *record);
 

@@ -3,9 +3,10 @@
  * See magazine.h. Why a free may look at the map and at its block without the pool's lock: for a live
  * pointer all that is read here was written before the block was handed out, and stays until it is
  * freed, by the thread that is here. For any other pointer the records may be changing under our eyes:
- * they are never unmapped, so looking is harmless; `held` is taken away by exchange, by one thread at most,
- * and only from what the program holds; and what does not look right is left to the pool, which looks
- * again under its lock.
+ * they are never unmapped, so looking is harmless; the mark that the program holds a piece is taken away from a
+ * word that names the very address, by one thread at most; and what does not look right is left to the
+ * pool, which looks again under its lock. So what a thread was handed out lately may be asked first, whatever has
+ * become of it: if its word says that the program holds it at this address, there is no other block there.
  */
 #include "pool/magazine.h"
 
@@ -15,18 +16,23 @@
 #include <pthread.h>
 #include <sched.h>
 
-#define SERIALS 4096 /* drawn at a time */
 #define SPINS 100
 
-static __thread struct magazine *mine __attribute__((tls_model("initial-exec")));
+/* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. */
+#define TIMES_4(x) x, x, x, x
+#define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
+static struct piece nothing;
+static struct magazine none = {.pool = (struct pool *)&none, .recent = {TIMES_64(&nothing)}};
+
+static __thread struct magazine *mine __attribute__((tls_model("initial-exec"))) = &none;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static bool key_made;
 
-static inline struct magazine *find_mine(const struct pool *p)
+static struct magazine *find_mine(const struct pool *p)
 {
     struct magazine *m = mine;
-    while (unlikely(m && m->pool != p))
+    while (m && m->pool != p)
         m = m->next;
     return m;
 }
@@ -60,200 +66,205 @@ static inline void unlock(struct magazine *m)
     atomic_store_explicit(&m->locked, 0, memory_order_release);
 }
 
-/* Of a size in units; objects have a row for each class, blocks share some. */
-static inline uint32_t row_of(uint64_t units)
+/* Of a block's size in units. */
+static inline unsigned block_row(uint64_t units)
 {
-    if (units <= SLAB_MAX_BYTES >> UNIT_SHIFT)
-        return slab_class(units << UNIT_SHIFT);
-    return SLAB_CLASSES + (uint32_t)((units * 0x9e3779b97f4a7c15u) >> 59);
+    if (likely(units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT))
+        return SLAB_CLASSES + (unsigned)((units * 0x9e3779b97f4a7c15u) >> 59);
+    return units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
 }
 
-static inline void count_alloc(struct magazine *m, uint64_t bytes, uint64_t requested_bytes)
+static inline unsigned recent_of(uint64_t addr)
 {
-    atomic_store_explicit(&m->untold, true, memory_order_relaxed);
-    m->cached_bytes -= bytes;
-    if (unlikely(bytes > MAGAZINE_BLOCK_BYTES))
-        m->large_bytes = 0;
-    m->requested_bytes += (int64_t)requested_bytes;
-    m->allocated_bytes += (int64_t)bytes;
-    if (m->allocated_bytes > m->allocated_peak_bytes)
-        m->allocated_peak_bytes = m->allocated_bytes;
+    return (unsigned)((addr * 0x9e3779b97f4a7c15u) >> 58);
 }
 
-bool pool_take(struct pool *p, uint64_t size_bytes, uint64_t *addr)
+/* The classes of objects by their units, less one. */
+#define TIMES_2(x) x, x
+static const uint8_t class_rows[] = {
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+    TIMES_2(16), TIMES_2(17), TIMES_2(18), TIMES_2(19), TIMES_2(20), TIMES_2(21), TIMES_2(22), TIMES_2(23),
+    TIMES_4(24), TIMES_4(25), TIMES_4(26), TIMES_4(27), TIMES_4(28), TIMES_4(29), TIMES_4(30), TIMES_4(31),
+};
+_Static_assert(sizeof class_rows == SLAB_MAX_BYTES >> UNIT_SHIFT, "a row for each size of an object");
+
+static inline __attribute__((always_inline)) uint64_t take_from(struct magazine *m, struct magazine_row *row,
+                                                                uint64_t size_bytes)
 {
-    struct magazine *m = find_mine(p);
-    if (unlikely(!m || size_bytes > MAGAZINE_LARGE_BYTES || !try_lock(m)))
-        return false;
-    uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
-    struct magazine_row *row = &m->rows[row_of(units)];
-    bool object = units <= SLAB_MAX_BYTES >> UNIT_SHIFT;
-    uint32_t at = row->count - (row->count != 0);
-    const struct magazine_cell *cell = &row->cells[at];
-    if (unlikely(!row->count || (!object && row->units != units) || m->serial == m->serial_end ||
-                 cell->epoch > atomic_load_explicit(&p->fences.ready, memory_order_acquire))) {
+    if (unlikely(!try_lock(m)))
+        return 0;
+    const struct magazine_cell *cell = &row->cells[row->count];
+    if (unlikely(cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire))) {
         unlock(m);
-        return false;
+        return 0;
     }
-    row->count = at;
-    uint64_t serial = ++m->serial;
-    if (likely(object)) {
-        struct slab_object *o = cell->record;
-        *addr = o->addr;
-        o->requested_less_one = (uint16_t)(size_bytes - 1);
-        o->serial = serial;
-        atomic_store_explicit(&o->held, true, memory_order_release);
-    } else {
-        struct block *b = cell->record;
-        *addr = b->addr;
-        b->requested_bytes = size_bytes;
-        b->serial = serial;
-        atomic_store_explicit(&b->held, true, memory_order_release);
-    }
-    count_alloc(m, (uint64_t)row->units << UNIT_SHIFT, size_bytes);
+    struct piece *piece = cell->piece;
+    uint32_t cached = m->cached_units - row->units;
+    row->count--;
+    m->cached_units = cached;
+    if (cached < m->cached_least_units)
+        m->cached_least_units = cached;
+    m->requested_bytes += (int64_t)size_bytes;
+    uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed);
+    m->recent[piece->recent] = piece;
+    piece->requested_bytes = size_bytes;
+    piece->serial = ++m->serial;
+    atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     unlock(m);
+    return addr;
+}
+
+static inline __attribute__((always_inline)) uint64_t take(struct magazine *m, uint64_t size_bytes)
+{
+    uint64_t last = (size_bytes - 1) >> UNIT_SHIFT;
+    if (likely(last < sizeof class_rows))
+        return take_from(m, &m->rows[class_rows[last]], size_bytes);
+    struct magazine_row *row = &m->rows[block_row(last + 1)];
+    return likely(row->units == last + 1) ? take_from(m, row, size_bytes) : 0;
+}
+
+/* The magazine of another pool is the thread's first. This one may be as well from here on. */
+static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, uint64_t size_bytes)
+{
+    for (struct magazine **at = &mine; *at; at = &(*at)->next)
+        if ((*at)->pool == p) {
+            struct magazine *m = *at;
+            *at = m->next;
+            m->next = mine;
+            mine = m;
+            return take(m, size_bytes);
+        }
+    return 0;
+}
+
+uint64_t pool_take(struct pool *p, uint64_t size_bytes)
+{
+    struct magazine *m = mine;
+    return likely(m->pool == p) ? take(m, size_bytes) : take_elsewhere(p, size_bytes);
+}
+
+/* Where something so large does not simply go in. */
+static inline bool has_room(const struct magazine *m, struct magazine_row *row, uint32_t units)
+{
+    const struct magazine_row *large = &m->rows[MAGAZINE_LARGE];
+    if (row->count == row->depth || (row->count && row->units != units))
+        return false;
+    if (row != large && m->cached_units + units - (large->count ? large->units : 0) > MAGAZINE_BYTES >> UNIT_SHIFT)
+        return false;
+    row->units = units;
     return true;
 }
 
-static inline bool has_room(const struct magazine *m, uint64_t bytes)
-{
-    return likely(bytes <= MAGAZINE_BLOCK_BYTES) ? m->cached_bytes - m->large_bytes + bytes <= MAGAZINE_BYTES
-                                                 : !m->large_bytes;
-}
-
-/* One free on its way into a magazine. */
-struct gift {
-    struct pool *pool;
-    struct magazine *magazine;
-    struct magazine_row *row;
-    void *record;
-    atomic_bool *held;
-    uint64_t bytes, requested_bytes;
-};
-
 enum given { GIVEN, REFUSED, UNARMED };
 
-/* Into the row, if it has room and the memory is the program's to free. The open epoch has to be
+/* Into its row, if that has room and the memory is the program's to free. The open epoch has to be
  * armed by then: `arms` does it. */
-static inline __attribute__((always_inline)) enum given put(const struct gift *g, bool arms)
+static inline __attribute__((always_inline)) enum given put(struct magazine *m, struct piece *piece, uint64_t addr,
+                                                            bool arms)
 {
-    struct fences *f = &g->pool->fences;
-    struct magazine *m = g->magazine;
-    struct magazine_row *row = g->row;
-    uint32_t units = (uint32_t)(g->bytes >> UNIT_SHIFT), at = row->count;
-    if (unlikely(at == MAGAZINE_DEPTH || (at && row->units != units) ||
-                 !has_room(m, g->bytes)))
+    struct fences *f = &m->pool->fences;
+    struct magazine_row *row = &m->rows[piece->row];
+    uint32_t units = piece->units, cached = m->cached_units + units;
+    if (unlikely(row->count == row->depth || row->units != units || cached > MAGAZINE_BYTES >> UNIT_SHIFT) &&
+        !has_room(m, row, units))
+        return REFUSED;
+    if (unlikely(atomic_load_explicit(&f->ready, memory_order_acquire) != FENCE_READY_ALL))
         return REFUSED;
     uint64_t epoch =
         arms ? fence_join_unlocked(f) : atomic_load_explicit(&f->open_epoch, memory_order_acquire);
     if (!arms && unlikely(!fence_is_armed(f)))
         return UNARMED;
-    if (unlikely(!atomic_exchange_explicit(g->held, false, memory_order_acquire)))
+    uint64_t held = addr + PIECE_HELD;
+    if (unlikely(!atomic_compare_exchange_strong_explicit(&piece->word, &held, addr, memory_order_acquire,
+                                                          memory_order_relaxed)))
         return REFUSED;
-    row->units = units;
-    row->count = at + 1;
-    row->cells[at].record = g->record;
-    row->cells[at].epoch = epoch;
-    m->cached_bytes += g->bytes;
-    if (unlikely(g->bytes > MAGAZINE_BLOCK_BYTES))
-        m->large_bytes = g->bytes;
-    m->allocated_bytes -= (int64_t)g->bytes;
-    m->requested_bytes -= (int64_t)g->requested_bytes;
+    struct magazine_cell *cell = &row->cells[++row->count];
+    cell->piece = piece;
+    cell->epoch = epoch;
+    m->cached_units = cached;
+    m->requested_bytes -= (int64_t)piece->requested_bytes;
     m->frees++;
-    atomic_store_explicit(&m->untold, true, memory_order_relaxed);
     return GIVEN;
 }
 
-static inline bool find_object(struct gift *gift, struct slab *s, uint64_t addr)
+/* The first free after a submission. */
+static __attribute__((noinline)) bool give_and_arm(struct magazine *m, struct piece *piece, uint64_t addr)
 {
-    int slot = slab_slot_around(s, addr);
-    if (unlikely(slot < 0))
-        return false;
-    struct slab_object *o = &s->objects[slot];
-    gift->row = &gift->magazine->rows[s->class_index];
-    gift->record = o;
-    gift->held = &o->held;
-    gift->bytes = s->object_bytes;
-    gift->requested_bytes = o->requested_less_one + UINT64_C(1);
-    return likely(o->addr == addr && !o->tainted);
+    lock(m);
+    enum given given = put(m, piece, addr, true);
+    unlock(m);
+    return given == GIVEN;
 }
 
-static inline bool find_block(struct gift *gift, struct block *b)
-{
-    gift->row = &gift->magazine->rows[row_of(b->size_bytes >> UNIT_SHIFT)];
-    gift->record = b;
-    gift->held = &b->held;
-    gift->bytes = b->size_bytes;
-    gift->requested_bytes = b->requested_bytes;
-    return likely(b->state == BLOCK_LIVE && !b->tainted &&
-                  b->size_bytes <= MAGAZINE_LARGE_BYTES);
-}
-
-static inline __attribute__((always_inline)) enum given give(uint64_t addr, bool arms)
+/* What the thread's first magazine has not handed out, or not lately. */
+static __attribute__((noinline)) bool give_mapped(uint64_t addr)
 {
     const struct granule *g = map_find(addr);
-    struct gift gift = {.pool = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL};
-    if (unlikely(!gift.pool))
-        return REFUSED;
-    gift.magazine = find_mine(gift.pool);
-    if (unlikely(!gift.magazine || atomic_load_explicit(&gift.pool->fences.ready,
-                                                        memory_order_acquire) != FENCE_READY_ALL))
-        return REFUSED;
-    struct block *b = map_block(g, addr);
-    if (unlikely(!b || !(b->state == BLOCK_SLAB ? find_object(&gift, b->slab, addr)
-                                                : find_block(&gift, b))))
-        return REFUSED;
-    if (arms)
-        lock(gift.magazine);
-    else if (unlikely(!try_lock(gift.magazine)))
-        return REFUSED;
-    enum given given = put(&gift, arms);
-    unlock(gift.magazine);
-    return given;
-}
-
-/* The first free after a submission. */
-static __attribute__((noinline)) bool give_and_arm(uint64_t addr)
-{
-    return give(addr, true) == GIVEN;
+    struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
+    struct magazine *m = p ? find_mine(p) : NULL;
+    struct block *b = m ? map_block(g, addr) : NULL;
+    if (!b)
+        return false;
+    struct piece *piece = &b->piece;
+    if (b->state == BLOCK_SLAB) {
+        int slot = slab_slot_around(b->slab, addr);
+        piece = slot < 0 ? &nothing : &b->slab->pieces[slot];
+    }
+    return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD &&
+           give_and_arm(m, piece, addr);
 }
 
 bool pool_give(uint64_t addr)
 {
-    enum given given = give(addr, false);
+    struct magazine *m = mine;
+    struct piece *piece = m->recent[recent_of(addr)];
+    if (unlikely(atomic_load_explicit(&piece->word, memory_order_acquire) != addr + PIECE_HELD))
+        return give_mapped(addr);
+    if (unlikely(!try_lock(m)))
+        return false;
+    enum given given = put(m, piece, addr, false);
+    unlock(m);
     if (unlikely(given == UNARMED))
-        return give_and_arm(addr);
+        return give_and_arm(m, piece, addr);
     return given == GIVEN;
+}
+
+void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr)
+{
+    uint64_t units = piece->units;
+    piece->row = (uint8_t)(piece->slot == PENDING_BLOCK ? block_row(units) : class_rows[units - 1]);
+    piece->recent = (uint8_t)recent_of(addr);
+    atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
+    if (likely(mine->pool == p))
+        mine->recent[piece->recent] = piece;
 }
 
 /* The peaks of what was asked for, and of the number of blocks, are those seen at such moments. */
 static void tell(struct pool *p, struct magazine *m)
 {
     struct pool_stats *s = &p->stats;
-    uint64_t allocs = m->serial - m->serial_told;
-    atomic_store_explicit(&m->untold, false, memory_order_relaxed);
-    s->allocated_peak_bytes =
-        max_u64(s->allocated_peak_bytes, s->allocated_bytes + (uint64_t)m->allocated_peak_bytes);
-    s->allocated_bytes += (uint64_t)m->allocated_bytes;
+    uint64_t allocs = m->serial - m->serial_told, before = s->allocated_bytes;
+    uint64_t cached_told_bytes = (uint64_t)m->cached_told_units << UNIT_SHIFT;
+    s->allocated_peak_bytes = max_u64(s->allocated_peak_bytes, before + cached_told_bytes -
+                                                                   ((uint64_t)m->cached_least_units << UNIT_SHIFT));
+    s->allocated_bytes = before + cached_told_bytes - ((uint64_t)m->cached_units << UNIT_SHIFT);
     stats_raise(&s->requested_bytes, (uint64_t)m->requested_bytes);
     stats_raise(&s->live_blocks, allocs - m->frees);
     s->num_allocs += allocs;
     s->num_hits += allocs;
     s->num_frees += m->frees;
-    m->allocated_bytes = m->allocated_peak_bytes = m->requested_bytes = 0;
+    m->cached_told_units = m->cached_least_units = m->cached_units;
+    m->requested_bytes = 0;
     m->frees = 0;
-    if (m->serial_end - m->serial < SERIALS / 2) {
-        m->serial = p->serial_base + p->serial;
-        m->serial_end = m->serial + SERIALS;
-        p->serial += SERIALS;
-    }
+    if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
+        m->serial = state_serials(); /* half of them are left for what comes until the next time */
     m->serial_told = m->serial;
 }
 
 void magazine_tell(struct pool *p)
 {
     struct magazine *m = find_mine(p);
-    if (!m || !atomic_load_explicit(&m->untold, memory_order_relaxed))
+    if (!m || (m->serial == m->serial_told && !m->frees))
         return;
     lock(m);
     tell(p, m);
@@ -279,35 +290,34 @@ void magazine_pass_all(struct pool *p)
     }
 }
 
-static void release(struct pool *p, const struct magazine_cell *cell, bool object)
+static void release(struct pool *p, const struct magazine_cell *cell)
 {
-    if (object) {
-        struct slab_object *o = cell->record;
-        o->live = false;
-        pending_settle_object(p, slab_of(&o->pending), o->pending.slot, cell->epoch);
-    } else {
-        struct block *b = cell->record;
+    struct piece *piece = cell->piece;
+    if (piece->slot == PENDING_BLOCK) {
+        struct block *b = list_entry(piece, struct block, piece);
         map_clear(b);
         pending_settle_block(p, b, cell->epoch);
+    } else {
+        struct slab *s = list_entry(piece - piece->slot, struct slab, pieces);
+        s->objects[piece->slot].live = false;
+        pending_settle_object(p, s, piece->slot, cell->epoch);
     }
 }
 
 static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
 {
-    bool any = false;
     lock(m);
     tell(p, m);
-    for (uint32_t at = first; at < SLAB_CLASSES + MAGAZINE_SIZES && m->cached_bytes; at++) {
+    uint32_t before = m->cached_units;
+    for (uint32_t at = first; at < MAGAZINE_ROWS && m->cached_units; at++) {
         struct magazine_row *row = &m->rows[at];
-        for (uint32_t i = 0; i < row->count; i++) {
-            release(p, &row->cells[i], at < SLAB_CLASSES);
-            m->cached_bytes -= (uint64_t)row->units << UNIT_SHIFT;
-            any = true;
-        }
+        for (uint32_t i = 1; i <= row->count; i++)
+            release(p, &row->cells[i]);
+        m->cached_units -= row->count * row->units;
         row->count = 0;
     }
-    if (any)
-        m->large_bytes = 0;
+    bool any = m->cached_units != before;
+    m->cached_told_units = m->cached_least_units = m->cached_units;
     unlock(m);
     return any;
 }
@@ -320,7 +330,7 @@ static bool empty(struct pool *p, struct magazine *m)
 bool magazine_is_empty(const struct pool *p)
 {
     const struct magazine *m = find_mine(p);
-    return !m || !m->cached_bytes;
+    return !m || !m->cached_units;
 }
 
 void magazine_empty_blocks(struct pool *p)
@@ -344,25 +354,26 @@ void magazine_forget_all(struct pool *p)
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         tell(p, m);
-        for (uint32_t at = 0; at < SLAB_CLASSES + MAGAZINE_SIZES; at++)
+        for (uint32_t at = 0; at < MAGAZINE_ROWS; at++)
             m->rows[at].count = 0;
-        m->cached_bytes = m->large_bytes = 0;
+        m->cached_units = m->cached_told_units = m->cached_least_units = 0;
         unlock(m);
     }
 }
 
 /* The thread ends: its magazines go back to their pools. Whatever it frees after that makes new
  * ones. */
-static void thread_ends(void *first)
+static void thread_ends(void *unused)
 {
-    struct magazine *m = first;
-    mine = NULL;
-    while (m) {
+    struct magazine *m = mine;
+    mine = &none;
+    while (m != &none) {
         struct magazine *next = m->next;
         struct pool *p = m->pool;
         state_lock(p);
         empty(p, m);
         list_remove(&m->link);
+        m->last_serial = m->serial;
         host_cache_put(&p->magazine_cache, m);
         state_unlock(p);
         m = next;
@@ -384,15 +395,20 @@ void magazine_ensure(struct pool *p)
     struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;
     if (!m)
         return;
-    m->pool = p;
-    m->next = mine;
     if (pthread_setspecific(key, m)) {
         host_cache_put(&p->magazine_cache, m);
         return;
     }
+    m->pool = p;
+    m->serial = m->serial_told = m->last_serial ? m->last_serial : state_serials();
+    for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
+        m->recent[i] = &nothing;
+    for (unsigned i = 0; i < MAGAZINE_ROWS; i++) {
+        m->rows[i].never = FENCE_READY_NEVER;
+        m->rows[i].depth = i < MAGAZINE_LARGE ? MAGAZINE_DEPTH : i == MAGAZINE_LARGE;
+        m->rows[i].units = i < SLAB_CLASSES ? (uint32_t)(slab_object_bytes(i) >> UNIT_SHIFT) : 0;
+    }
+    m->next = mine;
     mine = m;
     list_push_front(&p->magazines, &m->link);
-    lock(m);
-    tell(p, m);
-    unlock(m);
 }

@@ -29,33 +29,52 @@ struct pool;
 #define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20)
 #define MAGAZINE_SIZES 32 /* rows for blocks, beside those for each class of objects */
 #define MAGAZINE_DEPTH 7
+#define MAGAZINE_RECENT 64
+
+/* The row of the one large block, one for what never goes in, and how many that makes. */
+enum { MAGAZINE_LARGE = SLAB_CLASSES + MAGAZINE_SIZES, MAGAZINE_NEVER, MAGAZINE_ROWS };
 
 struct magazine_cell {
-    void *record;   /* the slab_object, or the block */
+    struct piece *piece;
     uint64_t epoch; /* of its free */
 };
 
-/* Cells of one size: of a class of objects, or of the size that came first while the row was empty. */
+/* Cells of one size: of a class of objects, or of the size that came first while the row was empty. The newest
+ * is cells[count]; before the first stands one that is never ready. */
 struct magazine_row {
-    uint32_t count, units;
-    struct magazine_cell cells[MAGAZINE_DEPTH];
+    union {
+        struct {
+            uint16_t count, depth;
+            uint32_t units;
+            uint64_t never;
+        };
+        struct magazine_cell cells[1 + MAGAZINE_DEPTH];
+    };
 } __attribute__((aligned(128)));
 
 struct magazine {
     _Atomic uint32_t locked;
+    /* What happened here since the pool's statistics heard of it last: cached_least, requested_bytes, frees
+     * and serials (each allocation takes one). Memory that comes in here or goes out changes by as much what
+     * the program holds. */
+    uint32_t cached_units, cached_least_units, cached_told_units;
     struct pool *pool;
+    uint64_t serial, frees;
+    int64_t requested_bytes;
+    uint64_t serial_told;
     struct magazine *next; /* the thread's, for another pool */
     struct list link;      /* the pool's */
-    uint64_t cached_bytes, large_bytes; /* the latter in the former */
-    atomic_bool untold;    /* set by its thread: */
-    /* What happened here since the pool's statistics heard of it last. Each allocation takes a serial. */
-    uint64_t serial, serial_told, serial_end, frees;
-    int64_t allocated_bytes, allocated_peak_bytes, requested_bytes;
-    struct magazine_row rows[SLAB_CLASSES + MAGAZINE_SIZES];
+    /* Its thread's: what it was handed out lately, by address. It may be the program's no more, and the record of
+     * something else. */
+    struct piece *recent[MAGAZINE_RECENT];
+    struct magazine_row rows[MAGAZINE_ROWS];
+    uint64_t last_serial; /* of a magazine that is used no more; last, see host_cache_init */
 };
 
 /* All of these want the pool's lock held. */
 
+/* The piece's address and the mark that the program holds it; its other fields are there. */
+void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr);
 /* Makes the thread a magazine if it has none; without host memory it goes without. */
 void magazine_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */

@@ -29,7 +29,12 @@
 /* The clock is read again after so many frees at the latest, if nothing else reads it. */
 #define CLOCK_EVERY 1024
 
-static _Atomic uint64_t pools_made;
+static _Atomic uint64_t serials_drawn;
+
+uint64_t state_serials(void)
+{
+    return (atomic_fetch_add(&serials_drawn, 1) + 1) << SERIALS_SHIFT;
+}
 
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner)
 {
@@ -39,15 +44,15 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->backend = b;
     p->config = config;
     p->owner = owner;
-    p->serial_base = (atomic_fetch_add(&pools_made, 1) + 1) << 48;
+    p->serial = state_serials();
     p->now_ns = b->ops->now_ns(b);
     p->small_max_bytes = SMALL_MAX_BYTES;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    host_cache_init(&p->block_cache, sizeof(struct block));
-    host_cache_init(&p->chunk_cache, sizeof(struct chunk));
-    host_cache_init(&p->slab_cache, sizeof(struct slab));
-    host_cache_init(&p->magazine_cache, sizeof(struct magazine));
+    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
+    host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
+    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, pieces));
+    host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
@@ -309,29 +314,23 @@ static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested
 
 static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
 {
-    uint64_t serial = p->serial_base + ++p->serial;
-    if (r->slab) {
-        struct slab_object *o = &r->slab->objects[r->slot];
-        o->live = true;
-        o->addr = slab_object_addr(r->slab, r->slot);
-        atomic_store_explicit(&o->held, true, memory_order_release);
-        o->pending.slot = (uint16_t)r->slot;
-        o->serial = serial;
-        o->requested_less_one = (uint16_t)(requested_bytes - 1);
-        *addr = o->addr;
-        account_live(p, r->slab->object_bytes, requested_bytes);
-        return true;
-    }
+    struct slab *s = r->slab;
     struct block *b = r->block;
-    if (!map_set(b)) {
+    struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
+    if (!s && !map_set(b)) {
         zone_give(b);
         return false;
     }
-    b->requested_bytes = requested_bytes;
-    b->serial = serial;
-    atomic_store_explicit(&b->held, true, memory_order_release);
-    *addr = b->addr;
-    account_live(p, b->size_bytes, requested_bytes);
+    *addr = s ? slab_object_addr(s, r->slot) : b->addr;
+    uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
+    piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
+    piece->units = (uint32_t)(size_bytes >> UNIT_SHIFT);
+    piece->requested_bytes = requested_bytes;
+    piece->serial = ++p->serial;
+    if (s)
+        s->objects[r->slot].live = true;
+    magazine_hand_out(p, piece, *addr);
+    account_live(p, size_bytes, requested_bytes);
     return true;
 }
 
@@ -373,7 +372,11 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
 
 enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
 {
-    return pool_take(p, size_bytes, addr) ? POOL_OK : pool_alloc_slowly(p, size_bytes, addr, code);
+    uint64_t taken = pool_take(p, size_bytes);
+    if (!taken)
+        return pool_alloc_slowly(p, size_bytes, addr, code);
+    *addr = taken;
+    return POOL_OK;
 }
 
 /* A tainted segment's block goes back at once: cuMemFree waits for the work itself. */
@@ -381,7 +384,7 @@ static void free_block(struct pool *p, struct block *b)
 {
     map_clear(b);
     p->stats.allocated_bytes -= b->size_bytes;
-    p->stats.requested_bytes -= b->requested_bytes;
+    p->stats.requested_bytes -= b->piece.requested_bytes;
     if (unlikely(b->tainted)) {
         p->stats.num_tainted++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
@@ -401,7 +404,7 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
     struct slab_object *o = &s->objects[slot];
     o->live = false;
     p->stats.allocated_bytes -= s->object_bytes;
-    p->stats.requested_bytes -= o->requested_less_one + UINT64_C(1);
+    p->stats.requested_bytes -= s->pieces[slot].requested_bytes;
     p->stats.num_tainted += o->tainted;
     pending_settle_object(p, s, slot, fence_join(p));
 }
@@ -411,12 +414,6 @@ static void sync_before_free(struct pool *p)
 {
     fence_join(p);
     fence_wait(p, p->fences.open_epoch, false, UINT64_MAX);
-}
-
-/* One of two that free the same pointer at the same time, here or into a magazine. */
-static bool claim(atomic_bool *held)
-{
-    return atomic_exchange_explicit(held, false, memory_order_acquire);
 }
 
 enum pool_status pool_free_slowly(uint64_t addr)
@@ -429,13 +426,13 @@ enum pool_status pool_free_slowly(uint64_t addr)
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
     struct block *b = map_block(g, addr);
-    if (b && b->state == BLOCK_LIVE && claim(&b->held)) {
+    if (b && b->state == BLOCK_LIVE && piece_claim(&b->piece)) {
         free_block(p, b);
         status = POOL_OK;
     } else if (b && b->state == BLOCK_SLAB) {
         int slot = slab_slot_around(b->slab, addr);
         if (slot >= 0 && b->slab->objects[slot].live &&
-            slab_object_addr(b->slab, (unsigned)slot) == addr && claim(&b->slab->objects[slot].held)) {
+            slab_object_addr(b->slab, (unsigned)slot) == addr && piece_claim(&b->slab->pieces[slot])) {
             free_object(p, b->slab, (unsigned)slot);
             status = POOL_OK;
         }

@@ -20,12 +20,8 @@ struct pool;
 
 struct slab_object {
     struct pending pending;
-    uint64_t addr;
-    uint64_t serial;
-    uint16_t requested_less_one; /* bytes asked for, less one */
-    bool live;
+    bool live;    /* the program's, or in a magazine */
     bool tainted;
-    atomic_bool held;            /* live and the program's; not so if it lies in a magazine */
 };
 
 struct slab {
@@ -38,6 +34,7 @@ struct slab {
     uint16_t dead_count; /* freed after they were shared: never handed out again */
     uint32_t reciprocal; /* of an object's units, times 2^16, rounded up */
     struct slab_object objects[SLAB_OBJECTS_MAX];
+    struct piece pieces[SLAB_OBJECTS_MAX]; /* of the objects; last, see host_cache_init */
 };
 
 struct slabs {

@@ -33,8 +33,7 @@ struct pool {
     unsigned busy;           /* threads that commit, move or release memory */
     uint64_t settled;        /* counts how often one of them was through */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
-    uint64_t serial;         /* of the last block handed out */
-    uint64_t serial_base;    /* tells pools apart */
+    uint64_t serial;         /* of the last block handed out, but for those out of magazines */
     uint64_t scan;           /* of the latest walk over the bins */
     struct effort effort;    /* left for moving memory */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
@@ -54,6 +53,10 @@ struct pool {
     struct list magazines;
     struct pool_stats stats;
 };
+
+/* The start of a range of serials that nobody has had. */
+#define SERIALS_SHIFT 44
+uint64_t state_serials(void);
 
 static inline void state_lock(struct pool *p)
 {

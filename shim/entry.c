@@ -89,11 +89,12 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
 }
 
 /* Most pairs of malloc and free end here: a thread gets back what it has just freed. */
-static inline bool take(uint64_t *addr, size_t size_bytes)
+static inline uint64_t take(size_t size_bytes)
 {
     const struct context *c = context_quick();
-    return __builtin_expect(c && c->quick && !atomic_load_explicit(&control_requested, memory_order_relaxed), 1) &&
-           pool_take(c->pool, size_bytes, addr);
+    return likely(c && c->quick && !atomic_load_explicit(&control_requested, memory_order_relaxed))
+               ? pool_take(c->pool, size_bytes)
+               : 0;
 }
 
 static inline bool give(uint64_t addr)
@@ -119,8 +120,8 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    uint64_t addr;
-    if (__builtin_expect(!dptr || !bytesize || !take(&addr, bytesize), 0))
+    uint64_t addr = likely(dptr) ? take(bytesize) : 0;
+    if (unlikely(!addr))
         return alloc_slowly(dptr, bytesize);
     *dptr = addr;
     return CUDA_SUCCESS;
@@ -288,8 +289,8 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
 
 bool entry_runtime_malloc(void **p, size_t size_bytes)
 {
-    uint64_t addr;
-    if (__builtin_expect(!p || !size_bytes || !take(&addr, size_bytes), 0))
+    uint64_t addr = likely(p) ? take(size_bytes) : 0;
+    if (unlikely(!addr))
         return runtime_malloc_slowly(p, size_bytes);
     *p = (void *)(uintptr_t)addr;
     return true;

@@ -80,8 +80,8 @@ static void broken_blocks_are_named(void **state)
     struct granule *g = map_find(live->addr);
     int at = g->starts[0] == live ? 0 : 1;
     BROKEN(g->start_units[at], 0, "a live block is found by its address");
-    BROKEN(live->requested_bytes, MIB(300), "a block holds what was asked for");
-    BROKEN(live->requested_bytes, live->requested_bytes - 1, "requested bytes are counted");
+    BROKEN(live->piece.requested_bytes, MIB(300), "a block holds what was asked for");
+    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1, "requested bytes are counted");
     BROKEN(free_block->epoch, 1000, "no block is freed in a later epoch");
     BROKEN(free_block->state, BLOCK_LIVE, "a live block is found by its address");
     g = map_find(pending->addr);

@@ -14,7 +14,7 @@ static void records_are_zero_and_apart(void **state)
 {
     struct host_cache c;
     char *records[3000];
-    host_cache_init(&c, 72);
+    host_cache_init(&c, 72, 72);
     for (int i = 0; i < 3000; i++) {
         records[i] = host_cache_get(&c);
         EXPECT(records[i], "there is host memory");
@@ -31,7 +31,7 @@ static void records_are_zero_and_apart(void **state)
 static void a_record_that_was_put_back_is_given_again_and_zero(void **state)
 {
     struct host_cache c;
-    host_cache_init(&c, 64);
+    host_cache_init(&c, 64, 64);
     char *a = host_cache_get(&c);
     memset(a, 0xff, 64);
     host_cache_put(&c, a);
@@ -41,11 +41,25 @@ static void a_record_that_was_put_back_is_given_again_and_zero(void **state)
         EXPECT_EQ(b[at], 0, "what was in it is gone");
 }
 
+static void what_others_may_look_at_stays(void **state)
+{
+    struct host_cache c;
+    host_cache_init(&c, 64, 40);
+    char *a = host_cache_get(&c);
+    EXPECT_EQ(a[63], 0, "zero at first");
+    memset(a, 0xff, 64);
+    host_cache_put(&c, a);
+    char *b = host_cache_get(&c);
+    EXPECT(a == b, "records are recycled");
+    for (int at = 0; at < 64; at++)
+        EXPECT_EQ(b[at] & 0xff, at < 40 ? 0 : 0xff, "zero up to the part that is kept");
+}
+
 static void ensured_records_need_no_host_memory(void **state)
 {
     struct host_cache c;
     struct rlimit before, none;
-    host_cache_init(&c, 4096);
+    host_cache_init(&c, 4096, 4096);
     EXPECT(host_cache_ensure(&c, 20), "there is host memory");
     getrlimit(RLIMIT_AS, &before);
     none = (struct rlimit){.rlim_cur = 1, .rlim_max = before.rlim_max};
@@ -69,7 +83,7 @@ static void nothing_is_lost_between_batches(void **state)
 {
     (void)state;
     struct host_cache c;
-    host_cache_init(&c, 4096);
+    host_cache_init(&c, 4096, 4096);
     for (int round = 0; round < 50; round++) {
         EXPECT(host_cache_ensure(&c, 5), "there is host memory");
         size_t before = c.count;
@@ -96,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_are_zero_and_apart),
         cmocka_unit_test(a_record_that_was_put_back_is_given_again_and_zero),
+        cmocka_unit_test(what_others_may_look_at_stays),
         cmocka_unit_test(ensured_records_need_no_host_memory),
         cmocka_unit_test(nothing_is_lost_between_batches),
         cmocka_unit_test(pages_are_zero),

@@ -21,7 +21,7 @@ static struct magazine *magazine(struct rig *r)
 static uint64_t cached(struct rig *r)
 {
     struct magazine *m = magazine(r);
-    return m ? m->cached_bytes : 0;
+    return m ? (uint64_t)m->cached_units << UNIT_SHIFT : 0;
 }
 
 /* A thread has a magazine from its first free on. */
@@ -67,7 +67,7 @@ static void its_contents_look_freed(void **state)
         EXPECT_EQ(pool_find(a, &block), POOL_OK, "and is live again");
         EXPECT(block.serial != first.serial && block.requested_bytes == sizes[i] - 5,
                "as another block, of another size");
-        EXPECT_EQ(pool_free(a + 512), POOL_INVALID, "which is freed by its start alone");
+        EXPECT(pool_free(a + 512) == POOL_INVALID && pool_free(a + 1) == POOL_INVALID, "which is freed by its start alone");
     }
 }
 
@@ -227,6 +227,77 @@ static void a_thread_that_ends_leaves_nothing_behind(void **state)
     EXPECT_SOUND(r);
 }
 
+/* What it was handed out lately is asked first when it frees. That may be the program's no more, and its record
+ * another block's. */
+static void the_record_of_another_block_is_left_alone(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t sizes[] = {700, KIB(300)};
+    for (int i = 0; i < 2; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
+        struct magazine *m = magazine(r);
+        struct piece *of_a = NULL, *of_b = NULL;
+        for (unsigned at = 0; at < MAGAZINE_RECENT; at++) {
+            of_a = piece_addr(m->recent[at]) == a ? m->recent[at] : of_a;
+            of_b = piece_addr(m->recent[at]) == b ? m->recent[at] : of_b;
+        }
+        EXPECT(of_a && of_b && of_a != of_b, "both are known");
+        m->recent[of_a->recent] = of_b;
+        rig_free(r, a);
+        EXPECT_EQ(pool_free(a), POOL_INVALID, "it is freed");
+        struct pool_block block;
+        EXPECT_EQ(pool_find(b, &block), POOL_OK, "the other is not");
+        rig_free(r, b);
+        EXPECT_EQ(rig_alloc(r, sizes[i]), b, "both lie in the magazine");
+        EXPECT_EQ(rig_alloc(r, sizes[i]), a, "the first below");
+        EXPECT_SOUND(r);
+    }
+}
+
+static void free_it(struct step *s)
+{
+    EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed by another thread");
+}
+
+static void what_another_thread_freed_is_not_freed_again(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t sizes[] = {700, KIB(300), MIB(3)};
+    for (int i = 0; i < 3; i++)
+        for (int turn = 0; turn < 20; turn++) {
+            int code;
+            struct step s = {.r = r, .f = free_it};
+            rig_free(r, rig_alloc(r, sizes[i]));
+            EXPECT_EQ(pool_alloc(r->pool, sizes[i], &s.addr, &code), POOL_OK, "out of the magazine");
+            elsewhere(&s);
+            EXPECT_EQ(pool_free(s.addr), POOL_INVALID, "it is freed");
+            uint64_t cut = rig_alloc(r, sizes[i] / 2);
+            if (cut != s.addr)
+                EXPECT_EQ(pool_free(s.addr), POOL_INVALID, "and nothing else by now");
+            rig_free(r, cut);
+            EXPECT_SOUND(r);
+        }
+}
+
+static void a_thread_has_one_for_each_of_its_pools(void **state)
+{
+    struct rig *r = start(state), *other = rig_create(RIG_BYTES);
+    other->model->backend.single_stream = true;
+    rig_start(other);
+    rig_free(other, rig_alloc(other, 512));
+    for (int i = 0; i < 20; i++) {
+        struct rig *each = i % 3 ? r : other;
+        uint64_t a = rig_alloc(each, KIB(40));
+        rig_free(each, a);
+        EXPECT(cached(each) >= KIB(40), "it is in the pool's magazine");
+        EXPECT_EQ(rig_alloc(each, KIB(40)), a, "and comes back");
+        rig_free(each, a);
+    }
+    const char *words = rig_destroy(other);
+    EXPECT(!words, "nothing is left");
+    EXPECT_SOUND(r);
+}
+
 static void with_several_streams_frees_wait_for_fences(void **state)
 {
     struct rig *r = start(state);
@@ -253,7 +324,7 @@ static void what_came_late_waits_for_its_fence(void **state)
         row = magazine(r)->rows[i].count ? &magazine(r)->rows[i] : row;
     EXPECT(row && row->count == 1, "it is in the magazine");
     rig_launch(r, 1, 0, 0);
-    row->cells[0].epoch = pool_mark(r->pool);
+    row->cells[1].epoch = pool_mark(r->pool);
     uint64_t b = rig_alloc(r, KIB(64));
     EXPECT(b && b != a, "not handed out before its fence");
     rig_empty_magazines(r);
@@ -369,6 +440,9 @@ int main(void)
         RIG_TEST(trims_and_growth_empty_it),
         RIG_TEST(its_blocks_merge_before_free_memory_is_cut),
         RIG_TEST(a_thread_that_ends_leaves_nothing_behind),
+        RIG_TEST(the_record_of_another_block_is_left_alone),
+        RIG_TEST(what_another_thread_freed_is_not_freed_again),
+        RIG_TEST(a_thread_has_one_for_each_of_its_pools),
         RIG_TEST(with_several_streams_frees_wait_for_fences),
         RIG_TEST(what_came_late_waits_for_its_fence),
         RIG_TEST(a_lost_context_hands_nothing_out),
