@@ -20,6 +20,7 @@
 #define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 
 _Atomic unsigned pool_watch;
+_Atomic uint64_t pool_seals;
 _Atomic uint64_t pool_sole = POOL_STREAM_NONE;
 
 /* pool_watch counts what makes submissions look here: pools that rely on stream order, or may again,
@@ -200,6 +201,7 @@ void fence_seal(struct pool *p)
     bool late = atomic_exchange(&f->late, false);
     atomic_store(&f->unsealed, false); /* before the epoch, see fence.h */
     atomic_store(&f->open_epoch, epoch + 1);
+    atomic_fetch_add(&pool_seals, 1); /* before pool_watch tells of the frees no more */
     state_unlock(p);
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);

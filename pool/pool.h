@@ -89,6 +89,9 @@ enum pool_status pool_taint(uint64_t addr);
 #define POOL_WATCH_STREAMS 0x0000ffffu  /* number of pools that rely on stream order, or may again */
 #define POOL_WATCH_UNSEALED 0xffff0000u /* number of pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
+/* How often an epoch of frees was closed, in all pools. While POOL_WATCH_UNSEALED tells of no frees, all
+ * frees so far were counted. */
+extern _Atomic uint64_t pool_seals;
 void pool_submit(struct pool *p, uint64_t stream);
 
 /* The stream whose order a pool relies on; at most one pool of the process may (backend.single_stream).

@@ -10,13 +10,25 @@
  *   Driver libraries that submit work by ways of their own (rendering, video) end it for good.
  * - A stream is known by its handle, the per-thread default stream by its thread. A destroyed handle ends
  *   the time of its stream, before another stream can have it.
- * - A launch that may start before its predecessor in the stream ends (programmatic dependent launch) is
- *   taken for a stream of its own.
+ * - A launch that may start before its predecessors in the stream end (programmatic dependent launch) is
+ *   sent in turn instead where that matters, see "Early launches". One with attributes that are not
+ *   known to keep it in order is taken for a stream of its own.
  * - Captures end it, and it does not begin before they are closed: captured work is no submission.
  * - No function that is newer than our tables: it may submit work unseen. When cuGetProcAddress hands out
  *   the first one, as runtimes of 13.1 and newer ask drivers of their kind for, it ends for good (resolve.c).
  * - Peers, a second context with a pool, green contexts end it for good: they have default streams, and
  *   work, in no order with this one.
+ *
+ * Early launches. A kernel E with leave to start early may overlap the kernels before it in its stream, back
+ * to the last one without, K; K began when all before it was complete. So what E must not touch is
+ * memory whose last work came after K was submitted, that is, memory freed since. covered_seals says up
+ * to which close of an epoch (pool_seals) frees were known when such a K went to the driver. E is left
+ * as it is if no epoch closed since and none has frees; what E may use was handed out, and so freed,
+ * before E came here, so that this thread sees that free in pool_watch, or in pool_seals if another
+ * thread's submission has closed its epoch. Otherwise E loses its leave, and is a K itself. Only
+ * submissions to the sole stream count, and a stream that becomes the sole one begins without a K. With
+ * several streams nothing is handed out but behind complete work, or behind a wait of the whole context,
+ * which no launch passes (seen on an H100; waits for events of its own stream do not keep it back).
  *
  * What the driver does on streams of its own (copies from pageable memory) is ordered with the stream as
  * documented.
@@ -62,6 +74,7 @@ struct submitter {
     _Alignas(64) _Atomic uint64_t stream;
     atomic_bool taken;
     uint64_t per_thread; /* the name of its own default stream */
+    uint64_t seals;      /* what its kernel will cover; 0: nothing */
 };
 
 static struct submitter submitters[SUBMITTERS_MAX];
@@ -75,6 +88,7 @@ static atomic_bool given_up;
 static atomic_int captures, costly_ends;
 static _Atomic uint64_t run_stream, run_length;
 static _Atomic uint64_t candidate = POOL_STREAM_NONE, candidate_mark;
+static _Atomic uint64_t covered_seals;
 static atomic_bool breached;
 /* Held over no driver call. */
 static atomic_flag stepping = ATOMIC_FLAG_INIT;
@@ -232,8 +246,10 @@ static void step(uint64_t stream)
         !atomic_load(&given_up)) {
         if (atomic_load(&candidate) != stream || atomic_load(&breached))
             propose(p, stream);
-        else if (complete && mark == atomic_load(&candidate_mark))
+        else if (complete && mark == atomic_load(&candidate_mark)) {
+            atomic_store(&covered_seals, 0);
             entered = pool_enter_single_stream(p, mark, stream);
+        }
     }
     end_step();
     if (entered && atomic_load(&breached))
@@ -271,19 +287,31 @@ static void submit_other(uint64_t stream, uint64_t sole)
     follow(stream);
 }
 
-bool submit_note(CUstream stream, unsigned flags)
+/* A kernel for the sole stream; unsealed: there were frees before it that no fence covered. */
+static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool unsealed)
 {
-    unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);
+    uint64_t seals = atomic_load(&pool_seals) + 1;
+    bool early = flags & SUBMIT_FLAG_EARLY;
+    if (early && !unsealed && seals <= atomic_load(&covered_seals))
+        return SUBMIT_SEEN;
+    s->seals = seals;
+    return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
+}
+
+enum submit_seen submit_note(CUstream stream, unsigned flags)
+{
+    unsigned watch = atomic_load(&pool_watch);
     if (!state_is_on())
-        return false;
+        return SUBMIT_UNSEEN;
     int saved_errno = errno;
     struct submitter *s = mine;
-    bool noted = false;
+    enum submit_seen seen = SUBMIT_UNSEEN;
     if (!s && (watch & POOL_WATCH_STREAMS))
         s = find_record();
     uint64_t name = name_of(s, stream, flags);
     if (s && (watch & POOL_WATCH_STREAMS)) {
-        noted = true;
+        seen = SUBMIT_SEEN;
+        s->seals = 0;
         atomic_store(&s->stream, name);
         uint64_t sole = atomic_load(&pool_sole);
         if (__builtin_expect(sole != name, 0))
@@ -291,14 +319,20 @@ bool submit_note(CUstream stream, unsigned flags)
     }
     if (watch & POOL_WATCH_UNSEALED)
         context_submit(name);
+    if (seen == SUBMIT_SEEN && (flags & SUBMIT_FLAG_KERNEL) && atomic_load(&pool_sole) == name)
+        seen = note_kernel(s, flags, watch & POOL_WATCH_UNSEALED);
     errno = saved_errno;
-    return noted;
+    return seen;
 }
 
-void submit_done(void)
+void submit_done(bool taken)
 {
-    if (mine)
-        atomic_store_explicit(&mine->stream, STREAM_IDLE, memory_order_release);
+    struct submitter *s = mine;
+    if (!s)
+        return;
+    if (taken && s->seals > atomic_load_explicit(&covered_seals, memory_order_relaxed))
+        atomic_store(&covered_seals, s->seals);
+    atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
 }
 
 /* Whoever is about to make a stream the sole one is through, or sees the capture. */

@@ -11,30 +11,52 @@
 
 /* The caller may pass NULL where the driver expects a structure: the refusal is the driver's. */
 #define SUBMIT_CONFIG_STREAM(config) ((config) ? (config)->hStream : NULL)
-#define SUBMIT_CONFIG_FLAGS(config) (orders_otherwise(config) ? SUBMIT_FLAG_ATTRS : 0u)
+#define SUBMIT_CONFIG_FLAGS(config) flags_of(config)
+#define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &(struct turn){0}) : (config))
 
 /* Launch attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
  * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout, NVLink
- * hint. Every library for sm_90 sets some of these at every launch. All others, also those that this
- * list does not know, may let it start early: programmatic serialisation (unless it is 0) and events,
- * or put it into a memory domain of its own. */
+ * hint. Every library for sm_90 sets some of these at every launch. Programmatic serialisation, unless it
+ * is 0, lets it start early. All others, also those that this list does not know, may do so in ways of
+ * their own, or put it into a memory domain of its own. */
 #define ATTRIBUTES_IN_ORDER 0x1493fu
 #define ATTRIBUTE_SERIALIZATION 6
+#define ATTRIBUTES_MAX 32
 
-static bool orders_otherwise(const CUlaunchConfig *config)
+static unsigned flags_of(const CUlaunchConfig *config)
 {
+    unsigned flags = SUBMIT_FLAG_KERNEL;
     if (!config)
-        return false;
+        return flags;
+    if (config->numAttrs > ATTRIBUTES_MAX || (config->numAttrs && !config->attrs))
+        return flags | SUBMIT_FLAG_ATTRS;
     for (unsigned i = 0; i < config->numAttrs; i++) {
-        const CUlaunchAttribute *a = config->attrs ? &config->attrs[i] : NULL;
-        if (!a || (unsigned)a->id >= 32)
-            return true;
-        bool off = (unsigned)a->id == ATTRIBUTE_SERIALIZATION &&
-                   !a->value.programmaticStreamSerializationAllowed;
-        if (!off && !(ATTRIBUTES_IN_ORDER >> a->id & 1))
-            return true;
+        const CUlaunchAttribute *a = &config->attrs[i];
+        if ((unsigned)a->id == ATTRIBUTE_SERIALIZATION)
+            flags |= a->value.programmaticStreamSerializationAllowed ? SUBMIT_FLAG_EARLY : 0;
+        else if ((unsigned)a->id >= 32 || !(ATTRIBUTES_IN_ORDER >> a->id & 1))
+            flags |= SUBMIT_FLAG_ATTRS;
     }
-    return false;
+    return flags;
+}
+
+/* The launch without its leave to start early. Natively nothing is left for it to overlap either: the
+ * free that stands between it and the kernels before it has waited for them. */
+struct turn {
+    CUlaunchConfig config;
+    CUlaunchAttribute attributes[ATTRIBUTES_MAX];
+};
+
+static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn *turn)
+{
+    turn->config = *config;
+    turn->config.attrs = turn->attributes;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        turn->attributes[i] = config->attrs[i];
+        if ((unsigned)config->attrs[i].id == ATTRIBUTE_SERIALIZATION)
+            turn->attributes[i].value.programmaticStreamSerializationAllowed = 0;
+    }
+    return &turn->config;
 }
 
 /* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
@@ -70,10 +92,11 @@ static bool orders_otherwise(const CUlaunchConfig *config)
             ".popsection\n");
 #include "shim/submit.def"
 
-static bool enter(CUstream stream, unsigned flags)
+static enum submit_seen enter(CUstream stream, unsigned flags)
 {
-    return hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed) &&
-           submit_note(stream, flags);
+    return hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed)
+               ? submit_note(stream, flags)
+               : SUBMIT_UNSEEN;
 }
 
 /* The way through the pool, and through the search for the driver at the first call of all. */
@@ -81,11 +104,11 @@ static bool enter(CUstream stream, unsigned flags)
     CUresult slow_##symbol params __attribute__((used, cold, visibility("hidden")));               \
     CUresult slow_##symbol params                                                                  \
     {                                                                                              \
-        bool noted = enter(stream, flags);                                                         \
+        enum submit_seen seen = enter(stream, flags);                                              \
         pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);                \
         CUresult rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;    \
-        if (noted)                                                                                 \
-            submit_done();                                                                         \
+        if (seen != SUBMIT_UNSEEN)                                                                 \
+            submit_done(rc == CUDA_SUCCESS);                                                       \
         return rc;                                                                                 \
     }                                                                                              \
     _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;

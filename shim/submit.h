@@ -13,14 +13,22 @@ enum {
     SUBMIT_FLAG_PTSZ = 1,  /* per-thread variant: the NULL stream is the calling thread's own */
     SUBMIT_FLAG_ATTRS = 2, /* a launch with attributes, which may order it otherwise than its stream */
     SUBMIT_FLAG_MANY = 4,  /* several streams at once, on several devices; `stream` says nothing */
+    SUBMIT_FLAG_KERNEL = 8, /* one kernel: starts when what its stream holds is complete, but ... */
+    SUBMIT_FLAG_EARLY = 16, /* ... this one may start before the kernels right before it end */
 };
 
-/* Implemented in shim/stream.c; may call the driver, must keep errno. True: submit_done is to follow. NULL is the default stream, the
+enum submit_seen {
+    SUBMIT_UNSEEN,
+    SUBMIT_SEEN,    /* submit_done is to follow */
+    SUBMIT_IN_TURN, /* the same; and the kernel must not start early, whatever its attributes say */
+};
+
+/* Implemented in shim/stream.c; may call the driver, must keep errno. NULL is the default stream, the
  * legacy one unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are.
  * Whether the stream is valid is not known yet. */
-bool submit_note(CUstream stream, unsigned flags);
-/* After the driver took the work, if submit_note said so. */
-void submit_done(void);
+enum submit_seen submit_note(CUstream stream, unsigned flags);
+/* After the driver answered. */
+void submit_done(bool taken);
 
 /* The driver's functions, real_cuLaunchKernel and so on: like the slots of `real` in shim/hooks.h, but
  * symbols of their own, because the wrappers are written in assembler. */

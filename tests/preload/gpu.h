@@ -102,6 +102,8 @@ enum gpu_kernel {
 };
 extern const char *const gpu_kernel_names[GPU_KERNELS];
 int gpu_launch(enum gpu_kernel kernel, CUstream stream, void **params);
+/* With leave to start before the kernels right before it in the stream end. */
+int gpu_launch_early(enum gpu_kernel kernel, CUstream stream, void **params);
 
 int gpu_fill(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);
 int gpu_copy(uint64_t dst, uint64_t src, uint64_t n_words, CUstream stream);

@@ -355,3 +355,11 @@ int gpu_launch(enum gpu_kernel kernel, CUstream stream, void **params)
     return (int)DRIVER(cuLaunchKernel)((CUfunction)kernels[kernel], grid, 1, 1, block, 1, 1, 0,
                                        stream, params, NULL);
 }
+
+int gpu_launch_early(enum gpu_kernel kernel, CUstream stream, void **params)
+{
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value = {.programmaticStreamSerializationAllowed = 1}};
+    CUlaunchConfig config = {64, 1, 1, 128, 1, 1, 0, stream, &attribute, 1};
+    return (int)DRIVER(cuLaunchKernelEx)(&config, (CUfunction)kernels[kernel], params, NULL);
+}

@@ -61,6 +61,14 @@ static int launch(enum gpu_kernel kernel, dim3 grid, dim3 block, void **params, 
 {
     return cudaLaunchKernel((const void *)kernels[kernel], grid, block, params, 0, stream);
 }
+
+int gpu_launch_early(enum gpu_kernel kernel, CUstream stream, void **params)
+{
+    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                     .val = {.programmaticStreamSerializationAllowed = 1}};
+    cudaLaunchConfig_t config = {{64, 1, 1}, {128, 1, 1}, 0, stream, &attribute, 1};
+    return cudaLaunchKernelExC(&config, (const void *)kernels[kernel], params);
+}
 #else
 static CUfunction kernels[GPU_KERNELS];
 static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -87,6 +95,12 @@ static int launch(enum gpu_kernel kernel, dim3 grid, dim3 block, void **params, 
 {
     return (int)launch_kernel(kernels[kernel], grid.x, grid.y, grid.z, block.x, block.y, block.z, 0,
                               stream, params, NULL);
+}
+
+/* Release 11 has no such launch. */
+int gpu_launch_early(enum gpu_kernel kernel, CUstream stream, void **params)
+{
+    return gpu_launch(kernel, stream, params);
 }
 #endif
 

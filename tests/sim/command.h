@@ -43,6 +43,7 @@ struct command {
     union {
         struct {
             enum kernel kernel;
+            bool early; /* may start before the kernels that it follows end */
             uint64_t args[KERNEL_PARAMETERS_MAX];
         } launch;
         struct copy copy;

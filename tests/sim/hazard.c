@@ -145,7 +145,8 @@ static void meet(struct segment *segment, struct touch *later, const struct vect
     unsigned kept = 0;
     for (unsigned i = 0; i < segment->count; i++) {
         struct touch *earlier = segment->touches[i];
-        bool before = ordered(earlier, clock);
+        bool same = earlier->slot == later->slot && earlier->seq == later->seq;
+        bool before = same || ordered(earlier, clock);
         if (!before && conflicts(earlier, later))
             report(earlier, later, NULL);
         if (ordered(earlier, &stream_host_clock) || (before && stands_for(later, earlier)))
@@ -207,10 +208,11 @@ void hazard_command(CUstream stream, const struct command *command)
     unsigned n = enabled() ? command_accesses(command, accesses) : 0;
     if (n == 0)
         return;
-    vector_set(&stream->clock, stream->slot, ++stream->seq);
+    ++stream->seq;
     for (unsigned i = 0; i < n; i++)
         if (watched(accesses[i].addr))
             touch_range(stream, command, &accesses[i]);
+    vector_set(&stream->clock, stream->slot, stream->seq);
 }
 
 void hazard_release(uint64_t lo, uint64_t hi, const char *call)

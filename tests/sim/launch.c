@@ -57,7 +57,7 @@ CUresult launch_command(struct command *out, CUcontext context, CUfunction handl
 }
 
 static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle,
-                       void **params, void **extra)
+                       void **params, void **extra, bool early)
 {
     CUstream stream;
     struct command command;
@@ -69,7 +69,17 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
         context_owner(stream->context) != context_owner(thread_current()))
         return CUDA_ERROR_INVALID_HANDLE;
     rc = launch_command(&command, stream->context, handle, shape, params, extra);
+    command.launch.early = early;
     return rc == CUDA_SUCCESS ? stream_submit(stream, &command, NULL) : rc;
+}
+
+static bool is_early(const CUlaunchConfig *config)
+{
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+            config->attrs[i].value.programmaticStreamSerializationAllowed)
+            return true;
+    return false;
 }
 
 #define SHAPE ((const unsigned[]){gx, gy, gz, bx, by, bz})
@@ -77,11 +87,11 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
 API_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,
          (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
           unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
-         launch(function, SHAPE, STREAM(stream), params, extra))
+         launch(function, SHAPE, STREAM(stream), params, extra, false))
 API_BOTH(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
          (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
           unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
-         launch(function, SHAPE, STREAM(stream), params, NULL))
+         launch(function, SHAPE, STREAM(stream), params, NULL, false))
 API_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
          (const CUlaunchConfig *config_value, CUfunction function, void **params, void **extra),
          config_value == NULL
@@ -90,4 +100,4 @@ API_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
                       (const unsigned[]){config_value->gridDimX, config_value->gridDimY,
                                          config_value->gridDimZ, config_value->blockDimX,
                                          config_value->blockDimY, config_value->blockDimZ},
-                      STREAM(config_value->hStream), params, extra))
+                      STREAM(config_value->hStream), params, extra, is_early(config_value)))

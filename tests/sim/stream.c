@@ -153,6 +153,30 @@ static void gather(CUstream stream, struct gathering *gathering)
     }
 }
 
+static uint64_t max_seq(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A launch with programmatic stream serialization follows the kernels before it, back to the last one
+ * without, as soon as they let it: it is not ordered behind them. A copy, a fill or a host function in
+ * between, and a wait of the whole context, keep it back; events of its own stream do not (seen on an H100). */
+static void check_hazards(CUstream stream, const struct command *command)
+{
+    uint64_t before = vector_get(&stream->clock, stream->slot);
+    if (command->kind == COMMAND_KERNEL && command->launch.early && stream->chained) {
+        uint64_t seq = max_seq(stream->chain_seq, vector_get(&stream_host_clock, stream->slot));
+        seq = max_seq(seq, vector_get(&stream->context->gate_clock, stream->slot));
+        vector_set(&stream->clock, stream->slot, seq);
+    } else if (command->kind != COMMAND_MARKER) {
+        stream->chained = command->kind == COMMAND_KERNEL;
+        stream->chain_seq = before;
+    }
+    hazard_command(stream, command);
+    vector_set(&stream->clock, stream->slot,
+               max_seq(before, vector_get(&stream->clock, stream->slot)));
+}
+
 struct work *stream_enqueue(CUstream stream, const struct command *command, struct work **after,
                             size_t after_count)
 {
@@ -161,7 +185,7 @@ struct work *stream_enqueue(CUstream stream, const struct command *command, stru
     gather(stream, &gathering);
     for (size_t i = 0; i < after_count; i++)
         work_after(work, after[i]);
-    hazard_command(stream, command);
+    check_hazards(stream, command);
     if (command_calls_host(command))
         hostcall_expect();
     work_assign(&stream->tail, work);
@@ -175,6 +199,7 @@ struct work *stream_enqueue_node(CUstream stream, const struct command *command,
     struct work *work = work_create(stream->context, command);
     for (size_t i = 0; i < after_count; i++)
         work_after(work, after[i]);
+    stream->chained = false;
     hazard_command(stream, command);
     if (command_calls_host(command))
         hostcall_expect();

@@ -25,6 +25,8 @@ struct CUstream_st {
     unsigned slot;                        /* in vector clocks */
     uint64_t seq;                         /* of the last access-bearing work */
     struct vector clock;                  /* what comes before the stream's next work */
+    bool chained;                         /* its latest work are kernels, of which ... */
+    uint64_t chain_seq;                   /* ... the last that may not start early comes after this */
     struct capture *capture;              /* the capture that the stream is part of, or NULL */
     struct CUgraphNode_st **capture_tail; /* the nodes that the next captured node depends on */
     size_t capture_tail_count;

@@ -297,6 +297,55 @@ static void async_pool_orders_its_own_reuse(void **state)
     finish();
 }
 
+static void early_fill(CUstream on, CUdeviceptr at, int allowed)
+{
+    uint64_t words = WORDS;
+    uint32_t value = 9;
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value = {.programmaticStreamSerializationAllowed = allowed}};
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, on, &attribute, 1};
+    OK(cuLaunchKernelEx(&config, kernel("fill"), (void *[]){&at, &words, &value}, NULL));
+}
+
+static void early_launches_overlap_the_kernels_before_them(void **state)
+{
+    CUdeviceptr old = alloc(WORDS * 4), at = alloc(WORDS * 4);
+    CUstream s = stream(CU_STREAM_NON_BLOCKING);
+    CUevent e = event();
+    fill(s, old, WORDS, 1);
+    fill(s, at, WORDS, 1);
+    early_fill(s, at, 0);
+    early_fill(s, old, 1);
+    expect_hazards(0); /* two launches lie between */
+    early_fill(s, at, 1);
+    expect_hazards(1);
+    early_fill(s, old, 1);
+    expect_hazards(1);
+    OK(cuEventRecord(e, s));
+    OK(cuStreamWaitEvent(s, e, 0));
+    spin(s, MS);
+    early_fill(s, old, 1);
+    expect_hazards(0);
+    early_fill(s, old, 1);
+    expect_hazards(1);
+    OK(cuCtxRecordEvent(NULL, e));
+    OK(cuCtxWaitEvent(NULL, e));
+    early_fill(s, at, 1);
+    early_fill(s, old, 1);
+    expect_hazards(0);
+    OK(cuMemsetD8Async(at + WORDS, 0, 4, s));
+    early_fill(s, at, 1);
+    expect_hazards(0);
+    early_fill(s, at, 1);
+    expect_hazards(1);
+    fill(s, at, WORDS, 2); /* behind both */
+    expect_hazards(0);
+    finish();
+    early_fill(s, at, 1); /* the host has seen it all */
+    expect_hazards(0);
+    finish();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +364,7 @@ int main(void)
         TEST(unmapping_memory_in_use_is_reported),
         TEST(freeing_memory_that_a_peer_uses_is_reported),
         TEST(async_pool_orders_its_own_reuse),
+        TEST(early_launches_overlap_the_kernels_before_them),
     };
     return RUN(tests);
 }

@@ -30,6 +30,17 @@ static CUresult called(int base, int id, ...)
                 i >= 1 && i <= 7 ? va_arg(args, unsigned) : (uintptr_t)va_arg(args, void *);
         va_end(args);
     }
+    if (id == HOOK_cuLaunchKernelEx_ptsz) {
+        va_list args;
+        va_start(args, id);
+        const CUlaunchConfig *config = driver.given = va_arg(args, const CUlaunchConfig *);
+        driver.given_early = 0;
+        driver.given_attributes = config ? config->numAttrs : 0;
+        for (unsigned i = 0; i < driver.given_attributes; i++)
+            if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+                driver.given_early += config->attrs[i].value.programmaticStreamSerializationAllowed != 0;
+        va_end(args);
+    }
     return (CUresult)(base + id);
 }
 
@@ -46,6 +57,7 @@ static CUresult called(int base, int id, ...)
 #define HOOK(symbol, pfn, params, args, group) DEFINE(symbol, params, args)
 #define HOOK_COUNTED(symbol, pfn, params, args, counter) DEFINE(symbol, params, args)
 #include "shim/hooks.def"
+#define SUBMIT_CONFIG(config) config
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
 #include "shim/submit.def"
 

@@ -12,24 +12,24 @@
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
 
-static struct probe probe = {.table = hook_table, .watch = &pool_watch};
+static struct probe probe = {.table = hook_table, .watch = &pool_watch, .note_answer = SUBMIT_SEEN};
 
 SHIM_EXPORT struct probe *resolve_probe(void)
 {
     return &probe;
 }
 
-void submit_done(void)
+void submit_done(bool taken)
 {
     probe.done++;
 }
 
-bool submit_note(CUstream stream, unsigned flags)
+enum submit_seen submit_note(CUstream stream, unsigned flags)
 {
     probe.notes++;
     probe.note_stream = stream;
     probe.note_flags = flags;
-    return true;
+    return (enum submit_seen)probe.note_answer;
 }
 
 void stream_give_up(void)

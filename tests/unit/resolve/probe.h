@@ -16,6 +16,7 @@ struct probe {
     unsigned notes;                    /* calls of submit_note, and the last one's arguments */
     CUstream note_stream;
     unsigned note_flags;
+    int note_answer; /* what submit_note is to say, SUBMIT_SEEN unless set */
     unsigned left_single; /* calls of stream_give_up */
     bool serve;      /* whether the runtime's short cut serves */
     unsigned served; /* how often it did */
@@ -29,6 +30,8 @@ enum { DRIVER_ANSWER = 10000, DRIVER_ALIAS = 20000 };
 struct driver {
     _Atomic unsigned calls[NUM_HOOKS];
     uintptr_t launch[11]; /* the arguments of the last cuLaunchKernel */
+    const CUlaunchConfig *given; /* to the last cuLaunchKernelEx_ptsz; gone when it returns, but for: */
+    unsigned given_early, given_attributes;
     /* cuGetProcAddress answers with other addresses than the symbol table has, and with one and the same
      * for a function and its per-thread variant. */
     int aliases;

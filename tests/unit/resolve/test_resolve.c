@@ -281,7 +281,7 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
     assert_int_equal(probe->notes, 1);
     assert_int_equal(probe->done, done + 1);
     assert_ptr_equal(probe->note_stream, 0x99);
-    assert_int_equal(probe->note_flags, 0);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_KERNEL);
 
     PFN_cuLaunchKernelEx_v11060_ptsz ex =
         (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
@@ -289,14 +289,20 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
                                        {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
     CUlaunchConfig config = {.hStream = (CUstream)0x55, .attrs = attributes, .numAttrs = 2};
     ex(&config, NULL, NULL, NULL);
-    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_KERNEL);
     attributes[1].value.programmaticStreamSerializationAllowed = 1;
     ex(&config, NULL, NULL, NULL);
     assert_ptr_equal(probe->note_stream, 0x55);
-    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_ATTRS);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_KERNEL | SUBMIT_FLAG_EARLY);
     assert_int_equal(ex(NULL, NULL, NULL, NULL), DRIVER_ANSWER + HOOK_cuLaunchKernelEx_ptsz);
     assert_null(probe->note_stream);
-    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_KERNEL);
+    attributes[0].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+    ex(&config, NULL, NULL, NULL);
+    assert_true(probe->note_flags & SUBMIT_FLAG_ATTRS);
+    attributes[0].id = (CUlaunchAttributeID)63;
+    ex(&config, NULL, NULL, NULL);
+    assert_true(probe->note_flags & SUBMIT_FLAG_ATTRS);
 
     call(dlsym(libcuda, "cuMemcpyDtoH_v2"));
     assert_int_equal(probe->note_flags, 0);
@@ -304,6 +310,30 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
     assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
     call(dlsym(libcuda, "cuLaunchCooperativeKernelMultiDevice"));
     assert_int_equal(probe->note_flags, SUBMIT_FLAG_MANY);
+    atomic_store(probe->watch, 0);
+}
+
+static void an_early_launch_waits_its_turn_when_told_to(void **state)
+{
+    PFN_cuLaunchKernelEx_v11060_ptsz ex =
+        (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
+    CUlaunchAttribute attributes[3] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
+                                       {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
+                                       {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY}};
+    CUlaunchConfig config = {.hStream = (CUstream)0x55, .attrs = attributes, .numAttrs = 3};
+    attributes[1].value.programmaticStreamSerializationAllowed = 1;
+    atomic_store(probe->watch, 1);
+    ex(&config, NULL, NULL, NULL);
+    assert_ptr_equal(driver->given, &config);
+    assert_int_equal(driver->given_early, 1);
+
+    probe->note_answer = SUBMIT_IN_TURN;
+    assert_int_equal(ex(&config, NULL, NULL, NULL), DRIVER_ANSWER + HOOK_cuLaunchKernelEx_ptsz);
+    assert_ptr_not_equal(driver->given, &config);
+    assert_int_equal(driver->given_early, 0);
+    assert_int_equal(driver->given_attributes, 3);
+    assert_int_equal(attributes[1].value.programmaticStreamSerializationAllowed, 1);
+    probe->note_answer = SUBMIT_SEEN;
     atomic_store(probe->watch, 0);
 }
 
@@ -370,6 +400,7 @@ int main(void)
         cmocka_unit_test(get_proc_address_gives_itself),
         cmocka_unit_test(linked_calls_reach_the_driver_too),
         cmocka_unit_test(submissions_are_noted_while_the_pool_watches),
+        cmocka_unit_test(an_early_launch_waits_its_turn_when_told_to),
         cmocka_unit_test(every_submission_is_noted),
         cmocka_unit_test(a_function_newer_than_the_tables_ends_the_single_stream),
     };
