@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The end of a pool, with its context: see pool_abandon in pool.h.
+ *
+ * Other threads may be inside it then: the control thread, and those of a program that ends a context while
+ * it allocates in it. Those that hold memory out of the pool's lists are `busy` and waited for. The others
+ * have dropped the lock for a call about a fence, with nothing of the pool's in their hands; when they go on
+ * they find it empty, in every list that leads to memory. The records of blocks stay, as all of the pool's
+ * host memory does.
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
@@ -25,6 +31,15 @@ static struct chunk *detach_chunks(struct pool *p)
     return list;
 }
 
+static void empty_zone(struct zone *z)
+{
+    bins_init(&z->bins);
+    list_init(&z->holes);
+    list_init(&z->dead);
+    z->first = NULL;
+    z->pending_bytes = z->looked_bytes = 0;
+}
+
 void pool_abandon(struct pool *p)
 {
     const struct backend_ops *ops = p->backend->ops;
@@ -34,12 +49,20 @@ void pool_abandon(struct pool *p)
         return;
     }
     p->abandoned = true;
-    while (p->busy)
-        state_wait(p);
     fence_finish(p);
-    magazine_forget_all(p);
-    arena_reap(p, true);
+    for (;;) { /* until nobody is busy and the lock has not been dropped since */
+        while (p->busy)
+            state_wait(p);
+        if (list_empty(&p->ghosts))
+            break;
+        arena_reap(p, true);
+    }
     struct chunk *list = detach_chunks(p);
+    magazine_forget_all(p);
+    slab_init(&p->slabs);
+    pending_init(&p->pendings);
+    empty_zone(&p->small);
+    empty_zone(&p->large);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
     p->stats.pending_bytes = p->stats.live_blocks = 0;
     state_unlock(p);

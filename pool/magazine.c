@@ -306,6 +306,8 @@ static void release(struct pool *p, const struct magazine_cell *cell)
 
 static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
 {
+    if (p->abandoned)
+        return false; /* what a late free has left in it is nobody's */
     lock(m);
     tell(p, m);
     uint32_t before = m->cached_units;

@@ -132,6 +132,8 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         pending_retire(p, fence_ready_epoch(&p->fences));
         trim_release(p, excess, UINT64_MAX);
     }
+    if (p->abandoned) /* while the lock was dropped */
+        return GROW_FAILED;
     owe(p, bytes, size_bytes);
     if (state_over_limit(p, bytes))
         return GROW_LIMIT;

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/abandon.c: a context ends while other threads are inside its pool, at every moment at which the
+ * pool's lock is dropped for a call of the backend.
+ */
+#include "tests/unit/expect.h"
+
+#include <string.h>
+
+/* The context ends at call number `at` of a row that no thread is waited for in. */
+struct end {
+    struct pool *pool;
+    uint64_t at, calls;
+    bool ended;
+};
+
+static bool is_waited_for(enum model_row row)
+{
+    return row == MODEL_ROW_create || row == MODEL_ROW_map || row == MODEL_ROW_allow ||
+           row == MODEL_ROW_segment_alloc || row == MODEL_ROW_reserve;
+}
+
+static void end_meanwhile(struct model *m, enum model_row row)
+{
+    struct end *e = m->hook_arg;
+    if (is_waited_for(row) || e->ended || ++e->calls < e->at)
+        return;
+    e->ended = true;
+    model_destroy_context(m);
+    pool_abandon(e->pool);
+}
+
+static void trim(struct rig *r)
+{
+    pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(5)});
+}
+
+static void tick(struct rig *r)
+{
+    pool_tick(r->pool);
+}
+
+static void alloc_small(struct rig *r)
+{
+    rig_alloc(r, 3000);
+}
+
+static void alloc_large(struct rig *r)
+{
+    rig_alloc(r, MIB(24));
+}
+
+static void alloc_all(struct rig *r)
+{
+    rig_alloc(r, RIG_BYTES - MIB(64));
+}
+
+static void submit(struct rig *r)
+{
+    pool_submit(r->pool, 1);
+}
+
+static void leave_single(struct rig *r)
+{
+    pool_leave_single_stream(r->pool);
+}
+
+static void free_one(struct rig *r)
+{
+    if (pool_free(r->blocks[0].addr) == POOL_OK)
+        r->blocks[0] = r->blocks[--r->count];
+}
+
+static void (*const steps[])(struct rig *r) = {trim,   tick,         alloc_small, alloc_large, alloc_all,
+                                               submit, leave_single, free_one};
+enum { STEPS = sizeof steps / sizeof *steps, MOMENTS = 12 };
+
+/* Live, idle and pending blocks of both zones, slabs of them empty. */
+static void fill(struct rig *r)
+{
+    static const uint64_t sizes[] = {600, 5000, KIB(300), MIB(3), MIB(17)};
+    uint64_t addrs[20];
+    for (unsigned i = 0; i < 20; i++)
+        addrs[i] = rig_alloc(r, sizes[i % 5]);
+    for (unsigned i = 0; i < 20; i++) {
+        if (i % 2)
+            rig_launch(r, 1 + i % 3, MS(1 + i % 4), addrs[i]);
+        if (i % 3)
+            rig_free(r, addrs[i]);
+    }
+    rig_empty_magazines(r);
+    model_advance(r->model, MS(2));
+}
+
+static void a_pool_may_end_whenever_its_lock_is_free(void **state)
+{
+    unsigned ended = 0;
+    (void)state;
+    for (unsigned backing = 0; backing < 2; backing++)
+        for (unsigned step = 0; step < STEPS; step++)
+            for (uint64_t at = 1; at <= MOMENTS; at++) {
+                struct rig *r = rig_create(RIG_BYTES);
+                struct end end = {.at = at};
+                r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+                r->config.idle_timeout_ns = MS(1);
+                r->config.max_idle_bytes = MIB(4);
+                r->config.min_free_bytes = MIB(1);
+                r->config.sync_free = steps[step] == free_one;
+                r->model->backend.single_stream = steps[step] == leave_single;
+                rig_start(r);
+                fill(r);
+                end.pool = r->pool;
+                r->model->hook_arg = &end;
+                r->model->hook = end_meanwhile;
+                steps[step](r);
+                r->model->hook = NULL;
+                ended += end.ended;
+                if (!end.ended)
+                    at = MOMENTS;
+                if (end.ended && model_used_bytes(r->model))
+                    fail_msg("backing %u, step %u, moment %u: memory is left", backing, step, (unsigned)at);
+                /* An event that was just being recorded ends with its context. */
+                const char *words = rig_destroy(r);
+                if (words && strcmp(words, "a fence is left") != 0)
+                    fail_msg("backing %u, step %u, moment %u: %s", backing, step, (unsigned)at, words);
+            }
+    EXPECT(ended > 40, "it was tried at many moments");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
