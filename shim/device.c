@@ -454,16 +454,17 @@ void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed)
         atomic_fetch_and(&peers_of[owner], ~(UINT64_C(1) << peer));
 }
 
-void device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
+CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
 {
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
                             .flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                              : CU_MEM_ACCESS_FLAGS_PROT_NONE};
     struct visit v;
     if (!relax(&v))
-        return;
-    real.cuMemSetAccess(addr, size_bytes, &desc, 1);
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
     leave(&v);
+    return rc;
 }
 
 bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg)

@@ -43,7 +43,7 @@ bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg);
 
 /* Devices that may access the memory of `owner` besides itself: pools ask when they map memory. */
 void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed);
-/* Grants or takes the access of `peer` to a mapped range. */
-void device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes);
+/* Grants or takes the access of `peer` to a mapped range. Returns the driver's code. */
+CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes);
 
 #endif

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { GRANTS_MAX = 512 };
+enum { GRANTS_MAX = 512, TRIES = 4 };
 
 struct side {
     CUcontext ctx;
@@ -30,20 +30,30 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 struct peer_change {
     CUdevice peer;
     bool allowed;
+    CUresult rc; /* the first failure's */
 };
 
 static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
-    const struct peer_change *change = arg;
-    device_peer_range(change->peer, change->allowed, addr, size_bytes);
+    struct peer_change *change = arg;
+    CUresult rc = device_peer_range(change->peer, change->allowed, addr, size_bytes);
+    if (change->rc == CUDA_SUCCESS)
+        change->rc = rc;
 }
 
-/* Memory that is committed meanwhile is made by rows that know the new rights. */
-static void change_devices(CUdevice owner, CUdevice accessor, bool allowed)
+/* Memory that is committed meanwhile is made by rows that know the new rights. A range may have been given
+ * back on the way, whose failure means nothing: what is there then is walked again. */
+static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
 {
-    struct peer_change change = {accessor, allowed};
+    struct peer_change change = {accessor, allowed, CUDA_SUCCESS};
     device_peer_allow(owner, accessor, allowed);
-    context_for_each_range(owner, change_range, &change);
+    for (int tries = 0; tries < TRIES; tries++) {
+        change.rc = CUDA_SUCCESS;
+        context_for_each_range(owner, change_range, &change);
+        if (change.rc == CUDA_SUCCESS)
+            break;
+    }
+    return change.rc;
 }
 
 static bool any_left(CUdevice owner, CUdevice accessor)
@@ -56,7 +66,7 @@ static bool any_left(CUdevice owner, CUdevice accessor)
     return false;
 }
 
-static void add(const struct side *accessor, const struct side *owner)
+static CUresult add(const struct side *accessor, const struct side *owner)
 {
     struct grant *free_row = NULL, *g;
     pthread_mutex_lock(&lock);
@@ -71,7 +81,7 @@ static void add(const struct side *accessor, const struct side *owner)
     else if (g == grants + GRANTS_MAX)
         overflowed = true;
     pthread_mutex_unlock(&lock);
-    change_devices(owner->device, accessor->device, true);
+    return change_devices(owner->device, accessor->device, true);
 }
 
 /* Takes the rows away that match; either side may be NULL: any context. */
@@ -126,7 +136,11 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
         struct side accessor, owner;
         stream_give_up();
         if (find_sides(peer, &accessor, &owner))
-            add(&accessor, &owner);
+            rc = add(&accessor, &owner);
+        if (rc != CUDA_SUCCESS) { /* as natively: all of the peer's memory, or none */
+            take_away(accessor.ctx, peer);
+            real.cuCtxDisablePeerAccess(peer);
+        }
         errno = saved_errno;
     }
     return rc;
