@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """NVIDIA's runtimes of several releases: the programs of tests/preload/releases, linked again with the real
 libraries in the folder that TEST_CUDARTS names (scripts/fetch-cudarts makes one)."""
-import concurrent.futures
+import dataclasses
 import glob
 import json
 import os
@@ -94,20 +94,18 @@ def static_inside(suite, folder):
         served(suite, "nvJPEG", command)
 
 
-def agreement(suite, tree, found):
-    """The stand-in runtimes on the simulated driver say of first calls what NVIDIA's say here."""
+def agreement(suite, tree, results):
+    """The stand-in runtimes on the simulated driver say of first calls what NVIDIA's said here."""
     simulated = {"LD_LIBRARY_PATH": os.path.join(tree, "tests", "sim", "lib"), "SIM_DEVICES": str(devices(suite))}
 
-    def pair(name, command):
-        return (suite.run([os.path.join(tree, "tests", "preload", "releases", name)],
-                          dict(suite.bare_env, **simulated)), suite.run(command, suite.bare_env))
-
-    chosen = [(name, command) for name, command, _, _ in found if re.fullmatch(r"first-calls-shared-[\d.]+", name)]
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for (name, _), (stand_in, real) in zip(chosen, pool.map(lambda c: pair(*c), chosen)):
-            same = (stand_in.rc, stand_in.out) == (real.rc, real.out)
-            difference = base.first_difference(real.out, stand_in.out).replace("bare", "real").replace("shim", "stand-in")
-            suite.row(f"{name}, the stand-in", verdict="ok: as NVIDIA's" if same else f"FAIL: {difference}")
+    for name, real in results.items():
+        if not re.fullmatch(r"first-calls-shared-[\d.]+", name):
+            continue
+        stand_in = suite.run([os.path.join(tree, "tests", "preload", "releases", name)],
+                             dict(suite.bare_env, **simulated))
+        same = (stand_in.rc, stand_in.out) == (real.rc, real.out)
+        difference = base.first_difference(real.out, stand_in.out).replace("bare", "real").replace("shim", "stand-in")
+        suite.row(f"{name}, the stand-in", verdict="ok: as NVIDIA's" if same else f"FAIL: {difference}")
 
 
 def devices(suite):
@@ -122,18 +120,19 @@ def cudart(suite):
         raise base.Skip("TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
     tree = suite.simulate or part_programs.scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
-    pairs = [part_programs.pair_of(t, suite) for t in tests if SUITE in {s.split(":")[-1] for s in t["suite"]}]
-    pairs = [pair for pair in pairs if pair and not (suite.quick and SLOW.match(pair[0]))]
+    pairs = [p for t in tests if SUITE in part_programs.suites_of(t) for p in part_programs.program_of(t, suite)
+             if not (suite.quick and SLOW.match(p.name))]
     if not pairs:
-        raise base.Skip("the build has no programs of several releases")
+        raise base.Skip("the build has no programs of several releases, or none of that name")
     targets = part_programs.targets_of(suite, tree)
     path_of = lambda word: os.path.normpath(os.path.join(tree, word))  # noqa: E731
     if not suite.simulate:
-        wanted = {targets[path_of(w)] for _, command, _ in pairs for w in command if path_of(w) in targets}
+        wanted = {targets[path_of(w)] for p in pairs for w in p.command if path_of(w) in targets}
         suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
     linker, first, found = folder and Releases(suite, tree, os.path.abspath(folder)), len(suite.rows), []
-    for name, command, env in pairs:
-        soname = {"ctypes-11.8": "11.8", "ctypes-12.8": "12.8", "ctypes-13.0": "13.0"}.get(name)
+    for p in pairs:
+        soname = {"ctypes-11.8": "11.8", "ctypes-12.8": "12.8", "ctypes-13.0": "13.0"}.get(p.name)
+        command, env = p.command, p.env
         try:
             if not suite.simulate:
                 command = [linker.link(targets[path_of(w)]) if path_of(w) in targets else w for w in command]
@@ -143,15 +142,16 @@ def cudart(suite):
             else:
                 command = [path_of(w) if path_of(w) in targets else w for w in command]
         except base.Skip as reason:
-            suite.row(name, verdict=f"skip: {reason}")
+            suite.row(p.name, verdict=f"skip: {reason}")
             continue
-        found.append((name, command, env, bool(part_programs.ALONE.search(name))))
+        found.append(dataclasses.replace(p, command=command, env=env))
     suite.log(f"  {len(found)} programs")
-    suite.run_pairs(found, jobs=8)
+    results = suite.run_pairs(found, jobs=8)
     part_programs.fold(suite, first)
-    for name, command, _, _ in found:
-        if re.fullmatch(r"basic-(static|shared)-[\d.]+", name):
-            served(suite, name, command)
+    for p in found:
+        if re.fullmatch(r"basic-(static|shared)-[\d.]+", p.name):
+            served(suite, p.name, p.command)
     if not suite.simulate:
-        agreement(suite, tree, found)
-        static_inside(suite, os.path.abspath(folder))
+        agreement(suite, tree, results)
+        if suite.match.search("nvJPEG"):
+            static_inside(suite, os.path.abspath(folder))

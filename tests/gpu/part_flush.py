@@ -33,9 +33,12 @@ class Observer:
         self.ask()
         return int(self.answer())
 
-    def settled(self, seconds=3.0):
-        """Free memory once it has not grown for a while."""
-        end, best, since = time.monotonic() + seconds, self.free_bytes(), time.monotonic()
+    def settled(self, seconds=3.0, other_than=None):
+        """Free memory once it has not changed for a while, and, if it does in time, is other than it was."""
+        end = time.monotonic() + seconds
+        while self.free_bytes() == other_than and time.monotonic() < end:
+            time.sleep(0.02)
+        best, since = self.free_bytes(), time.monotonic()
         while time.monotonic() < end and time.monotonic() - since < 0.3:
             time.sleep(0.02)
             now = self.free_bytes()
@@ -48,41 +51,52 @@ class Observer:
         self.process.wait(10)
 
 
-def flush(suite):
-    # The simulated driver counts memory over process bounds, and lets time pass for one that looks on, only if asked to.
-    env = dict(suite.bare_env)
-    if suite.simulate:
-        env.update(SIM_SHARED=f"gpucache-flush-{os.getpid()}", SIM_POLL_NS="1000000")
-    observer = Observer(suite, env)
-    program = suite.compile("hold", ["hold.c", "driver.c"], *FLAGS)
+class Holder:
+    """A process under the shim that holds memory and does what it is told (hold.c)."""
+
+    def __init__(self, suite, env):
+        program = suite.compile("hold", ["hold.c", "driver.c"], *FLAGS)
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=dict(env, LD_PRELOAD=suite.lib))
+
+    def start(self):
+        said = self.step("start")
+        if said != "started":
+            raise base.Skip(f"the holding process said {said!r}")
+
+    def step(self, command):
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return "nothing, it has ended"
+        return self.process.stdout.readline().strip()
+
+    def end(self):
+        """What it says at the end, and its exit status."""
+        status = self.step("end")
+        return status, self.process.wait(20)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def flush_seen(suite, observer, holder):
+    """Rows: what an observer sees of a holder whose cache is emptied."""
     before = observer.settled()
-    holder = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                              env=dict(env, LD_PRELOAD=suite.lib))
-
-    def step(command):
-        holder.stdin.write(command + "\n")
-        holder.stdin.flush()
-        return holder.stdout.readline().strip()
-
-    try:
-        started = step("start")
-        if started != "started":
-            raise base.Skip(f"the holding process said {started!r}")
-        context = observer.settled()
-        live, idle = (int(n) for n in step("fill").split())
-        full = observer.settled()
-        step("free")
-        kept = observer.settled()
-        holder.send_signal(signal.SIGUSR1)
-        after = observer.settled()
-        contents = step("check")
-        pointers = step("again")
-        status = step("end")
-        holder.wait(20)
-    finally:
-        if holder.poll() is None:
-            holder.kill()
-        observer.close()
+    holder.start()
+    context = observer.settled()
+    live, idle = (int(n) for n in holder.step("fill").split())
+    full = observer.settled()
+    holder.step("free")
+    kept = observer.settled()
+    holder.process.send_signal(signal.SIGUSR1)
+    after = observer.settled(other_than=kept)
+    contents = holder.step("check")
+    pointers = holder.step("again")
+    status, code = holder.end()
     slack = 64 << 20
     suite.row("held after free", "", base.mebibytes(context - kept), "",
               "ok" if kept <= full + slack else "FAIL: memory went back without being asked for")
@@ -91,5 +105,23 @@ def flush(suite):
     suite.row(f"SIGUSR1 gives back {base.mebibytes(idle)}", "", base.mebibytes(after - kept), "", verdict)
     suite.row("live blocks", verdict="ok" if contents == "sound" else f"FAIL: {contents}")
     suite.row("program goes on", verdict="ok" if pointers == "sound" and status == "ended" and
-              holder.returncode == 0 else f"FAIL: {pointers}, {status}, exit {holder.returncode}")
+              code == 0 else f"FAIL: {pointers}, {status}, exit {code}")
     suite.row("context of the program", base.mebibytes(before - context), verdict="measured")
+
+
+def shared_env(suite):
+    """The simulated driver counts memory over process bounds, and lets time pass for one that looks on, only if
+    asked to."""
+    simulated = {"SIM_SHARED": f"gpucache-flush-{os.getpid()}", "SIM_POLL_NS": "1000000"}
+    return dict(suite.bare_env, **(simulated if suite.simulate else {}))
+
+
+def flush(suite):
+    env = shared_env(suite)
+    observer = Observer(suite, env)
+    holder = Holder(suite, env)
+    try:
+        flush_seen(suite, observer, holder)
+    finally:
+        holder.kill()
+        observer.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The small programs of tests/preload and tests/misuse, and one made by nvcc: the same output and the
 same exit status on the real driver, bare and under the shim."""
+import dataclasses
 import json
 import os
 import re
@@ -183,20 +184,20 @@ def targets_of(suite, tree):
 def programs(suite):
     tree = suite.simulate or scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
-    tests = [t for t in tests if {"preload", "misuse"} & {s.split(":")[-1] for s in t["suite"]}]
-    pairs = [pair for pair in (pair_of(test, suite) for test in tests) if pair]
+    first = len(suite.rows)
+    pairs = [p for t in tests if {"preload", "misuse"} & suites_of(t) or "--needs" in t["cmd"]
+             for p in program_of(t, suite)]
     if not pairs:
-        raise base.Skip("the build has no preload or misuse programs")
+        raise base.Skip("the build has no preload or misuse programs of that name")
     targets = targets_of(suite, tree)
     path_of = lambda word: os.path.normpath(os.path.join(tree, word))  # noqa: E731
     if not suite.simulate:
-        wanted = {targets[path_of(w)] for _, command, _ in pairs for w in command if path_of(w) in targets}
+        wanted = {targets[path_of(w)] for p in pairs for w in p.command if path_of(w) in targets}
         suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
-    linker, first, found = Relinker(suite, tree), len(suite.rows), []
-    for name, command, env in pairs:
-        command = [w if path_of(w) not in targets else path_of(w) if suite.simulate
-                   else linker.link(targets[path_of(w)]) for w in command]
-        found.append((name, command, env, bool(ALONE.search(name))))
+    linker = Relinker(suite, tree)
+    found = [dataclasses.replace(p, command=[
+        w if path_of(w) not in targets else path_of(w) if suite.simulate else linker.link(targets[path_of(w)])
+        for w in p.command]) for p in pairs]
     suite.log(f"  {len(found)} programs")
     suite.run_pairs(found, jobs=6)
     fold(suite, first)
@@ -214,19 +215,40 @@ def fold(suite, first):
         suite.row(text, verdict=verdict)
 
 
-def pair_of(test, suite):
-    """(name, command, environment) of a test that runs one program bare and preloaded, else None. The
-    program and its arguments follow "--" on the runner's command line. What is only another way of
+def suites_of(test):
+    return {name.split(":")[-1] for name in test["suite"]}
+
+
+def library_of(name, suite):
+    """A library that is preloaded beside the shim: the one in the folder that TEST_LIBRARIES names, or the
+    machine's. None: there is none, which a row says."""
+    carried = os.path.join(os.environ.get("TEST_LIBRARIES", ""), name)
+    path = os.path.abspath(carried) if os.path.exists(carried) else name
+    done = suite.run(["true"], dict(suite.bare_env, LD_PRELOAD=path))
+    return None if "cannot be preloaded" in done.err else path
+
+
+def program_of(test, suite):
+    """What a test that runs one program bare and preloaded runs, as a list of one; empty for other tests.
+    The program and its arguments follow "--" on the runner's command line. What is only another way of
     simulating is left out on a real GPU."""
     words = test["cmd"]
-    if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words:
-        return None
+    if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words or \
+            not suite.match.search(test["name"]):
+        return []
     split = words.index("--")
-    env = suite.library_path(suite.bare_env)
+    env, preloaded = suite.library_path(suite.bare_env), {"--before": [], "--beside": []}
     for option, value in zip(words[:split], words[1:split]):
         name, _, text = value.partition("=")
         if option in ("--env", "--preload-env"):
             if name.startswith("SIM_") and not suite.simulate:
-                return None
+                return []
             env[name] = text
-    return test["name"], words[split + 1:], env
+        elif option in preloaded:
+            library = library_of(value, suite)
+            if not library:
+                suite.row(test["name"], verdict=f"skip: no {value}, nor in the folder that TEST_LIBRARIES names")
+                return []
+            preloaded[option].append(library)
+    return [base.Program(test["name"], words[split + 1:], env, bool(ALONE.search(test["name"])),
+                         tuple(preloaded["--before"]), tuple(preloaded["--beside"]))]

@@ -5,6 +5,7 @@ import concurrent.futures
 import dataclasses
 import glob
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 # Threads that allocate while the process exits: seen to end a bare process, driver 580.
-FRAIL = ("exit_threads",)
+FRAIL = ("exit_threads", "life")
 EXIT_SKIP = 77
+# What a small program may take beside others: a context alone is a matter of seconds on some machines.
+PROGRAM_S = 240
 
 
 class Skip(Exception):
@@ -32,6 +35,17 @@ class Result:
     @property
     def timed_out(self):
         return self.rc is None
+
+
+@dataclasses.dataclass
+class Program:
+    """What run_pairs() runs bare and under the shim; `before` and `beside` are preloaded with the shim."""
+    name: str
+    command: list
+    env: dict
+    alone: bool = False
+    before: tuple = ()
+    beside: tuple = ()
 
 
 @dataclasses.dataclass
@@ -75,8 +89,9 @@ def first_difference(bare, shim):
 
 
 class Suite:
-    def __init__(self, build, quick, simulate, verbose):
+    def __init__(self, build, quick, simulate, verbose, match=""):
         self.build = os.path.abspath(build)
+        self.match = re.compile(match)
         self.quick = quick
         self.simulate = os.path.abspath(simulate) if simulate else None
         self.verbose = verbose
@@ -217,10 +232,10 @@ class Suite:
         return Result(rc, out.decode(errors="replace"), err.decode(errors="replace"),
                       time.monotonic() - start)
 
-    def bare_and_shim(self, command, env=None, timeout=120, shim_command=None):
+    def bare_and_shim(self, command, env=None, timeout=120, before=(), beside=()):
         extra = env or {}
-        return (self.run(command, dict(self.bare_env, **extra), timeout),
-                self.run(shim_command or command, self.shim_env(**extra), timeout))
+        shim = dict(self.shim_env(**extra), LD_PRELOAD=" ".join([*before, self.lib, *beside]))
+        return self.run(command, dict(self.bare_env, **extra), timeout), self.run(command, shim, timeout)
 
     # Results
 
@@ -254,27 +269,29 @@ class Suite:
         return self.row(name, seconds(bare.seconds), seconds(shim.seconds), ratio(shim.seconds, bare.seconds),
                         verdict)
 
-    def patient_pair(self, name, command, env):
+    def patient_pair(self, p):
         """Both results; of programs that a real driver sometimes does not survive, also bare, the first
         of three runs in which it did."""
         for _ in range(3):
-            bare, shim = self.bare_and_shim(command, env)
-            if not name.startswith(FRAIL) or (bare.rc == shim.rc == 0):
+            bare, shim = self.bare_and_shim(p.command, p.env, PROGRAM_S, p.before, p.beside)
+            if not p.name.startswith(FRAIL) or (bare.rc == shim.rc == 0):
                 break
         return bare, shim
 
     def run_pairs(self, programs, jobs):
-        """programs: (name, command, extra environment, alone). Those that are not alone run side by
-        side, each one bare and then under the shim."""
-        together = [p for p in programs if not p[3]]
+        """Those programs that are not alone run side by side, each one bare and then under the shim. Returns
+        the bare results by name."""
+        results = {}
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            futures = [(name, pool.submit(self.patient_pair, name, command, env))
-                       for name, command, env, _ in together]
-            for name, future in futures:
-                self.compare(name, *future.result(), same_stderr=True, may_fail=True)
-        for name, command, env, alone in programs:
-            if alone:
-                self.compare(name, *self.patient_pair(name, command, env), same_stderr=True, may_fail=True)
+            futures = [(p, pool.submit(self.patient_pair, p)) for p in programs if not p.alone]
+            for p, future in futures:
+                results[p.name] = future.result()
+                self.compare(p.name, *results[p.name], same_stderr=True, may_fail=True)
+        for p in programs:
+            if p.alone:
+                results[p.name] = self.patient_pair(p)
+                self.compare(p.name, *results[p.name], same_stderr=True, may_fail=True)
+        return {name: bare for name, (bare, _) in results.items()}
 
     def table(self):
         """The table of all rows, as text; part by part."""

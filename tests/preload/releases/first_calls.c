@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * What the first calls of a program do in its runtime: which context they make, whose device it is,
- * which errors they give and which stay the last one. Without an argument it plays every act below
- * in a process of its own. It calls the runtime itself, so that it links with every release.
+ * which errors they give and which stay the last one. Without an argument it plays every act below,
+ * each in a process of its own. It calls the runtime itself, so that it links with every release.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* Deprecated, and what programs of before release 12.5 call. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -351,18 +353,57 @@ static const struct act {
     {"reset", act_reset},
     {"entry-points", act_entry_points},
 };
-enum { ACTS = sizeof acts / sizeof *acts };
+enum { ACTS = sizeof acts / sizeof *acts, AT_ONCE = 4 };
 
+struct player {
+    pid_t child;
+    int words; /* what it says comes out here */
+};
+
+/* Starts a process that plays one act. */
+static struct player start(char *self, const char *act)
+{
+    struct player p = {.child = -1};
+    char *arguments[] = {self, (char *)(uintptr_t)act, NULL};
+    posix_spawn_file_actions_t actions;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return p;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    if (posix_spawn(&p.child, "/proc/self/exe", &actions, NULL, arguments, environ) != 0)
+        p.child = -1;
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    p.words = ends[0];
+    return p;
+}
+
+/* Passes on what it says until it ends; its status, or -1. */
+static int finish(const struct player *p)
+{
+    char text[4096];
+    ssize_t n;
+    int status = -1;
+    if (p->child < 0)
+        return -1;
+    while ((n = read(p->words, text, sizeof text)) > 0)
+        fwrite(text, 1, (size_t)n, stdout);
+    close(p->words);
+    return waitpid(p->child, &status, 0) == p->child ? status : -1;
+}
+
+/* Several at a time, since to start and to end takes a process of a real driver seconds on some machines;
+ * what they say comes in their order. */
 static int play_all(char *self)
 {
-    int failed = 0;
+    struct player players[ACTS];
+    int started = 0, failed = 0;
     for (int i = 0; i < ACTS; i++) {
-        char *arguments[] = {self, (char *)(uintptr_t)acts[i].name, NULL};
-        pid_t child;
-        int status = -1;
-        fflush(stdout);
-        if (posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) != 0 ||
-            waitpid(child, &status, 0) != child)
+        for (; started < ACTS && started < i + AT_ONCE; started++)
+            players[started] = start(self, acts[started].name);
+        int status = finish(&players[i]);
+        if (status == -1)
             return 1;
         if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
             return 77;
