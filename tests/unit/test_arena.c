@@ -195,11 +195,47 @@ static void a_large_arena_grows_by_more_than_a_granule(void **state)
     struct rig *r = roomy(state);
     rig_alloc(r, MIB(4200));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 32; i++)
         rig_alloc(r, MIB(2));
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 2, "8 MiB of 4200 at a time");
-    rig_free(r, r->blocks[0].addr);
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(4216), "and nothing is left over");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 2, "32 MiB of 4200 at a time");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(4264), "and nothing is left over");
+    rig_alloc(r, MIB(8000));
+    calls = model_calls(r->model, MODEL_ROW_create);
+    for (int i = 0; i < 32; i++)
+        rig_alloc(r, MIB(2));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 1, "64 MiB at most");
+}
+
+static void a_chunk_leaves_room_below_max_reserved(void **state)
+{
+    struct rig *r = rig_create(GIB(4));
+    rig_destroy(*state);
+    *state = r;
+    r->model->backend.single_stream = true;
+    r->config.max_reserved_bytes = MIB(64);
+    rig_start(r);
+    rig_free(r, rig_alloc(r, MIB(32)));
+    uint64_t below = rig_alloc(r, MIB(14));
+    uint64_t between = rig_alloc(r, MIB(4));
+    uint64_t above = rig_alloc(r, MIB(14));
+    EXPECT(below < between && between < above, "all in what was 32 MiB");
+    rig_free(r, below);
+    rig_free(r, above);
+    EXPECT(rig_alloc(r, MIB(56)), "4 MiB in the middle do not pin the 28 around them");
+    EXPECT_SOUND(r);
+}
+
+static void a_step_leaves_room_below_max_reserved(void **state)
+{
+    struct rig *r = rig_create(GIB(16));
+    rig_destroy(*state);
+    *state = r;
+    r->model->backend.single_stream = true;
+    r->config.max_reserved_bytes = MIB(4200);
+    rig_start(r);
+    rig_alloc(r, MIB(4100));
+    rig_alloc(r, MIB(2));
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(4112), "an eighth of the 100 MiB that are left");
 }
 
 static void chunks_are_small_once_memory_is_fragmented(void **state)
@@ -499,6 +535,8 @@ int main(void)
         RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),
         RIG_TEST(a_large_arena_grows_by_more_than_a_granule),
+        RIG_TEST(a_chunk_leaves_room_below_max_reserved),
+        RIG_TEST(a_step_leaves_room_below_max_reserved),
         RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
         RIG_TEST(a_larger_chunk_goes_back_for_less),
