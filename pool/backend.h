@@ -71,6 +71,7 @@ struct backend {
     int nomem_code;             /* what create, map and segment_alloc return when memory is short */
     bool has_arena;             /* reserve..unmap work */
     _Atomic bool has_order;     /* fence_order works (context events, CUDA 12.5); may cease to */
+    bool sees_all;              /* whoever calls the pool looks at each block: no quick ways (pool.h) */
     bool single_stream;         /* so far the program uses only the legacy default stream */
 };
 

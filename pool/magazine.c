@@ -17,6 +17,7 @@
 #include <sched.h>
 
 #define SPINS 100
+#define MAGAZINE_UNITS ((uint32_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
 /* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. */
 #define TIMES_4(x) x, x, x, x
@@ -69,9 +70,7 @@ static inline void unlock(struct magazine *m)
 /* Of a block's size in units. */
 static inline unsigned block_row(uint64_t units)
 {
-    if (likely(units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT))
-        return SLAB_CLASSES + (unsigned)((units * 0x9e3779b97f4a7c15u) >> 59);
-    return units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
+    return SLAB_CLASSES + (unsigned)((units * 0x9e3779b97f4a7c15u) >> 59);
 }
 
 static inline unsigned recent_of(uint64_t addr)
@@ -88,29 +87,55 @@ static const uint8_t class_rows[] = {
 };
 _Static_assert(sizeof class_rows == SLAB_MAX_BYTES >> UNIT_SHIFT, "a row for each size of an object");
 
+/* In one register from here on: the compiler would compute the address of each field anew. */
+static inline struct magazine_row *row_at(struct magazine *m, unsigned at)
+{
+    struct magazine_row *row = &m->rows[at];
+    __asm__("" : "+r"(row));
+    return row;
+}
+
+static inline struct magazine_cell *cell_at(struct magazine_row *row, uint64_t place)
+{
+    return (struct magazine_cell *)((char *)row + place);
+}
+
 static inline __attribute__((always_inline)) uint64_t take_from(struct magazine *m, struct magazine_row *row,
                                                                 uint64_t size_bytes)
 {
     if (unlikely(!try_lock(m)))
         return 0;
-    const struct magazine_cell *cell = &row->cells[row->count];
+    uint64_t newest = row->newest;
+    const struct magazine_cell *cell = cell_at(row, newest);
     if (unlikely(cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire))) {
         unlock(m);
         return 0;
     }
     struct piece *piece = cell->piece;
     uint32_t cached = m->cached_units - row->units;
-    row->count--;
+    row->newest = (uint16_t)(newest - sizeof *cell);
     m->cached_units = cached;
-    if (cached < m->cached_least_units)
+    if (unlikely(cached < m->cached_least_units))
         m->cached_least_units = cached;
     m->requested_bytes += (int64_t)size_bytes;
-    uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed);
+    uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed), serial = m->serial + 1;
+    m->serial = serial;
     m->recent[piece->recent] = piece;
     piece->requested_bytes = size_bytes;
-    piece->serial = ++m->serial;
+    piece->serial = serial;
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     unlock(m);
+    return addr;
+}
+
+static __attribute__((noinline)) uint64_t take_large(struct magazine *m, uint64_t size_bytes)
+{
+    struct magazine_row *row = row_at(m, MAGAZINE_LARGE);
+    if (row->units != (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT)
+        return 0;
+    uint64_t addr = take_from(m, row, size_bytes);
+    if (addr)
+        m->most_units = MAGAZINE_UNITS;
     return addr;
 }
 
@@ -118,8 +143,10 @@ static inline __attribute__((always_inline)) uint64_t take(struct magazine *m, u
 {
     uint64_t last = (size_bytes - 1) >> UNIT_SHIFT;
     if (likely(last < sizeof class_rows))
-        return take_from(m, &m->rows[class_rows[last]], size_bytes);
-    struct magazine_row *row = &m->rows[block_row(last + 1)];
+        return take_from(m, row_at(m, class_rows[last]), size_bytes);
+    if (last >= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)
+        return take_large(m, size_bytes);
+    struct magazine_row *row = row_at(m, block_row(last + 1));
     return likely(row->units == last + 1) ? take_from(m, row, size_bytes) : 0;
 }
 
@@ -143,57 +170,52 @@ uint64_t pool_take(struct pool *p, uint64_t size_bytes)
     return likely(m->pool == p) ? take(m, size_bytes) : take_elsewhere(p, size_bytes);
 }
 
-/* Where something so large does not simply go in. */
-static inline bool has_room(const struct magazine *m, struct magazine_row *row, uint32_t units)
+/* Where something of another size, or so much, does not simply go in. */
+static bool has_room(struct magazine *m, struct magazine_row *row, uint32_t units)
 {
-    const struct magazine_row *large = &m->rows[MAGAZINE_LARGE];
-    if (row->count == row->depth || (row->count && row->units != units))
+    if (row->newest >= row->last || (row->newest && row->units != units))
         return false;
-    if (row != large && m->cached_units + units - (large->count ? large->units : 0) > MAGAZINE_BYTES >> UNIT_SHIFT)
+    if (row == &m->rows[MAGAZINE_LARGE])
+        m->most_units = MAGAZINE_UNITS + units;
+    else if (m->cached_units + units > m->most_units)
         return false;
     row->units = units;
     return true;
 }
 
-enum given { GIVEN, REFUSED, UNARMED };
-
-/* Into its row, if that has room and the memory is the program's to free. The open epoch has to be
- * armed by then: `arms` does it. */
-static inline __attribute__((always_inline)) enum given put(struct magazine *m, struct piece *piece, uint64_t addr,
-                                                            bool arms)
+/* The last step: false if it is not the program's any more. */
+static inline __attribute__((always_inline)) bool put(struct magazine *m, struct magazine_row *row, uint64_t newest,
+                                                      struct piece *piece, uint64_t addr, uint64_t epoch)
 {
-    struct fences *f = &m->pool->fences;
-    struct magazine_row *row = &m->rows[piece->row];
-    uint32_t units = piece->units, cached = m->cached_units + units;
-    if (unlikely(row->count == row->depth || row->units != units || cached > MAGAZINE_BYTES >> UNIT_SHIFT) &&
-        !has_room(m, row, units))
-        return REFUSED;
-    if (unlikely(atomic_load_explicit(&f->ready, memory_order_acquire) != FENCE_READY_ALL))
-        return REFUSED;
-    uint64_t epoch =
-        arms ? fence_join_unlocked(f) : atomic_load_explicit(&f->open_epoch, memory_order_acquire);
-    if (!arms && unlikely(!fence_is_armed(f)))
-        return UNARMED;
     uint64_t held = addr + PIECE_HELD;
     if (unlikely(!atomic_compare_exchange_strong_explicit(&piece->word, &held, addr, memory_order_acquire,
                                                           memory_order_relaxed)))
-        return REFUSED;
-    struct magazine_cell *cell = &row->cells[++row->count];
+        return false;
+    struct magazine_cell *cell = cell_at(row, newest) + 1;
     cell->piece = piece;
     cell->epoch = epoch;
-    m->cached_units = cached;
+    row->newest = (uint16_t)(newest + sizeof *cell);
+    m->cached_units += row->units;
     m->requested_bytes -= (int64_t)piece->requested_bytes;
     m->frees++;
-    return GIVEN;
+    return true;
 }
 
-/* The first free after a submission. */
+static inline bool may_give(const struct fences *f)
+{
+    return likely(atomic_load_explicit(&f->ready, memory_order_acquire) == FENCE_READY_ALL);
+}
+
+/* Into a row that may be of another size, or the first after a submission, which arms the open epoch. The
+ * magazine is locked, and unlocked here. */
 static __attribute__((noinline)) bool give_and_arm(struct magazine *m, struct piece *piece, uint64_t addr)
 {
-    lock(m);
-    enum given given = put(m, piece, addr, true);
+    struct fences *f = &m->pool->fences;
+    struct magazine_row *row = row_at(m, piece->row);
+    bool given = has_room(m, row, piece->units) && may_give(f) &&
+                 put(m, row, row->newest, piece, addr, fence_join_unlocked(f));
     unlock(m);
-    return given == GIVEN;
+    return given;
 }
 
 /* What the thread's first magazine has not handed out, or not lately. */
@@ -210,7 +232,7 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
         int slot = slab_slot_around(b->slab, addr);
         piece = slot < 0 ? &nothing : &b->slab->pieces[slot];
     }
-    return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD &&
+    return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD && try_lock(m) &&
            give_and_arm(m, piece, addr);
 }
 
@@ -222,17 +244,26 @@ bool pool_give(uint64_t addr)
         return give_mapped(addr);
     if (unlikely(!try_lock(m)))
         return false;
-    enum given given = put(m, piece, addr, false);
-    unlock(m);
-    if (unlikely(given == UNARMED))
+    struct fences *f = &m->pool->fences;
+    struct magazine_row *row = row_at(m, piece->row);
+    uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire), newest = row->newest;
+    if (unlikely(newest == MAGAZINE_DEPTH * sizeof(struct magazine_cell) || row->units != piece->units ||
+                 m->cached_units + row->units > m->most_units || !may_give(f) || !fence_is_armed(f)))
         return give_and_arm(m, piece, addr);
-    return given == GIVEN;
+    bool given = put(m, row, newest, piece, addr, epoch);
+    unlock(m);
+    return given;
 }
 
 void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr)
 {
     uint64_t units = piece->units;
-    piece->row = (uint8_t)(piece->slot == PENDING_BLOCK ? block_row(units) : class_rows[units - 1]);
+    if (piece->slot != PENDING_BLOCK)
+        piece->row = class_rows[units - 1];
+    else if (units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)
+        piece->row = (uint8_t)block_row(units);
+    else
+        piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
     piece->recent = (uint8_t)recent_of(addr);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     if (likely(mine->pool == p))
@@ -313,11 +344,13 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
     uint32_t before = m->cached_units;
     for (uint32_t at = first; at < MAGAZINE_ROWS && m->cached_units; at++) {
         struct magazine_row *row = &m->rows[at];
-        for (uint32_t i = 1; i <= row->count; i++)
+        uint32_t count = row->newest / sizeof row->cells[0];
+        for (uint32_t i = 1; i <= count; i++)
             release(p, &row->cells[i]);
-        m->cached_units -= row->count * row->units;
-        row->count = 0;
+        m->cached_units -= count * row->units;
+        row->newest = 0;
     }
+    m->most_units = MAGAZINE_UNITS;
     bool any = m->cached_units != before;
     m->cached_told_units = m->cached_least_units = m->cached_units;
     unlock(m);
@@ -357,8 +390,9 @@ void magazine_forget_all(struct pool *p)
         lock(m);
         tell(p, m);
         for (uint32_t at = 0; at < MAGAZINE_ROWS; at++)
-            m->rows[at].count = 0;
+            m->rows[at].newest = 0;
         m->cached_units = m->cached_told_units = m->cached_least_units = 0;
+        m->most_units = MAGAZINE_UNITS;
         unlock(m);
     }
 }
@@ -382,6 +416,11 @@ static void thread_ends(void *unused)
     }
 }
 
+void pool_forget_thread(void)
+{
+    mine = &none;
+}
+
 static void make_key(void)
 {
     key_made = pthread_key_create(&key, thread_ends) == 0;
@@ -391,8 +430,8 @@ void magazine_ensure(struct pool *p)
 {
     if (likely(find_mine(p)))
         return;
-    if (p->config->sync_free)
-        return; /* each free has to wait */
+    if (p->config->sync_free || p->backend->sees_all)
+        return; /* each free has to wait, or to be looked at */
     pthread_once(&key_once, make_key);
     struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;
     if (!m)
@@ -403,11 +442,13 @@ void magazine_ensure(struct pool *p)
     }
     m->pool = p;
     m->serial = m->serial_told = m->last_serial ? m->last_serial : state_serials();
+    m->most_units = MAGAZINE_UNITS;
     for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
         m->recent[i] = &nothing;
     for (unsigned i = 0; i < MAGAZINE_ROWS; i++) {
         m->rows[i].never = FENCE_READY_NEVER;
-        m->rows[i].depth = i < MAGAZINE_LARGE ? MAGAZINE_DEPTH : i == MAGAZINE_LARGE;
+        unsigned depth = i < MAGAZINE_LARGE ? MAGAZINE_DEPTH : i == MAGAZINE_LARGE;
+        m->rows[i].last = (uint16_t)(depth * sizeof(struct magazine_cell));
         m->rows[i].units = i < SLAB_CLASSES ? (uint32_t)(slab_object_bytes(i) >> UNIT_SHIFT) : 0;
     }
     m->next = mine;

@@ -24,7 +24,8 @@ struct granule;
 struct pool;
 
 #define MAGAZINE_BYTES (UINT64_C(8) << 20)
-/* Blocks above this do not count there: one of them may lie in a magazine, up to the second bound. */
+/* Blocks above this do not count there: one of them may lie in a magazine, up to the second bound. (More of the same
+ * size only within the first.) */
 #define MAGAZINE_BLOCK_BYTES (UINT64_C(2) << 20)
 #define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20)
 #define MAGAZINE_SIZES 32 /* rows for blocks, beside those for each class of objects */
@@ -39,12 +40,12 @@ struct magazine_cell {
     uint64_t epoch; /* of its free */
 };
 
-/* Cells of one size: of a class of objects, or of the size that came first while the row was empty. The newest
- * is cells[count]; before the first stands one that is never ready. */
+/* Cells of one size: of a class of objects, or of the size that came first while the row was empty. Before the first
+ * stands one that is never ready, and holds what else there is to say. Places in a row are told in bytes. */
 struct magazine_row {
     union {
         struct {
-            uint16_t count, depth;
+            uint16_t newest, last; /* where those cells are, the last that is filled by the careful way; 0: none */
             uint32_t units;
             uint64_t never;
         };
@@ -53,21 +54,21 @@ struct magazine_row {
 } __attribute__((aligned(128)));
 
 struct magazine {
+    struct magazine_row rows[MAGAZINE_ROWS]; /* first: no offset to be added */
     _Atomic uint32_t locked;
     /* What happened here since the pool's statistics heard of it last: cached_least, requested_bytes, frees
      * and serials (each allocation takes one). Memory that comes in here or goes out changes by as much what
      * the program holds. */
     uint32_t cached_units, cached_least_units, cached_told_units;
+    uint32_t most_units; /* may be cached, the large block that is there included */
     struct pool *pool;
-    uint64_t serial, frees;
+    uint64_t serial, serial_told, frees;
     int64_t requested_bytes;
-    uint64_t serial_told;
     struct magazine *next; /* the thread's, for another pool */
     struct list link;      /* the pool's */
     /* Its thread's: what it was handed out lately, by address. It may be the program's no more, and the record of
      * something else. */
     struct piece *recent[MAGAZINE_RECENT];
-    struct magazine_row rows[MAGAZINE_ROWS];
     uint64_t last_serial; /* of a magazine that is used no more; last, see host_cache_init */
 };
 

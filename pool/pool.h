@@ -61,10 +61,12 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
 enum pool_status pool_free(uint64_t addr);
 
 /* The two parts of pool_alloc and pool_free. The quick one: out of the thread's magazine and into it, with
- * no lock that others hold, no call, and errno untouched; 0 and false: it does not serve here. And what comes then.
+ * no lock that others hold, no call, and errno untouched; 0 and false: it does not serve here (p may be NULL). And what comes then.
  * No free of a pool comes here before pool_free_slowly has served one of the same thread. */
 uint64_t pool_take(struct pool *p, uint64_t size_bytes);
 bool pool_give(uint64_t addr);
+/* The calling thread's quick ways end: for the only thread of a forked child. */
+void pool_forget_thread(void);
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
 enum pool_status pool_free_slowly(uint64_t addr);
 

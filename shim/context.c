@@ -24,7 +24,29 @@ static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
 static bool making;
 
-__thread struct context *context_latest __attribute__((tls_model("initial-exec")));
+/* Without a context none is current: the two are the same. */
+static struct context no_context;
+__thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
+
+void context_forget_thread(void)
+{
+    context_latest = &no_context;
+    pool_forget_thread();
+}
+
+void context_close(struct context *c)
+{
+    atomic_store(&c->backend.gone, true);
+    atomic_store(&c->quick_handle, (CUcontext)(void *)c);
+    atomic_store(&c->handle, NULL);
+}
+
+void context_reopen(struct context *c, CUcontext ctx)
+{
+    atomic_store(&c->backend.gone, false);
+    atomic_store(&c->handle, ctx);
+    atomic_store(&c->quick_handle, ctx);
+}
 
 struct context *context_find(CUcontext ctx)
 {
@@ -81,6 +103,7 @@ static void fill(struct context *c, CUcontext ctx)
     if (others_alive(c))
         stream_give_up();
     device_init(&c->backend, ctx, c->device, stream_may_be_single());
+    c->backend.base.sees_all = c->redzone_bytes;
     backing_choose(&c->backend, &c->config, &c->backing, &c->reason);
     if (c->config.backing == BACKING_DRIVER)
         return;
@@ -114,7 +137,7 @@ static int find_place(void)
 static void publish(struct context *c, CUcontext ctx, int at)
 {
     int count = atomic_load(&context_count);
-    c->quick = c->pool && !c->redzone_bytes;
+    atomic_store_explicit(&c->quick_handle, ctx, memory_order_relaxed);
     atomic_store_explicit(&c->handle, ctx, memory_order_release);
     atomic_store_explicit(&contexts[at], c, memory_order_seq_cst);
     if (at == count)
@@ -168,7 +191,7 @@ static struct context *find_or_make(CUcontext ctx)
 /* What everything rests on came with CUDA 7.0; an older driver keeps its programs to itself. */
 static bool driver_suffices(void)
 {
-    return real.cuDevicePrimaryCtxGetState && real.cuDevicePrimaryCtxRetain && real.cuCtxGetCurrent &&
+    return real.cuDevicePrimaryCtxGetState && real.cuDevicePrimaryCtxRetain &&
            real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
 }
 
@@ -177,20 +200,22 @@ static bool driver_suffices(void)
 static SHIM_COLD struct context *current_anew(void)
 {
     CUcontext ctx = NULL;
-    if (!state_is_on() && (!hooks_init() || !real.cuCtxGetCurrent))
+    if (!state_is_on() && !hooks_init())
         return NULL;
     if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
         return NULL;
     if (!state_is_on() && (!driver_suffices() || !state_start()))
         return NULL;
-    return context_latest = find_or_make(ctx);
+    struct context *c = find_or_make(ctx);
+    context_latest = c ? c : &no_context;
+    return c;
 }
 
 struct context *context_current(void)
 {
     CUcontext ctx = NULL;
     struct context *c = context_latest;
-    if (__builtin_expect(c && state_is_on(), 1) && real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx &&
+    if (__builtin_expect(state_is_on(), 1) && real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx &&
         atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx && state_is_on())
         return c;
     return current_anew();

@@ -18,11 +18,11 @@ enum { CONTEXTS_MAX = 128 };
 
 struct context {
     _Atomic(CUcontext) handle;
-    atomic_bool ended;     /* for good: the record may make room for another */
-    bool quick;            /* nothing but the pool has to see its allocations */
+    _Atomic(CUcontext) quick_handle; /* the same while it is alive, then no context's */
     struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
     CUdevice device;
     bool primary;
+    atomic_bool ended;     /* for good: the record may make room for another */
     const char *backing;   /* "arena", "segment", "driver" */
     const char *reason;    /* why that one */
     uint64_t redzone_bytes; /* behind each block (shim/redzone.h), 0: none */
@@ -33,18 +33,25 @@ struct context {
     struct device_backend backend;
 };
 
-/* The thread's latest; see context_quick. */
+/* The thread's latest; at first one that is no context's, and has no pool. */
 extern __thread struct context *context_latest __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* The record of the calling thread's current context, if that is its latest; NULL: ask context_current. */
-static inline struct context *context_quick(void)
+/* The pool of the calling thread's current context, if that is its latest and has one; NULL: ask
+ * context_current. Never in a forked child. */
+static inline struct pool *context_quick_pool(void)
 {
-    struct context *c = context_latest;
-    CUcontext ctx = NULL;
-    if (!c || !state_is_on() || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS)
+    CUcontext ctx;
+    if (__builtin_expect(real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS, 0))
         return NULL;
-    return ctx && atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx ? c : NULL;
+    const struct context *c = context_latest;
+    return __builtin_expect(atomic_load_explicit(&c->quick_handle, memory_order_relaxed) == ctx, 1) ? c->pool : NULL;
 }
+
+/* The context ends, or after all it does not: it is not found meanwhile. */
+void context_close(struct context *c);
+void context_reopen(struct context *c, CUcontext ctx);
+/* The only thread of a forked child has no context. */
+void context_forget_thread(void);
 
 /* The record of the calling thread's current context, made if there is none; of a green context, the
  * primary one's (shim/green.h). NULL: no context is current, or the library is off. Keeps errno. */

@@ -26,7 +26,7 @@ void control_wake(void);
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
 void control_environ(const char *value);
 /* Is such a request waiting? Looked at by every allocation. */
-extern _Atomic bool control_requested;
+extern _Atomic bool control_requested __attribute__((visibility("hidden")));
 /* Carries it out on the calling thread, so that it is done before the allocation returns. */
 void control_serve_request(void);
 

@@ -91,15 +91,8 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
 /* Most pairs of malloc and free end here: a thread gets back what it has just freed. */
 static inline uint64_t take(size_t size_bytes)
 {
-    const struct context *c = context_quick();
-    return likely(c && c->quick && !atomic_load_explicit(&control_requested, memory_order_relaxed))
-               ? pool_take(c->pool, size_bytes)
-               : 0;
-}
-
-static inline bool give(uint64_t addr)
-{
-    return __builtin_expect(state_is_on() && !redzone_watches(), 1) && pool_give(addr);
+    struct pool *p = context_quick_pool();
+    return likely(!atomic_load_explicit(&control_requested, memory_order_relaxed)) ? pool_take(p, size_bytes) : 0;
 }
 
 static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
@@ -234,7 +227,7 @@ static SHIM_COLD CUresult free_slowly(CUdeviceptr dptr)
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-    return give(dptr) ? CUDA_SUCCESS : free_slowly(dptr);
+    return likely(pool_give(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
 }
 
 /* Natively legal for memory of cuMemAlloc, outside a capture. The free takes its place in stream order,
@@ -296,26 +289,32 @@ bool entry_runtime_malloc(void **p, size_t size_bytes)
     return true;
 }
 
-static SHIM_COLD bool runtime_free_slowly(void *p)
+static inline bool has_context(void)
 {
-    CUcontext ctx = NULL;
-    /* Without a current context the runtime makes one current: its own affair. */
-    if (!state_is_on() || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
-        return false;
-    int saved_errno = errno;
-    if (redzone_watches())
-        redzone_check((uint64_t)(uintptr_t)p);
-    bool freed = pool_free_slowly((uint64_t)(uintptr_t)p) == POOL_OK;
-    errno = saved_errno;
-    if (freed)
-        repay((uint64_t)(uintptr_t)p);
-    return freed;
+    CUcontext ctx;
+    return likely(real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx);
 }
 
-bool entry_runtime_free(void *p)
+static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
 {
     uint64_t addr = (uint64_t)(uintptr_t)p;
-    return pool_owns(addr) && ((context_quick() && give(addr)) || runtime_free_slowly(p));
+    if (!pool_owns(addr) || !state_is_on() || !has_context())
+        return ENTRY_PASSED;
+    int saved_errno = errno;
+    if (redzone_watches())
+        redzone_check(addr);
+    bool freed = pool_free_slowly(addr) == POOL_OK;
+    errno = saved_errno;
+    if (freed)
+        repay(addr);
+    return freed ? ENTRY_FREED : ENTRY_PASSED;
+}
+
+enum entry_freed entry_runtime_free(void *p)
+{
+    if (unlikely(!pool_give((uint64_t)(uintptr_t)p)))
+        return runtime_free_slowly(p);
+    return has_context() ? ENTRY_FREED : ENTRY_FREED_WITHOUT_CONTEXT;
 }
 
 bool entry_in_pool(const void *p)

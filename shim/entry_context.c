@@ -19,19 +19,15 @@
 static struct context *close_context(CUcontext ctx)
 {
     struct context *c = ctx && state_is_on() ? context_find(ctx) : NULL;
-    if (c) {
-        atomic_store(&c->backend.gone, true);
-        atomic_store(&c->handle, NULL);
-    }
+    if (c)
+        context_close(c);
     return c;
 }
 
 static void reopen_context(struct context *c, CUcontext ctx)
 {
-    if (c) {
-        atomic_store(&c->backend.gone, false);
-        atomic_store(&c->handle, ctx);
-    }
+    if (c)
+        context_reopen(c, ctx);
 }
 
 static void end_context(struct context *c, CUcontext ctx)

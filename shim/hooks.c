@@ -27,7 +27,14 @@ static _Atomic bool filled;
     }
 #include "shim/hooks.def"
 
+static CUresult no_current(CUcontext *ctx)
+{
+    (void)ctx;
+    return CUDA_ERROR_NOT_INITIALIZED;
+}
+
 struct hooks_real real = {
+    .cuCtxGetCurrent = no_current,
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) .symbol = first_##symbol,
 #include "shim/hooks.def"

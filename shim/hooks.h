@@ -57,7 +57,7 @@ enum hook_id {
 /* The driver's functions, but for those that submit work (shim/submit.h has them). A wrapped one may be called at any time: before the driver is known, its
  * slot looks for the driver first, and answers CUDA_ERROR_NOT_INITIALIZED without one or if this driver
  * lacks the function. One that is only called (HOOK_CALLED) is NULL until hooks_init() has returned
- * true, and stays NULL if this driver lacks it. A slot changes once, to the driver's address. */
+ * true, and stays NULL if this driver lacks it; but cuCtxGetCurrent may be called at any time. A slot changes once, to the driver's address. */
 struct hooks_real {
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) _Atomic(pfn) symbol;
@@ -77,7 +77,8 @@ bool hooks_present(enum hook_id id);
 
 /* The first bytes of our cuMemAlloc_v2 and cuMemFree_v2 as they were when hooks_init() first returned true,
  * before anybody could look them up; 0 until then. */
-extern _Atomic uint64_t hooks_alloc_entry, hooks_free_entry __attribute__((visibility("hidden")));
+extern _Atomic uint64_t hooks_alloc_entry __attribute__((visibility("hidden")));
+extern _Atomic uint64_t hooks_free_entry __attribute__((visibility("hidden")));
 
 /* Whether somebody has put a jump of his own there since: communication libraries watch memory so. */
 static inline bool hooks_entry_patched(uintptr_t function, _Atomic uint64_t *entry)

@@ -10,7 +10,7 @@
 #include "shim/context.h"
 
 /* Whether any pool has redzones; never false again. */
-extern atomic_bool redzone_in_use;
+extern atomic_bool redzone_in_use __attribute__((visibility("hidden")));
 
 static inline bool redzone_watches(void)
 {

@@ -38,11 +38,13 @@ struct runtime {
     atomic_bool reaches_us; /* of SHORT_CUT_SINCE and newer; its calls were seen to arrive at our hooks */
 };
 
-/* A place that calls, by its return address, and its runtime. */
+/* A place that calls, by its return address, and its runtime, which is written first. */
 struct site {
     _Atomic(uintptr_t) address;
-    _Atomic(struct runtime *) runtime;
+    struct runtime *runtime;
 };
+#define SITE_FREE ((uintptr_t)0)
+#define SITE_TAKEN ((uintptr_t)1)
 
 static struct runtime runtimes[MAX_RUNTIMES];
 static struct site sites[MAX_SITES];
@@ -181,10 +183,11 @@ static struct runtime *find_runtime(void *caller)
     return r;
 }
 
-static size_t first_site(uintptr_t address)
+static inline size_t first_site(uintptr_t address)
 {
-    return address ^ address >> 8;
+    return (uint32_t)address * UINT32_C(0x9e3779b1) >> 24;
 }
+_Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
 static SHIM_COLD struct runtime *search_runtime(void *caller)
 {
@@ -192,14 +195,14 @@ static SHIM_COLD struct runtime *search_runtime(void *caller)
     for (size_t probe = 0; probe < MAX_PROBES; probe++) {
         struct site *s = &sites[(first_site(address) + probe) & (MAX_SITES - 1)];
         uintptr_t key = atomic_load_explicit(&s->address, memory_order_acquire);
-        if (key == address) {
-            struct runtime *r = atomic_load_explicit(&s->runtime, memory_order_acquire);
-            return r ? r : find_runtime(caller); /* its first caller is still at it */
-        }
-        if (key == 0) {
+        if (key == address)
+            return s->runtime;
+        if (key == SITE_FREE) {
             struct runtime *r = find_runtime(caller);
-            if (r && atomic_compare_exchange_strong(&s->address, &key, address))
-                atomic_store_explicit(&s->runtime, r, memory_order_release);
+            if (r && atomic_compare_exchange_strong(&s->address, &key, SITE_TAKEN)) {
+                s->runtime = r;
+                atomic_store_explicit(&s->address, address, memory_order_release);
+            }
             return r;
         }
     }
@@ -220,21 +223,20 @@ static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t 
 
 static inline struct runtime *runtime_of(void *caller)
 {
-    struct site *s = &sites[first_site((uintptr_t)caller) & (MAX_SITES - 1)];
-    struct runtime *r = atomic_load_explicit(&s->runtime, memory_order_acquire);
-    if (likely(r && atomic_load_explicit(&s->address, memory_order_relaxed) == (uintptr_t)caller))
-        return r;
+    const struct site *s = &sites[first_site((uintptr_t)caller)];
+    if (likely(atomic_load_explicit(&s->address, memory_order_acquire) == (uintptr_t)caller))
+        return s->runtime;
     return search_runtime(caller);
 }
 
 SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
 {
     struct runtime *r = runtime_of(__builtin_return_address(0));
-    if (!r)
+    if (unlikely(!r))
         return cudaErrorInitializationError;
     /* Nor past somebody who watches the driver's functions: natively he sees what goes through the runtime. */
-    if (atomic_load_explicit(&r->reaches_us, memory_order_relaxed) && !hooks_alloc_patched() &&
-        entry_runtime_malloc(p, size))
+    if (likely(atomic_load_explicit(&r->reaches_us, memory_order_relaxed) && !hooks_alloc_patched() &&
+               entry_runtime_malloc(p, size)))
         return cudaSuccess;
     return forward_malloc(r, p, size);
 }
@@ -242,10 +244,14 @@ SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
 SHIM_EXPORT cudaError_t cudaFree(void *p)
 {
     struct runtime *r = runtime_of(__builtin_return_address(0));
-    if (!r)
+    if (unlikely(!r))
         return cudaErrorInitializationError;
-    if (atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
-        !hooks_free_patched() && entry_runtime_free(p))
-        return cudaSuccess;
+    if (likely(atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE && !hooks_free_patched())) {
+        enum entry_freed freed = entry_runtime_free(p);
+        if (likely(freed == ENTRY_FREED))
+            return cudaSuccess;
+        if (freed == ENTRY_FREED_WITHOUT_CONTEXT)
+            p = NULL;
+    }
     return atomic_load_explicit(&r->free, memory_order_relaxed)(p);
 }

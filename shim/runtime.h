@@ -13,7 +13,9 @@
  * thread's context current (12.0 and newer) straight from the pool. False: not served and nothing
  * changed, the call goes on to the runtime, and from there to the driver's hooks. Keep errno. */
 bool entry_runtime_malloc(void **p, size_t size_bytes);
-bool entry_runtime_free(void *p);
+/* The same; a runtime's free also makes a context current where none is, which is left to it. */
+enum entry_freed { ENTRY_PASSED, ENTRY_FREED, ENTRY_FREED_WITHOUT_CONTEXT };
+enum entry_freed entry_runtime_free(void *p);
 
 /* Whether the address lies in the pool. */
 bool entry_in_pool(const void *p);

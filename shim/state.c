@@ -47,6 +47,7 @@ static void forked_child(void)
 {
     atomic_store(&state_now, STATE_OFF);
     atomic_store(&pool_watch, 0);
+    context_forget_thread();
     control_leave_signal();
 }
 

@@ -13,7 +13,7 @@
 
 enum state { STATE_NEW, STATE_STARTING, STATE_ON, STATE_OFF };
 
-extern _Atomic int state_now;
+extern _Atomic int state_now __attribute__((visibility("hidden")));
 
 static inline bool state_is_on(void)
 {

@@ -136,6 +136,16 @@ static void it_holds_little(void **state)
     rig_free(r, rig_alloc(r, MIB(3)));
     EXPECT_EQ(cached(r) & ~KIB(127), MIB(3), "and leaves its place to another");
     EXPECT_SOUND(r);
+    rig_empty_magazines(r);
+    for (uint64_t size = KIB(2052); size <= MIB(6); size += KIB(676)) {
+        for (int i = 0; i < 12; i++)
+            a[i] = rig_alloc(r, size);
+        for (int i = 0; i < 12; i++)
+            rig_free(r, a[i]);
+        EXPECT(cached(r) >= size && cached(r) <= MAGAZINE_BYTES + size, "many of one size");
+        rig_empty_magazines(r);
+        EXPECT_SOUND(r);
+    }
 }
 
 static void trims_and_growth_empty_it(void **state)
@@ -321,8 +331,8 @@ static void what_came_late_waits_for_its_fence(void **state)
     rig_free(r, a);
     struct magazine_row *row = NULL;
     for (unsigned i = SLAB_CLASSES; i < SLAB_CLASSES + MAGAZINE_SIZES; i++)
-        row = magazine(r)->rows[i].count ? &magazine(r)->rows[i] : row;
-    EXPECT(row && row->count == 1, "it is in the magazine");
+        row = magazine(r)->rows[i].newest ? &magazine(r)->rows[i] : row;
+    EXPECT(row && row->newest == sizeof row->cells[0], "it is in the magazine");
     rig_launch(r, 1, 0, 0);
     row->cells[1].epoch = pool_mark(r->pool);
     uint64_t b = rig_alloc(r, KIB(64));
@@ -354,6 +364,32 @@ static void sync_free_has_no_magazines(void **state)
     for (int i = 0; i < 3; i++)
         rig_free(r, rig_alloc(r, 512));
     EXPECT_EQ(cached(r), 0, "each free waits, none is kept aside");
+}
+
+static void where_each_free_is_looked_at_there_are_none(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.single_stream = true;
+    r->model->backend.sees_all = true;
+    rig_start(r);
+    for (int i = 0; i < 3; i++) {
+        uint64_t a = rig_alloc(r, 512);
+        EXPECT(!pool_give(a), "a free comes the slow way");
+        rig_free(r, a);
+        EXPECT(!pool_take(r->pool, 512), "and so does the next request");
+    }
+}
+
+static void a_forked_child_has_none(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a = rig_alloc(r, 512), b = rig_alloc(r, 512);
+    rig_free(r, a);
+    struct magazine *before = magazine(r);
+    pool_forget_thread();
+    EXPECT(!pool_take(r->pool, 512) && !pool_give(b), "no quick way serves");
+    rig_free(r, b);
+    EXPECT(magazine(r) != before, "a thread that goes on all the same begins anew");
 }
 
 enum { THREADS = 4, TURNS = 3000 };
@@ -447,6 +483,8 @@ int main(void)
         RIG_TEST(what_came_late_waits_for_its_fence),
         RIG_TEST(a_lost_context_hands_nothing_out),
         RIG_TEST(sync_free_has_no_magazines),
+        RIG_TEST(where_each_free_is_looked_at_there_are_none),
+        RIG_TEST(a_forked_child_has_none),
         RIG_TEST(threads_share_a_pool_while_it_is_trimmed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,7 @@ bool entry_runtime_malloc(void **p, size_t size_bytes)
     return probe.serve;
 }
 
-bool entry_runtime_free(void *p)
+enum entry_freed entry_runtime_free(void *p)
 {
     if (probe.serve)
         probe.served++;
