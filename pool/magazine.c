@@ -70,7 +70,7 @@ static inline void unlock(struct magazine *m)
 /* Of a block's size in units. */
 static inline unsigned block_row(uint64_t units)
 {
-    return SLAB_CLASSES + (unsigned)((units * 0x9e3779b97f4a7c15u) >> 59);
+    return SLAB_CLASSES + ((uint32_t)units * UINT32_C(0x9e3779b1) >> 27);
 }
 
 static inline unsigned recent_of(uint64_t addr)
@@ -144,10 +144,8 @@ static inline __attribute__((always_inline)) uint64_t take(struct magazine *m, u
     uint64_t last = (size_bytes - 1) >> UNIT_SHIFT;
     if (likely(last < sizeof class_rows))
         return take_from(m, row_at(m, class_rows[last]), size_bytes);
-    if (last >= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)
-        return take_large(m, size_bytes);
     struct magazine_row *row = row_at(m, block_row(last + 1));
-    return likely(row->units == last + 1) ? take_from(m, row, size_bytes) : 0;
+    return likely(row->units == last + 1) ? take_from(m, row, size_bytes) : take_large(m, size_bytes);
 }
 
 /* The magazine of another pool is the thread's first. This one may be as well from here on. */

@@ -213,16 +213,26 @@ static void repay(CUdeviceptr dptr)
     errno = saved_errno;
 }
 
-static SHIM_COLD CUresult free_slowly(CUdeviceptr dptr)
+static CUresult pass_free(CUdeviceptr dptr)
 {
-    CUresult rc;
-    if (serve_free(dptr, &rc)) {
-        repay(dptr);
-        return rc;
-    }
     if (dptr && state_is_on())
         counter_add(COUNTER_FOREIGN_FREE, 1);
     return real.cuMemFree_v2(dptr);
+}
+
+static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
+{
+    CUresult rc;
+    if (!serve_free(dptr, &rc))
+        return pass_free(dptr);
+    repay(dptr);
+    return rc;
+}
+
+/* Somebody else's pointer, as a rule: it must cost next to nothing. */
+static __attribute__((noinline)) CUresult free_slowly(CUdeviceptr dptr)
+{
+    return pool_owns(dptr) ? free_of_pool(dptr) : pass_free(dptr);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
@@ -298,7 +308,7 @@ static inline bool has_context(void)
 static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
 {
     uint64_t addr = (uint64_t)(uintptr_t)p;
-    if (!pool_owns(addr) || !state_is_on() || !has_context())
+    if (!state_is_on() || !has_context())
         return ENTRY_PASSED;
     int saved_errno = errno;
     if (redzone_watches())
@@ -313,7 +323,7 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
 enum entry_freed entry_runtime_free(void *p)
 {
     if (unlikely(!pool_give((uint64_t)(uintptr_t)p)))
-        return runtime_free_slowly(p);
+        return pool_owns((uint64_t)(uintptr_t)p) ? runtime_free_slowly(p) : ENTRY_PASSED;
     return has_context() ? ENTRY_FREED : ENTRY_FREED_WITHOUT_CONTEXT;
 }
 
