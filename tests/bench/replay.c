@@ -23,8 +23,6 @@
 #include <time.h>
 
 #define DEVICE_BYTES (UINT64_C(140) << 30)
-/* --busy: each block is used by work of this length up to its free. */
-#define BUSY_NS UINT64_C(1000000)
 /* A program gets no further ahead of the GPU: with so much submitted, a real driver's launch waits. */
 #define QUEUE_DEPTH 1024
 
@@ -32,8 +30,9 @@ static struct options {
     enum pool_backing backing;
     bool json, threads, busy, single, slow, explain, check;
     unsigned streams;
+    uint64_t work_ns; /* --busy: each block is used by work of this length up to its free */
     double max_ratio;
-} options = {.backing = BACKING_ARENA, .streams = 1};
+} options = {.backing = BACKING_ARENA, .streams = 1, .work_ns = 1000000};
 
 struct run {
     const struct trace *trace;
@@ -46,6 +45,8 @@ struct run {
     uint64_t creates, maps, segments; /* driver calls */
     uint64_t early_moves;   /* of chunks, in the first half of the trace */
     uint64_t slow_ns;       /* --slow: time in driver calls */
+    uint64_t freed;         /* --slow: segments whose time is in it */
+    uint64_t end_ns;        /* when all work was done, since the start */
     _Atomic bool failed;
 };
 
@@ -84,7 +85,24 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
     if (!e->frees)
         return;
     wait_for_queue(r->model);
-    model_submit(r->model, stream, BUSY_NS, r->addr[e->alloc], e->size_bytes, e->alloc + 1);
+    model_submit(r->model, stream, options.work_ns, r->addr[e->alloc], e->size_bytes, e->alloc + 1);
+}
+
+/* Time in driver calls. */
+static void spend(struct run *r, uint64_t ns)
+{
+    r->slow_ns += ns;
+    if (ns)
+        model_advance(r->model, ns);
+}
+
+/* --slow: of segments that went back meanwhile. */
+static void take_time_of_frees(struct run *r)
+{
+    struct pool_stats stats;
+    pool_stats(r->pool, &stats);
+    spend(r, (stats.num_device_free - r->freed) * 60000);
+    r->freed = stats.num_device_free;
 }
 
 /* One event; 0: failed. */
@@ -95,6 +113,8 @@ static bool play(struct run *r, uint32_t at)
         keep_busy(r, at, e);
     else
         submit(r, 0);
+    if (options.slow && options.backing == BACKING_SEGMENT)
+        take_time_of_frees(r);
     if (!e->frees) {
         uint64_t addr;
         int code = 0;
@@ -179,10 +199,9 @@ static void take_time(struct model *m, enum model_row row)
     uint64_t ns = row == MODEL_ROW_create  ? 8000
                   : row == MODEL_ROW_map   ? 60000
                   : row == MODEL_ROW_allow ? 500000
-                                           : 0;
-    ((struct run *)m->hook_arg)->slow_ns += ns;
-    if (ns)
-        model_advance(m, ns);
+                  : row == MODEL_ROW_segment_alloc ? 100000
+                                                   : 0;
+    spend(m->hook_arg, ns);
 }
 
 /* Plays the trace on a new pool; nanoseconds in all. */
@@ -199,9 +218,11 @@ static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct p
     r->config.backing = options.backing;
     r->addr = calloc(t->count, sizeof *r->addr);
     r->pool = pool_create(&r->model->backend, &r->config, NULL);
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(), begin_ns = model_now(r->model);
     play_threads(r);
     uint64_t took = now_ns() - start;
+    model_drain(r->model);
+    r->end_ns = model_now(r->model) - begin_ns;
     pool_stats(r->pool, stats);
     const char *words = pool_check(r->pool);
     if (!words)
@@ -273,9 +294,11 @@ static bool replay(const char *path)
         if (options.slow)
             printf("    time in driver calls: %.1f ms of %.1f ms\n", (double)first.slow_ns / 1e6,
                    (double)t.events[t.count - 1].time_ns / 1e6);
-        printf("    driver calls: %llu create, %llu map, %llu segment alloc\n",
+        printf("    driver calls: %llu create, %llu map, %llu segment alloc, %llu given back\n",
                (unsigned long long)first.creates, (unsigned long long)first.maps,
-               (unsigned long long)first.segments);
+               (unsigned long long)first.segments, (unsigned long long)stats.num_device_free);
+        printf("    all work done after %.1f ms; the host waited %llu times\n",
+               (double)first.end_ns / 1e6, (unsigned long long)stats.num_fence_waits);
     }
     if (good && options.max_ratio > 0 && ratio > options.max_ratio) {
         fprintf(stderr, "%s: the ratio is above %.4f\n", path, options.max_ratio);
@@ -294,6 +317,7 @@ static int usage(const char *name)
             "  --json                   one JSON object for each trace\n"
             "  --threads                each thread of the trace in a thread of its own\n"
             "  --busy                   submitted work completes late, by the trace's clock\n"
+            "  --work MS                with --busy: each takes so long (1)\n"
             "  --streams N              with --busy: work goes to N streams in turn (1)\n"
             "  --single                 the program uses the legacy default stream alone\n"
             "  --slow                   driver calls take their time, as on a busy GPU\n"
@@ -310,7 +334,7 @@ int main(int argc, char **argv)
         {"backing", required_argument, NULL, 'b'},   {"json", no_argument, NULL, 'j'},
         {"threads", no_argument, NULL, 't'},         {"busy", no_argument, NULL, 'B'},
         {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
-        {"explain", no_argument, NULL, 'e'},
+        {"explain", no_argument, NULL, 'e'},         {"work", required_argument, NULL, 'w'},
         {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
     };
@@ -338,6 +362,9 @@ int main(int argc, char **argv)
             break;
         case '1':
             options.single = true;
+            break;
+        case 'w':
+            options.work_ns = (uint64_t)(atof(optarg) * 1e6);
             break;
         case 'S':
             options.slow = true;
