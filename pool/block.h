@@ -78,6 +78,7 @@ struct block {
     struct slab *slab;         /* while SLAB */
     uint64_t scan;             /* FREE: the last walk over the bins that saw it */
     uint64_t epoch;            /* FREE: newest epoch in which a part of it was freed */
+    uint64_t slack_bytes;      /* LIVE, a segment: what it has beyond a new one for its request */
     enum block_state state;
     bool tainted;
     bool was_free;             /* BUSY: it held free memory, not a hole */

@@ -28,5 +28,6 @@ bool effort_is_left(struct effort *e, uint64_t now_ns)
 
 void effort_spend(struct effort *e, uint64_t ns)
 {
-    e->left_ns -= (int64_t)ns;
+    int64_t left_ns = e->left_ns - (int64_t)min_u64(ns, EFFORT_OWED_MAX_NS);
+    e->left_ns = left_ns < -EFFORT_OWED_MAX_NS ? -EFFORT_OWED_MAX_NS : left_ns;
 }

@@ -13,6 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Overdrawn by more counts as this: what a program did long ago is forgotten at last. */
+#define EFFORT_OWED_MAX_NS INT64_C(4000000000)
+
 struct effort {
     int64_t left_ns;  /* the allowance now; below zero: overdrawn */
     uint64_t seen_ns; /* when it was last added to; 0: never */

@@ -98,7 +98,9 @@ struct request {
 static bool take(struct pool *p, struct request *r)
 {
     if (r->class_index < 0) {
-        r->block = zone_take(r->zone, r->size_bytes, UNIT_BYTES, BLOCK_LIVE);
+        bool whole = !p->arena && r->zone == &p->large;
+        r->block = whole ? segment_take(p, r->size_bytes)
+                         : zone_take(r->zone, r->size_bytes, UNIT_BYTES, BLOCK_LIVE);
         return r->block != NULL;
     }
     unsigned class_index = (unsigned)r->class_index;
@@ -114,6 +116,15 @@ static bool take(struct pool *p, struct request *r)
     }
     r->slab = slab_take(p, class_index, &r->slot);
     return true;
+}
+
+/* Tries what is ready and larger than needed, where that saves memory. */
+static bool take_spare(struct pool *p, struct request *r)
+{
+    if (p->arena || r->zone != &p->large)
+        return false;
+    r->block = segment_take_spare(p, r->size_bytes);
+    return r->block != NULL;
 }
 
 static bool retire_and_take(struct pool *p, struct request *r)
@@ -198,6 +209,9 @@ static bool reuse(struct pool *p, struct request *r)
     fence_seal(p);
     if (fence_poll(p) && retire_and_take(p, r))
         return true;
+    /* Before anybody waits; with one stream ordering costs less than what is larger than needed. */
+    if (several_streams(p) && take_spare(p, r))
+        return true;
     bool order = should_order(p, r);
     if (order && p->config->reuse == REUSE_AUTO && several_streams(p) &&
         p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
@@ -277,7 +291,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
     for (;;) {
         if (p->fences.lost || p->abandoned)
             return POOL_PASS;
-        if (magazine_empty_all(p) && take(p, r)) {
+        if ((magazine_empty_all(p) && take(p, r)) || take_spare(p, r)) {
             p->stats.num_hits++;
             return POOL_OK;
         }

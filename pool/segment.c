@@ -16,17 +16,27 @@
 /* Rounding that never matters. */
 #define ROUNDING_BYTES (UINT64_C(16) << 20)
 
-/* What the pool may have beyond what the program needed at its peak, as a part of that: what is
- * over it goes back while the GPU is idle; in a free, if there is time for it; in a free in any
- * case, ... */
+/* A larger segment serves down to half its size, while all that blocks have beyond what the program
+ * asked for is at most this part of its peak; but not once the pool has half of the device, when slack
+ * would be missed in the end. */
+#define SPARE_SHIFT 1
+#define SLACK_SHIFT 3
+
+/* What the pool may have beyond what the program needed at its peak, as a part of that: what is over it
+ * goes back while the GPU is idle, .. */
 #define IDLE_SHIFT 3
-#define SOFT_SHIFT 4
-#define HARD_SHIFT 0
-#define PART_SHIFT 1 /* down to this */
-/* ... the latter earlier once the pool has half of the device. */
+/* .. and in a free: all that is beyond the peak, so that the next free to pay is far. */
+#define LEAST_SHIFT 3
+#define NOTHING_SHIFT 63
+/* The latter part doubles each time that the allowance for saving memory is overdrawn by so much, and
+ * half of it is kept then; but it is no more than a quarter once the pool has half of the device. */
+#define PATIENCE_NS INT64_C(500000000)
 #define FULL_SHIFT 1
-#define FULL_HARD_SHIFT 2
-#define REPAY_WAIT_NS UINT64_C(100000000)
+#define FULL_MOST_SHIFT 2
+/* The host waits on while some of the work is done in each such time. */
+#define REPAY_WAIT_NS UINT64_C(1000000000)
+/* A wait counts as no more: a host that was further ahead of the GPU does not miss all of it. */
+#define WAIT_COUNTS_NS UINT64_C(20000000)
 
 _Atomic bool pool_owes;
 
@@ -37,10 +47,15 @@ uint64_t segment_bytes(uint64_t size_bytes)
                     max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
 }
 
+/* The largest segment that a request takes when there is no need to save. */
+static uint64_t fitting_bytes(uint64_t size_bytes)
+{
+    return max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
+}
+
 bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
 {
-    return have_bytes >= size_bytes &&
-           have_bytes <= max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
+    return have_bytes >= size_bytes && have_bytes <= fitting_bytes(size_bytes);
 }
 
 /* Bytes that the pool would have beyond what the program needed at its peak, and that part of it.
@@ -56,6 +71,42 @@ static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t
     return have > fair ? have - fair : 0;
 }
 
+static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_bytes)
+{
+    struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
+    if (b)
+        b->slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
+    return b;
+}
+
+struct block *segment_take(struct pool *p, uint64_t size_bytes)
+{
+    return take(p, size_bytes, fitting_bytes(size_bytes));
+}
+
+/* The largest segment that a request takes where that saves another one; 0: it does not. */
+static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
+{
+    const struct pool_stats *s = &p->stats;
+    uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
+    uint64_t have = s->reserved_bytes + p->planned_bytes + segment_bytes(size_bytes);
+    uint64_t slack = s->allocated_bytes - s->requested_bytes, most_slack = peak >> SLACK_SHIFT;
+    bool full = have > p->backend->total_bytes >> FULL_SHIFT;
+    if (have <= peak || full || slack >= most_slack)
+        return 0;
+    return min_u64(size_bytes + most_slack - slack, size_bytes << SPARE_SHIFT);
+}
+
+struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
+{
+    const struct block *best = bins_find(&p->large.bins, size_bytes, UNIT_BYTES);
+    /* While the GPU is idle what does not fit can go back instead. */
+    if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
+        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && fence_is_idle(p)))
+        return NULL;
+    return take(p, size_bytes, spare_bytes(p, size_bytes));
+}
+
 /* Shared segments hold at least two blocks, and more the more there are: little is lost at their
  * ends. */
 static uint64_t shared_bytes(const struct zone *z)
@@ -67,29 +118,61 @@ static uint64_t shared_bytes(const struct zone *z)
     return max_u64(least, min_u64(have, SHARED_STEP_MAX_BYTES));
 }
 
-/* Do whole granules cost this program too much? */
+/* Does rounding cost this program too much? The slack of larger segments is none: it costs nothing. */
 static bool rounding_hurts(const struct pool *p)
 {
-    uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes;
-    return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
+    uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes, slack = 0;
+    uint64_t most = max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
+    if (lost <= most)
+        return false;
+    for (const struct list *n = p->large.chunks.next; n != &p->large.chunks; n = n->next) {
+        const struct chunk *c = list_entry(n, struct chunk, all);
+        const struct granule *g = map_find(c->addr);
+        /* Of one on its way out the addresses may be another pool's by now. */
+        bool mine = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
+        const struct block *b = mine ? map_block(g, c->addr) : NULL;
+        if (b && b->state == BLOCK_LIVE)
+            slack += b->slack_bytes;
+    }
+    return lost > most + slack;
 }
 
-/* A debt is paid by the next free that may wait. That costs the program's being ahead of the GPU (paid
- * down to a sixteenth whenever a quarter was owed, training took 1.4 times as long, H200), so it has to be
- * within the allowance for saving memory; or the debt is large, and only a part is paid. */
+/* A debt is paid by the next free that may wait. The GPU has nothing to do while segments are given
+ * back, and until the program is ahead of it again; paid too often, training took 1.4 times as long
+ * (H200). So a program that goes on overdrawing the allowance may owe more and more. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
-    bool full = p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> FULL_SHIFT;
+    unsigned shift = LEAST_SHIFT, most_shift = 0;
+    if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> FULL_SHIFT)
+        most_shift = FULL_MOST_SHIFT;
+    effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend));
+    for (int64_t left_ns = p->effort.left_ns; left_ns < -PATIENCE_NS && shift > most_shift; shift--)
+        left_ns += PATIENCE_NS;
     p->owes_beyond_shift = 0;
-    if (full && excess_bytes(p, more_bytes, size_bytes, FULL_HARD_SHIFT))
-        p->owes_beyond_shift = SOFT_SHIFT;
-    else if (excess_bytes(p, more_bytes, size_bytes, HARD_SHIFT))
-        p->owes_beyond_shift = PART_SHIFT;
-    else if (excess_bytes(p, more_bytes, size_bytes, SOFT_SHIFT) &&
-             effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend)))
-        p->owes_beyond_shift = SOFT_SHIFT;
-    if (p->owes_beyond_shift)
-        atomic_store_explicit(&pool_owes, true, memory_order_relaxed);
+    if (!excess_bytes(p, more_bytes, size_bytes, shift))
+        return;
+    p->owes_beyond_shift = shift < LEAST_SHIFT ? shift + 1 : NOTHING_SHIFT;
+    atomic_store_explicit(&pool_owes, true, memory_order_relaxed);
+}
+
+/* Waits for all work up to the latest free, as that free would natively have done, but not behind work
+ * that may never end: one such wait in vain is enough. */
+static bool wait_for_frees(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    uint64_t last = f->open_epoch - !f->unsealed, before;
+    if (f->complete_epoch < p->unpaid_epoch)
+        fence_poll(p);
+    if (f->complete_epoch < p->unpaid_epoch)
+        return false;
+    do {
+        before = f->complete_epoch;
+        if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
+            fence_poll(p);
+    } while (last > f->complete_epoch && f->complete_epoch > before);
+    if (last > f->complete_epoch)
+        p->unpaid_epoch = last;
+    return last <= f->complete_epoch;
 }
 
 void pool_repay(uint64_t freed_addr)
@@ -103,14 +186,14 @@ void pool_repay(uint64_t freed_addr)
     if (beyond_shift && !p->fences.lost) {
         p->owes_beyond_shift = 0;
         uint64_t start_ns = p->backend->ops->now_ns(p->backend);
-        uint64_t last = p->fences.open_epoch - !p->fences.unsealed;
-        if (last > p->fences.complete_epoch)
-            fence_wait(p, last, false, REPAY_WAIT_NS);
+        bool complete = wait_for_frees(p);
+        uint64_t waited_ns = p->backend->ops->now_ns(p->backend);
         pending_retire(p, fence_ready_epoch(&p->fences));
         uint64_t excess = excess_bytes(p, 0, 0, beyond_shift);
-        if (excess && p->fences.complete_epoch >= last)
+        if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
-        effort_spend(&p->effort, p->backend->ops->now_ns(p->backend) - start_ns);
+        uint64_t end_ns = p->backend->ops->now_ns(p->backend);
+        effort_spend(&p->effort, min_u64(waited_ns - start_ns, WAIT_COUNTS_NS) + end_ns - waited_ns);
     }
     state_unlock(p);
 }
@@ -120,7 +203,8 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
     if (z->kind == ZONE_SMALL)
         bytes = max_u64(bytes, shared_bytes(z));
-    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && rounding_hurts(p))
+    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && p->small_max_bytes < SEGMENT_SHARED_MAX_BYTES &&
+             rounding_hurts(p))
         p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. Giving them back waits for all work of the
      * context, so it is done here only while there is none: a request must not wait for a kernel

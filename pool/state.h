@@ -39,6 +39,7 @@ struct pool {
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
                                    (pool_repay); 0: nothing */
+    uint64_t unpaid_epoch;   /* a free has waited for it in vain to pay */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */

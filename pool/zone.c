@@ -6,7 +6,6 @@
 
 #include "pool/chunk.h"
 #include "pool/map.h"
-#include "pool/segment.h"
 #include "pool/state.h"
 
 void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
@@ -106,17 +105,22 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
     struct block *b = bins_find(&z->bins, size_bytes, align);
     if (!b || unlikely(!host_cache_ensure(&z->pool->block_cache, 2)))
         return NULL;
-    if (z->kind == ZONE_LARGE && !z->size_bytes) {
-        /* Segments are cached whole, with little slack, so that idle always means releasable. */
-        if (!segment_fits(b->size_bytes, size_bytes))
-            return NULL;
-    } else {
-        uint64_t start = round_up(b->addr, align);
-        if (start != b->addr)
-            b = zone_split(b, start);
-        if (b->size_bytes > size_bytes)
-            zone_split(b, b->addr + size_bytes);
-    }
+    uint64_t start = round_up(b->addr, align);
+    if (start != b->addr)
+        b = zone_split(b, start);
+    if (b->size_bytes > size_bytes)
+        zone_split(b, b->addr + size_bytes);
+    bins_remove(&z->bins, b);
+    b->state = state;
+    return b;
+}
+
+struct block *zone_take_whole(struct zone *z, uint64_t size_bytes, uint64_t most_bytes,
+                              enum block_state state)
+{
+    struct block *b = bins_find(&z->bins, size_bytes, UNIT_BYTES);
+    if (!b || b->size_bytes > most_bytes)
+        return NULL;
     bins_remove(&z->bins, b);
     b->state = state;
     return b;

@@ -32,6 +32,9 @@ bool zone_reserve(struct zone *z, uint64_t base, uint64_t size_bytes);
 /* Takes size_bytes (a multiple of UNIT_BYTES) out of the bins as a block in the given state, aligned
  * to align (a power of two). NULL: nothing fits, or no host memory to split with. */
 struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enum block_state state);
+/* The same of a whole free block, of at most most_bytes. */
+struct block *zone_take_whole(struct zone *z, uint64_t size_bytes, uint64_t most_bytes,
+                              enum block_state state);
 /* Would zone_take cut a larger free block in two? */
 bool zone_would_cut(const struct zone *z, uint64_t size_bytes);
 /* A block that is used no more, or a BUSY one whose memory is there: merged with its free neighbours

@@ -51,6 +51,17 @@ static void it_is_saved_up_to_a_limit(void **state)
     EXPECT(!effort_is_left(&e, MS(5)), "a clock that goes back adds nothing");
 }
 
+static void what_was_overdrawn_is_forgotten_at_last(void **state)
+{
+    (void)state;
+    struct effort e = {0};
+    effort_is_left(&e, MS(5));
+    effort_spend(&e, UINT64_MAX);
+    effort_spend(&e, MS(100000));
+    EXPECT(!effort_is_left(&e, MS(5) + 127 * EFFORT_OWED_MAX_NS), "it takes its time");
+    EXPECT(effort_is_left(&e, MS(5) + 129 * EFFORT_OWED_MAX_NS), "but so much at most");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -58,6 +69,7 @@ int main(void)
         cmocka_unit_test(a_part_of_the_time_is_added),
         cmocka_unit_test(small_steps_add_up),
         cmocka_unit_test(it_is_saved_up_to_a_limit),
+        cmocka_unit_test(what_was_overdrawn_is_forgotten_at_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
