@@ -414,8 +414,9 @@ static bool init_arena(struct device_backend *d)
         d->prop.allocFlags.usage |= CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
 #endif
     if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
-        !real.cuMemAddressReserve || !real.cuMemAddressFree || !real.cuMemMap || !real.cuMemUnmap ||
-        !real.cuMemRelease || !real.cuMemSetAccess || !hooks_present(HOOK_cuMemCreate) ||
+        !real.cuMemAddressReserve || !real.cuMemAddressFree || !hooks_present(HOOK_cuMemMap) ||
+        !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease || !hooks_present(HOOK_cuMemSetAccess) ||
+        !hooks_present(HOOK_cuMemCreate) ||
         !real.cuMemGetAllocationGranularity)
         return false;
     CUresult rc = real.cuMemGetAllocationGranularity(&granularity, &d->prop,

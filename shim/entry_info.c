@@ -79,6 +79,44 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
     return CUDA_SUCCESS;
 }
 
+/* Mapped memory is the program's to map, unmap and protect; memory of cuMemAlloc is not, and the driver
+ * refuses all of it as it refuses an address that is no device memory (measured, driver 580). */
+static CUdeviceptr unless_ours(CUdeviceptr ptr)
+{
+    static const char nowhere;
+    struct pool_block block;
+    struct ipc_range opened;
+    bool ours = state_is_on() && (pool_find(ptr, &block) != POOL_FOREIGN || ipc_find(ptr, &opened));
+    return ours ? (CUdeviceptr)(uintptr_t)&nowhere : ptr;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+    return real.cuMemMap(unless_ours(ptr), size, offset, handle, flags);
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    return real.cuMemUnmap(unless_ours(ptr), size);
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
+{
+    return real.cuMemSetAccess(unless_ours(ptr), size, desc, count);
+}
+
+/* Of a live allocation the driver says that no access was given by mapping (measured). */
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+{
+    struct pool_block block;
+    struct ipc_range opened;
+    CUresult rc = real.cuMemGetAccess(flags, location, disowned(ptr));
+    if (rc == CUDA_SUCCESS && (ipc_find(ptr, &opened) || find(ptr, &block)))
+        *flags = 0;
+    return rc;
+}
+
 /* What the driver would say of an allocation of its own, of this process or opened by IPC. */
 struct description {
     CUcontext ctx;
@@ -217,10 +255,5 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
  * one for memory of cuMemAlloc: there is no handle. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    static char nowhere;
-    struct pool_block block;
-    struct ipc_range opened;
-    CUdeviceptr at = (CUdeviceptr)(uintptr_t)addr;
-    bool ours = state_is_on() && (pool_find(at, &block) != POOL_FOREIGN || ipc_find(at, &opened));
-    return real.cuMemRetainAllocationHandle(handle, ours ? &nowhere : addr);
+    return real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)unless_ours((CUdeviceptr)(uintptr_t)addr));
 }

@@ -274,8 +274,9 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         return CUDA_ERROR_INVALID_VALUE;
     if (!ctx || ipc_door_is_ours(&ticket.token))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!real.cuMemImportFromShareableHandle || !real.cuMemAddressReserve || !real.cuMemMap ||
-        !real.cuMemSetAccess || !real.cuMemUnmap || !real.cuMemRelease || !real.cuMemAddressFree)
+    if (!real.cuMemImportFromShareableHandle || !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemMap) ||
+        !hooks_present(HOOK_cuMemSetAccess) || !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease ||
+        !real.cuMemAddressFree)
         return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
     clear_closed();

@@ -203,11 +203,13 @@ static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDes
 static CUresult get_access(unsigned long long *out, const CUmemLocation *location, CUdeviceptr addr)
 {
     struct memory *memory = memory_find(addr);
-    if (out == NULL || location == NULL || memory == NULL || memory->kind != MEMORY_MAPPED)
+    bool plain = memory != NULL && (memory->kind == MEMORY_PAGES || memory->kind == MEMORY_SMALL);
+    if (out == NULL || location == NULL || memory == NULL || (memory->kind != MEMORY_MAPPED && !plain))
         return CUDA_ERROR_INVALID_VALUE;
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
         return CUDA_ERROR_INVALID_DEVICE;
-    *out = (memory->writable >> location->id) & 1   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    *out = plain                                    ? CU_MEM_ACCESS_FLAGS_PROT_NONE /* measured, H200 */
+           : (memory->writable >> location->id) & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
            : (memory->readable >> location->id) & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READ
                                                     : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

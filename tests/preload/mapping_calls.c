@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The calls that are for mapped memory, on memory of cuMemAlloc: refused, with nothing lost, or answered
+ * as for memory that was never mapped; and on the program's own mapped memory, as ever.
+ */
+#include "tests/preload/scene.h"
+
+static void on_own_memory(void)
+{
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here};
+    CUmemAccessDesc both_ways = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr at = 0;
+    unsigned long long access = 99;
+    REQUIRE(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    REQUIRE(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
+    REQUIRE(cuMemMap(at, 2 * MIB, 0, handle, 0));
+    REQUIRE(cuMemSetAccess(at, 2 * MIB, &both_ways, 1));
+    REQUIRE(cuMemGetAccess(&access, &here, at + MIB));
+    printf("its own: access %llu, %zu wrong bytes", access,
+           gpu_memset(at, 3, MIB) == 0 ? scene_wrong_bytes(at, MIB, 3) : MIB);
+    REQUIRE(cuMemUnmap(at, 2 * MIB));
+    REQUIRE(cuMemAddressFree(at, 2 * MIB));
+    REQUIRE(cuMemRelease(handle));
+    printf(", gone\n");
+}
+
+static void refused(const char *what, uint64_t address)
+{
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = here};
+    CUmemAccessDesc none = {.location = here, .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    CUmemGenericAllocationHandle handle = 0;
+    uint64_t granule = address & ~(uint64_t)(2 * MIB - 1);
+    unsigned long long access = 99;
+    printf("%s: access %d", what, (int)cuMemGetAccess(&access, &here, address));
+    printf(" (%llu), set %d", access, (int)cuMemSetAccess(granule, 2 * MIB, &none, 1));
+    printf(" and %d", (int)cuMemSetAccess(address, 4096, &none, 1));
+    printf(", unmap %d", (int)cuMemUnmap(granule, 2 * MIB));
+    printf(" and %d", (int)cuMemUnmap(address, 4096));
+    REQUIRE(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    printf(", map %d", (int)cuMemMap(granule, 2 * MIB, 0, handle, 0));
+    REQUIRE(cuMemRelease(handle));
+    printf(", free the addresses %d\n", (int)cuMemAddressFree(granule, 2 * MIB));
+}
+
+int main(void)
+{
+    static const size_t sizes[] = {4096, 200 * KIB, 2 * MIB, 6 * MIB};
+    scene_start(1, 60);
+    if (!scene_driver_has("cuMemMap"))
+        scene_skip("no mapped memory");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t block = 0;
+        uint64_t freed = 0;
+        REQUIRE(gpu_malloc(&block, sizes[i]));
+        REQUIRE(gpu_malloc(&freed, 6 * MIB));
+        REQUIRE(gpu_memset(block, 7, sizes[i]));
+        refused("a block", block);
+        refused("its end", block + sizes[i] - 512);
+        REQUIRE(gpu_free(freed));
+        refused("freed", freed);
+        printf("%zu bytes, %zu wrong\n", sizes[i], scene_wrong_bytes(block, sizes[i], 7));
+        REQUIRE(gpu_free(block));
+    }
+    on_own_memory();
+    return 0;
+}
