@@ -124,6 +124,8 @@ struct description {
     size_t size_bytes;
     unsigned long long buffer_id;
     bool ipc_capable;
+    bool own;       /* of this process */
+    bool untainted; /* and nothing was ever set for it */
 };
 
 /* False: the driver's answer is right. */
@@ -132,17 +134,19 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     struct pool_block block;
     struct ipc_range opened;
     if (ipc_find(ptr, &opened)) {
-        *d = (struct description){opened.ctx, opened.addr, opened.size_bytes, opened.buffer_id, false};
+        *d = (struct description){.ctx = opened.ctx, .addr = opened.addr, .size_bytes = opened.size_bytes,
+                                  .buffer_id = opened.buffer_id};
         return true;
     }
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
     *d = (struct description){atomic_load(&c->handle), block.addr, block.requested_bytes, block.serial,
-                              ipc_is_capable(&block)};
+                              ipc_is_capable(&block), true, !block.tainted};
     return true;
 }
 
+/* After the driver has answered, so that of a truth value, whatever its width, the first byte will do. */
 static void describe(const struct description *d, CUpointer_attribute attribute, void *data)
 {
     switch ((int)attribute) {
@@ -161,6 +165,20 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *(bool *)data = d->ipc_capable;
         break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        /* The driver's answer is that of a segment, which may have got it for another block in it. That it
+         * is more synchronous than it has to be does no harm. */
+        if (d->untainted)
+            *(unsigned char *)data = 0;
+        break;
+#if CUDA_VERSION >= 12080
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        /* Seen: so of every allocation, also where there is no such engine; where there is one, arenas are
+         * made for it. */
+        if (d->own)
+            *(unsigned char *)data = 1;
+        break;
+#endif
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         /* Seen: so of every allocation, in every context, with peer access or without. */
         *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
