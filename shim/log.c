@@ -23,6 +23,7 @@
 enum { LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
 
 static _Atomic int log_level_now = LOG_LEVEL_WARN;
+static atomic_flag complained = ATOMIC_FLAG_INIT; /* of a file that cannot be written */
 static char log_path[PATH_MAX];
 
 /* stderr as it was when first looked at. A program may close fd 2 and get the same number for a
@@ -224,7 +225,13 @@ void log_line(enum log_level level, const char *format, ...)
             if ((unsigned char)line[i] < ' ' || line[i] == 127)
                 line[i] = '?';
         line[n] = '\n'; /* takes the place of the NUL */
-        put(log_path, O_APPEND, line, n + 1, LINE_WAIT_MS);
+        if (!put(log_path, O_APPEND, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
+            !atomic_flag_test_and_set(&complained)) {
+            /* Who asked for a file and finds none would look for the words in vain. */
+            put(NULL, O_APPEND, line, n + 1, LINE_WAIT_MS);
+            n = (size_t)snprintf(line, sizeof(line), "gpucache: warning: the log cannot be written to %.900s\n", log_path);
+            put(NULL, O_APPEND, line, n, LINE_WAIT_MS);
+        }
     }
     errno = saved_errno;
 }

@@ -59,7 +59,8 @@ static void report_at_exit(void)
     struct report r = {.pools = pools,
                        .num_pools = context_report(pools, CONTEXTS_MAX),
                        .elapsed_ns = state_clock_ns() - started_ns};
-    report_write(&r, &options.stats);
+    if (!report_write(&r, &options.stats) && options.stats.path[0])
+        log_warn("the report cannot be written to %s", options.stats.path);
 }
 
 bool state_start(void)
