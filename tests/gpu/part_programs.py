@@ -185,7 +185,9 @@ def programs(suite):
     tree = suite.simulate or scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
     first = len(suite.rows)
-    pairs = [p for t in tests if {"preload", "misuse"} & suites_of(t) or "--needs" in t["cmd"]
+    # Made-up lives are many processes one after the other, each with contexts to make: only if asked for.
+    chosen = {"preload", "misuse"} | ({"preload-lives"} if suite.match.pattern else set())
+    pairs = [p for t in tests if chosen & suites_of(t) or "--needs" in t["cmd"]
              for p in program_of(t, suite)]
     if not pairs:
         raise base.Skip("the build has no preload or misuse programs of that name")
