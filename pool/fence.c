@@ -415,14 +415,20 @@ bool fence_leave_single(struct pool *p)
     return waited;
 }
 
-/* What waits in the queue was freed by then or is the stream's own work: all of it is ready. */
-bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream)
+/* What waits in the queue was freed by then or is the stream's own work: all of it is ready. The order is that
+ * of tests/model/stream.pml: nothing is handed out before the breach was looked for, because who noted it
+ * may have seen no sole stream, and go on. Who sees one comes to leave it, and waits for the lock. */
+bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     struct fences *f = &p->fences;
     if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark)
         return false;
-    f->mode = FENCE_SINGLE;
     atomic_store(&pool_sole, stream);
+    if (atomic_load(breach)) {
+        atomic_store(&pool_sole, POOL_STREAM_NONE);
+        return false;
+    }
+    f->mode = FENCE_SINGLE;
     publish(f);
     pending_retire(p, UINT64_MAX);
     p->stats.num_single_streams++;

@@ -115,8 +115,9 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
  * for it, on the GPU or on the host. Drops the lock. */
 bool fence_leave_single(struct pool *p);
 /* Back to it, for the stream; false: work submitted before `mark` (an open epoch of the past) may still
- * run. The caller vouches that all later work is this stream's. */
-bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream);
+ * run, or other work came: it is noted in *breach. The caller vouches that all later work is this
+ * stream's, or noted there before pool_sole is looked at. */
+bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
 /* Submissions need not come here any more for the sake of stream order. */
 void fence_unwatch(struct pool *p);
 /* Destroys every event; the context may be gone. Drops the lock. */

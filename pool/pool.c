@@ -499,12 +499,20 @@ bool pool_passed(struct pool *p, uint64_t mark)
     return passed;
 }
 
-bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream)
+bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     state_lock(p);
-    bool entered = fence_enter_single(p, mark, stream);
+    bool entered = fence_enter_single(p, mark, stream, breach);
     state_unlock(p);
     return entered;
+}
+
+bool pool_is_idle(struct pool *p)
+{
+    state_lock(p);
+    bool idle = !p->backend->has_order || fence_is_idle(p);
+    state_unlock(p);
+    return idle;
 }
 
 void pool_give_up_single_stream(struct pool *p)

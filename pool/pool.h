@@ -11,6 +11,7 @@
 #include "pool/config.h"
 #include "pool/stats.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -111,7 +112,12 @@ bool pool_leave_single_stream(struct pool *p);
 uint64_t pool_mark(struct pool *p);
 /* Is it? Asks the driver. */
 bool pool_passed(struct pool *p, uint64_t mark);
-bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream);
+/* Announces the stream in pool_sole, then looks whether work for another was noted in *breach: before memory
+ * is handed out in the stream's order. */
+bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
+/* Is all work that was submitted so far complete? Asks the driver; one that cannot tell without a wait (no
+ * context events) is taken at his word that nothing was submitted. */
+bool pool_is_idle(struct pool *p);
 /* It will not be entered again: pool_watch need not tell of submissions for its sake. */
 void pool_give_up_single_stream(struct pool *p);
 

@@ -54,10 +54,12 @@ static void opening(void)
         sched_yield();
 }
 
+/* One stream may be enough only when fences can be recorded again, with which to leave it. */
 static void closed(void)
 {
+    bool last = atomic_fetch_sub(&open_count, 1) == 1;
     stream_capture_closed();
-    if (atomic_fetch_sub(&open_count, 1) == 1)
+    if (last)
         control_capture_closed();
 }
 

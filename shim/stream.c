@@ -33,15 +33,26 @@
  * What the driver does on streams of its own (copies from pageable memory) is ordered with the stream as
  * documented.
  *
+ * What was submitted before the first pool went by unseen. The pool begins with one stream if the driver says
+ * that nothing is running; drivers before 12.5 cannot be asked. Work that is on its way to the driver in that
+ * moment remains: it could touch the pool's memory only by an address that reaches it while it runs.
+ *
  * It begins again after a run of submissions to one stream, once all work for others is complete. Thread
  * X, at the end of a run, publishes its stream as the candidate; looks whether any thread is inside a
  * submission to another (each says so in its record first); and asks the pool for a mark. From then on, a
  * thread T with other work says so in its record, sees that no stream is sole, sees the candidate, notes
  * the breach, and looks again whether one is sole by now. Later X, when all work before the mark is
- * complete, makes its stream the sole one, and then looks for a breach. All of these in one order for all
- * threads: either X sees T's record and drops the candidate, or T sees the candidate; then either X sees
- * the breach and leaves, or T sees the sole stream and leaves before it submits. The candidate stays until
- * there is a new one, and that is no sooner than the pool has left.
+ * complete, announces its stream as the sole one, and then looks for a breach, before any memory is handed
+ * out in its order. All of these in one order for all threads: either X sees T's record and drops the
+ * candidate, or T sees the candidate; then either X sees the breach and takes the announcement back, or T
+ * sees the sole stream and leaves before it submits. The candidate stays until there is a new one, and that
+ * is no sooner than the pool has left; a new pool knows of none.
+ *
+ * tests/model/stream.pml is this protocol, for a model checker, in steps of one order for all threads. So
+ * are here: the records when they are set, candidate, breached, captures, given_up, pool_sole are
+ * sequentially consistent. Weaker are only the record's end, a release: whoever sees it sees the work
+ * submitted; pool_watch, which does not change while the pool lives but to give up, and whose beginning
+ * comes before any memory of the pool; and the length of the run and the pool it is for, which are guesses.
  */
 #include "shim/stream.h"
 
@@ -73,6 +84,7 @@ enum { SUBMITTERS_MAX = 1024 };
 struct submitter {
     _Alignas(64) _Atomic uint64_t stream;
     atomic_bool taken;
+    uint32_t depth;      /* of submissions inside submissions: a profiler's, a signal handler's */
     uint64_t per_thread; /* the name of its own default stream */
     uint64_t seals;      /* what its kernel will cover; 0: nothing */
 };
@@ -139,19 +151,11 @@ bool stream_may_be_single(void)
     return !atomic_load(&given_up) && atomic_load(&captures) == 0;
 }
 
-void stream_pool_listed(bool alone)
-{
-    bool may = stream_may_be_single();
-    if (!alone || atomic_load(&given_up))
-        stream_give_up();
-    else if (!may)
-        stream_leave_single();
-}
-
 static void thread_ends(void *record)
 {
     struct submitter *s = record;
     mine = NULL;
+    s->depth = 0;
     atomic_store(&s->stream, STREAM_IDLE);
     atomic_store(&s->taken, false);
 }
@@ -200,6 +204,35 @@ static bool others_submit(uint64_t stream)
     return false;
 }
 
+static atomic_bool busy;
+
+static void note_busy(struct pool *p)
+{
+    if (!pool_is_idle(p))
+        atomic_store(&busy, true);
+}
+
+/* Work of earlier than the pool was not seen: if some is running, or on its way, its stream counts. What was
+ * proposed for an earlier pool says nothing about this one. */
+static bool starts_idle(void)
+{
+    atomic_store(&breached, true);
+    atomic_store(&busy, false);
+    if (others_submit(atomic_load(&pool_sole)))
+        return false;
+    context_for_each_pool(note_busy);
+    return !atomic_load(&busy);
+}
+
+void stream_pool_listed(bool alone)
+{
+    bool may = stream_may_be_single();
+    if (!alone || atomic_load(&given_up))
+        stream_give_up();
+    else if (!starts_idle() || !may)
+        stream_leave_single();
+}
+
 static _Atomic(struct pool *) only_pool;
 
 static void note_pool(struct pool *p)
@@ -230,7 +263,6 @@ static void propose(struct pool *p, uint64_t stream)
 /* The run of a stream is long: propose it, or if it was, make it the sole one. */
 static void step(uint64_t stream)
 {
-    bool entered = false;
     atomic_store_explicit(&only_pool, NULL, memory_order_relaxed);
     context_for_each_pool(note_pool);
     struct pool *p = atomic_load_explicit(&only_pool, memory_order_relaxed);
@@ -248,12 +280,10 @@ static void step(uint64_t stream)
             propose(p, stream);
         else if (complete && mark == atomic_load(&candidate_mark)) {
             atomic_store(&covered_seals, 0);
-            entered = pool_enter_single_stream(p, mark, stream);
+            pool_enter_single_stream(p, mark, stream, &breached);
         }
     }
     end_step();
-    if (entered && atomic_load(&breached))
-        stream_leave_single();
 }
 
 /* No stream is sole. */
@@ -312,7 +342,7 @@ enum submit_seen submit_note(CUstream stream, unsigned flags)
     if (s && (watch & POOL_WATCH_STREAMS)) {
         seen = SUBMIT_SEEN;
         s->seals = 0;
-        atomic_store(&s->stream, name);
+        atomic_store(&s->stream, s->depth++ ? STREAM_OTHER : name);
         uint64_t sole = atomic_load(&pool_sole);
         if (__builtin_expect(sole != name, 0))
             submit_other(name, sole);
@@ -332,7 +362,8 @@ void submit_done(bool taken)
         return;
     if (taken && s->seals > atomic_load_explicit(&covered_seals, memory_order_relaxed))
         atomic_store(&covered_seals, s->seals);
-    atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
+    if (--s->depth == 0)
+        atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
 }
 
 /* Whoever is about to make a stream the sole one is through, or sees the capture. */

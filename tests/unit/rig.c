@@ -139,7 +139,7 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
 bool rig_enter_single(struct rig *r)
 {
     if (r->several_streams && pool_passed(r->pool, r->run_mark) &&
-        pool_enter_single_stream(r->pool, r->run_mark, r->run_stream << 3)) {
+        pool_enter_single_stream(r->pool, r->run_mark, r->run_stream << 3, &r->breached)) {
         SAY(r, "stream %u alone from here on\n", r->run_stream);
         r->several_streams = false;
         r->sole = r->run_stream;

@@ -33,6 +33,7 @@ struct rig {
     unsigned sole;           /* else the one it uses, 0 at first */
     unsigned run_stream;     /* of the latest launches */
     uint64_t run_mark;       /* pool_mark after the latest on another stream */
+    atomic_bool breached;    /* work for another is noted since, as if by another thread */
     bool lost;               /* the test has broken the context: no memory is expected back */
     enum pool_status status; /* of the latest request */
     int code;

@@ -304,6 +304,31 @@ static void one_stream_is_enough_again_when_the_others_are_done(void **state)
     EXPECT_SOUND(r);
 }
 
+static void a_pool_knows_whether_work_of_before_it_is_running(void **state)
+{
+    struct rig *r = expect_single(state);
+    EXPECT(pool_is_idle(r->pool), "nothing was submitted");
+    model_submit(r->model, 1, MS(5), 0, 0, 0);
+    EXPECT(!pool_is_idle(r->pool), "of which the pool was not told");
+    model_drain(r->model);
+    EXPECT(pool_is_idle(r->pool), "it is complete");
+    EXPECT_EQ(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED, 0, "no fence is wanted");
+}
+
+static void one_stream_is_not_enough_if_other_work_came_until_it_was_announced(void **state)
+{
+    struct rig *r = expect_single(state);
+    turn(r, 1, 0);
+    turn(r, 2, MS(1)); /* leaves */
+    model_drain(r->model);
+    atomic_store(&r->breached, true);
+    EXPECT(!rig_enter_single(r), "work for another stream was noted");
+    EXPECT_EQ(atomic_load(&pool_sole), POOL_STREAM_NONE, "no stream is sole");
+    EXPECT(atomic_load(&r->pool->fences.ready) != FENCE_READY_ALL, "and none was for a moment");
+    atomic_store(&r->breached, false);
+    EXPECT(rig_enter_single(r), "the next time it is");
+}
+
 static void one_stream_is_never_enough_again_after_giving_up(void **state)
 {
     struct rig *r = expect_single(state);
@@ -488,6 +513,8 @@ int main(void)
         RIG_TEST(a_single_stream_needs_no_waiting),
         RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on),
         RIG_TEST(one_stream_is_enough_again_when_the_others_are_done),
+        RIG_TEST(a_pool_knows_whether_work_of_before_it_is_running),
+        RIG_TEST(one_stream_is_not_enough_if_other_work_came_until_it_was_announced),
         RIG_TEST(one_stream_is_never_enough_again_after_giving_up),
         RIG_TEST(leaving_counts_frees_whose_fence_was_recorded_before),
         RIG_TEST(leaving_without_order_waits_on_the_host),
