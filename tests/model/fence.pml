@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * When may freed memory be used again, with several streams? The epochs of pool/fence.c: two threads submit
+ * work on a block each, free it without the lock (fence_join_unlocked), and submit more; a third allocates.
+ * A load or store that is shared without the pool's lock is one step, a section under the lock is in steps where
+ * others look on, and the driver is called without the lock.
+ *
+ * Asserted: a block is handed out only when its work is known done, or later work runs behind it (HAZARD). A
+ * fence that is waited for captured no work that the program submitted after all its frees, for natively
+ * nothing would have waited for that (STALL). No free is forgotten: its epoch is closed, or will be
+ * (FORGOTTEN). No state may be stuck.
+ *
+ * CAPTURES: a fourth thread has a capture open for a while, in which no fence can be recorded. Each WITHOUT_
+ * or WITH_ takes a step away, or does it in another order, and has to be noticed (meson.build).
+ */
+#define EPOCHS 9
+#define BLOCKS 2
+
+/* Works are bits: 1 and 2 on the blocks, 4 and 8 on nothing of the pool's. */
+byte submitted, safe;
+byte needs_free; /* works that no free began after, or was under way beside, since their calls began */
+byte frees_under_way;
+bit recorded[EPOCHS], is_late[EPOCHS];
+byte captured[EPOCHS];
+bit capture_open;
+
+/* The program's blocks: the epoch of their free, 0: not freed, or handed out again. */
+byte freed_in[BLOCKS];
+
+/* pool/fence.c */
+bit pool_lock, unsealed, late, sealing_late;
+byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, watch;
+
+inline lock() { atomic { !pool_lock -> pool_lock = 1 } }
+inline unlock() { pool_lock = 0 }
+
+/* With the lock; dropped for the record. */
+inline seal()
+{
+    if
+    :: unsealed ->
+        atomic { sealing++; e = open_epoch; assert(e < EPOCHS - 1) };
+#ifdef WITH_EARLY_RECORD
+        captured[e] = submitted;
+#endif
+        atomic { was_late = late; late = 0 };
+#ifdef WITH_EARLY_COUNT
+        open_epoch = e + 1;
+        atomic { unsealed = 0; unlock() };
+#else
+        unsealed = 0;
+        atomic { open_epoch = e + 1; unlock() };
+#endif
+#ifdef WITH_EARLY_UNWATCH
+        watch--;
+#endif
+        atomic {
+            refused = capture_open;
+            if
+#ifndef WITH_EARLY_RECORD
+            :: !refused -> captured[e] = submitted
+#endif
+            :: else
+            fi
+        };
+        lock();
+        atomic {
+            was_late = was_late || sealing_late;
+            sealing--;
+            sealing_late = sealing_late && sealing
+        };
+        if
+        :: !refused -> atomic { recorded[e] = 1; is_late[e] = was_late };
+#ifndef WITH_EARLY_UNWATCH
+            watch--
+#endif
+        :: else ->
+            atomic {
+                if
+                :: unsealed -> watch--
+                :: else -> unsealed = 1
+                fi
+            };
+#ifndef WITHOUT_LATE_REFUSAL
+            late = 1
+#endif
+        fi;
+        atomic { e = 0; refused = 0; was_late = 0 }
+    :: else
+    fi
+}
+
+/* submit_note's part of this, and the driver's call. */
+inline submit(work)
+{
+    atomic {
+        if
+        :: frees_under_way == 0 -> needs_free = needs_free | work
+        :: else
+        fi
+    };
+    if
+#ifdef WITHOUT_LOOK
+    :: watch > 0
+#endif
+    :: watch > 0 ->
+        lock();
+        seal();
+#ifndef WITHOUT_PATIENCE
+        do
+        :: sealing > 0 -> unlock(); lock()
+        :: sealing == 0 -> break
+        :: sealing > 0 -> break /* it has waited long enough */
+        od;
+#ifndef WITHOUT_MARK
+        if
+        :: sealing > 0 -> sealing_late = 1
+        :: else
+        fi;
+#endif
+#endif
+        if
+        :: unsealed -> late = 1
+        :: else
+        fi;
+        unlock()
+    :: watch == 0
+    fi;
+    submitted = submitted | work
+}
+
+/* A free into a magazine. */
+inline free_block(b)
+{
+    atomic { frees_under_way++; needs_free = 0 };
+#ifdef WITH_LATE_EPOCH
+    seen = unsealed;
+    if
+    :: seen -> seen = !late
+    :: else
+    fi;
+    e = open_epoch;
+#else
+    e = open_epoch;
+    seen = unsealed;
+    if
+    :: seen -> seen = !late
+    :: else
+    fi;
+#endif
+    if
+    :: !seen ->
+#ifndef WITHOUT_ARMING
+        atomic {
+            if
+            :: !unsealed -> unsealed = 1; watch++
+            :: else
+            fi
+        };
+#endif
+        late = 0
+    :: else
+    fi;
+    atomic { freed_in[b] = e; e = 0; seen = 0; frees_under_way-- }
+}
+
+/* What is found out about a fence covers every earlier one. */
+inline learn(e)
+{
+    safe = safe | captured[e]
+}
+
+inline allocate(b)
+{
+    lock();
+    seal();
+    if
+    :: skip
+    :: atomic { /* some fence is done: the GPU decides which */
+        e = open_epoch - 1;
+        do
+        :: e > complete_epoch -> e--
+        :: e > complete_epoch && recorded[e] -> complete_epoch = e; learn(e)
+        :: e <= complete_epoch -> break
+        od
+    }
+    :: atomic { /* all later work behind the oldest fence that will do */
+        e = freed_in[b];
+        do
+        :: e < EPOCHS && (!recorded[e] || is_late[e]) -> e++
+        :: e < EPOCHS && recorded[e] && !is_late[e] ->
+            if
+            :: !capture_open ->
+                assert(!(captured[e] & needs_free & (15 ^ safe))); /* STALL */
+                ordered_epoch = (e > ordered_epoch -> e : ordered_epoch);
+                learn(e)
+            :: else
+            fi;
+            break
+        :: e == EPOCHS -> break
+        od
+    }
+    fi;
+    atomic {
+        if
+        :: freed_in[b] <= complete_epoch || freed_in[b] <= ordered_epoch ->
+            assert(safe & (1 << b)); /* HAZARD */
+            freed_in[b] = 0
+        :: else
+        fi;
+        e = 0;
+        unlock()
+    }
+}
+
+proctype Program(byte b)
+{
+    byte e;
+    bit refused, seen, was_late;
+    submit(1 << b);
+    free_block(b);
+#ifdef CAPTURES
+    if
+    :: b == 0 -> submit(4)
+    :: else
+    fi
+#else
+    submit(4 << b)
+#endif
+}
+
+proctype Allocator()
+{
+    byte e;
+    bit refused, was_late;
+    byte tries = 2;
+    do
+    :: tries > 0 && freed_in[0] > 0 -> tries--; allocate(0)
+    :: tries > 0 && freed_in[1] > 0 -> tries--; allocate(1)
+    :: break
+    od
+}
+
+proctype Capturer()
+{
+    capture_open = 1;
+    capture_open = 0
+}
+
+init {
+    atomic {
+        run Program(0);
+        run Program(1);
+        run Allocator();
+#ifdef CAPTURES
+        run Capturer()
+#endif
+    };
+    _nr_pr == 1;
+    assert((freed_in[0] < open_epoch && freed_in[1] < open_epoch) || unsealed); /* FORGOTTEN */
+    assert(watch == unsealed)
+}

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * When is the order of one stream enough? The protocol of shim/stream.c with its other half in pool/fence.c
+ * (single stream) and the quick ways of pool/magazine.c: threads that submit work to two streams, free and
+ * allocate one block of memory, propose a stream, make it the sole one, leave it. A load or store of what
+ * is shared without a lock is one step; a section under the pool's lock is in steps too where others look on.
+ *
+ * Asserted: work that touches the block runs behind all that touched it in its earlier lives, by the order
+ * of its stream or by a fence that is known done or that all later work runs behind (HAZARD), and leaving
+ * always finds a fence that covers what stream order vouched for (LOST). No state may be stuck: nobody waits
+ * for ever.
+ *
+ * Scenarios, by what is defined: RUNS and LIVES, how long it lasts; RUNNER_STRAYS, either thread uses both
+ * streams; OTHERS_FREE, there is always memory that waits for a fence; START_SINGLE, the first pool, where
+ * whoever comes first has the stream; and a third thread that does once what CAPTURES, FORGETS (a stream is
+ * destroyed, its handle comes back as another stream) or GIVES_UP says. Each WITHOUT_ or WITH_ takes one look
+ * away, or does it in another order, and has to be noticed (meson.build).
+ */
+#ifndef RUNS
+#define RUNS 2
+#endif
+#ifndef LIVES
+#define LIVES 2
+#endif
+#define THREADS 2
+#define STREAMS 3 /* the third has the first one's handle, later */
+#define EPOCHS 9
+#define IDLE 14
+#define ANY 13
+#define NONE 15
+#define ALL 255
+
+#define LIVE 0
+#define FREEING 1
+#define READY 2   /* in the bins */
+#define PENDING 3
+#define MAGAZINE 4
+
+/* The driver: fences, one for each epoch, not known done. A fence is a set of streams, as bits: it covers all
+ * work of this, or of earlier lives of the block on that stream. */
+bit recorded[EPOCHS];
+byte covers[EPOCHS], covers_before[EPOCHS];
+
+/* The program: one block. Its users are on their way to submit work on it. */
+byte block_state = LIVE, block_epoch, block_owner, on_way[STREAMS];
+/* Streams that have work on it, in this life and in earlier ones, behind which later work is not known to run. */
+byte used, used_before;
+byte current; /* the stream that has the first handle: 0 or 2 */
+
+/* pool/fence.c */
+#define SINGLE 0
+#define LEAVING 1
+#define MULTI 2
+bit pool_lock, unsealed, lost, watches = 1;
+byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, pool_mode, ready, pool_sole;
+bit magazine_lock[THREADS];
+
+/* shim/stream.c */
+byte record[THREADS], candidate = NONE, candidate_mark;
+bit breached, stepping, given_up, destroying;
+byte captures, open_count;
+
+#define SAFE_EPOCH (complete_epoch > ordered_epoch -> complete_epoch : ordered_epoch)
+#define NAME(s) ((s) == 2 -> 0 : (s))
+
+inline lock_pool() { atomic { !pool_lock -> pool_lock = 1 } }
+inline unlock_pool() { pool_lock = 0 }
+
+inline publish()
+{
+    if
+    :: pool_mode == SINGLE -> ready = ALL
+    :: else -> ready = SAFE_EPOCH
+    fi
+}
+
+/* The fence of that epoch is done, or ordered: with it every earlier one. */
+inline secure(e)
+{
+    used = used & (7 ^ covers[e]);
+    used_before = used_before & (7 ^ covers_before[e])
+}
+
+inline retire()
+{
+    if
+    :: block_state == PENDING && block_epoch <= ready -> block_state = READY
+    :: else
+    fi
+}
+
+/* With the pool's lock; dropped for the record. */
+inline seal()
+{
+    if
+#ifdef OTHERS_FREE
+    :: atomic { unsealed && open_epoch < EPOCHS - 1 -> e = open_epoch };
+#else
+    :: atomic { unsealed && open_epoch < EPOCHS - 1 -> e = open_epoch; unsealed = 0 };
+#endif
+        atomic { open_epoch = e + 1; sealing++; unlock_pool() };
+        atomic {
+            refused = (open_count > 0);
+            if
+            :: !refused -> covers[e] = used; covers_before[e] = used_before
+            :: else
+            fi
+        };
+        atomic {
+            lock_pool();
+            sealing--;
+            unsealed = unsealed || refused;
+            recorded[e] = !refused;
+            e = 0;
+            refused = 0
+        }
+    :: else
+    fi
+}
+
+/* A fence is found to be done, or not: the GPU decides. */
+inline poll()
+{
+    if
+    :: skip
+    :: atomic {
+        e = open_epoch - 1;
+        do
+        :: e > complete_epoch && !recorded[e] -> e--
+        :: e > complete_epoch && recorded[e] -> complete_epoch = e; secure(e); publish(); retire()
+        :: e <= complete_epoch -> break
+        od;
+        do
+        :: e > 0 -> recorded[e] = 0; covers[e] = 0; covers_before[e] = 0; e--
+        :: else -> break
+        od
+    }
+    fi
+}
+
+/* All later work behind a fence of at least this epoch, if there is one. A capture forbids it. */
+inline order(epoch)
+{
+    atomic {
+        e = epoch;
+        do
+        :: e < EPOCHS && !recorded[e] -> e++
+        :: e < EPOCHS && recorded[e] && open_count == 0 ->
+            ordered_epoch = (e > ordered_epoch -> e : ordered_epoch);
+            secure(e);
+            break
+        :: e < EPOCHS && recorded[e] && open_count > 0 -> break
+        :: e == EPOCHS -> break
+        od;
+        e = 0
+    }
+}
+
+inline pass_all()
+{
+    i = 0;
+    do
+    :: i < THREADS -> atomic { !magazine_lock[i] -> i++ }
+    :: else -> break
+    od;
+    i = 0
+}
+
+/* fence_leave_single, with the pool's lock taken here; for good if the thread quits. */
+inline leave()
+{
+    if
+    :: atomic { !pool_lock && pool_mode == LEAVING -> skip };
+        atomic { pool_mode != LEAVING -> watches = watches && !quits }
+    :: atomic { !pool_lock && pool_mode == MULTI -> watches = watches && !quits }
+    :: atomic { !pool_lock && pool_mode == SINGLE -> pool_lock = 1; pool_mode = LEAVING; publish() };
+        pass_all();
+        last = (unsealed -> open_epoch : open_epoch - 1);
+        seal();
+        do
+        :: atomic { sealing > 0 -> unlock_pool() };
+            atomic { sealing == 0 && !pool_lock -> pool_lock = 1 }
+        :: else -> break
+        od;
+#ifndef WITHOUT_FENCE
+        atomic {
+            if
+            :: last > complete_epoch -> order(last)
+            :: else
+            fi;
+            assert(SAFE_EPOCH >= last || open_epoch == EPOCHS - 1) /* LOST */
+        };
+#endif
+        atomic { pool_mode = MULTI; publish(); last = 0 };
+        atomic { pool_sole = NONE; watches = watches && !quits; unlock_pool() }
+    fi
+}
+
+/* pool_enter_single_stream. */
+inline enter(name)
+{
+    lock_pool();
+    if
+#ifdef WITHOUT_MARK
+    :: pool_mode == MULTI && watches ->
+#else
+    :: pool_mode == MULTI && watches && complete_epoch >= mark ->
+#endif
+#ifdef WITH_LATE_LOOK
+        pool_sole = name;
+        entered = 1;
+#else
+        pool_sole = name;
+#ifdef WITHOUT_LOOK_AT_BREACH
+        entered = 1;
+#else
+        entered = !breached;
+#endif
+#endif
+        atomic {
+            if
+            :: entered -> pool_mode = SINGLE; ready = ALL; retire()
+            :: else -> pool_sole = NONE
+            fi;
+            unlock_pool()
+        }
+    :: else -> unlock_pool()
+    fi
+}
+
+inline propose(name)
+{
+    breached = 0;
+    candidate = name;
+    i = 0;
+#ifndef WITHOUT_SCAN
+    do
+    :: i < THREADS && (record[i] == IDLE || record[i] == name) -> i++
+    :: else -> break
+    od;
+#else
+    i = THREADS;
+#endif
+    if
+    :: atomic { i < THREADS -> candidate = NONE }
+    :: atomic { else -> candidate_mark = open_epoch }
+    fi
+}
+
+inline step(name)
+{
+    mark = candidate_mark;
+    if
+    :: atomic { candidate == name -> complete = !breached };
+        atomic {
+            !pool_lock;
+            poll();
+#ifndef WITHOUT_MARK
+            complete = complete && complete_epoch >= mark
+#endif
+        }
+    :: else
+    fi;
+    if
+    :: atomic { !stepping -> stepping = 1 };
+        if
+        :: pool_sole == NONE ->
+            if
+            :: captures == 0 && !given_up ->
+                if
+                :: candidate != name -> propose(name)
+                :: else ->
+                    if
+                    :: breached -> propose(name)
+                    :: !breached && complete && mark == candidate_mark -> enter(name)
+                    :: !breached && !(complete && mark == candidate_mark)
+                    fi
+                fi
+            :: else
+            fi
+        :: else
+        fi;
+        atomic { stepping = 0; i = 0; complete = 0; mark = 0 }
+#ifdef WITH_LATE_LOOK
+        if
+        :: entered && breached -> leave()
+        :: else
+        fi
+#endif
+    :: atomic { stepping -> complete = 0; mark = 0 }
+    fi;
+    entered = 0
+}
+
+inline follow(name)
+{
+    seen = candidate;
+    if
+    :: atomic { seen != NONE && seen != name -> breached = 1 };
+#ifndef WITHOUT_SECOND_LOOK
+        seen = pool_sole;
+        if
+        :: seen != NONE && seen != name -> leave()
+        :: else
+        fi
+#endif
+    :: else
+    fi;
+    /* A run of any length. */
+    if
+    :: atomic { skip -> seen = 0 }; step(name)
+    :: seen = 0
+    fi
+}
+
+/* submit_note, the driver's call, submit_done. */
+inline submit(s, uses)
+{
+    if
+    :: watches ->
+#ifndef WITHOUT_RECORD
+        record[self] = NAME(s);
+#endif
+        seen = pool_sole;
+        if
+        :: seen == ANY ->
+            atomic {
+                if
+                :: pool_sole == ANY -> pool_sole = NAME(s)
+                :: else
+                fi;
+                seen = pool_sole
+            }
+        :: else
+        fi;
+        if
+        :: seen != NAME(s) ->
+            if
+            :: seen != NONE -> leave()
+            :: else
+            fi;
+            follow(NAME(s))
+        :: else -> seen = 0
+        fi
+    :: else
+    fi;
+    if
+    :: atomic { unsealed && !pool_lock -> pool_lock = 1 };
+        seal();
+        unlock_pool()
+    :: !unsealed
+    fi;
+#ifdef WITH_EARLY_DONE
+    record[self] = IDLE;
+#endif
+    d_step {
+        if
+        :: uses ->
+            assert(!(used_before & (7 ^ (1 << s)))); /* HAZARD */
+            used = used | (1 << s);
+            k = 0;
+            do
+            :: k < EPOCHS -> covers[k] = covers[k] & (7 ^ (1 << s)); k++
+            :: else -> break
+            od;
+            k = 0
+        :: else
+        fi
+    };
+    record[self] = IDLE
+}
+
+inline settle(epoch)
+{
+    block_state = (epoch <= ready -> READY : PENDING);
+    block_epoch = epoch
+}
+
+/* The block is the program's again. */
+inline hand_out()
+{
+    d_step {
+        k = 0;
+        do
+        :: k < EPOCHS ->
+            covers_before[k] = (covers_before[k] & (7 ^ used)) | (covers[k] & used);
+            covers[k] = 0;
+            k++
+        :: else -> break
+        od;
+        k = 0;
+        used_before = used_before | used;
+        used = 0;
+        block_epoch = 0;
+        block_owner = 0;
+        block_state = LIVE
+    }
+}
+
+inline free_block()
+{
+    if
+    :: ready == ALL ->
+        atomic { !magazine_lock[self] -> magazine_lock[self] = 1 };
+        last = open_epoch;
+        unsealed = 1;
+        atomic { block_epoch = last; block_owner = self; block_state = MAGAZINE; last = 0; magazine_lock[self] = 0 }
+    :: else -> atomic { !pool_lock -> unsealed = 1; settle(open_epoch) }
+    fi
+}
+
+inline allocate()
+{
+    if
+    :: block_state == MAGAZINE && block_owner == self ->
+        atomic { !magazine_lock[self] -> magazine_lock[self] = 1 };
+        seen = (block_state == MAGAZINE && block_epoch <= ready);
+        atomic {
+            if
+            :: seen -> hand_out()
+            :: else
+            fi;
+            magazine_lock[self] = 0;
+            seen = 0
+        }
+    :: else ->
+        lock_pool();
+        if
+        :: block_state == PENDING ->
+            seal();
+            poll();
+            if
+            :: atomic {
+                block_state == PENDING && block_epoch < open_epoch ->
+                order(block_epoch);
+                publish();
+                retire()
+            }
+            :: skip
+            fi
+        :: atomic {
+            block_state == MAGAZINE && !magazine_lock[block_owner] -> /* another thread's, or not ready */
+            settle(block_epoch)
+        }
+        :: block_state == MAGAZINE && magazine_lock[block_owner]
+        :: else
+        fi;
+        atomic {
+            if
+            :: block_state == READY -> hand_out()
+            :: else
+            fi;
+            unlock_pool()
+        }
+    fi
+}
+
+inline capture()
+{
+    captures++;
+#ifndef WITHOUT_STEP_WAIT
+    !stepping;
+#endif
+    leave();
+    open_count++;
+    skip;
+#ifdef WITH_EARLY_CLOSE
+    captures--;
+    open_count--
+#else
+    open_count--;
+    captures--
+#endif
+}
+
+/* stream_forget, then the driver's cuStreamDestroy, then a new stream with that handle. */
+inline forget()
+{
+#ifndef WITHOUT_FORGET
+    if
+    :: candidate == 0 -> breached = 1
+    :: else
+    fi;
+    if
+    :: pool_sole == 0 -> leave()
+    :: else
+    fi;
+#endif
+    atomic { current = 2; destroying = 0 }
+}
+
+inline give_up()
+{
+    given_up = 1;
+    quits = 1;
+    leave();
+    assert(pool_mode == MULTI && !watches)
+}
+
+/* The first stream, whichever has its handle now; it is not destroyed while work is on its way to it. */
+inline begin_first()
+{
+    atomic { !destroying -> s = current; on_way[s]++ }
+}
+
+inline end_submission()
+{
+    atomic { on_way[s]--; s = 0 }
+}
+
+/* Work that has nothing to do with the block. */
+proctype Runner(byte self)
+{
+    byte e, i, k, last, mark, seen, s;
+    bit complete, entered, quits, refused;
+    byte left = RUNS;
+    do
+    :: atomic { left > 0 -> left-- };
+        if
+        :: begin_first()
+#ifdef RUNNER_STRAYS
+        :: atomic { skip -> s = 1; on_way[1]++ }
+#endif
+        fi;
+        submit(s, false);
+        end_submission()
+    :: left == 0 -> break
+    od
+}
+
+/* Work on the block, on any stream; then it is freed, and allocated again if it can be had. */
+proctype Worker(byte self)
+{
+    byte e, i, k, last, mark, seen, s;
+    bit complete, entered, quits, refused;
+    byte left = LIVES;
+    do
+    :: atomic { left > 0 && block_state == LIVE -> left-- };
+        if
+        :: begin_first()
+        :: atomic { skip -> s = 1; on_way[1]++ }
+        fi;
+        submit(s, true);
+        end_submission();
+        if
+        :: left > 0 ->
+            block_state = FREEING;
+            free_block();
+            allocate()
+        :: else
+        fi
+    :: left == 0 || block_state != LIVE -> break
+    od
+}
+
+/* What a third thread does once. */
+proctype Other(byte self)
+{
+    byte e, i, k, last;
+    bit quits, refused;
+#if defined(CAPTURES)
+    capture()
+#elif defined(FORGETS)
+    atomic { on_way[0] == 0 -> destroying = 1 };
+    forget()
+#elif defined(GIVES_UP)
+    give_up()
+#endif
+}
+
+init {
+    atomic {
+#ifdef START_SINGLE
+        pool_mode = SINGLE;
+        pool_sole = ANY;
+        ready = ALL;
+        candidate = 0; /* of an earlier pool */
+#ifndef WITH_OLD_CANDIDATE
+        breached = 1;
+#endif
+#else
+        /* Other blocks were freed before: a fence is there to be had. */
+        pool_mode = MULTI;
+        pool_sole = NONE;
+        unsealed = 1;
+#endif
+        record[0] = IDLE;
+        record[1] = IDLE;
+        run Runner(0);
+        run Worker(1);
+#if defined(CAPTURES) || defined(FORGETS) || defined(GIVES_UP)
+        run Other(2)
+#endif
+    }
+}
