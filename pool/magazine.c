@@ -192,7 +192,7 @@ static inline __attribute__((always_inline)) bool put(struct magazine *m, struct
     struct magazine_cell *cell = cell_at(row, newest) + 1;
     cell->piece = piece;
     cell->epoch = epoch;
-    row->newest = (uint16_t)(newest + sizeof *cell);
+    row->newest += sizeof *cell;
     m->cached_units += row->units;
     m->requested_bytes -= (int64_t)piece->requested_bytes;
     m->frees++;
