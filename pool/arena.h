@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Arena backing: each zone is one reserved address range in which physical memory is committed chunk
- * by chunk. Address space is plentiful (cuMemAddressReserve takes microseconds at any size), so a
+ * Arena backing: one reserved address range, a part for each zone, in which physical memory is committed
+ * chunk by chunk. Address space is plentiful (cuMemAddressReserve takes microseconds at any size), so a
  * request never fails for want of a contiguous range: only physical memory counts, and idle chunks
  * are moved to where memory is needed before new memory is asked of the driver. Moves take time, so
  * they have an allowance (effort.h); when it is used up, the arena grows instead, within bounds.

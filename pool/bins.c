@@ -23,15 +23,16 @@ static unsigned bin_of(uint64_t size_bytes)
 void bins_init(struct bins *bins)
 {
     memset(bins->map, 0, sizeof bins->map);
-    for (unsigned i = 0; i < BIN_COUNT; i++)
-        list_init(&bins->heads[i]);
 }
 
 void bins_insert(struct bins *bins, struct block *b)
 {
     unsigned bin = bin_of(b->size_bytes);
+    uint64_t bit = UINT64_C(1) << (bin % 64);
+    if (!(bins->map[bin / 64] & bit))
+        list_init(&bins->heads[bin]);
     list_push_front(&bins->heads[bin], &b->link);
-    bins->map[bin / 64] |= UINT64_C(1) << (bin % 64);
+    bins->map[bin / 64] |= bit;
 }
 
 void bins_remove(struct bins *bins, struct block *b)
@@ -64,8 +65,8 @@ static struct block *best_in(const struct list *head, uint64_t size_bytes, uint6
 struct block *bins_find(const struct bins *bins, uint64_t size_bytes, uint64_t align)
 {
     unsigned bin = bin_of(size_bytes);
-    struct block *b = best_in(&bins->heads[bin], size_bytes, align);
-    uint64_t word = bins->map[bin / 64] & ~(UINT64_C(1) << (bin % 64)) & (UINT64_MAX << (bin % 64));
+    struct block *b = NULL;
+    uint64_t word = bins->map[bin / 64] & (UINT64_MAX << (bin % 64));
     for (unsigned i = bin / 64; !b;) {
         while (!word) {
             if (++i == BIN_COUNT / 64)

@@ -13,7 +13,7 @@
 
 struct bins {
     uint64_t map[BIN_COUNT / 64];
-    struct list heads[BIN_COUNT];
+    struct list heads[BIN_COUNT]; /* only those whose bit is set: a new pool touches few pages */
 };
 
 void bins_init(struct bins *bins);

@@ -107,7 +107,10 @@ static const char *check_bins(const struct zone *z, uint64_t *free_bytes)
     *free_bytes = 0;
     for (unsigned bin = 0; bin < BIN_COUNT; bin++) {
         bool marked = z->bins.map[bin / 64] >> (bin % 64) & 1;
-        CHECK(marked == !list_empty(&z->bins.heads[bin]), "the bitmap tells which bins hold blocks");
+        const struct list *head = &z->bins.heads[bin];
+        CHECK(marked == (head->next && !list_empty(head)), "the bitmap tells which bins hold blocks");
+        if (!marked)
+            continue;
         for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
             const struct block *b = list_entry(n, struct block, link);
             CHECK(b->state == BLOCK_FREE && b->zone == z, "bins hold the zone's free blocks only");

@@ -51,7 +51,6 @@ static void mark_unsealed(struct fences *f)
 
 void fence_init(struct fences *f, bool single_stream)
 {
-    memset(f, 0, sizeof *f);
     atomic_init(&f->open_epoch, 1);
 #ifdef POOL_IGNORES_FENCES
     single_stream = true; /* for the tests of the tests: the hazard checker and the canary must notice */

@@ -75,6 +75,7 @@ struct fences {
     enum fence_mode mode;
 };
 
+/* *f must be all zero. */
 void fence_init(struct fences *f, bool single_stream);
 
 /* The epoch that a block freed now belongs to. Arms pool_watch. */

@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <string.h>
 #include <time.h>
 
 static _Atomic uint64_t peers_of[DEVICES_MAX];
@@ -427,7 +426,6 @@ static bool init_arena(struct device_backend *d)
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream)
 {
     size_t total = 0;
-    memset(d, 0, sizeof *d);
     d->ctx = ctx;
     d->device = device;
     bool events = real.cuCtxRecordEvent && real.cuCtxWaitEvent && real.cuEventCreate &&

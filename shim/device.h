@@ -31,7 +31,7 @@ struct device_backend {
     _Atomic unsigned fence_count;
 };
 
-/* Fills *d for the calling thread's current context. */
+/* Fills *d, which must be all zero, for the calling thread's current context. */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);
 
 /* The process leaves: no row calls the driver any more. At exit, before the driver's own handlers. */

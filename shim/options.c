@@ -68,8 +68,6 @@ static bool (*const setters[])(struct options *o, const char *text) = {
 static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 {
     out->others = (struct option_size){.bytes = bytes};
-    for (unsigned i = 0; i < OPTION_DEVICES; i++)
-        out->device[i] = out->others;
 }
 
 #define default_SECONDS(out, value) (*(out) = (value))
@@ -79,7 +77,6 @@ static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 
 static void set_defaults(struct options *o)
 {
-    memset(o, 0, sizeof(*o));
 #define POOL_OPTION(field, name, type, value, help) default_##type(&o->field, value);
 #define SHIM_OPTION(field, env, type, value, help)                                                 \
     if ((value)[0])                                                                                \
@@ -146,6 +143,15 @@ static const char *nearest_name(const char *name, size_t n)
         }
     }
     return nearest;
+}
+
+/* Nearly always nothing is set, and two dozen walks over the environment can be spared. */
+static bool any_set(void)
+{
+    for (char **e = environ; e && *e; e++)
+        if (strncmp(*e, PREFIX, sizeof(PREFIX) - 1) == 0)
+            return true;
+    return false;
 }
 
 static void warn_unknown_names(void)
@@ -218,6 +224,8 @@ bool options_load(struct options *o)
     if (value)
         set_log(o, value);
     log_configure(o->log.level, o->log.path);
+    if (!any_set())
+        return true;
     for (size_t i = 0; i < num_option_rows; i++) {
         value = value_of(option_rows[i].env);
         if (value && !setters[i](o, value))
@@ -230,8 +238,8 @@ bool options_load(struct options *o)
 
 static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t total_bytes)
 {
-    const struct option_size *s =
-        device >= 0 && device < OPTION_DEVICES ? &o->device[device] : &o->others;
+    bool named = device >= 0 && device < OPTION_DEVICES && (o->named >> device & 1);
+    const struct option_size *s = named ? &o->device[device] : &o->others;
 
     if (!s->is_share)
         return s->bytes;

@@ -24,8 +24,9 @@ struct option_size {
 };
 
 struct option_bytes {
-    struct option_size device[OPTION_DEVICES]; /* by ordinal */
     struct option_size others;                 /* for all that have no name of their own */
+    uint64_t named;                            /* ordinals of those that have, a bit each */
+    struct option_size device[OPTION_DEVICES]; /* … their sizes */
 };
 
 /* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes qualify all the rest. */
@@ -93,7 +94,7 @@ extern const size_t num_option_rows;
  * keeps errno; reads the environment anew at each call. */
 bool options_enabled_early(void);
 
-/* Fills *o with the defaults, then from the environment, and configures the log accordingly. Each
+/* Fills *o, which must be all zero, with the defaults, then from the environment, and configures the log accordingly. Each
  * value that is not understood is warned of once and its default kept; unknown GPUCACHE_* names are
  * warned of with the nearest name. False, with the defaults and no word said, if the process is not
  * to be served (see options_enabled_early). struct options is large (PATH_MAX): better static than

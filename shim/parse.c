@@ -218,7 +218,8 @@ static bool parse_size(const char *text, struct option_size *out)
 bool parse_BYTES(const char *text, struct option_bytes *out)
 {
     struct option_size size[OPTION_DEVICES], others;
-    bool named[OPTION_DEVICES] = {false}, has_others = false, bad;
+    uint64_t named = 0;
+    bool has_others = false, bad;
     char item[ITEM_MAX];
 
     while (next_item(&text, item, &bad)) {
@@ -230,25 +231,25 @@ bool parse_BYTES(const char *text, struct option_bytes *out)
                 return false;
             has_others = true;
         } else {
-            if (!read_device(&p, &device) || *p != '=' || named[device])
+            if (!read_device(&p, &device) || *p != '=' || (named >> device & 1))
                 return false;
             for (p++; is_blank(*p); p++)
                 ;
             if (!parse_size(p, &size[device]))
                 return false;
-            named[device] = true;
+            named |= UINT64_C(1) << device;
         }
     }
     if (bad)
         return false;
-    if (has_others)
+    if (has_others) {
         out->others = others;
-    for (unsigned i = 0; i < OPTION_DEVICES; i++) {
-        if (named[i])
-            out->device[i] = size[i];
-        else if (has_others)
-            out->device[i] = others;
+        out->named = 0;
     }
+    out->named |= named;
+    for (unsigned i = 0; i < OPTION_DEVICES; i++)
+        if (named >> i & 1)
+            out->device[i] = size[i];
     return true;
 }
 
@@ -398,30 +399,40 @@ bool parse_PATH(const char *text, struct option_path *out)
     return true;
 }
 
+/* The path behind a word, if there is one. Apart: what is unset, as nearly always, is not to touch pages of
+ * the stack for it. */
+static __attribute__((noinline)) bool path_behind(const char *text, char out[PATH_MAX])
+{
+    char path[PATH_MAX];
+
+    if (*text != ':' || !absolute_path(text + 1, true, path))
+        return false;
+    strcpy(out, path);
+    return true;
+}
+
 bool parse_STATS(const char *text, struct option_stats *out)
 {
-    static struct option_stats const off;
-    struct option_stats v = {.at_exit = true};
     const char *p;
+    bool json = false;
     size_t n;
 
     if (is_off(text)) {
-        *out = off;
+        out->at_exit = out->json = false;
+        out->path[0] = '\0';
         return true;
     }
     if ((p = skip_word(text, "exit-json")) != NULL)
-        v.json = true;
+        json = true;
     else if (!(p = skip_word(text, "exit")))
         return false;
-    if (*p == ':') {
-        if (!absolute_path(p + 1, true, v.path))
-            return false;
-        n = strlen(v.path);
-        v.json = v.json || (n > 5 && is_word(v.path + n - 5, ".json"));
-    } else if (*p) {
+    if (!*p)
+        out->path[0] = '\0';
+    else if (!path_behind(p, out->path))
         return false;
-    }
-    *out = v;
+    n = strlen(out->path);
+    out->at_exit = true;
+    out->json = json || (n > 5 && is_word(out->path + n - 5, ".json"));
     return true;
 }
 
@@ -433,17 +444,17 @@ bool parse_LOG(const char *text, struct option_log *out)
     } levels[] = {{"off", LOG_LEVEL_OFF},     {"none", LOG_LEVEL_OFF},     {"0", LOG_LEVEL_OFF},
                   {"error", LOG_LEVEL_ERROR}, {"warning", LOG_LEVEL_WARN}, {"warn", LOG_LEVEL_WARN},
                   {"info", LOG_LEVEL_INFO},   {"debug", LOG_LEVEL_DEBUG}};
-    struct option_log v = {.path = ""};
 
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *p = skip_word(text, levels[i].word);
 
         if (!p || (*p && *p != ':'))
             continue;
-        if (*p == ':' && !absolute_path(p + 1, true, v.path))
+        if (!*p)
+            out->path[0] = '\0';
+        else if (!path_behind(p, out->path))
             return false;
-        v.level = levels[i].level;
-        *out = v;
+        out->level = levels[i].level;
         return true;
     }
     return false;

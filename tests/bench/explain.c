@@ -14,8 +14,9 @@ static uint64_t binned_bytes(const struct zone *z)
 {
     uint64_t sum = 0;
     for (unsigned bin = 0; bin < BIN_COUNT; bin++)
-        for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next)
-            sum += list_entry(n, struct block, link)->size_bytes;
+        if (z->bins.map[bin / 64] >> (bin % 64) & 1)
+            for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next)
+                sum += list_entry(n, struct block, link)->size_bytes;
     return sum;
 }
 

@@ -90,8 +90,8 @@ static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
         struct model_space *s = &m->spaces[i];
         if (s->size_bytes)
             continue;
-        s->base = (m->slot + 1) * SLOT_BYTES + (uint64_t)i * (SLOT_BYTES / 4);
-        if (size_bytes > (i ? SLOT_BYTES / 4 * 3 : SLOT_BYTES / 8))
+        s->base = (m->slot + 1) * SLOT_BYTES + SLOT_BYTES / 4;
+        if (size_bytes > SLOT_BYTES / 4 * 3)
             break;
         s->size_bytes = size_bytes;
         s->granules = calloc(size_bytes / MODEL_GRANULE_BYTES, sizeof *s->granules);

@@ -15,7 +15,7 @@
 #define MODEL_STREAMS 8
 #define MODEL_GRANULE_BYTES (UINT64_C(2) << 20)
 #define MODEL_FOREVER UINT64_MAX /* duration of a kernel that ends only by model_end_forever */
-#define MODEL_SPACES 3           /* two reservations and the driver's own allocations */
+#define MODEL_SPACES 2           /* one reservation and the driver's own allocations */
 
 /* What the rows answer when they fail; the pool hands them on unchanged. */
 enum { MODEL_NOMEM = 2, MODEL_BROKEN = 719, MODEL_REFUSED = 900, MODEL_TIMEOUT = 600 };

@@ -475,16 +475,14 @@ static void prealloc_takes_memory_at_the_start(void **state)
 
 static void without_address_space_segments_serve(void **state)
 {
-    for (uint64_t nth = 1; nth <= 2; nth++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        model_fail(r->model, MODEL_ROW_reserve, nth, MODEL_BROKEN);
-        rig_start(r);
-        EXPECT(!pool_uses_arena(r->pool), "no arena without address space");
-        EXPECT(rig_alloc(r, MIB(3)) && rig_alloc(r, 100), "segments serve");
-        const char *words = rig_destroy(r);
-        if (words)
-            fail_msg("broken: %s", words);
-    }
+    struct rig *r = rig_create(RIG_BYTES);
+    model_fail(r->model, MODEL_ROW_reserve, 1, MODEL_BROKEN);
+    rig_start(r);
+    EXPECT(!pool_uses_arena(r->pool), "no arena without address space");
+    EXPECT(rig_alloc(r, MIB(3)) && rig_alloc(r, 100), "segments serve");
+    const char *words = rig_destroy(r);
+    if (words)
+        fail_msg("broken: %s", words);
 }
 
 static void a_device_without_an_arena_gets_segments(void **state)

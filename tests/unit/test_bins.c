@@ -30,12 +30,15 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     int rc = 0;
-    for (int i = 0; i < BIN_COUNT; i++)
+    for (int i = 0; i < BIN_COUNT; i++) {
+        if (!(bins.map[i / 64] >> (i % 64) & 1))
+            continue;
         list_for_each (n, tmp, &bins.heads[i]) {
             struct block *b = list_entry(n, struct block, link);
             bins_remove(&bins, b);
             free(b);
         }
+    }
     for (int i = 0; i < BIN_COUNT / 64; i++)
         rc |= bins.map[i] != 0;
     if (rc)

@@ -21,6 +21,7 @@ static const char *load(const char *const pairs[])
     clearenv();
     for (; *pairs; pairs++)
         assert_int_equal(putenv((char *)*pairs), 0);
+    memset(&options, 0, sizeof(options));
     capture_begin();
     errno = 4711;
     assert_true(options_load(&options));
@@ -245,6 +246,7 @@ static void a_process_that_is_off_says_nothing_at_all(void **state)
     putenv((char *)"GPUCACHE=0");
     putenv((char *)"GPUCACHE_MAX_IDLE=8X");
     putenv((char *)"GPUCACHE_NOPE=1");
+    memset(&options, 0, sizeof(options));
     capture_begin();
     assert_false(options_load(&options));
     capture_end(said, sizeof(said));
