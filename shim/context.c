@@ -146,7 +146,7 @@ static void publish(struct context *c, CUcontext ctx, int at)
      * context is at work: now that it is listed, tell it. */
     stream_pool_listed(!others_alive(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
-    control_pool_made();
+    control_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
 }
 
 static struct context *make(CUcontext ctx)

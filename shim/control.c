@@ -36,7 +36,8 @@
 _Atomic bool control_requested;
 
 static sem_t wake;
-static atomic_bool signalled, put_off, thread_made;
+static atomic_bool signalled, put_off, pool_made;
+atomic_bool control_there;
 static struct sigaction chained;
 static atomic_bool chained_gone;
 static int installed; /* the signal that is ours, 0: none */
@@ -203,16 +204,15 @@ static void *run(void *unused)
     return NULL;
 }
 
-void control_pool_made(void)
+/* A signal that comes before the thread is there is seen as soon as it is: until then nothing was freed, so
+ * there was nothing to give back. */
+void control_make_thread(void)
 {
     pthread_attr_t attr;
     pthread_t thread;
     sigset_t all, before;
-    if (atomic_exchange(&thread_made, true)) {
-        sem_post(&wake); /* the new pool may have a shorter tick */
-        return;
-    }
-    if (pthread_attr_init(&attr))
+    int saved_errno = errno;
+    if (!atomic_load(&pool_made) || atomic_exchange(&control_there, true) || pthread_attr_init(&attr))
         return;
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
@@ -222,6 +222,16 @@ void control_pool_made(void)
         log_once(LOG_LEVEL_WARN, "no control thread: signals, limits and timeouts will do nothing");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
+    errno = saved_errno;
+}
+
+void control_pool_made(bool idle)
+{
+    const struct empty_cache *e = &state_options()->empty_cache;
+    atomic_store(&pool_made, true);
+    if (idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || context_tick_ns())
+        control_need();
+    sem_post(&wake); /* the new pool may have a shorter tick */
 }
 
 void control_capture_closed(void)

@@ -199,6 +199,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     errno = saved_errno;
     if (unlikely(status != POOL_OK))
         return refuse_free(status, rc);
+    control_need();
     *rc = CUDA_SUCCESS;
     return true;
 }
@@ -315,8 +316,10 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
         redzone_check(addr);
     bool freed = pool_free_slowly(addr) == POOL_OK;
     errno = saved_errno;
-    if (freed)
+    if (freed) {
+        control_need();
         repay(addr);
+    }
     return freed ? ENTRY_FREED : ENTRY_PASSED;
 }
 

@@ -7,6 +7,7 @@
 
 #include "pool/bits.h"
 #include "shim/context.h"
+#include "shim/control.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
 #include "shim/redzone.h"
@@ -52,6 +53,8 @@ CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
                                  "allow for mapped memory: run it with GPUCACHE_BACKING=segment");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    /* Before the door's own thread wants it: made there, it would share that one's empty table of files. */
+    control_need();
     if (!ipc_door_open(&ticket.token))
         return CUDA_ERROR_NOT_SUPPORTED;
     pool_taint(block->addr);

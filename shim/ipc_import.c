@@ -340,8 +340,10 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
             closed = o;
             atomic_fetch_add(&closed_count, 1);
             clear_closed();
-            if (closed)
+            if (closed) {
+                control_need();
                 control_wake();
+            }
         }
     }
     pthread_mutex_unlock(&lock);

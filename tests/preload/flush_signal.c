@@ -7,9 +7,31 @@
 #include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
 
+#include <dirent.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
 
 enum { LIVE = 24, IDLE = 8 };
+
+static bool has_control_thread(void)
+{
+    bool found = false;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *task; tasks && (task = readdir(tasks));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+        FILE *file = fopen(path, "r");
+        if (file) {
+            found |= fgets(name, sizeof name, file) && strcmp(name, "gpucache\n") == 0;
+            fclose(file);
+        }
+    }
+    if (tasks)
+        closedir(tasks);
+    return found;
+}
 
 int main(void)
 {
@@ -24,7 +46,13 @@ int main(void)
         uint64_t first = 0;
         struct sigaction action;
         REQUIRE(gpu_malloc(&first, 4096));
+        /* Nothing was freed, so there is nothing to give back and no thread that would. */
+        EXPECT(!has_control_thread());
+        REQUIRE(raise(SIGUSR1));
         REQUIRE(gpu_free(first));
+        for (int waits = 0; !has_control_thread() && waits < 300; waits++)
+            scene_sleep_ms(10);
+        EXPECT(has_control_thread());
         REQUIRE(sigaction(SIGUSR1, NULL, &action));
         EXPECT(action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
     }
