@@ -203,6 +203,50 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     return ended(real.cuStreamEndCapture_ptsz(stream, graph), name_of(stream, true));
 }
 
+#if CUDA_VERSION >= 13000
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                       CUgraphRecaptureCallback callback, void *user_data)
+{
+    BEGIN(stream, false, real.cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, user_data));
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                            CUgraphRecaptureCallback callback, void *user_data)
+{
+    BEGIN(stream, true,
+          real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, user_data));
+}
+
+/* Into a command list of a graphics API, which submits it: no stream says when that runs. */
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
+{
+    stream_give_up();
+    BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
+{
+    stream_give_up();
+    BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+    CUresult rc = real.cuStreamEndCaptureToCig(stream);
+    if (rc == CUDA_SUCCESS)
+        forget(name_of(stream, false));
+    return rc;
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+    CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
+    if (rc == CUDA_SUCCESS)
+        forget(name_of(stream, true));
+    return rc;
+}
+#endif
+
 CUresult cuStreamDestroy(CUstream stream)
 {
     stream_forget(stream);

@@ -19,6 +19,7 @@
 #if CUDA_VERSION < 12050
 #error "CUDA Toolkit 12.5 or newer is needed to build; older drivers are fine to run on"
 #endif
+#include "shim/newer.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

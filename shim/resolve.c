@@ -16,8 +16,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* The release of CUDA whose functions shim/hooks.def and shim/submit.def are about. */
-#define TABLES_KNOW 13000
+/* The latest release of CUDA of which shim/hooks.def and shim/submit.def have every function that submits work or
+ * begins a capture, as far as the headers of this build declare their types. */
+#if CUDA_VERSION >= 13000
+#define TABLES_KNOW 13050
+#elif CUDA_VERSION >= 12080
+#define TABLES_KNOW CUDA_VERSION
+#else
+#define TABLES_KNOW 12050
+#endif
 
 /* Runs before sanitizers are ready: their own start-up looks names up. */
 #define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))

@@ -15,7 +15,9 @@
  *   known to keep it in order is taken for a stream of its own.
  * - Captures end it, and it does not begin before they are closed: captured work is no submission.
  * - No function that is newer than our tables: it may submit work unseen. When cuGetProcAddress hands out
- *   the first one, as runtimes of 13.1 and newer ask drivers of their kind for, it ends for good (resolve.c).
+ *   the first one, as runtimes newer than the tables ask drivers of their kind for, it ends for good (resolve.c).
+ *   Not noticed is who asks for such a function by dlsym, or is linked to it; nor an object that is loaded
+ *   past all wrappers (dlmopen, RTLD_DEEPBIND) and submits work on the pool's memory: nothing tells of it.
  * - Peers, a second context with a pool, green contexts end it for good: they have default streams, and
  *   work, in no order with this one.
  *

@@ -100,8 +100,8 @@ static const struct entry entries[] = {
 #include "shim/submit.def"
     {"PFN_cuMemAlloc_v2000", (void *)cuMemAlloc, (void *)cuMemAlloc},
     {"PFN_cuDriverGetVersion_v2020", (void *)cuDriverGetVersion, (void *)cuDriverGetVersion},
-    {"PFN_cuDriverGetVersion_v13020", (void *)cuDriverGetVersion_v2, (void *)cuDriverGetVersion_v2},
-    {"PFN_cuDriverGetNews_v13010", (void *)cuDriverGetNews, (void *)cuDriverGetNews},
+    {"PFN_cuDriverGetVersion_v14020", (void *)cuDriverGetVersion_v2, (void *)cuDriverGetVersion_v2},
+    {"PFN_cuDriverGetNews_v14010", (void *)cuDriverGetNews, (void *)cuDriverGetNews},
 };
 
 /* The newest function of this name that the version knows; a per-thread one if asked for and there is. */
@@ -130,7 +130,7 @@ static const struct entry *choose(const char *symbol, int version, bool per_thre
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status)
 {
-    if (version > 13050)
+    if (version > 14050)
         return CUDA_ERROR_INVALID_VALUE;
     const struct entry *e =
         choose(symbol, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);

@@ -367,10 +367,10 @@ static void a_function_newer_than_the_tables_ends_the_single_stream(void **state
         int version;
         bool newer;
     } asked[] = {
-        {"cuMemAlloc", 13050, false},         {"cuDriverGetVersion", 13000, false},
-        {"cuDriverGetVersion", 13010, false}, {"cuNoSuchThing", 13050, false},
-        {"cuDriverGetNews", 13000, false},    {"cuDriverGetNews", 13010, true},
-        {"cuDriverGetVersion", 13020, true},
+        {"cuMemAlloc", 14050, false},         {"cuDriverGetVersion", 13000, false},
+        {"cuDriverGetVersion", 14010, false}, {"cuNoSuchThing", 14050, false},
+        {"cuDriverGetNews", 13050, false},    {"cuDriverGetNews", 14010, true},
+        {"cuDriverGetVersion", 14020, true},
     };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         unsigned before = probe->left_single;
