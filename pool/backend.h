@@ -43,9 +43,10 @@ struct backend_ops {
     int (*allow)(struct backend *b, uint64_t addr, uint64_t size_bytes);
     void (*unmap)(struct backend *b, uint64_t addr, uint64_t size_bytes);
 
-    /* One allocation of the driver's own (cuMemAlloc / cuMemFree; freeing may wait for the device). */
+    /* One allocation of the driver's own. Freeing may wait for all work of the context, as cuMemFree does;
+     * but not if the allocation is idle, no work in flight uses it, and the provider frees_beside. */
     int (*segment_alloc)(struct backend *b, uint64_t size_bytes, uint64_t *addr);
-    int (*segment_free)(struct backend *b, uint64_t addr);
+    int (*segment_free)(struct backend *b, uint64_t addr, bool idle);
 
     /* Fences. A recorded fence captures all activity of the context up to the record, on every
      * stream. order: all work submitted afterwards to the context runs behind the fence, without
@@ -72,6 +73,7 @@ struct backend {
     bool has_arena;             /* reserve..unmap work */
     _Atomic bool has_order;     /* fence_order works (context events, CUDA 12.5); may cease to */
     bool sees_all;              /* whoever calls the pool looks at each block: no quick ways (pool.h) */
+    _Atomic bool frees_beside;  /* see segment_free; may cease to */
     bool single_stream;         /* so far the program uses only the legacy default stream */
 };
 

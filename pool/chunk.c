@@ -211,7 +211,7 @@ void chunk_unseize(struct chunk *list)
 
 static struct chunk *release_segment(struct backend *b, struct chunk *c, uint64_t *bytes)
 {
-    b->ops->segment_free(b, c->addr);
+    b->ops->segment_free(b, c->addr, !c->lingers);
     *bytes += c->size_bytes;
     return c->plan;
 }

@@ -34,7 +34,7 @@ struct chunk {
     struct block *cover;    /* … the block that covers it where it is */
     struct block *target;   /* … the block it is to come to */
     enum chunk_outcome outcome;
-    bool lingers;           /* … being moved while old work may use it: the old mapping stays */
+    bool lingers;           /* … old work may use it: a moved one's old mapping stays */
     uint64_t idle_since_ns; /* last use, as far as IDLE_TIMEOUT asks for it, else when it was committed */
     uint32_t dead;          /* dead blocks in it: the memory was shared, so it is never moved or reused */
 };

@@ -406,6 +406,7 @@ static void free_block(struct pool *p, struct block *b)
             b->state = BLOCK_BUSY;
             c->cover = b;
             c->plan = NULL;
+            c->lingers = true;
             chunk_release(p, c);
             return;
         }

@@ -71,8 +71,8 @@ void pool_forget_thread(void);
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
 enum pool_status pool_free_slowly(uint64_t addr);
 
-/* Segments can only be given back by waiting for all work in flight, which no request may do (it could
- * be a kernel that waits for the program). A free of the program's natively waits for just that. So
+/* Segments may only be given back once their own work, or even all work, is complete, for which no request may
+ * wait (it could be a kernel that waits for the program). A free of the program's natively waits for all. So
  * where a pool in segment backing has more than it should, the next such free pays: when pool_owes says
  * so, to be called after a slow free of that address, unless the free was stream-ordered. */
 extern _Atomic bool pool_owes;

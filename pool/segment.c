@@ -97,12 +97,23 @@ static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
     return min_u64(size_bytes + most_slack - slack, size_bytes << SPARE_SHIFT);
 }
 
+/* May idle segments go back now, without waiting for the program's work? What runs beside it runs
+ * behind what is ordered, as all later work of the context does. Drops the lock. */
+static bool may_give_back(struct pool *p)
+{
+    if (!p->backend->frees_beside)
+        return fence_is_idle(p);
+    fence_seal(p);
+    fence_poll(p);
+    return p->fences.ordered_epoch <= p->fences.complete_epoch;
+}
+
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
 {
     const struct block *best = bins_find(&p->large.bins, size_bytes, UNIT_BYTES);
-    /* While the GPU is idle what does not fit can go back instead. */
+    /* Beyond that what does not fit goes back instead, if it may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && fence_is_idle(p)))
+        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)))
         return NULL;
     return take(p, size_bytes, spare_bytes(p, size_bytes));
 }
@@ -206,13 +217,12 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && p->small_max_bytes < SEGMENT_SHARED_MAX_BYTES &&
              rounding_hurts(p))
         p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
-    /* Segments of other sizes are of no use now. Giving them back waits for all work of the
-     * context, so it is done here only while there is none: a request must not wait for a kernel
-     * that never ends. */
+    /* Segments of other sizes are of no use now. Where giving them back waits for all work of the context,
+     * it is done here only while there is none: a request must not wait for a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, IDLE_SHIFT);
-    if (!list_empty(&p->small.dead) && fence_is_idle(p))
+    if (!list_empty(&p->small.dead) && may_give_back(p))
         chunk_release_dead(p);
-    if (excess && excess < p->stats.reserved_bytes && fence_is_idle(p)) {
+    if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
         pending_retire(p, fence_ready_epoch(&p->fences));
         trim_release(p, excess, UINT64_MAX);
     }
@@ -234,7 +244,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     /* The map wants whole granules; every driver so far aligns allocations of this size to them. */
     bool odd = !failed && (addr % GRANULE_BYTES || !map_ensure(addr, bytes));
     if (odd)
-        p->backend->ops->segment_free(p->backend, addr);
+        p->backend->ops->segment_free(p->backend, addr, true);
     state_lock(p);
     p->planned_bytes -= bytes;
     p->busy--;

@@ -2,9 +2,9 @@
  *
  * Segment backing: every chunk is one allocation of the driver's (cuMemAlloc) and a region of its own.
  * Large blocks have a segment each, cached whole, so that idle always means releasable; small ones share
- * segments. Freeing a segment may wait for the device, as cuMemFree does.
+ * segments. Freeing a segment may wait for the device, as cuMemFree does (backend.h: frees_beside).
  *
- * What idles is of other sizes than what is asked for, and cannot go back while the GPU is at work. So
+ * What idles is of other sizes than what is asked for, and may have to stay while the GPU is at work. So
  * before the pool takes more than the program ever needed at once, a larger idle segment serves: the
  * slack costs no memory that would not be there anyhow, as long as all slack together stays a small part
  * of that peak. Segments cannot be cut instead: a large block is an allocation of the driver's to other

@@ -175,12 +175,45 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
     return (int)rc;
 }
 
-static int row_segment_free(struct backend *b, uint64_t addr)
+/* The stream for nothing but frees. Two threads may make one each: the one too many is destroyed again. It
+ * dies with its context. */
+static CUstream freeing_stream(struct device_backend *d)
+{
+    CUstream now = atomic_load(&d->freeing_stream), made;
+    if (now || real.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return now;
+    if (atomic_compare_exchange_strong(&d->freeing_stream, &now, made))
+        return made;
+    real.cuStreamDestroy_v2(made);
+    return now;
+}
+
+/* cuMemFree waits for all work of the context and holds up launches meanwhile (2 ms for 1 GiB in pieces of
+ * 32 MiB). Freed in stream order, on a stream that has no other work, the same memory is back as soon as
+ * that stream is synchronised: after 45 us for 64 MiB, 300 us for 1 GiB, with a kernel running and no launch
+ * held up (H200). CUDA documents it for memory of cudaMalloc, too. */
+static bool free_beside(struct device_backend *d, CUdeviceptr addr)
+{
+    CUstream stream = atomic_load(&d->base.frees_beside) ? freeing_stream(d) : NULL;
+    if (!stream)
+        return false;
+    CUresult rc = real.cuMemFreeAsync(addr, stream);
+    if (rc != CUDA_SUCCESS) {
+        atomic_store(&d->base.frees_beside, false);
+        return false;
+    }
+    real.cuStreamSynchronize(stream);
+    return true;
+}
+
+static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
     struct visit v;
+    CUresult rc = CUDA_SUCCESS;
     if (!enter(self(b), &v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
+    if (!idle || !free_beside(self(b), addr))
+        rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
     leave(&v);
     return (int)rc;
 }
@@ -423,6 +456,13 @@ static bool init_arena(struct device_backend *d)
     return rc == CUDA_SUCCESS && granularity && GRANULE_BYTES % granularity == 0;
 }
 
+/* Of what it takes the driver has all where it has memory pools. */
+static bool frees_beside(CUdevice device)
+{
+    return real.cuMemFreeAsync && real.cuStreamCreate && real.cuStreamSynchronize &&
+           real.cuStreamDestroy_v2 && attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+}
+
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream)
 {
     size_t total = 0;
@@ -439,6 +479,7 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .nomem_code = CUDA_ERROR_OUT_OF_MEMORY,
         .has_arena = init_arena(d),
         .has_order = events,
+        .frees_beside = frees_beside(device),
         .single_stream = single_stream,
     };
 }

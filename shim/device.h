@@ -26,6 +26,7 @@ struct device_backend {
     CUmemAllocationProp prop;
     _Atomic bool gone;           /* the context is being or has been destroyed */
     _Atomic bool context_events; /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5 and newer) */
+    _Atomic(CUstream) freeing_stream; /* NULL: not made yet */
     _Atomic uint64_t numbers_drawn, numbers_done;
     struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
     _Atomic unsigned fence_count;

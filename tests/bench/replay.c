@@ -28,7 +28,7 @@
 
 static struct options {
     enum pool_backing backing;
-    bool json, threads, busy, single, slow, explain, check;
+    bool json, threads, busy, single, slow, explain, check, frees_wait;
     unsigned streams;
     uint64_t work_ns; /* --busy: each block is used by work of this length up to its free */
     double max_ratio;
@@ -211,6 +211,7 @@ static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct p
     r->model = model_create(DEVICE_BYTES);
     r->model->backend.single_stream = options.single;
     r->model->late_allowed = true;
+    r->model->backend.frees_beside = !options.frees_wait;
     if (options.slow)
         r->model->hook = take_time;
     r->model->hook_arg = r;
@@ -319,6 +320,7 @@ static int usage(const char *name)
             "  --busy                   submitted work completes late, by the trace's clock\n"
             "  --work MS                with --busy: each takes so long (1)\n"
             "  --streams N              with --busy: work goes to N streams in turn (1)\n"
+            "  --frees-wait             a segment goes back when all work is done (old drivers)\n"
             "  --single                 the program uses the legacy default stream alone\n"
             "  --slow                   driver calls take their time, as on a busy GPU\n"
             "  --explain                what was reserved and not live, at the peak\n"
@@ -335,6 +337,7 @@ int main(int argc, char **argv)
         {"threads", no_argument, NULL, 't'},         {"busy", no_argument, NULL, 'B'},
         {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
         {"explain", no_argument, NULL, 'e'},         {"work", required_argument, NULL, 'w'},
+        {"frees-wait", no_argument, NULL, 'f'},
         {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
     };
@@ -362,6 +365,9 @@ int main(int argc, char **argv)
             break;
         case '1':
             options.single = true;
+            break;
+        case 'f':
+            options.frees_wait = true;
             break;
         case 'w':
             options.work_ns = (uint64_t)(atof(optarg) * 1e6);

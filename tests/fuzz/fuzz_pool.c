@@ -54,6 +54,7 @@ static void setup(struct rig *r, struct input *in)
     r->config.backing = a & 1 ? BACKING_SEGMENT : BACKING_ARENA;
     backend->has_order = !(a & 2);
     backend->single_stream = a & 4;
+    backend->frees_beside = a & 0x80;
     r->model->query_refused = a & 8;
     r->config.reuse = (enum pool_reuse)(a >> 4 & 3);
     r->config.sync_free = (a & 0xc0) == 0xc0;

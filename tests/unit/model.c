@@ -299,7 +299,7 @@ static void segment_drop(struct model *m, uint32_t h)
 }
 
 /* As cuMemFree does, waits for all work of the context. */
-static int row_segment_free(struct backend *b, uint64_t addr)
+static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
     struct model *m = enter(b);
     struct model_space *s = &m->spaces[SEGMENTS];
@@ -308,7 +308,10 @@ static int row_segment_free(struct backend *b, uint64_t addr)
         model_blame(m, "a segment is freed by its start, once");
         return leave(m, 1);
     }
-    if (!model_wait_all(m))
+    if (idle && model_range_is_busy(m, addr, m->handles[owner].size_bytes))
+        model_blame(m, "a segment is said to be idle while work uses it");
+    bool beside = idle && m->backend.frees_beside;
+    if (!(beside ? model_wait_ordered(m) : model_wait_all(m)))
         model_blame(m, "a segment is freed while a kernel runs that never ends");
     segment_drop(m, owner);
     return leave(m, 0);

@@ -148,6 +148,7 @@ void model_blame(struct model *m, const char *words);
 bool model_row_fails(struct model *m, enum model_row row);
 bool model_range_is_busy(const struct model *m, uint64_t addr, uint64_t size_bytes);
 bool model_wait_all(struct model *m);
+bool model_wait_ordered(struct model *m);
 extern const struct backend_ops model_fence_rows;
 
 #endif

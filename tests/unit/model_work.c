@@ -78,14 +78,25 @@ bool model_range_is_busy(const struct model *m, uint64_t addr, uint64_t size_byt
     return false;
 }
 
-bool model_wait_all(struct model *m)
+static bool wait_for(struct model *m, const uint64_t seq[MODEL_STREAMS])
 {
-    uint64_t end = end_of(m, m->work_count, m->submitted);
+    uint64_t end = end_of(m, m->work_count, seq);
     if (end == MODEL_FOREVER)
         return false;
     m->now_ns = later(m->now_ns, end);
     retire(m);
     return true;
+}
+
+bool model_wait_all(struct model *m)
+{
+    return wait_for(m, m->submitted);
+}
+
+/* For what all later work runs behind. */
+bool model_wait_ordered(struct model *m)
+{
+    return wait_for(m, m->barrier);
 }
 
 static bool is_there(const struct model *m, uint64_t addr, uint64_t size_bytes)

@@ -138,6 +138,45 @@ static void no_segment_goes_back_while_a_kernel_runs(void **state)
     EXPECT_SOUND(r);
 }
 
+static void segments_go_back_beside_a_kernel_where_they_can(void **state)
+{
+    struct rig *r = expect_segments(state);
+    r->model->backend.frees_beside = true;
+    uint64_t a = rig_alloc(r, MIB(40));
+    rig_launch(r, 1, MS(1), a);
+    rig_free(r, a);
+    model_advance(r->model, MS(2));
+    rig_launch(r, 1, MODEL_FOREVER, 0);
+    EXPECT(rig_alloc(r, MIB(16)), "there is memory");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(16), "the other segment went back");
+    EXPECT_SOUND(r);
+}
+
+static void no_segment_goes_back_below_its_own_work(void **state)
+{
+    struct rig *r = expect_segments(state);
+    r->model->backend.frees_beside = true;
+    uint64_t a = rig_alloc(r, MIB(40));
+    rig_launch(r, 1, MS(20), a);
+    rig_free(r, a);
+    EXPECT(rig_alloc(r, MIB(16)), "there is memory");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(56), "the other segment is still in use");
+    EXPECT_SOUND(r);
+}
+
+static void a_tainted_segment_waits_for_its_work(void **state)
+{
+    struct rig *r = expect_segments(state);
+    r->model->backend.frees_beside = true;
+    uint64_t a = rig_alloc(r, MIB(6));
+    rig_taint(r, a);
+    rig_launch(r, 1, MS(3), a);
+    uint64_t now_ns = model_now(r->model);
+    rig_free(r, a);
+    EXPECT(model_now(r->model) >= now_ns + MS(3), "though an idle one would go back beside it");
+    EXPECT_SOUND(r);
+}
+
 /* Blocks of less and less, one after the other, below work in flight. */
 static void go_through_sizes(struct rig *r, uint64_t work_ns)
 {
@@ -314,6 +353,23 @@ static void slack_makes_no_blocks_share(void **state)
     }
 }
 
+static void no_request_waits_for_what_is_ordered(void **state)
+{
+    struct rig *r = segments_on_a_device_of(state, GIB(4));
+    r->model->backend.frees_beside = true;
+    leave_one_idle(r, 0);
+    uint64_t b = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), b);
+    rig_free(r, b);
+    EXPECT_EQ(rig_alloc(r, MIB(4)), b, "later work runs behind its old work, a free beside it too");
+    uint64_t now_ns = model_now(r->model);
+    rig_alloc(r, MIB(28));
+    rig_alloc(r, MIB(26));
+    EXPECT_EQ(model_now(r->model), now_ns, "nobody waits for that");
+    EXPECT_EQ(rig_stats(r).num_device_free, 0, "so the idle one stays");
+    EXPECT_SOUND(r);
+}
+
 static void while_the_gpu_is_idle_a_segment_of_the_size_is_better(void **state)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
@@ -372,6 +428,9 @@ int main(void)
         RIG_TEST(every_idle_segment_is_releasable),
         RIG_TEST(segments_go_back_before_the_peak_is_passed),
         RIG_TEST(no_segment_goes_back_while_a_kernel_runs),
+        RIG_TEST(segments_go_back_beside_a_kernel_where_they_can),
+        RIG_TEST(no_segment_goes_back_below_its_own_work),
+        RIG_TEST(a_tainted_segment_waits_for_its_work),
         RIG_TEST(a_free_pays_what_growing_below_work_in_flight_owes),
         RIG_TEST(who_overdraws_the_allowance_may_owe_more_and_more),
         RIG_TEST(who_has_half_of_the_device_owes_a_quarter_at_most),
@@ -382,6 +441,7 @@ int main(void)
         RIG_TEST(who_has_half_of_the_device_gets_no_slack),
         RIG_TEST(rounding_may_leave_no_slack),
         RIG_TEST(slack_makes_no_blocks_share),
+        RIG_TEST(no_request_waits_for_what_is_ordered),
         RIG_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better),
         RIG_TEST(a_tainted_segment_goes_back_when_freed),
         RIG_TEST(a_driver_that_does_not_align_is_not_used),
