@@ -16,6 +16,9 @@
 #define SUBMIT_PATIENCE 2000
 /* Fences that nobody may wait for any more are kept only to learn what is done; a few suffice. */
 #define KEEP_PASSED 8
+/* So much, or this part of what is reserved, may be freed before its fence is wanted. */
+#define PATIENCE_BYTES (UINT64_C(4) << 20)
+#define PATIENCE_SHIFT 3
 /* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
 #define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 
@@ -38,7 +41,7 @@ static void watch_unsealed(int by)
 /* Once a context is lost nothing in a magazine may be handed out either. */
 static void publish(struct fences *f)
 {
-    uint64_t ready = f->lost ? 0 : f->mode == FENCE_SINGLE ? FENCE_READY_ALL : fence_ready_epoch(f);
+    uint64_t ready = f->lost ? FENCE_READY_LOST : f->mode == FENCE_SINGLE ? FENCE_READY_ALL : fence_ready_epoch(f);
     atomic_store(&f->ready, ready);
 }
 
@@ -51,11 +54,13 @@ static void mark_unsealed(struct fences *f)
 
 void fence_init(struct fences *f, bool single_stream)
 {
-    atomic_init(&f->open_epoch, 1);
+    f->complete_epoch = FENCE_READY_LOST + 1; /* no free joins this one */
+    atomic_init(&f->open_epoch, f->complete_epoch + 1);
 #ifdef POOL_IGNORES_FENCES
     single_stream = true; /* for the tests of the tests: the hazard checker and the canary must notice */
 #endif
     f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
+    atomic_init(&f->run_length, FENCE_RUN);
     if (single_stream) {
         f->watches = true;
         watch_streams(1);
@@ -70,9 +75,60 @@ void fence_arm(struct fences *f)
     atomic_store_explicit(&f->late, false, memory_order_relaxed);
 }
 
-uint64_t fence_join(struct pool *p)
+uint64_t fence_join(struct pool *p, uint64_t size_bytes)
 {
-    return fence_join_unlocked(&p->fences);
+    struct fences *f = &p->fences;
+    fence_want(f, ++f->open_frees, f->open_bytes += size_bytes);
+    return fence_join_unlocked(f);
+}
+
+/* Where one stream follows, memory is ordered before any is spent, and stream order needs its fences. */
+static bool is_eager(const struct fences *f)
+{
+    return atomic_load(&f->ready) == FENCE_READY_ALL || !fence_several_streams(f);
+}
+
+bool fence_is_wanted(const struct fences *f)
+{
+    return is_eager(f) || atomic_load_explicit(&f->wanted, memory_order_relaxed);
+}
+
+/* Nobody may be refused memory because a fence is late: none is where memory is or was scarce. */
+static uint64_t patience_bytes(const struct pool *p)
+{
+    const struct pool_config *c = p->config;
+    uint64_t most = min_u64(p->backend->total_bytes, c->max_reserved_bytes);
+    if (c->reuse == REUSE_ORDER || c->reuse == REUSE_WAIT || !p->backend->has_order ||
+        p->stats.num_alloc_retries || p->stats.reserved_bytes + p->planned_bytes > most / 2)
+        return 0;
+    return min_u64(PATIENCE_BYTES, p->stats.reserved_bytes >> PATIENCE_SHIFT);
+}
+
+static void note_stream(struct fences *f, uint64_t stream)
+{
+    unsigned length = atomic_load_explicit(&f->run_length, memory_order_relaxed);
+    if (atomic_load_explicit(&f->run_stream, memory_order_relaxed) != stream) {
+        atomic_store_explicit(&f->run_stream, stream, memory_order_relaxed);
+        atomic_store_explicit(&f->run_length, 0, memory_order_relaxed);
+    } else if (length < FENCE_RUN) {
+        atomic_store_explicit(&f->run_length, length + 1, memory_order_relaxed);
+    }
+}
+
+/* The mark is set before sealing and eagerness are looked at for good: see fence_seal and fence_enter_single. */
+bool fence_pass(struct fences *f, uint64_t stream)
+{
+    if (atomic_load(&f->unsealed)) {
+        if (!atomic_load(&f->late)) {
+            note_stream(f, stream);
+            if (fence_is_wanted(f))
+                return false;
+            atomic_store(&f->late, true);
+        }
+        if (is_eager(f))
+            return false;
+    }
+    return !atomic_load(&f->sealing);
 }
 
 uint64_t fence_ready_epoch(const struct fences *f)
@@ -136,6 +192,8 @@ static void insert(struct fences *f, uint64_t epoch, uint64_t event, bool late)
     memmove(&f->ring[at + 1], &f->ring[at], (f->count - at) * sizeof f->ring[0]);
     f->ring[at] = (struct fence){.epoch = epoch, .event = event, .late = late};
     f->count++;
+    if (late)
+        f->late_epoch = max_u64(f->late_epoch, epoch);
 }
 
 /* The ring is full of fences that are not done: every second one goes, but for the newest. What it
@@ -184,16 +242,16 @@ void fence_seal(struct pool *p)
             return;
         }
     }
-    f->sealing++; /* from here on a submission waits, also while the event is being created */
+    atomic_fetch_add(&f->sealing, 1); /* from here on a submission waits, also while the event is being created */
     uint64_t event;
     if (!take_event(p, &event)) {
-        f->sealing--;
+        atomic_fetch_sub(&f->sealing, 1);
         lose(p);
         return;
     }
     if (!f->unsealed) { /* somebody else was faster */
         f->spare[f->spares++] = event;
-        f->sealing--;
+        atomic_fetch_sub(&f->sealing, 1);
         return;
     }
     uint64_t epoch = f->open_epoch;
@@ -201,11 +259,15 @@ void fence_seal(struct pool *p)
     atomic_store(&f->unsealed, false); /* before the epoch, see fence.h */
     atomic_store(&f->open_epoch, epoch + 1);
     atomic_fetch_add(&pool_seals, 1); /* before pool_watch tells of the frees no more */
+    atomic_store_explicit(&f->wanted, false, memory_order_relaxed);
+    atomic_store_explicit(&f->patience_bytes, patience_bytes(p), memory_order_relaxed);
+    f->open_frees = 0;
+    f->open_bytes = 0;
     state_unlock(p);
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);
     late = late || f->sealing_late;
-    if (--f->sealing == 0)
+    if (atomic_fetch_sub(&f->sealing, 1) == 1)
         f->sealing_late = false;
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
@@ -229,7 +291,7 @@ void fence_seal(struct pool *p)
 void fence_submit(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (f->unsealed)
+    if (f->unsealed && fence_is_wanted(f))
         fence_seal(p);
     for (int patience = SUBMIT_PATIENCE; f->sealing && patience > 0; patience--) {
         state_unlock(p);
@@ -279,20 +341,18 @@ bool fence_poll(struct pool *p)
     uint64_t before = f->complete_epoch;
     if (!f->count || f->lost)
         return false;
-    if (query(p, f->count - 1) == FENCE_BUSY) {
-        /* Epochs finish in turn: look at the oldest, and only if that is done halve the rest. */
-        uint64_t busy = UINT64_MAX;
-        for (bool first = true; !f->lost; first = false) {
-            unsigned lo = find_from(f, f->complete_epoch + 1), hi = find_from(f, busy);
-            if (lo >= hi)
+    /* Epochs finish in turn: look at the oldest, and only if that is done at the newest, and halve the rest. */
+    uint64_t busy = UINT64_MAX;
+    for (unsigned asked = 0; !f->lost; asked++) {
+        unsigned lo = find_from(f, f->complete_epoch + 1), hi = find_from(f, busy);
+        if (lo >= hi)
+            break;
+        unsigned at = asked == 0 ? lo : asked == 1 ? hi - 1 : lo + (hi - lo) / 2;
+        uint64_t epoch = f->ring[at].epoch;
+        if (query(p, at) == FENCE_BUSY) {
+            if (at == lo)
                 break;
-            unsigned at = first ? lo : lo + (hi - lo) / 2;
-            uint64_t epoch = f->ring[at].epoch;
-            if (query(p, at) == FENCE_BUSY) {
-                if (first)
-                    break;
-                busy = epoch;
-            }
+            busy = epoch;
         }
     }
     if (f->complete_epoch == before)
@@ -325,13 +385,28 @@ static unsigned find_waitable(const struct fences *f, uint64_t epoch, bool late_
     return at;
 }
 
+bool fence_is_running(const struct fences *f)
+{
+    return f->count && f->ring[f->count - 1].epoch > f->complete_epoch;
+}
+
+uint64_t fence_newest_waitable(const struct fences *f)
+{
+    if (fence_is_armed(f))
+        return f->open_epoch;
+    for (unsigned at = f->count; at > 0; at--)
+        if (!f->ring[at - 1].late)
+            return f->ring[at - 1].epoch;
+    return 0;
+}
+
 bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
 {
     struct fences *f = &p->fences;
     if (epoch >= f->open_epoch)
         fence_seal(p);
     unsigned at = find_waitable(f, epoch, late_too);
-    if (at == f->count || f->lost || !p->backend->has_order)
+    if (at == f->count || f->lost || !p->backend->has_order || f->ring[at].epoch <= f->ordered_epoch)
         return false;
     struct fence taken = f->ring[at];
     f->ring[at].pins++;
@@ -388,6 +463,7 @@ bool fence_leave_single(struct pool *p)
      * one, and everything handed out of them so far too. So with the magazines: whoever saw one stream
      * and took something out is through when its lock has been had, and the mark of the free is seen. */
     f->mode = FENCE_LEAVING;
+    atomic_store(&f->wanted, true); /* the sole stream's work that comes meanwhile still records first */
     publish(f);
     magazine_pass_all(p);
     uint64_t last = f->unsealed ? f->open_epoch : f->open_epoch - 1;
@@ -416,22 +492,32 @@ bool fence_leave_single(struct pool *p)
 
 /* What waits in the queue was freed by then or is the stream's own work: all of it is ready. The order is that
  * of tests/model/stream.pml: nothing is handed out before the breach was looked for, because who noted it
- * may have seen no sole stream, and go on. Who sees one comes to leave it, and waits for the lock. */
+ * may have seen no sole stream, and go on. Who sees one comes to leave it, and waits for the lock. When the
+ * stream is left, later work is ordered behind what was handed out meanwhile: that must need no late fence. */
 bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     struct fences *f = &p->fences;
-    if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark)
+    if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark ||
+        f->late_epoch > f->complete_epoch || atomic_load(&f->sealing))
         return false;
-    atomic_store(&pool_sole, stream);
-    if (atomic_load(breach)) {
-        atomic_store(&pool_sole, POOL_STREAM_NONE);
-        return false;
+    /* A submission to the stream by another thread that did not find the pool eager has set the mark by now; one
+     * that sets it from now on finds a record under way, or the pool eager, and comes for the lock. */
+    atomic_fetch_add(&f->sealing, 1);
+    bool enters = !(atomic_load(&f->unsealed) && atomic_load(&f->late));
+    if (enters) {
+        atomic_store(&pool_sole, stream);
+        enters = !atomic_load(breach);
+        if (!enters)
+            atomic_store(&pool_sole, POOL_STREAM_NONE);
     }
-    f->mode = FENCE_SINGLE;
-    publish(f);
-    pending_retire(p, UINT64_MAX);
-    p->stats.num_single_streams++;
-    return true;
+    if (enters) {
+        f->mode = FENCE_SINGLE;
+        publish(f);
+        pending_retire(p, UINT64_MAX);
+        p->stats.num_single_streams++;
+    }
+    atomic_fetch_sub(&f->sealing, 1);
+    return enters;
 }
 
 void fence_unwatch(struct pool *p)

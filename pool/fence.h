@@ -18,6 +18,14 @@
  * is full, a submission would have to wait too long) the fence is *late*: it may be queried, never
  * waited for. Whatever is waited for, the driver's own free would have waited for too.
  *
+ * Few records. A record costs about as much as the rest of a pair, and what was freed since the latest is
+ * often too little for anybody to want to wait for it. While work of several streams follows the frees (memory
+ * is then spent before anybody waits, see pool.c) and memory is not scarce, a submission leaves the
+ * epoch open and marks it late; the next free takes the mark away, since natively it would have waited for
+ * that work. When enough was freed the fence is *wanted*, and the next submission records. Who records counts
+ * himself in `sealing` before he reads `late`, and a submission sets `late` before it reads `sealing`:
+ * one of them sees the other.
+ *
  * Single stream. While the program submits work to one stream only, later work runs behind earlier
  * work, so freed memory is handed out at once, with the newest fence still recorded as above. Before
  * work on a second stream is submitted, fence_leave_single orders all later work behind that fence:
@@ -44,6 +52,7 @@
 struct pool;
 
 #define FENCE_MAX 256
+#define FENCE_RUN 15
 
 struct fence {
     uint64_t epoch;
@@ -52,6 +61,7 @@ struct fence {
     bool late;
 };
 
+#define FENCE_READY_LOST UINT64_C(0) /* the context is lost, nothing is handed out */
 #define FENCE_READY_ALL (UINT64_MAX - 1)
 #define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
@@ -68,7 +78,14 @@ struct fences {
     uint64_t ordered_epoch;  /* frees up to here: all future work runs behind theirs */
     atomic_bool unsealed;    /* the open epoch has frees */
     atomic_bool late;        /* work was submitted since the last of them */
-    unsigned sealing;        /* records under way */
+    atomic_bool wanted;      /* the next submission records it */
+    _Atomic uint64_t patience_bytes; /* freed in an epoch before its fence is wanted; 0: one free is enough */
+    uint64_t open_bytes;     /* freed in the open epoch, but for what lies in magazines */
+    unsigned open_frees;
+    uint64_t late_epoch;     /* newest whose fence is late */
+    _Atomic uint64_t run_stream; /* who submitted the work after the latest frees */
+    _Atomic unsigned run_length; /* and how often in turn, up to FENCE_RUN */
+    _Atomic unsigned sealing; /* records under way */
     bool sealing_late;       /* work was submitted while one was under way */
     bool watches;            /* counted in pool_watch as relying on stream order, now or again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
@@ -78,8 +95,8 @@ struct fences {
 /* *f must be all zero. */
 void fence_init(struct fences *f, bool single_stream);
 
-/* The epoch that a block freed now belongs to. Arms pool_watch. */
-uint64_t fence_join(struct pool *p);
+/* The epoch that so many bytes freed now belong to. Arms pool_watch. */
+uint64_t fence_join(struct pool *p, uint64_t size_bytes);
 /* Counts the open epoch among those that submissions have to seal. */
 void fence_arm(struct fences *f);
 /* It is, and not late: the driver's own free would wait for whatever came between earlier frees and this one. */
@@ -95,12 +112,35 @@ static inline uint64_t fence_join_unlocked(struct fences *f)
         fence_arm(f);
     return epoch;
 }
+/* Is that enough for the epoch's fence to be wanted? */
+#define FENCE_PATIENCE_FREES 4
+static inline void fence_want(struct fences *f, unsigned frees, uint64_t bytes)
+{
+    if ((frees >= FENCE_PATIENCE_FREES ||
+         bytes >= atomic_load_explicit(&f->patience_bytes, memory_order_relaxed)) &&
+        !atomic_load_explicit(&f->wanted, memory_order_relaxed))
+        atomic_store_explicit(&f->wanted, true, memory_order_relaxed);
+}
+/* Did work of more than one stream follow the latest frees? */
+static inline bool fence_several_streams(const struct fences *f)
+{
+    return atomic_load_explicit(&f->run_length, memory_order_relaxed) < FENCE_RUN;
+}
+/* Would the next submission record the open epoch's fence? */
+bool fence_is_wanted(const struct fences *f);
 /* Frees up to this epoch may be handed out. */
 uint64_t fence_ready_epoch(const struct fences *f);
 
+/* Is one that was recorded not known done? */
+bool fence_is_running(const struct fences *f);
+/* The newest epoch whose frees may be waited for, the open one included; 0: none. */
+uint64_t fence_newest_waitable(const struct fences *f);
+
 /* Closes the open epoch and records its fence. Drops the lock. */
 void fence_seal(struct pool *p);
-/* The program is about to submit work. Drops the lock. */
+/* The program is about to submit work to a stream: true: nothing has to be recorded before. Without the lock. */
+bool fence_pass(struct fences *f, uint64_t stream);
+/* If it is not so: records. Drops the lock. */
 void fence_submit(struct pool *p);
 /* Asks the driver what is done, with few queries; true: complete_epoch moved. Drops the lock. */
 bool fence_poll(struct pool *p);
@@ -116,8 +156,9 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
  * for it, on the GPU or on the host. Drops the lock. */
 bool fence_leave_single(struct pool *p);
 /* Back to it, for the stream; false: work submitted before `mark` (an open epoch of the past) may still
- * run, or other work came: it is noted in *breach. The caller vouches that all later work is this
- * stream's, or noted there before pool_sole is looked at. */
+ * run, other work came, which is noted in *breach, or memory is pending whose fence could not be ordered before
+ * others' work later. The caller vouches that all later work is this stream's, or noted there before pool_sole
+ * is looked at. */
 bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
 /* Submissions need not come here any more for the sake of stream order. */
 void fence_unwatch(struct pool *p);

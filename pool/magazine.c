@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 
 #define SPINS 100
 #define MAGAZINE_UNITS ((uint32_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
@@ -100,20 +101,13 @@ static inline struct magazine_cell *cell_at(struct magazine_row *row, uint64_t p
     return (struct magazine_cell *)((char *)row + place);
 }
 
-static inline __attribute__((always_inline)) uint64_t take_from(struct magazine *m, struct magazine_row *row,
-                                                                uint64_t size_bytes)
+/* What came out of the row is the program's. The magazine is unlocked. */
+static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *m, struct magazine_row *row,
+                                                               uint64_t newest, struct piece *piece,
+                                                               uint64_t size_bytes)
 {
-    if (unlikely(!try_lock(m)))
-        return 0;
-    uint64_t newest = row->newest;
-    const struct magazine_cell *cell = cell_at(row, newest);
-    if (unlikely(cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire))) {
-        unlock(m);
-        return 0;
-    }
-    struct piece *piece = cell->piece;
     uint32_t cached = m->cached_units - row->units;
-    row->newest = (uint16_t)(newest - sizeof *cell);
+    row->newest = (uint16_t)(newest - sizeof row->cells[0]);
     m->cached_units = cached;
     if (unlikely(cached < m->cached_least_units))
         m->cached_least_units = cached;
@@ -126,6 +120,32 @@ static inline __attribute__((always_inline)) uint64_t take_from(struct magazine 
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     unlock(m);
     return addr;
+}
+
+/* The newest is not ready: the oldest is, or nothing in the row. What stays is in the order of its epochs. */
+static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct magazine_row *row,
+                                                      uint64_t size_bytes)
+{
+    struct magazine_cell oldest = row->cells[1];
+    uint64_t newest = row->newest;
+    if (!newest || oldest.epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire)) {
+        unlock(m);
+        return 0;
+    }
+    memmove(&row->cells[1], &row->cells[2], newest - sizeof oldest);
+    return hand_out(m, row, newest, oldest.piece, size_bytes);
+}
+
+static inline __attribute__((always_inline)) uint64_t take_from(struct magazine *m, struct magazine_row *row,
+                                                                uint64_t size_bytes)
+{
+    if (unlikely(!try_lock(m)))
+        return 0;
+    uint64_t newest = row->newest;
+    const struct magazine_cell *cell = cell_at(row, newest);
+    if (unlikely(cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire)))
+        return take_oldest(m, row, size_bytes);
+    return hand_out(m, row, newest, cell->piece, size_bytes);
 }
 
 static __attribute__((noinline)) uint64_t take_large(struct magazine *m, uint64_t size_bytes)
@@ -199,19 +219,39 @@ static inline __attribute__((always_inline)) bool put(struct magazine *m, struct
     return true;
 }
 
-static inline bool may_give(const struct fences *f)
+static inline uint64_t ready_epoch(const struct fences *f)
 {
-    return likely(atomic_load_explicit(&f->ready, memory_order_acquire) == FENCE_READY_ALL);
+    return atomic_load_explicit(&f->ready, memory_order_acquire);
 }
 
-/* Into a row that may be of another size, or the first after a submission, which arms the open epoch. The
- * magazine is locked, and unlocked here. */
+/* How much was freed into it in its newest epoch. */
+static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
+{
+    if (m->epoch != epoch) {
+        m->epoch = epoch;
+        m->epoch_frees = 0;
+        m->epoch_bytes = 0;
+    }
+    m->epoch_bytes += bytes;
+    fence_want(&m->pool->fences, ++m->epoch_frees, m->epoch_bytes);
+}
+
+/* Into a row that may be of another size, or with several streams, or the first after a submission, which arms
+ * the open epoch. With several streams the fences of large blocks are recorded at once, and how much of them
+ * waits is for the pool to weigh: they are left to it. The magazine is locked, and unlocked here. */
 static __attribute__((noinline)) bool give_and_arm(struct magazine *m, struct piece *piece, uint64_t addr)
 {
     struct fences *f = &m->pool->fences;
     struct magazine_row *row = row_at(m, piece->row);
-    bool given = has_room(m, row, piece->units) && may_give(f) &&
-                 put(m, row, row->newest, piece, addr, fence_join_unlocked(f));
+    uint64_t ready = ready_epoch(f);
+    bool single = ready == FENCE_READY_ALL, given = false;
+    if (single || (ready != FENCE_READY_LOST && row < &m->rows[MAGAZINE_LARGE])) {
+        given = has_room(m, row, piece->units);
+        uint64_t epoch = given ? fence_join_unlocked(f) : 0;
+        given = given && put(m, row, row->newest, piece, addr, epoch);
+        if (given && !single)
+            count_epoch(m, epoch, (uint64_t)row->units << UNIT_SHIFT);
+    }
     unlock(m);
     return given;
 }
@@ -246,7 +286,8 @@ bool pool_give(uint64_t addr)
     struct magazine_row *row = row_at(m, piece->row);
     uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire), newest = row->newest;
     if (unlikely(newest == MAGAZINE_DEPTH * sizeof(struct magazine_cell) || row->units != piece->units ||
-                 m->cached_units + row->units > m->most_units || !may_give(f) || !fence_is_armed(f)))
+                 m->cached_units + row->units > m->most_units || ready_epoch(f) != FENCE_READY_ALL ||
+                 !fence_is_armed(f)))
         return give_and_arm(m, piece, addr);
     bool given = put(m, row, newest, piece, addr, epoch);
     unlock(m);
@@ -364,6 +405,16 @@ bool magazine_is_empty(const struct pool *p)
 {
     const struct magazine *m = find_mine(p);
     return !m || !m->cached_units;
+}
+
+bool magazine_awaits(const struct pool *p, uint64_t size_bytes)
+{
+    const struct magazine *m = find_mine(p);
+    uint64_t last = (size_bytes - 1) >> UNIT_SHIFT;
+    if (!m || !m->cached_units || size_bytes > MAGAZINE_BLOCK_BYTES)
+        return false;
+    const struct magazine_row *row = &m->rows[last < sizeof class_rows ? class_rows[last] : block_row(last + 1)];
+    return row->newest && (last < sizeof class_rows || row->units == last + 1);
 }
 
 void magazine_empty_blocks(struct pool *p)

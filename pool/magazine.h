@@ -4,9 +4,10 @@
  * pool's lock. A thread has one per pool that it uses. To the rest of the pool a block in a magazine is
  * live: it keeps its place in the map and its chunk; `held` alone tells that it is not the program's.
  *
- * A magazine takes frees in only while stream order alone makes reuse safe (fence.h, single stream),
- * hands out what is ready, and holds MAGAZINE_BYTES and one large block at most. Whatever the pool does before it asks the
- * driver for more, or gives memory back, empties all magazines first: what lies in one costs nobody
+ * A magazine hands out what is ready: what came last, as is all of it while stream order alone makes reuse safe
+ * (fence.h, single stream); or else what came first, the likeliest to be ready with several streams. It holds
+ * MAGAZINE_BYTES at most and, with one stream, one large block. Whatever the pool does before it asks the driver
+ * for more, lets anybody wait, or gives memory back, empties all magazines first: what lies in one costs nobody
  * memory.
  *
  * Each has a spin lock, held for a few instructions by its thread or by who empties it, never over a
@@ -64,6 +65,8 @@ struct magazine {
     struct pool *pool;
     uint64_t serial, serial_told, frees;
     int64_t requested_bytes;
+    uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it, and how much that was */
+    unsigned epoch_frees;
     struct magazine *next; /* the thread's, for another pool */
     struct list link;      /* the pool's */
     /* Its thread's: what it was handed out lately, by address. It may be the program's no more, and the record of
@@ -85,6 +88,8 @@ void magazine_tell_all(struct pool *p);
 void magazine_pass_all(struct pool *p);
 /* The thread's own. */
 bool magazine_is_empty(const struct pool *p);
+/* Does something lie in it that would serve the request, once it is ready? */
+bool magazine_awaits(const struct pool *p, uint64_t size_bytes);
 /* The blocks in it go back to the pool, where they merge with their neighbours. Not if it is empty. */
 void magazine_empty_blocks(struct pool *p);
 /* Everything in every magazine goes back to the pool, as if freed when it was; true: there was something. */

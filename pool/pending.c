@@ -8,6 +8,7 @@
 #include "pool/state.h"
 
 #define LOOK 64
+#define LOOK_SELDOM 64
 /* It is looked again when this part of what is reserved has become pending since. */
 #define LOOK_SHIFT 6
 
@@ -17,16 +18,35 @@ void pending_init(struct pendings *q)
     q->tail = &q->head;
 }
 
-/* The queue is in the order of epochs: what comes late, from a magazine, waits a little longer. */
+/* The queue is in the order of epochs: what comes late, from a magazine, finds its place, or waits a little
+ * longer. */
+static struct pending **place_of(struct pendings *q, uint64_t epoch)
+{
+    struct pending **at = &q->head;
+    if (!q->head || epoch >= q->newest_epoch)
+        return q->tail;
+    for (int left = LOOK; left > 0; left--) {
+        if ((*at)->epoch > epoch)
+            return at;
+        at = &(*at)->next;
+    }
+    return q->tail;
+}
+
 static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t size_bytes,
                 uint64_t epoch)
 {
     struct pendings *q = &p->pendings;
-    q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
-    item->next = NULL;
-    item->epoch = q->newest_epoch;
-    *p->pendings.tail = item;
-    p->pendings.tail = &item->next;
+    struct pending **at = place_of(q, epoch);
+    item->epoch = epoch;
+    if (at == q->tail) {
+        item->epoch = q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
+        q->tail = &item->next;
+        item->next = NULL;
+    } else {
+        item->next = *at;
+    }
+    *at = item;
     z->pending_bytes += size_bytes;
     stats_raise(&p->stats.pending_bytes, size_bytes);
 }
@@ -138,7 +158,16 @@ void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool orde
     if (fence_poll(p))
         pending_retire(p, fence_ready_epoch(&p->fences));
     if (order && z->pending_bytes >= size_bytes &&
-        fence_order(p, p->fences.open_epoch - !p->fences.unsealed, false))
+        fence_order(p, fence_newest_waitable(&p->fences), false))
         pending_retire(p, fence_ready_epoch(&p->fences));
     z->looked_bytes = z->pending_bytes;
+}
+
+bool pending_look_again(struct pool *p)
+{
+    if (!fence_is_running(&p->fences) || p->awaited++ < p->look_after)
+        return false;
+    p->awaited = 0;
+    p->look_after = min_u64(2 * p->look_after + 1, LOOK_SELDOM);
+    return true;
 }

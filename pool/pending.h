@@ -38,5 +38,8 @@ bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes);
 /* Looks what is complete, unless a free block fits exactly. order: later work may be ordered behind what is
  * not, because there is but one stream. Drops the lock. */
 void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order);
+/* Should a request that a magazine could serve, were its memory ready, ask what is complete? In vain ever more
+ * seldom: where the GPU is far behind, a question takes as long as two requests. */
+bool pending_look_again(struct pool *p);
 
 #endif

@@ -88,10 +88,12 @@ bool pool_uses_arena(const struct pool *p)
 struct request {
     struct zone *zone;
     uint64_t size_bytes; /* rounded */
+    uint64_t requested_bytes;
     int class_index;     /* of the slab, or -1 */
     struct block *block; /* result */
     struct slab *slab;
     unsigned slot;
+    uint64_t addr;       /* or this, and nothing is left to be done */
 };
 
 /* Tries what is ready, in memory that is there. */
@@ -132,6 +134,16 @@ static bool retire_and_take(struct pool *p, struct request *r)
     return pending_retire(p, fence_ready_epoch(&p->fences)) && take(p, r);
 }
 
+/* Asks what is complete. What served lay in the thread's magazine, if the request has its address then. */
+static bool poll_and_take(struct pool *p, struct request *r)
+{
+    if (!fence_poll(p))
+        return false;
+    bool retired = pending_retire(p, fence_ready_epoch(&p->fences));
+    r->addr = pool_take(p, r->requested_bytes);
+    return r->addr || (retired && take(p, r));
+}
+
 static enum grow_result grow(struct pool *p, const struct request *r, int *code)
 {
     uint64_t size_bytes = r->size_bytes, align = UNIT_BYTES;
@@ -141,15 +153,6 @@ static enum grow_result grow(struct pool *p, const struct request *r, int *code)
     }
     return p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
                     : segment_grow(p, r->zone, size_bytes, code);
-}
-
-/* Did work of more than one stream follow the latest frees? */
-static bool several_streams(const struct pool *p)
-{
-    for (int i = 1; i < STREAM_RING; i++)
-        if (p->streams[i] != p->streams[0])
-            return true;
-    return false;
 }
 
 /* Should later work wait on the GPU for earlier work, so that pending memory can serve the request?
@@ -167,17 +170,17 @@ static bool should_order(const struct pool *p, const struct request *r)
         break;
     }
     uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / RUN_AHEAD_PART);
-    return !several_streams(p) || p->stats.pending_bytes + r->size_bytes > budget;
+    return !fence_several_streams(&p->fences) || p->stats.pending_bytes + r->size_bytes > budget;
 }
 
 /* Orders later work behind the oldest pending memory that fits, or behind all of it. With one stream
  * at work the latter at once: it costs no more, and more of the memory can be merged. */
 static bool order_and_take(struct pool *p, struct request *r)
 {
-    uint64_t epoch = several_streams(p) ? pending_find(p, r->zone, r->size_bytes) : 0;
+    uint64_t epoch = fence_several_streams(&p->fences) ? pending_find(p, r->zone, r->size_bytes) : 0;
     if (epoch && fence_order(p, epoch, false) && retire_and_take(p, r))
         return true;
-    return fence_order(p, p->fences.open_epoch - !p->fences.unsealed, false) && retire_and_take(p, r);
+    return fence_order(p, fence_newest_waitable(&p->fences), false) && retire_and_take(p, r);
 }
 
 /* The host waits for the oldest pending memory that fits, or else for the oldest of all. The program has run ahead
@@ -204,16 +207,24 @@ static bool wait_and_take(struct pool *p, struct request *r)
 /* Serves the request out of memory that was freed while GPU work may still use it. */
 static bool reuse(struct pool *p, struct request *r)
 {
+    if (poll_and_take(p, r))
+        return true;
+    /* Behind a fence that is not done no newer one can be. */
+    bool running = fence_is_running(&p->fences);
+    if (!running || fence_is_wanted(&p->fences))
+        fence_seal(p);
+    if (!running && poll_and_take(p, r))
+        return true;
+    /* What follows goes by how much is pending. */
+    if (magazine_empty_all(p) && take(p, r))
+        return true;
     if (!p->pendings.head)
         return false;
-    fence_seal(p);
-    if (fence_poll(p) && retire_and_take(p, r))
-        return true;
     /* Before anybody waits; with one stream ordering costs less than what is larger than needed. */
-    if (several_streams(p) && take_spare(p, r))
+    if (fence_several_streams(&p->fences) && take_spare(p, r))
         return true;
     bool order = should_order(p, r);
-    if (order && p->config->reuse == REUSE_AUTO && several_streams(p) &&
+    if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
         p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
         return true;
     /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
@@ -245,12 +256,13 @@ static bool release_and_take(struct pool *p, struct request *r, int *code, bool 
  * behind work that came after them: better late than an error, and bounded (see fence.h, liveness). */
 static bool wait_for_more(struct pool *p, unsigned *waits)
 {
-    uint64_t epoch = p->fences.open_epoch - !p->fences.unsealed;
-    for (; *waits < 2; ++*waits)
-        if (fence_wait(p, epoch, *waits == 1, *waits == 0 ? OOM_WAIT_NS : OOM_LATE_WAIT_NS)) {
-            ++*waits;
+    uint64_t last = p->fences.open_epoch - !p->fences.unsealed;
+    for (bool late; *waits < 2;) {
+        late = ++*waits == 2;
+        if (fence_wait(p, late ? last : fence_newest_waitable(&p->fences), late,
+                       late ? OOM_LATE_WAIT_NS : OOM_WAIT_NS))
             return true;
-        }
+    }
     return false;
 }
 
@@ -284,7 +296,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
     if (reuse(p, r)) {
-        p->stats.num_hits++;
+        p->stats.num_hits += !r->addr;
         return POOL_OK;
     }
     /* Another thread may take what this one commits; each turn makes progress for one of them. */
@@ -328,6 +340,10 @@ static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested
 
 static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
 {
+    if (r->addr) {
+        *addr = r->addr;
+        return true;
+    }
     struct slab *s = r->slab;
     struct block *b = r->block;
     struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
@@ -354,7 +370,7 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     if (unlikely(size_bytes < c->min_block_bytes || size_bytes > c->max_block_bytes ||
                  size_bytes > p->backend->total_bytes))
         return POOL_PASS;
-    struct request r = {.class_index = -1};
+    struct request r = {.class_index = -1, .requested_bytes = size_bytes};
     r.size_bytes = round_up(size_bytes, UNIT_BYTES);
     if (size_bytes <= SLAB_MAX_BYTES) {
         r.class_index = (int)slab_class(size_bytes);
@@ -366,13 +382,17 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
     magazine_tell(p);
     /* A program whose sizes vary has little use of its magazine, whose blocks keep free memory apart. */
-    if (r.class_index < 0 && !magazine_is_empty(p) && zone_would_cut(r.zone, r.size_bytes))
+    if (r.class_index < 0 && !magazine_is_empty(p) && !magazine_awaits(p, size_bytes) &&
+        zone_would_cut(r.zone, r.size_bytes))
         magazine_empty_blocks(p);
-    if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
-        pending_look(p, r.zone, r.size_bytes, !several_streams(p) && should_order(p, &r));
-    if (likely(!p->fences.lost && !p->abandoned)) {
-        if (likely(take(p, &r))) {
-            p->stats.num_hits++;
+    bool taken = magazine_awaits(p, size_bytes) && pending_look_again(p) && poll_and_take(p, &r);
+    if (taken)
+        p->look_after = 0;
+    else if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
+        pending_look(p, r.zone, r.size_bytes, !fence_several_streams(&p->fences) && should_order(p, &r));
+    if (likely(taken || (!p->fences.lost && !p->abandoned))) {
+        if (taken || likely(take(p, &r))) {
+            p->stats.num_hits += !r.addr;
             status = POOL_OK;
         } else {
             status = serve_slowly(p, &r, code);
@@ -411,7 +431,7 @@ static void free_block(struct pool *p, struct block *b)
             return;
         }
     }
-    pending_settle_block(p, b, fence_join(p));
+    pending_settle_block(p, b, fence_join(p, b->size_bytes));
 }
 
 static void free_object(struct pool *p, struct slab *s, unsigned slot)
@@ -421,13 +441,13 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
     p->stats.allocated_bytes -= s->object_bytes;
     p->stats.requested_bytes -= s->pieces[slot].requested_bytes;
     p->stats.num_tainted += o->tainted;
-    pending_settle_object(p, s, slot, fence_join(p));
+    pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }
 
 /* Waits as cudaFree does, for programs that lean on it. Before the free: the block is still live. */
 static void sync_before_free(struct pool *p)
 {
-    fence_join(p);
+    fence_join(p, 0);
     fence_wait(p, p->fences.open_epoch, false, UINT64_MAX);
 }
 
@@ -469,11 +489,11 @@ enum pool_status pool_free(uint64_t addr)
 
 void pool_submit(struct pool *p, uint64_t stream)
 {
+    if (fence_pass(&p->fences, stream))
+        return;
     state_lock(p);
-    if (p->fences.unsealed || p->fences.sealing) {
-        p->streams[p->streams_at++ % STREAM_RING] = stream;
+    if (p->fences.unsealed || p->fences.sealing)
         fence_submit(p);
-    }
     state_unlock(p);
 }
 
@@ -493,9 +513,10 @@ uint64_t pool_mark(struct pool *p)
 bool pool_passed(struct pool *p, uint64_t mark)
 {
     state_lock(p);
-    if (p->fences.complete_epoch < mark)
+    struct fences *f = &p->fences;
+    if (f->complete_epoch < mark || f->complete_epoch < f->late_epoch) /* see fence_enter_single */
         fence_poll(p);
-    bool passed = p->fences.complete_epoch >= mark;
+    bool passed = f->complete_epoch >= mark;
     state_unlock(p);
     return passed;
 }

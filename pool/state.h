@@ -20,8 +20,6 @@
 
 #include <pthread.h>
 
-#define STREAM_RING 16
-
 struct pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -47,8 +45,8 @@ struct pool {
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;
-    uint64_t streams[STREAM_RING]; /* who submitted the work after the latest frees */
-    unsigned streams_at;
+    unsigned awaited, look_after; /* requests that found their magazine not ready since it was asked what is
+                                     complete; and after how many it is asked again */
     uint64_t stuck_epoch;    /* the host has waited for it in vain */
     struct host_cache block_cache, chunk_cache, slab_cache, magazine_cache;
     struct list magazines;

@@ -27,6 +27,7 @@ static struct rig *busy(void **state)
     rig_free(r, b);
     rig_free(r, d);
     rig_launch(r, 1, MS(10), c);
+    rig_empty_magazines(r);
     EXPECT_SOUND(r);
     return r;
 }

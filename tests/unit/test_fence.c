@@ -434,6 +434,7 @@ static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
         rig_free(r, a[i]);
         rig_launch(r, 2, 1000, 0);
     }
+    rig_empty_magazines(r);
     EXPECT_SOUND(r);
     EXPECT(fences(r)->count < FENCE_MAX, "the ring has an end");
     EXPECT(rig_stats(r).pending_bytes >= KIB(300), "all is pending");

@@ -317,8 +317,40 @@ static void with_several_streams_frees_wait_for_fences(void **state)
     EXPECT(cached(r) >= KIB(64), "stream order makes it safe");
     rig_launch(r, 1, MS(5), b);
     rig_free(r, b);
-    EXPECT_EQ(cached(r), KIB(64), "this one waits for its fence in the queue");
+    EXPECT_EQ(cached(r), KIB(128), "this one waits for its fence beside it");
     EXPECT_EQ(rig_alloc(r, KIB(64)), a, "the other was ordered as the stream was left");
+    state_lock(r->pool);
+    EXPECT_EQ(magazine_awaits(r->pool, KIB(64)), 1, "that one is still there");
+    state_unlock(r->pool);
+    EXPECT_SOUND(r);
+}
+
+static void with_several_streams_what_came_first_comes_back_first(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t a[5], large = rig_alloc(r, MIB(3));
+    rig_launch(r, 1, 0, 0);
+    for (int i = 0; i < 5; i++)
+        a[i] = rig_alloc(r, KIB(64));
+    for (int i = 0; i < 5; i++) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+        state_lock(r->pool);
+        fence_seal(r->pool);
+        state_unlock(r->pool);
+    }
+    EXPECT_EQ(cached(r), 5 * KIB(64), "all are in the magazine");
+    model_advance(r->model, MS(25));
+    state_lock(r->pool);
+    EXPECT(fence_poll(r->pool), "two are complete");
+    state_unlock(r->pool);
+    EXPECT(pool_take(r->pool, KIB(64)) == a[0] && pool_take(r->pool, KIB(64)) == a[1], "the two oldest");
+    EXPECT_EQ(pool_take(r->pool, KIB(64)), 0, "and no other");
+    EXPECT_EQ(cached(r), 3 * KIB(64), "those stay");
+    rig_free(r, large);
+    EXPECT_EQ(cached(r), 3 * KIB(64), "a large block is for the pool to weigh");
+    EXPECT(pool_give(a[0]) && pool_give(a[1]), "freed again");
+    model_drain(r->model);
     EXPECT_SOUND(r);
 }
 
@@ -480,6 +512,7 @@ int main(void)
         RIG_TEST(what_another_thread_freed_is_not_freed_again),
         RIG_TEST(a_thread_has_one_for_each_of_its_pools),
         RIG_TEST(with_several_streams_frees_wait_for_fences),
+        RIG_TEST(with_several_streams_what_came_first_comes_back_first),
         RIG_TEST(what_came_late_waits_for_its_fence),
         RIG_TEST(a_lost_context_hands_nothing_out),
         RIG_TEST(sync_free_has_no_magazines),

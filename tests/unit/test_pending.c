@@ -22,6 +22,7 @@ static void pending_memory_is_counted_until_it_is_retired(void **state)
     rig_launch(r, 1, MS(10), a);
     rig_free(r, a);
     rig_free(r, b);
+    rig_empty_magazines(r);
     EXPECT_EQ(rig_stats(r).pending_bytes, MIB(4) + 1024, "blocks and objects");
     EXPECT_EQ(rig_stats(r).allocated_bytes, 0, "nothing is live");
     EXPECT_EQ(pool_idle_bytes(r->pool), rig_stats(r).reserved_bytes, "free, to the program");
@@ -71,6 +72,7 @@ static void the_oldest_that_fits_is_found(void **state)
         rig_free(r, a[i]);
         rig_launch(r, 1, MS(10), 0);
     }
+    rig_empty_magazines(r);
     EXPECT_EQ(found(r, &r->pool->large, MIB(2)), epochs[0], "the first holds 2 MiB");
     EXPECT_EQ(found(r, &r->pool->large, MIB(4)), epochs[1], "the second holds 4 MiB");
     EXPECT_EQ(found(r, &r->pool->large, MIB(9)), 0, "none holds 9 MiB");

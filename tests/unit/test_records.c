@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/fence.c: when a submission records the fence of what was freed before, and when it leaves that for later.
+ */
+#include "pool/fence.h"
+
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+#include <stdatomic.h>
+
+static struct fences *fences(struct rig *r)
+{
+    return &r->pool->fences;
+}
+
+/* A block in use by work of each of so many streams in turn. */
+static void turns(struct rig *r, unsigned streams, unsigned count, uint64_t size_bytes)
+{
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t a = rig_alloc(r, size_bytes);
+        rig_launch(r, 1 + i % streams, MS(1), a);
+        rig_free(r, a);
+    }
+}
+
+static void little_memory_of_several_streams_shares_a_fence(void **state)
+{
+    struct rig *r = expect_arena(state);
+    rig_alloc(r, MIB(64));
+    turns(r, 2, 20, KIB(300));
+    uint64_t before = rig_stats(r).num_fences;
+    turns(r, 2, 100, KIB(300));
+    uint64_t few = rig_stats(r).num_fences - before;
+    EXPECT(few >= 100 / FENCE_PATIENCE_FREES / 2 && few <= 100 / 2, "one for several frees");
+    before = rig_stats(r).num_fences;
+    turns(r, 2, 20, MIB(6));
+    EXPECT(rig_stats(r).num_fences - before >= 18, "one for each where it is much");
+    EXPECT_EQ(rig_stats(r).num_fence_orders, 0, "nobody waits");
+    EXPECT_SOUND(r);
+}
+
+static void each_free_has_a_fence_where_one_stream_follows(void **state)
+{
+    struct rig *r = expect_arena(state);
+    rig_alloc(r, MIB(64));
+    turns(r, 1, 20, KIB(300));
+    uint64_t before = rig_stats(r).num_fences;
+    turns(r, 1, 100, KIB(300));
+    EXPECT(rig_stats(r).num_fences - before >= 99, "later work may be ordered behind each at once");
+    EXPECT_SOUND(r);
+}
+
+static void each_free_has_a_fence_where_memory_is_scarce(void **state)
+{
+    struct rig *r = *state;
+    r->config.max_reserved_bytes = MIB(100);
+    rig_start(r);
+    rig_alloc(r, MIB(64));
+    turns(r, 2, 20, KIB(300));
+    uint64_t before = rig_stats(r).num_fences;
+    turns(r, 2, 100, KIB(300));
+    EXPECT(rig_stats(r).num_fences - before >= 99, "any of them may be waited for");
+    EXPECT_SOUND(r);
+}
+
+static void an_endless_kernel_behind_little_freed_memory_holds_nobody_up(void **state)
+{
+    struct rig *r = expect_arena(state);
+    rig_alloc(r, MIB(64));
+    turns(r, 2, 20, KIB(300));
+    model_drain(r->model);
+    turns(r, 2, FENCE_PATIENCE_FREES / 2, KIB(300));
+    rig_launch(r, 1, MODEL_FOREVER, 0);
+    uint64_t before = model_now(r->model);
+    for (int i = 0; i < 500; i++) {
+        uint64_t a = rig_alloc(r, MIB(1));
+        rig_launch(r, 2, 1000, a);
+        rig_free(r, a);
+        model_advance(r->model, 2000);
+    }
+    EXPECT_EQ(model_now(r->model) - before, 500 * 2000, "the host has not waited");
+    rig_launch(r, 2, 1000, 0);
+    model_advance(r->model, MS(1));
+    EXPECT_SOUND(r);
+    model_end_forever(r->model);
+}
+
+static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_ordered(void **state)
+{
+    struct rig *r = expect_single(state);
+    rig_alloc(r, MIB(64));
+    turns(r, 2, 20, KIB(300));
+    model_drain(r->model);
+    rig_trim(r, GIB(1), true);
+    turns(r, 2, 1, KIB(300));
+    rig_launch(r, 3, MS(1), 0);
+    EXPECT(atomic_load(&fences(r)->unsealed) && atomic_load(&fences(r)->late), "the free has no fence yet");
+    model_drain(r->model);
+    uint64_t mark = pool_mark(r->pool) - 1;
+    EXPECT(pool_passed(r->pool, mark), "all before it is complete");
+    EXPECT(!pool_enter_single_stream(r->pool, mark, 3, &r->breached), "its memory could not be ordered later");
+    rig_trim(r, GIB(1), true);
+    EXPECT(pool_enter_single_stream(r->pool, mark, 3, &r->breached), "complete: it need not");
+    r->several_streams = false;
+    r->sole = 3;
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(little_memory_of_several_streams_shares_a_fence),
+        RIG_TEST(each_free_has_a_fence_where_one_stream_follows),
+        RIG_TEST(each_free_has_a_fence_where_memory_is_scarce),
+        RIG_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up),
+        RIG_TEST(one_stream_is_not_enough_before_every_fence_of_its_past_may_be_ordered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
