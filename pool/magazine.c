@@ -151,12 +151,15 @@ static inline __attribute__((always_inline)) uint64_t take_from(struct magazine 
 static __attribute__((noinline)) uint64_t take_large(struct magazine *m, uint64_t size_bytes)
 {
     struct magazine_row *row = row_at(m, MAGAZINE_LARGE);
-    if (row->units != (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT)
+    if (row->units != (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT || !try_lock(m))
         return 0;
-    uint64_t addr = take_from(m, row, size_bytes);
-    if (addr)
-        m->most_units = MAGAZINE_UNITS;
-    return addr;
+    const struct magazine_cell *cell = cell_at(row, row->newest);
+    if (cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire)) {
+        unlock(m);
+        return 0;
+    }
+    m->most_units = MAGAZINE_UNITS;
+    return hand_out(m, row, row->newest, cell->piece, size_bytes);
 }
 
 static inline __attribute__((always_inline)) uint64_t take(struct magazine *m, uint64_t size_bytes)

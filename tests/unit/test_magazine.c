@@ -453,6 +453,9 @@ static void *work(void *arg)
         uint64_t size = at < 4 ? 512u * (at + 1) : KIB(64) * at;
         if (pool_alloc(w->r->pool, size, &held[at], &code) != POOL_OK)
             fail_msg("there is memory");
+        uint64_t large = 0; /* of which each thread keeps one */
+        if (i % 4 == 0 && (pool_alloc(w->r->pool, MIB(8), &large, &code) != POOL_OK || pool_free(large) != POOL_OK))
+            fail_msg("a large block is had and freed");
     }
     for (int i = 0; i < 8; i++)
         if (held[i])
