@@ -49,7 +49,7 @@ struct piece {
     uint32_t units;        /* of what is handed out */
     uint8_t row, recent;   /* in a magazine: of its size, or none once it is tainted; of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
-};
+} __attribute__((aligned(64))); /* neighbours belong to different threads */
 
 #define PIECE_HELD UINT64_C(1)
 
