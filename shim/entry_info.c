@@ -120,6 +120,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 /* What the driver would say of an allocation of its own, of this process or opened by IPC. */
 struct description {
     CUcontext ctx;
+    CUdevice device;
     CUdeviceptr addr;
     size_t size_bytes;
     unsigned long long buffer_id;
@@ -134,14 +135,14 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     struct pool_block block;
     struct ipc_range opened;
     if (ipc_find(ptr, &opened)) {
-        *d = (struct description){.ctx = opened.ctx, .addr = opened.addr, .size_bytes = opened.size_bytes,
-                                  .buffer_id = opened.buffer_id};
+        *d = (struct description){.ctx = opened.ctx, .device = opened.device, .addr = opened.addr,
+                                  .size_bytes = opened.size_bytes, .buffer_id = opened.buffer_id};
         return true;
     }
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){atomic_load(&c->handle), block.addr, block.requested_bytes, block.serial,
+    *d = (struct description){atomic_load(&c->handle), c->device, block.addr, block.requested_bytes, block.serial,
                               ipc_is_capable(&block), true, !block.tainted};
     return true;
 }
@@ -152,6 +153,9 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         *(CUcontext *)data = d->ctx;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)data = d->device;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *(CUdeviceptr *)data = d->addr;

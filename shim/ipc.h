@@ -63,7 +63,8 @@ void ipc_forget(CUcontext ctx);
 struct ipc_range {
     CUdeviceptr addr; /* of the exporter's block */
     size_t size_bytes;
-    CUcontext ctx;
+    CUcontext ctx; /* in which it was opened, and its device: also of memory that is another device's */
+    CUdevice device;
     unsigned long long buffer_id;
 };
 bool ipc_find(CUdeviceptr addr, struct ipc_range *range);

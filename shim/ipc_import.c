@@ -31,6 +31,7 @@ struct opened {
     struct opened *next;
     struct ipc_ticket ticket;
     CUcontext ctx;
+    CUdevice device; /* of the context */
     CUdeviceptr addr; /* of the block */
     size_t size_bytes;
     CUdeviceptr base; /* of the mappings, or of the driver's own */
@@ -185,6 +186,7 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
     o->addr = a.base + a.answer.offset_bytes;
     o->size_bytes = a.answer.size_bytes;
     real.cuPointerGetAttribute(&o->buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, o->addr);
+    real.cuCtxGetDevice(&o->device);
     return CUDA_SUCCESS;
 }
 
@@ -388,7 +390,7 @@ bool ipc_find(CUdeviceptr addr, struct ipc_range *range)
     pthread_mutex_lock(&lock);
     const struct opened *o = find_around(addr);
     if (o)
-        *range = (struct ipc_range){o->addr, o->size_bytes, o->ctx, o->buffer_id};
+        *range = (struct ipc_range){o->addr, o->size_bytes, o->ctx, o->device, o->buffer_id};
     pthread_mutex_unlock(&lock);
     return o != NULL;
 }

@@ -78,7 +78,8 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
         *out = memory->kind == MEMORY_MANAGED;
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *out = (uint64_t)memory->device;
+        /* Seen: memory of one device that is opened in a context of another counts as the latter's. */
+        *out = (uint64_t)(memory->kind == MEMORY_IMPORTED ? memory->context->device : memory->device);
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *out = is_plain(memory) && !memory->pooled && config.ipc;
