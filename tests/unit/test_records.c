@@ -24,16 +24,22 @@ static void turns(struct rig *r, unsigned streams, unsigned count, uint64_t size
     }
 }
 
+/* The same, on a pool of 64 MiB at work: how many fences a hundred of them took. */
+static uint64_t fences_of_a_hundred(struct rig *r, unsigned streams, uint64_t size_bytes)
+{
+    rig_alloc(r, MIB(64));
+    turns(r, streams, 20, size_bytes);
+    uint64_t before = rig_stats(r).num_fences;
+    turns(r, streams, 100, size_bytes);
+    return rig_stats(r).num_fences - before;
+}
+
 static void little_memory_of_several_streams_shares_a_fence(void **state)
 {
     struct rig *r = expect_arena(state);
-    rig_alloc(r, MIB(64));
-    turns(r, 2, 20, KIB(300));
-    uint64_t before = rig_stats(r).num_fences;
-    turns(r, 2, 100, KIB(300));
-    uint64_t few = rig_stats(r).num_fences - before;
+    uint64_t few = fences_of_a_hundred(r, 2, KIB(300));
     EXPECT(few >= 100 / FENCE_PATIENCE_FREES / 2 && few <= 100 / 2, "one for several frees");
-    before = rig_stats(r).num_fences;
+    uint64_t before = rig_stats(r).num_fences;
     turns(r, 2, 20, MIB(6));
     EXPECT(rig_stats(r).num_fences - before >= 18, "one for each where it is much");
     EXPECT_EQ(rig_stats(r).num_fence_orders, 0, "nobody waits");
@@ -43,11 +49,7 @@ static void little_memory_of_several_streams_shares_a_fence(void **state)
 static void each_free_has_a_fence_where_one_stream_follows(void **state)
 {
     struct rig *r = expect_arena(state);
-    rig_alloc(r, MIB(64));
-    turns(r, 1, 20, KIB(300));
-    uint64_t before = rig_stats(r).num_fences;
-    turns(r, 1, 100, KIB(300));
-    EXPECT(rig_stats(r).num_fences - before >= 99, "later work may be ordered behind each at once");
+    EXPECT(fences_of_a_hundred(r, 1, KIB(300)) >= 99, "later work may be ordered behind each at once");
     EXPECT_SOUND(r);
 }
 
@@ -56,11 +58,7 @@ static void each_free_has_a_fence_where_memory_is_scarce(void **state)
     struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
     rig_start(r);
-    rig_alloc(r, MIB(64));
-    turns(r, 2, 20, KIB(300));
-    uint64_t before = rig_stats(r).num_fences;
-    turns(r, 2, 100, KIB(300));
-    EXPECT(rig_stats(r).num_fences - before >= 99, "any of them may be waited for");
+    EXPECT(fences_of_a_hundred(r, 2, KIB(300)) >= 99, "any of them may be waited for");
     EXPECT_SOUND(r);
 }
 
