@@ -303,7 +303,8 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
     for (;;) {
         if (p->fences.lost || p->abandoned)
             return POOL_PASS;
-        if ((magazine_empty_all(p) && take(p, r)) || take_spare(p, r)) {
+        /* A small program's empty slabs may be a twentieth of it. */
+        if ((magazine_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) || take_spare(p, r)) {
             p->stats.num_hits++;
             return POOL_OK;
         }

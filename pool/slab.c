@@ -153,8 +153,9 @@ void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
     }
 }
 
-void slab_release_empty(struct pool *p)
+bool slab_release_empty(struct pool *p)
 {
+    unsigned before = p->slabs.empty_count;
     for (int c = 0; c < SLAB_CLASSES; c++)
         list_for_each(n, tmp, &p->slabs.partial[c][SLAB_FULLNESS - 1])
         {
@@ -162,6 +163,7 @@ void slab_release_empty(struct pool *p)
             if (is_empty(s))
                 destroy(p, s);
         }
+    return p->slabs.empty_count != before;
 }
 
 struct slab *slab_of(struct pending *item)

@@ -64,8 +64,8 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index);
 /* The object is free again (not live, not pending), or dead if it was shared. An empty slab may return to
  * the zone; one in which every object is free or dead, and one dead, is buried. */
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
-/* Every empty slab goes back to the small zone. */
-void slab_release_empty(struct pool *p);
+/* Every empty slab goes back to the small zone; true: there was one. */
+bool slab_release_empty(struct pool *p);
 
 struct slab *slab_of(struct pending *item);
 static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)

@@ -100,6 +100,23 @@ static void requests_of_other_sizes_use_the_block_of_an_empty_slab(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "in the same chunk");
 }
 
+static void the_last_empty_slab_of_each_class_serves_before_memory_is_taken(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t addr[SLAB_CLASSES], halves = 0;
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
+        addr[c] = rig_alloc(r, slab_object_bytes(c));
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
+        rig_free(r, addr[c]);
+    rig_empty_magazines(r);
+    EXPECT_EQ(r->pool->slabs.empty_count, SLAB_CLASSES, "a slab of each class stays");
+    uint64_t before = rig_stats(r).reserved_bytes;
+    for (; rig_stats(r).reserved_bytes == before; halves++)
+        EXPECT(rig_alloc(r, KIB(512)), "there is memory");
+    EXPECT_EQ(halves - 1, before / KIB(512), "all of it is used first");
+    EXPECT_EQ(r->pool->slabs.empty_count, 0, "the slabs made room");
+}
+
 static void slots_are_found_from_addresses(void **state)
 {
     struct rig *r = expect_single(state);
@@ -157,6 +174,7 @@ int main(void)
         RIG_TEST(of_two_slabs_the_fuller_serves),
         RIG_TEST(an_empty_slab_returns_its_block),
         RIG_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab),
+        RIG_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken),
         RIG_TEST(slots_are_found_from_addresses),
         RIG_TEST(a_tainted_object_is_not_given_again),
         RIG_TEST(a_slab_with_nothing_but_dead_and_free_goes_back),
