@@ -10,30 +10,32 @@
 
 #include <stdio.h>
 
-static uint64_t binned_bytes(const struct zone *z)
+/* What count says of all free blocks together. The bins hold nothing where no bit is set, not even a list. */
+static uint64_t sum_of_free(const struct zone *z, uint64_t (*count)(const struct block *b))
 {
     uint64_t sum = 0;
     for (unsigned bin = 0; bin < BIN_COUNT; bin++)
         if (z->bins.map[bin / 64] >> (bin % 64) & 1)
             for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next)
-                sum += list_entry(n, struct block, link)->size_bytes;
+                sum += count(list_entry(n, struct block, link));
     return sum;
 }
 
-/* Chunks that lie within one free block. */
-static uint64_t idle_bytes(const struct zone *z)
+static uint64_t size_bytes(const struct block *b)
+{
+    return b->size_bytes;
+}
+
+/* Chunks that lie within the block. */
+static uint64_t idle_bytes(const struct block *b)
 {
     uint64_t sum = 0;
-    for (unsigned bin = 0; bin < BIN_COUNT; bin++)
-        for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
-            const struct block *b = list_entry(n, struct block, link);
-            for (uint64_t at = b->addr; at < block_end(b);) {
-                const struct chunk *c = map_find(at)->chunk;
-                bool whole = c->addr >= b->addr && c->addr + c->size_bytes <= block_end(b);
-                sum += whole ? c->size_bytes : 0;
-                at = c->addr + c->size_bytes;
-            }
-        }
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        const struct chunk *c = map_find(at)->chunk;
+        bool whole = c->addr >= b->addr && c->addr + c->size_bytes <= block_end(b);
+        sum += whole ? c->size_bytes : 0;
+        at = c->addr + c->size_bytes;
+    }
     return sum;
 }
 
@@ -46,10 +48,10 @@ void explain_look(struct explain *e, struct pool *p)
         e->requested_bytes = s->requested_bytes;
         e->rounding_bytes = s->allocated_bytes - s->requested_bytes;
         e->pending_bytes = s->pending_bytes;
-        e->small_free_bytes = binned_bytes(&p->small);
-        e->large_free_bytes = binned_bytes(&p->large);
+        e->small_free_bytes = sum_of_free(&p->small, size_bytes);
+        e->large_free_bytes = sum_of_free(&p->large, size_bytes);
         e->slab_empty_bytes = e->slab_free_bytes = 0;
-        e->large_idle_bytes = idle_bytes(&p->large);
+        e->large_idle_bytes = sum_of_free(&p->large, idle_bytes);
         for (unsigned c = 0; c < SLAB_CLASSES; c++)
             for (unsigned f = 0; f < SLAB_FULLNESS; f++) {
                 const struct list *head = &p->slabs.partial[c][f];

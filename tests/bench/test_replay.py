@@ -69,6 +69,15 @@ class Replay(unittest.TestCase):
         self.assertGreaterEqual(int(reserved), 2 * MIB)
         self.assertEqual(ratio, f"{int(reserved) / 3001001:.4f}")
 
+    def test_explain_adds_up(self):
+        done = self.replay("--single", "--explain", self.trace)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = dict(re.findall(r"^ +(\S.*?)  +(\d+)  +\d+\.\d\d %$", done.stdout, re.MULTILINE))
+        reserved = int(lines.pop("reserved at its peak"))
+        self.assertLessEqual(int(lines.pop("... whole chunks of it")), int(lines["free in the large zone"]))
+        self.assertEqual(sum(int(value) for value in lines.values()), reserved, done.stdout)
+        self.assertEqual(LINE.match(done.stdout).group(4), str(reserved))
+
     def test_json_has_the_same_fields(self):
         done = self.replay("--json", self.trace, self.trace)
         self.assertEqual(done.returncode, 0, done.stderr)
