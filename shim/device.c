@@ -352,9 +352,11 @@ static int synchronise(struct device_backend *d)
     return (int)rc;
 }
 
-/* CUDA has no timed wait: look, without a pause at first (a sleep takes 60 us or more), then ever less often
- * (10 to 100 us). Without a limit the driver waits. */
+/* CUDA has no timed wait: look, awake at first (a sleep takes 60 us or more), then ever less often (10 to 100
+ * us). A look takes the driver's lock, which other threads want for their launches: awake, too, it is let
+ * alone for a while in between. Without a limit the driver waits. */
 #define WAIT_AWAKE_NS UINT64_C(20000)
+#define WAIT_LOOK_NS UINT64_C(1000)
 static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
 {
     struct device_backend *d = self(b);
@@ -379,8 +381,11 @@ static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns
         uint64_t waited_ns = state_clock_ns() - start_ns;
         if (waited_ns >= timeout_ns)
             return CUDA_ERROR_NOT_READY;
-        if (waited_ns < WAIT_AWAKE_NS)
+        if (waited_ns < WAIT_AWAKE_NS) {
+            while (state_clock_ns() - start_ns < waited_ns + WAIT_LOOK_NS)
+                ;
             continue;
+        }
         int saved_errno = errno;
         nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
         errno = saved_errno;
