@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """PyTorch: training and inference, its cache off under the shim beside its own allocators. A process for
 each workload and peer stays, and they take turns, so that what disturbs the machine disturbs all."""
+import dataclasses
 import os
 import signal
 import statistics
@@ -58,12 +59,26 @@ def save(suite, name, rows):
     suite.log(f"  figures in {path}")
 
 
+def joined(runs):
+    """The same workload of the same peer in several processes, as one."""
+    first = next((run for run in runs if run.failure), runs[0])
+    together = {name: sum((run.figures.get(name, []) for run in runs), []) for name in ("seconds", "waited")}
+    most = max(runs, key=lambda run: 0 if run.failure else run.reserved_bytes())
+    figures_of_most = dict(most.figures, **together)
+    return dataclasses.replace(first, figures=figures_of_most, statistics=most.statistics)
+
+
 def rows_of(suite):
-    """What the benchmarks want of this part: the JSON rows of all workloads, in more rounds than the suite
-    of comparisons takes."""
+    """What the benchmarks want of this part: the JSON rows of all workloads. Each peer plays each in several
+    processes, since one is faster than the next by up to a tenth for as long as it lives, whatever the allocator."""
     peers = (NATIVE, NATIVE_EXPANDABLE, BARE, SHIM)
-    runs = measure(suite, peers, QUICK if suite.quick else WORKLOADS, 3 if suite.quick else 9)
-    return [row for mine in runs for row in figures(mine)]
+    processes, rounds = (1, 3) if suite.quick else (3, 3)
+    names = [name for name in (QUICK if suite.quick else WORKLOADS) for _ in range(processes)]
+    runs = [run for mine in measure(suite, peers, names, rounds) for run in mine]
+    played = {}
+    for run in runs:
+        played.setdefault((run.workload, run.peer.name), []).append(run)
+    return figures([joined(same) for same in played.values()])
 
 
 def compare_times(suite, name, left, right):
