@@ -47,7 +47,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->serial = state_serials();
     p->now_ns = b->ops->now_ns(b);
     p->small_max_bytes = SMALL_MAX_BYTES;
-    pthread_mutex_init(&p->lock, NULL);
+    state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
     host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));

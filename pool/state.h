@@ -57,6 +57,18 @@ struct pool {
 #define SERIALS_SHIFT 44
 uint64_t state_serials(void);
 
+/* It is held for a microsecond at most, so that who waits for it looks for a while before it sleeps. */
+static inline void state_init_lock(struct pool *p)
+{
+    pthread_mutexattr_t kind;
+    pthread_mutexattr_init(&kind);
+#ifdef __GLIBC__
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
+    pthread_mutex_init(&p->lock, &kind);
+    pthread_mutexattr_destroy(&kind);
+}
+
 static inline void state_lock(struct pool *p)
 {
     pthread_mutex_lock(&p->lock);
