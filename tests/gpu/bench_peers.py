@@ -30,6 +30,7 @@ ASYNC = "cudaMallocAsync"
 CUB = "CUB"
 TORCH = "PyTorch native"
 EXPANDABLE = "PyTorch expandable"
+LIBRARIES = "libraries"  # what they ask cudaMalloc for beside PyTorch
 
 PEERS = [
     Peer(BARE, "static", "malloc"),

@@ -202,7 +202,8 @@ SECTIONS = [
     ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
     ("calls", "Single calls", "", calls),
     ("torch", "PyTorch", "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at its "
-     "peak.", torch),
+     "peak; libraries: how much of it PyTorch does not count, since its libraries ask cudaMalloc for it themselves: with "
+     "PyTorch's allocators it comes on top.", torch),
     ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
     ("instructions", "Instructions of a pair", "Of the library and what it calls in libc, by callgrind on the simulated "
      "driver.", instructions),

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 
+import bench_peers
 import bench_store
 import part_flush
 import part_frameworks as frameworks
@@ -78,7 +79,23 @@ def rows_of(suite):
     played = {}
     for run in runs:
         played.setdefault((run.workload, run.peer.name), []).append(run)
-    return figures([joined(same) for same in played.values()])
+    together = {key: joined(same) for key, same in played.items()}
+    rows = figures(list(together.values()))
+    for workload in dict.fromkeys(run.workload for run in runs):
+        native, shim = (together[workload, peer.name] for peer in (NATIVE, SHIM))
+        if not native.failure and not shim.failure:
+            rows += compared(workload, native, shim)
+    return rows
+
+
+def compared(workload, native, shim):
+    """How the times of the same rounds compare, with the standard error of their median; and what the program's
+    libraries ask the driver for themselves, which PyTorch's allocators neither serve nor count."""
+    ratios = [b / a for a, b in zip(native.seconds(), shim.seconds())]
+    error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
+    libraries = shim.statistics.total("requested_peak_bytes") - native.figures["allocated_peak_bytes"]
+    return [bench_store.row("torch", workload, SHIM.name, ratios, "over native", error=error),
+            bench_store.row("torch", workload, bench_peers.LIBRARIES, max(libraries, 0), "bytes")]
 
 
 def compare_times(suite, name, left, right):
