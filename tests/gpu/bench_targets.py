@@ -185,12 +185,16 @@ def flush_delay(figures):
             f"(median over rounds)", met(worst, 100e3))
 
 
+def least_calls(figures, name):
+    """Yields a route's least of all rounds, bare and under the shim: nothing else happens in such a call, so that
+    whatever is on top of the least is the machine's."""
+    for row in figures.all("calls", name=name, peer=SHIM):
+        for bare in figures.all("calls", name=name, peer="bare", route=row["route"]):
+            yield row["route"], bare.get("low", bare["value"]), row.get("low", row["value"])
+
+
 def mem_info(figures):
-    ratios = []
-    for row in figures.all("calls", name="mem-info", peer=SHIM):
-        bare = figures.one("calls", name="mem-info", peer="bare", route=row["route"])
-        if bare:
-            ratios.append((row["value"] / bare, row["route"]))
+    ratios = [(shim / bare, route) for route, bare, shim in least_calls(figures, "mem-info")]
     if not ratios:
         return None
     return ", ".join(f"{route} {ratio:.3f}" for ratio, route in ratios), met(max(ratios)[0], 1.1)
@@ -199,10 +203,7 @@ def mem_info(figures):
 def foreign(figures):
     over = []
     for name, what in (("wild", "unknown address"), ("foreign", "stream-ordered block")):
-        for row in figures.all("calls", name=name, peer=SHIM):
-            bare = figures.one("calls", name=name, peer="bare", route=row["route"])
-            if bare:
-                over.append((row["value"] - bare, f"{what}, {row['route']}"))
+        over += [(shim - bare, f"{what}, {route}") for route, bare, shim in least_calls(figures, name)]
     if not over:
         return None
     worst = max(over)[0]
@@ -231,8 +232,8 @@ TARGETS = [
     ("first memory: at most 1.10 × the time of cudaMalloc", cold_start),
     ("flush of 32 GiB: visible to other processes in 100 ms", flush_time),
     ("the same: no launch delayed by more than 100 us", flush_delay),
-    ("cuMemGetInfo: at most 1.10 × native", mem_info),
-    ("free of a foreign pointer: at most 20 ns over native", foreign),
+    ("cuMemGetInfo: at most 1.10 × native (the least of the rounds)", mem_info),
+    ("free of a foreign pointer: at most 20 ns over native (the least of the rounds)", foreign),
     ("a process without CUDA: less than 0.2 ms", process_start),
 ]
 
