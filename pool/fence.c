@@ -45,11 +45,14 @@ static void publish(struct fences *f)
     atomic_store(&f->ready, ready);
 }
 
+/* Counted before it is marked: a free that finds the mark of another thread's is told of as well. */
 static void mark_unsealed(struct fences *f)
 {
-    if (!atomic_load_explicit(&f->unsealed, memory_order_relaxed) &&
-        !atomic_exchange(&f->unsealed, true))
-        watch_unsealed(1);
+    if (atomic_load_explicit(&f->unsealed, memory_order_acquire))
+        return;
+    watch_unsealed(1);
+    if (atomic_exchange(&f->unsealed, true))
+        watch_unsealed(-1);
 }
 
 void fence_init(struct fences *f, bool single_stream)

@@ -38,7 +38,8 @@
  * epoch's close, and the driver takes the submissions to a context, the record among them, one after
  * the other: had the record come before that work, its close would have been seen. Closing clears
  * `unsealed` first and counts the epoch up then, so that whoever reads the new epoch also sees that it
- * has to set `unsealed` again.
+ * has to set `unsealed` again. pool_watch is counted up before `unsealed` is set, and down after it was cleared
+ * and pool_seals counted up: the thread of a free that found it set submits nothing that is not told of it.
  *
  * All functions but that want the pool's lock held; those that say so drop it for driver calls.
  */
@@ -99,10 +100,11 @@ void fence_init(struct fences *f, bool single_stream);
 uint64_t fence_join(struct pool *p, uint64_t size_bytes);
 /* Counts the open epoch among those that submissions have to seal. */
 void fence_arm(struct fences *f);
-/* It is, and not late: the driver's own free would wait for whatever came between earlier frees and this one. */
+/* It is, and not late: the driver's own free would wait for whatever came between earlier frees and this one.
+ * Who sees that sees it counted in pool_watch, or already in pool_seals. */
 static inline bool fence_is_armed(const struct fences *f)
 {
-    return atomic_load_explicit(&f->unsealed, memory_order_relaxed) &&
+    return atomic_load_explicit(&f->unsealed, memory_order_acquire) &&
            !atomic_load_explicit(&f->late, memory_order_relaxed);
 }
 static inline uint64_t fence_join_unlocked(struct fences *f)

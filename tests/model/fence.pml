@@ -151,12 +151,17 @@ inline free_block(b)
     if
     :: !seen ->
 #ifndef WITHOUT_ARMING
-        atomic {
-            if
-            :: !unsealed -> unsealed = 1; watch++
-            :: else
-            fi
-        };
+        if
+        :: !unsealed ->
+            watch++;
+            atomic {
+                if
+                :: unsealed -> watch--
+                :: else -> unsealed = 1
+                fi
+            }
+        :: else
+        fi;
 #endif
         late = 0
     :: else

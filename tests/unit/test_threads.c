@@ -246,6 +246,40 @@ static void threads_that_wait_in_every_free(void **state)
     run_rounds(r, false, 8);
 }
 
+/* Frees one block over and over; the same thread's next submission is told of each. Returns how often it was not. */
+static void *free_and_look(void *arg)
+{
+    struct rig *r = shared.rig;
+    uintptr_t missed = 0;
+    (void)arg;
+    for (int i = 0; i < 20000; i++) {
+        uint64_t addr;
+        int code;
+        if (pool_alloc(r->pool, KIB(4), &addr, &code) != POOL_OK)
+            return (void *)UINTPTR_MAX;
+        uint64_t seals = atomic_load(&pool_seals);
+        pool_free(addr);
+        missed += !(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED) && atomic_load(&pool_seals) == seals;
+        pool_submit(r->pool, 0);
+    }
+    return (void *)missed;
+}
+
+static void submissions_are_told_of_a_free_whose_epoch_another_thread_marked(void **state)
+{
+    pthread_t threads[THREADS];
+    shared.rig = expect_single(state);
+    for (int i = 0; i < THREADS; i++)
+        EXPECT_EQ(pthread_create(&threads[i], NULL, free_and_look, NULL), 0, "threads are made");
+    uintptr_t missed = 0;
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        missed += (uintptr_t)result;
+    }
+    EXPECT_EQ(missed, 0, "in pool_watch until its epoch is closed, from then on in pool_seals");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +290,7 @@ int main(void)
         RIG_TEST(threads_under_limits),
         RIG_TEST(threads_without_order),
         RIG_TEST(threads_that_wait_in_every_free),
+        RIG_TEST(submissions_are_told_of_a_free_whose_epoch_another_thread_marked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
