@@ -59,6 +59,15 @@ struct context *context_find(CUcontext ctx)
     return NULL;
 }
 
+bool context_is_pooled(void)
+{
+    CUcontext ctx = NULL;
+    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return false;
+    const struct context *c = context_find(ctx);
+    return c && c->pool;
+}
+
 CUcontext context_primary_handle(CUdevice device)
 {
     unsigned flags;

@@ -58,6 +58,8 @@ void context_forget_thread(void);
 struct context *context_current(void);
 /* The record of a context, if there is one. */
 struct context *context_find(CUcontext ctx);
+/* Does the calling thread's current context have a pool? Makes none. */
+bool context_is_pooled(void);
 
 /* The device's primary context if it is alive, else NULL. It is retained and released on the way: the
  * count comes out even. */

@@ -319,14 +319,16 @@ static void submit_other(uint64_t stream, uint64_t sole)
     follow(stream);
 }
 
-/* A kernel for the sole stream; unsealed: there were frees before it that no fence covered. */
+/* A kernel for a stream of the sole one's name; unsealed: there were frees before it that no fence covered. Which
+ * context it is for is asked once in an epoch of frees. */
 static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool unsealed)
 {
     uint64_t seals = atomic_load(&pool_seals) + 1;
     bool early = flags & SUBMIT_FLAG_EARLY;
-    if (early && !unsealed && seals <= atomic_load(&covered_seals))
+    if (seals <= atomic_load(&covered_seals) && !(early && unsealed))
         return SUBMIT_SEEN;
-    s->seals = seals;
+    if (context_is_pooled())
+        s->seals = seals;
     return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
 }
 
@@ -364,6 +366,7 @@ void submit_done(bool taken)
         return;
     if (taken && s->seals > atomic_load_explicit(&covered_seals, memory_order_relaxed))
         atomic_store(&covered_seals, s->seals);
+    s->seals = 0; /* what this one was made inside of, if anything, is not to be taken for it */
     if (--s->depth == 0)
         atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
 }
