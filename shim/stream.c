@@ -28,9 +28,11 @@
  * as it is if no epoch closed since and none has frees; what E may use was handed out, and so freed,
  * before E came here, so that this thread sees that free in pool_watch, or in pool_seals if another
  * thread's submission has closed its epoch. Otherwise E loses its leave, and is a K itself. Only
- * submissions to the sole stream count, and a stream that becomes the sole one begins without a K. With
- * several streams nothing is handed out but behind complete work, or behind a wait of the whole context,
- * which no launch passes (seen on an H100; waits for events of its own stream do not keep it back).
+ * submissions to the sole stream count, and a stream that becomes the sole one begins without a K. Default
+ * streams have the same name in every context: a K is one of the pool's. With several streams nothing is handed out
+ * but behind complete work, or behind a wait of the whole context, which no launch passes (seen on an
+ * H100; waits for events of its own stream do not keep it back). tests/model/early.pml is this rule. Not
+ * covered is memory that was freed just beside E's submission, and whose address reaches E while it runs.
  *
  * What the driver does on streams of its own (copies from pageable memory) is ordered with the stream as
  * documented.
