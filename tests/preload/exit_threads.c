@@ -17,16 +17,14 @@ static atomic_int running;
 static void *churn(void *context)
 {
     uint64_t words = 4 * KIB * (uint64_t)(1 + (intptr_t)context);
+    uint64_t block = 0;
     REQUIRE(gpu_open(0));
     atomic_fetch_add(&running, 1);
-    for (;;) {
-        uint64_t block = 0;
-        /* Once the process is ending the driver may refuse. */
-        if (gpu_malloc(&block, words * 4) != 0)
-            return NULL;
-        if (gpu_fill(block, words, 1, NULL) != 0 || gpu_free(block) != 0)
-            return NULL;
-    }
+    while (gpu_malloc(&block, words * 4) == 0 && gpu_fill(block, words, 1, NULL) == 0 && gpu_free(block) == 0)
+        continue;
+    while (pause() != 0) /* the process is ending, and the driver has */
+        continue;
+    return NULL;
 }
 
 enum way { BY_EXIT, BY_QUICK_EXIT, BY_UNDERSCORE_EXIT, BY_THREAD, BY_MAIN_GONE, WAYS };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Entry and exit of all exported functions, cuInit, fork, and the one lock of the driver. */
+/* Entry and exit of all exported functions, cuInit, fork, the exit, and the one lock of the driver. */
 #include "tests/sim/api.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static const struct row {
 #undef FUNCTION
 };
 
-enum { FRESH, READY, FORKED };
+enum { FRESH, READY, FORKED, GONE };
 
 static _Atomic int state = FRESH;
 static _Atomic uint64_t calls[FUNCTION_COUNT];
@@ -69,6 +69,21 @@ static void after_fork_in_child(void)
         atomic_store(&state, FORKED);
 }
 
+/* At exit the driver goes before the threads do. Nothing is given back: some may still be inside of a call. */
+static void shut_down(void)
+{
+    int expected = READY;
+    struct timespec time = {(time_t)(config.exit_ms / 1000), (long)(config.exit_ms % 1000) * 1000000};
+    if (atomic_compare_exchange_strong(&state, &expected, GONE))
+        nanosleep(&time, NULL);
+}
+
+/* Of a driver in this state, which is not ready. */
+static CUresult refuse(int now)
+{
+    return now == GONE ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
+}
+
 static void set_costs(void)
 {
     bool h200 = config.cost != NULL && strcmp(config.cost, "h200") == 0;
@@ -90,10 +105,10 @@ CUresult api_init(unsigned flags)
 {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (atomic_load(&state) == FORKED)
-        return CUDA_ERROR_NOT_INITIALIZED;
     if (atomic_load(&state) == READY)
         return CUDA_SUCCESS;
+    if (atomic_load(&state) != FRESH)
+        return refuse(atomic_load(&state));
     config_read();
     if (config.devices == 0)
         return CUDA_ERROR_NO_DEVICE;
@@ -103,13 +118,15 @@ CUresult api_init(unsigned flags)
     if (rc != CUDA_SUCCESS)
         return rc;
     pthread_atfork(NULL, NULL, after_fork_in_child);
+    atexit(shut_down);
     atomic_store(&state, READY);
     return CUDA_SUCCESS;
 }
 
-bool api_ready(void)
+bool api_used(void)
 {
-    return atomic_load(&state) == READY;
+    int now = atomic_load(&state);
+    return now == READY || now == GONE;
 }
 
 CUresult api_enter(enum function function)
@@ -118,7 +135,7 @@ CUresult api_enter(enum function function)
     atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY && !(row->flags & ANYTIME))
-        return CUDA_ERROR_NOT_INITIALIZED;
+        return refuse(now);
     api_lock();
     if (now == READY) {
         CUresult rc = fault_check(function);
@@ -145,8 +162,9 @@ CUresult api_leave(CUresult result)
 CUresult api_touch(enum function function)
 {
     atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
-    if (atomic_load_explicit(&state, memory_order_acquire) != READY)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    int now = atomic_load_explicit(&state, memory_order_acquire);
+    if (now != READY)
+        return refuse(now);
     if (fault_armed() || cost_ns[function] > 0) {
         api_lock();
         CUresult rc = fault_check(function);

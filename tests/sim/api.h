@@ -66,7 +66,8 @@ void api_sleep(unsigned wait_us);
 void api_wake(void);
 
 CUresult api_init(unsigned flags);
-bool api_ready(void);
+/* In this process, be it over by now. */
+bool api_used(void);
 
 const char *api_name(enum function function);
 /* FUNCTION_COUNT when there is no such symbol. */

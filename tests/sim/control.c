@@ -53,7 +53,7 @@ uint64_t simWorkPending(void)
 
 void simOwnerBegin(uint64_t addr, size_t size_bytes)
 {
-    if (!api_ready())
+    if (!api_used())
         return; /* a forked child: the owners may have been copied half changed */
     api_lock();
     owner_begin(addr, size_bytes);
@@ -62,7 +62,7 @@ void simOwnerBegin(uint64_t addr, size_t size_bytes)
 
 void simOwnerEnd(uint64_t addr)
 {
-    if (!api_ready())
+    if (!api_used())
         return;
     api_lock();
     owner_end(addr);
@@ -139,7 +139,7 @@ static void print_calls(void)
 /* No lock: threads of the program may still be inside of a call. */
 __attribute__((destructor)) static void at_exit(void)
 {
-    if (!api_ready())
+    if (!api_used())
         return;
     if (config.trace != NULL && strncmp(config.trace, "calls", 5) == 0)
         print_calls();

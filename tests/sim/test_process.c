@@ -4,6 +4,7 @@
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -217,17 +218,19 @@ static void files_of_the_program_are_left_alone(void **state)
     assert_string_equal(out, "");
 }
 
+static uint64_t real_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static int slow(void)
 {
-    struct timespec from, to;
-    uint64_t ns = 0;
-    clock_gettime(CLOCK_MONOTONIC, &from);
+    uint64_t from_ns = real_ns();
     spin(NULL, 50 * MS);
     OK(cuCtxSynchronize());
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    ns = (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u + (uint64_t)to.tv_nsec -
-         (uint64_t)from.tv_nsec;
-    return ns >= 50 * MS ? 0 : 1;
+    return real_ns() - from_ns >= 50 * MS ? 0 : 1;
 }
 
 static void time_can_be_real(void **state)
@@ -239,12 +242,19 @@ static void time_can_be_real(void **state)
 
 static void *hammer(void *unused)
 {
-    OK(cuCtxSetCurrent(context));
-    for (;;) {
-        CUdeviceptr at = alloc(3 * MIB);
-        fill(CU_STREAM_PER_THREAD, at, 16, 1);
-        OK(cuMemFree(at));
+    CUresult rc = cuCtxSetCurrent(context);
+    while (rc == CUDA_SUCCESS) {
+        CUdeviceptr at = 0;
+        rc = cuMemAlloc(&at, 3 * MIB);
+        if (rc == CUDA_SUCCESS)
+            rc = cuMemsetD8Async(at, 1, 16, CU_STREAM_PER_THREAD);
+        if (rc == CUDA_SUCCESS)
+            rc = cuMemFree(at);
     }
+    if (rc != CUDA_ERROR_DEINITIALIZED)
+        printf("hammer: %d\n", (int)rc);
+    for (;;)
+        pause();
     return unused;
 }
 
@@ -262,9 +272,36 @@ static void exit_with_threads_at_work_is_clean(void **state)
 {
     char out[8192];
     for (int i = 0; i < 5; i++) {
-        assert_int_equal(role("leave", "SIM_TRACE", "", out, sizeof out), 0);
+        assert_int_equal(role("leave", "SIM_EXIT_MS", i < 3 ? "0" : "30", out, sizeof out), 0);
         assert_string_equal(out, "");
     }
+}
+
+static bool looks_back;
+
+__attribute__((destructor)) static void after_exit(void)
+{
+    CUdeviceptr at = 0;
+    if (!looks_back)
+        return;
+    printf("%d", (int)cuMemAlloc(&at, 4096));
+    printf(" %d\n", (int)cuMemFree(1 << 20));
+}
+
+static int look_back(void)
+{
+    looks_back = true;
+    return 0;
+}
+
+static void the_driver_is_gone_before_the_process_is(void **state)
+{
+    char out[8192];
+    assert_int_equal(role("look_back", "SIM_EXIT_MS", "0", out, sizeof out), 0);
+    assert_string_equal(out, "4 4\n");
+    uint64_t before_ns = real_ns();
+    assert_int_equal(role("look_back", "SIM_EXIT_MS", "300", out, sizeof out), 0);
+    assert_true(real_ns() - before_ns >= 300 * MS);
 }
 
 int main(int argc, char **argv)
@@ -279,6 +316,7 @@ int main(int argc, char **argv)
                  {"no_vmm", no_vmm},
                  {"version_12010", version_12010},
                  {"leave", leave},
+                 {"look_back", look_back},
                  {"three_devices", three_devices},
                  {"measured_costs", measured_costs},
                  {"closed_files", closed_files},
@@ -300,6 +338,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(files_of_the_program_are_left_alone),
         cmocka_unit_test(time_can_be_real),
         cmocka_unit_test(exit_with_threads_at_work_is_clean),
+        cmocka_unit_test(the_driver_is_gone_before_the_process_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
