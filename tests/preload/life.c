@@ -457,6 +457,7 @@ static int leave(char *self)
     if (draw(2) != 0)
         end_busy();
     fflush(stdout);
+    scene_leave();
     switch (draw(7)) {
     case 0:
         exit(LEFT_CODE);

@@ -1,17 +1,27 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The helpers of scene.h. No state. */
+/* The helpers of scene.h. */
 #include "tests/preload/scene.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+static atomic_bool leaving;
+
+void scene_leave(void)
+{
+    atomic_store(&leaving, true);
+}
 
 void scene_require(const char *file, int line, const char *what, int rc)
 {
     if (rc == 0)
         return;
+    while (atomic_load(&leaving))
+        pause();
     const char *name = strrchr(file, '/');
     printf("%s:%d: %s gave %d\n", name != NULL ? name + 1 : file, line, what, rc);
     fflush(stdout);

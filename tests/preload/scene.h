@@ -23,6 +23,10 @@ enum { SCENE_SKIP = 77 };
 #define EXPECT(condition) scene_require(__FILE__, __LINE__, #condition, !(condition))
 void scene_require(const char *file, int line, const char *what, int rc);
 
+/* Before the process leaves with threads at work: the driver is gone before they are. From here on a thread
+ * of which a call fails stops there, without a word. */
+void scene_leave(void);
+
 /* Opens the GPU under a watchdog: a scene that hangs is killed after so many seconds. Skips the
  * scene if there are fewer devices. */
 void scene_start(int devices, unsigned watchdog_s);
