@@ -9,6 +9,7 @@
 #include "pool/bits.h"
 #include "shim/capture.h"
 #include "shim/log.h"
+#include "shim/reservation.h"
 #include "shim/state.h"
 
 #include <errno.h>
@@ -87,7 +88,7 @@ static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
     struct visit v;
     if (!relax(&v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = real.cuMemAddressReserve(&at, size_bytes, b->granularity_bytes, 0, 0);
+    CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes);
     leave(&v);
     *addr = at;
     return (int)rc;
@@ -98,7 +99,7 @@ static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
     struct visit v;
     if (!relax(&v))
         return;
-    real.cuMemAddressFree(addr, size_bytes);
+    reservation_destroy(addr, size_bytes);
     leave(&v);
 }
 
@@ -456,7 +457,7 @@ static bool init_arena(struct device_backend *d)
         d->prop.allocFlags.usage |= CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
 #endif
     if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
-        !real.cuMemAddressReserve || !real.cuMemAddressFree || !hooks_present(HOOK_cuMemMap) ||
+        !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemAddressFree) || !hooks_present(HOOK_cuMemMap) ||
         !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease || !hooks_present(HOOK_cuMemSetAccess) ||
         !hooks_present(HOOK_cuMemCreate) ||
         !real.cuMemGetAllocationGranularity)

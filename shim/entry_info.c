@@ -79,33 +79,6 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
     return CUDA_SUCCESS;
 }
 
-/* Mapped memory is the program's to map, unmap and protect; memory of cuMemAlloc is not, and the driver
- * refuses all of it as it refuses an address that is no device memory (measured, driver 580). */
-static CUdeviceptr unless_ours(CUdeviceptr ptr)
-{
-    static const char nowhere;
-    struct pool_block block;
-    struct ipc_range opened;
-    bool ours = state_is_on() && (pool_find(ptr, &block) != POOL_FOREIGN || ipc_find(ptr, &opened));
-    return ours ? (CUdeviceptr)(uintptr_t)&nowhere : ptr;
-}
-
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags)
-{
-    return real.cuMemMap(unless_ours(ptr), size, offset, handle, flags);
-}
-
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
-{
-    return real.cuMemUnmap(unless_ours(ptr), size);
-}
-
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
-{
-    return real.cuMemSetAccess(unless_ours(ptr), size, desc, count);
-}
-
 /* Of a live allocation the driver says that no access was given by mapping (measured). */
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
@@ -270,12 +243,4 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
         at = found == POOL_OK ? block.addr + block.size_bytes : (at & ~UINT64_C(511)) + 512;
     }
     return rc;
-}
-
-/* The handle would be that of a chunk: its other blocks come with it, and where in it the block lies
- * nobody could tell, who takes what cuMemGetAddressRange says for the handle's range. So the answer is the
- * one for memory of cuMemAlloc: there is no handle. */
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
-{
-    return real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)unless_ours((CUdeviceptr)(uintptr_t)addr));
 }

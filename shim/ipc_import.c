@@ -16,6 +16,7 @@
 #include "shim/device.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
+#include "shim/reservation.h"
 #include "shim/state.h"
 
 #include <errno.h>
@@ -109,7 +110,7 @@ static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_by
 {
     if (mapped_bytes)
         real.cuMemUnmap(base, mapped_bytes);
-    real.cuMemAddressFree(base, total_bytes);
+    reservation_destroy(base, total_bytes);
 }
 
 static void map_chunks(void *data)
@@ -121,7 +122,7 @@ static void map_chunks(void *data)
     a->rc = CUDA_ERROR_INVALID_VALUE;
     if (a->answer.offset_bytes > total || a->answer.size_bytes > total - a->answer.offset_bytes)
         return;
-    a->rc = real.cuMemAddressReserve(&a->base, total, GRANULE_BYTES, 0, 0);
+    a->rc = reservation_create(&a->base, total, GRANULE_BYTES);
     if (a->rc != CUDA_SUCCESS)
         return;
     for (uint32_t left = a->answer.num_chunks; left && a->rc == CUDA_SUCCESS;) {
@@ -278,7 +279,7 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!real.cuMemImportFromShareableHandle || !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemMap) ||
         !hooks_present(HOOK_cuMemSetAccess) || !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease ||
-        !real.cuMemAddressFree)
+        !hooks_present(HOOK_cuMemAddressFree))
         return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
     clear_closed();

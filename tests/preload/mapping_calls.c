@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The calls that are for mapped memory, on memory of cuMemAlloc: refused, with nothing lost, or answered
- * as for memory that was never mapped; and on the program's own mapped memory, as ever.
+ * The calls that are for mapped memory, on memory of cuMemAlloc and on addresses near it, which the program
+ * never reserved: refused, with nothing lost, or answered as for memory that was never mapped; and on the
+ * program's own mapped memory, as ever.
  */
 #include "tests/preload/scene.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void on_own_memory(void)
 {
@@ -45,9 +49,48 @@ static void refused(const char *what, uint64_t address)
     printf(", free the addresses %d\n", (int)cuMemAddressFree(granule, 2 * MIB));
 }
 
+/* In a process of its own. A cache has address space in stock, with no memory in it after a while: around a
+ * block that was, and of so many powers of two. */
+static int free_addresses(void)
+{
+    uint64_t block = 0;
+    int freed = 0;
+    REQUIRE(setenv("GPUCACHE_IDLE_TIMEOUT", "5ms", 1));
+    scene_start(1, 60);
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_free(block));
+    scene_sleep_ms(100);
+    uint64_t granule = block & ~(uint64_t)(2 * MIB - 1);
+    for (uint64_t back = 0; back < 8; back++)
+        for (int shift = 21; shift < 44; shift++)
+            for (uint64_t times = 1; times <= 17; times += 16)
+                freed += cuMemAddressFree(granule - back * 2 * MIB, times << shift) == CUDA_SUCCESS;
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_memset(block, 7, 4096));
+    printf("address space that nobody reserved, freed: %d, %zu wrong\n", freed, scene_wrong_bytes(block, 4096, 7));
+    REQUIRE(gpu_free(block));
+    fflush(stdout);
+    return 0;
+}
+
+static int elsewhere(int (*body)(void))
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0)
+        _exit(body());
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
 int main(void)
 {
     static const size_t sizes[] = {4096, 200 * KIB, 2 * MIB, 6 * MIB};
+    int rc = elsewhere(free_addresses);
+    if (rc != 0)
+        return rc;
     scene_start(1, 60);
     if (!scene_driver_has("cuMemMap"))
         scene_skip("no mapped memory");
@@ -59,6 +102,8 @@ int main(void)
         REQUIRE(gpu_memset(block, 7, sizes[i]));
         refused("a block", block);
         refused("its end", block + sizes[i] - 512);
+        refused("a gigabyte behind", block + 1024 * MIB);
+        refused("64 gigabytes behind", block + 65536 * MIB);
         REQUIRE(gpu_free(freed));
         refused("freed", freed);
         printf("%zu bytes, %zu wrong\n", sizes[i], scene_wrong_bytes(block, sizes[i], 7));
