@@ -36,6 +36,21 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     return real.cuMemAddressFree(unless_ours(ptr, size), size);
 }
 
+/* For memory of cuMemCreate and of memory pools, as documented. */
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr ptr, size_t size,
+                             unsigned long long flags)
+{
+    return real.cuMulticastBindAddr(object, offset, unless_ours(ptr, size), size, flags);
+}
+
+#if CUDA_VERSION >= 13000
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
+                                size_t size, unsigned long long flags)
+{
+    return real.cuMulticastBindAddr_v2(object, dev, offset, unless_ours(ptr, size), size, flags);
+}
+#endif
+
 /* The handle would be that of a chunk: its other blocks come with it, and where in it the block lies
  * nobody could tell, who takes what cuMemGetAddressRange says for the handle's range. So the answer is the
  * one for memory of cuMemAlloc: there is no handle. */

@@ -16,6 +16,8 @@ typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010)(CUstream, CUstre
 typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010_ptsz)(CUstream, CUstreamCigCaptureParams *);
 typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010)(CUstream);
 typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010_ptsz)(CUstream);
+typedef CUresult(CUDAAPI *PFN_cuMulticastBindAddr_v13010)(CUmemGenericAllocationHandle, CUdevice, size_t,
+                                                          CUdeviceptr, size_t, unsigned long long);
 typedef CUresult(CUDAAPI *PFN_cuMemcpyWithAttributesAsync_v13020)(CUdeviceptr, CUdeviceptr, size_t,
                                                                   CUmemcpyAttributes *, CUstream);
 typedef CUresult(CUDAAPI *PFN_cuMemcpyWithAttributesAsync_v13020_ptsz)(CUdeviceptr, CUdeviceptr, size_t,

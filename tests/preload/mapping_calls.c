@@ -6,6 +6,8 @@
  */
 #include "tests/preload/scene.h"
 
+#include <dlfcn.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +49,26 @@ static void refused(const char *what, uint64_t address)
     printf(", map %d", (int)cuMemMap(granule, 2 * MIB, 0, handle, 0));
     REQUIRE(cuMemRelease(handle));
     printf(", free the addresses %d\n", (int)cuMemAddressFree(granule, 2 * MIB));
+}
+
+/* Never on a real device: multicast objects are a matter of all who share its host's switches. */
+static void bind(size_t size, uint64_t block)
+{
+    CUresult (*bind_of)(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t, unsigned long long);
+    CUmulticastObjectProp prop = {.numDevices = 1, .size = 4 * MIB};
+    CUmemGenericAllocationHandle object = 0;
+    uint64_t granule = block & ~(uint64_t)(2 * MIB - 1);
+    if (!scene_simulated())
+        return;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    void *symbol = driver != NULL ? dlsym(driver, "cuMulticastBindAddr_v2") : NULL;
+    memcpy(&bind_of, &symbol, sizeof bind_of);
+    REQUIRE(cuMulticastCreate(&object, &prop));
+    REQUIRE(cuMulticastAddDevice(object, 0));
+    printf("%zu bytes, bound %d", size, (int)cuMulticastBindAddr(object, 0, granule, 2 * MIB, 0));
+    printf(" and %d\n", (int)bind_of(object, 0, 2 * MIB, granule, 2 * MIB, 0));
+    REQUIRE(cuMemRelease(object));
+    dlclose(driver);
 }
 
 /* In a process of its own. A cache has address space in stock, with no memory in it after a while: around a
@@ -102,6 +124,7 @@ int main(void)
         REQUIRE(gpu_memset(block, 7, sizes[i]));
         refused("a block", block);
         refused("its end", block + sizes[i] - 512);
+        bind(sizes[i], block);
         refused("a gigabyte behind", block + 1024 * MIB);
         refused("64 gigabytes behind", block + 65536 * MIB);
         REQUIRE(gpu_free(freed));

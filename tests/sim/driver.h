@@ -10,6 +10,10 @@
 #include <cuda.h>
 #pragma GCC visibility push(default) /* this header does not look at the macro */
 #include <cudaProfiler.h>
+#if CUDA_VERSION < 13010
+CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t,
+                                        unsigned long long);
+#endif
 #pragma GCC visibility pop
 
 #include <stdatomic.h>

@@ -52,6 +52,9 @@ bool memory_reserved(uint64_t addr);
  * accessed. */
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room);
 
+/* Ends a multicast object; false: the handle is none. (multicast.c) */
+bool multicast_release(CUmemGenericAllocationHandle handle);
+
 /* Adds memory at [addr, addr + extent). Gives it a buffer id. */
 struct memory *memory_add(enum memory_kind kind, uint64_t addr, uint64_t extent, CUcontext context);
 /* Takes it out, releases its physical memory and frees the struct. */

@@ -234,6 +234,37 @@ static void properties_and_attributes_come_back(void **state)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetAllocationPropertiesFromHandle(&seen, handle));
 }
 
+static void only_mapped_memory_is_bound_to_a_multicast_object(void **state)
+{
+    CUmulticastObjectProp prop = {.numDevices = 1, .size = 8 * MIB};
+    CUmemAllocationProp here = on_device(0);
+    CUmemGenericAllocationHandle object, memory;
+    CUdeviceptr at, plain = alloc(8 * MIB);
+    size_t before = used();
+    OK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&memory, 4 * MIB, &here, 0));
+    OK(cuMemMap(at, 4 * MIB, 0, memory, 0));
+    OK(cuMulticastCreate(&object, &prop));
+    GIVES(CUDA_ERROR_INVALID_DEVICE, cuMulticastBindAddr(object, 0, at, 4 * MIB, 0));
+    OK(cuMulticastAddDevice(object, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastAddDevice(object, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindAddr(object, 0, plain, 4 * MIB, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindAddr(memory, 0, at, 4 * MIB, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindAddr(object, 6 * MIB, at, 4 * MIB, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindAddr(object, 0, at + 2 * MIB, 4 * MIB, 0));
+    OK(cuMulticastBindAddr(object, 2 * MIB, at, 4 * MIB, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastBindAddr(object, 0, at, 4 * MIB, 0));
+    OK(cuMemUnmap(at, 4 * MIB));
+    OK(cuMemRelease(memory));
+    assert_int_equal(used(), before + 4 * MIB); /* bound still */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMulticastUnbind(object, 0, 0, 4 * MIB));
+    OK(cuMulticastUnbind(object, 0, 2 * MIB, 4 * MIB));
+    assert_int_equal(used(), before);
+    OK(cuMemRelease(object));
+    OK(cuMemAddressFree(at, 4 * MIB));
+    OK(cuMemFree(plain));
+}
+
 int main(void)
 {
     setenv("SIM_CAPACITY", "256M", 1);
@@ -248,6 +279,7 @@ int main(void)
         TEST(survives_the_reset_of_a_context),
         TEST(capacity_is_shared_with_cuMemAlloc),
         TEST(properties_and_attributes_come_back),
+        TEST(only_mapped_memory_is_bound_to_a_multicast_object),
     };
     return RUN(tests);
 }

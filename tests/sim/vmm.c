@@ -116,6 +116,8 @@ static struct physical *of_handle(CUmemGenericAllocationHandle handle)
 
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
+    if (multicast_release(handle))
+        return CUDA_SUCCESS;
     struct physical *physical = of_handle(handle);
     if (physical == NULL || physical->handles == 0)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Multicast objects as far as memory is bound to them: their team, what may be bound and what may not. They
+ * cannot be mapped. That memory of cuMemAlloc is refused is from the documentation, not measured. */
+#include <stdlib.h>
+
+#include "tests/sim/api.h"
+#include "tests/sim/device.h"
+#include "tests/sim/memory.h"
+
+enum { BINDINGS_MAX = 8 };
+
+struct multicast {
+    struct multicast *next;
+    CUmulticastObjectProp prop;
+    uint32_t team; /* bit per device */
+    struct {
+        struct physical *physical; /* NULL: free */
+        uint64_t offset, size;
+        int device;
+    } bound[BINDINGS_MAX];
+};
+
+static struct multicast *all;
+
+static struct multicast *of_handle(CUmemGenericAllocationHandle handle)
+{
+    struct multicast *m = all;
+    while (m != NULL && (uintptr_t)m != handle)
+        m = m->next;
+    return m;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *prop)
+{
+    if (out == NULL || prop == NULL || prop->numDevices == 0 || prop->size == 0 || prop->size % PAGE_BYTES != 0 ||
+        prop->handleTypes != 0 || prop->flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct multicast *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m->prop = *prop;
+    m->next = all;
+    all = m;
+    *out = (uintptr_t)m;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_device(CUmemGenericAllocationHandle handle, CUdevice device)
+{
+    struct multicast *m = of_handle(handle);
+    if (m == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if ((m->team >> device & 1) || (unsigned)__builtin_popcount(m->team) == m->prop.numDevices)
+        return CUDA_ERROR_INVALID_VALUE;
+    m->team |= (uint32_t)1 << device;
+    return CUDA_SUCCESS;
+}
+
+static bool overlaps(const struct multicast *m, int device, uint64_t offset, uint64_t size)
+{
+    for (int i = 0; i < BINDINGS_MAX; i++)
+        if (m->bound[i].physical != NULL && m->bound[i].device == device &&
+            m->bound[i].offset < offset + size && offset < m->bound[i].offset + m->bound[i].size)
+            return true;
+    return false;
+}
+
+/* device -1: that of the memory */
+static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr,
+                     size_t size, unsigned long long flags)
+{
+    struct multicast *m = of_handle(handle);
+    const struct memory *memory = memory_find(addr);
+    if (m == NULL || flags != 0 || size == 0 || (offset | size | addr) % PAGE_BYTES != 0 ||
+        offset > m->prop.size || size > m->prop.size - offset || memory == NULL ||
+        memory->kind != MEMORY_MAPPED || size > memory->range.hi - addr)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((device >= 0 && device != memory->device) || !(m->team >> memory->device & 1))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if ((unsigned)__builtin_popcount(m->team) < m->prop.numDevices)
+        return CUDA_ERROR_NOT_READY; /* a real one waits for the others */
+    if (overlaps(m, memory->device, offset, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    int i = 0;
+    while (i < BINDINGS_MAX && m->bound[i].physical != NULL)
+        i++;
+    if (i == BINDINGS_MAX)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m->bound[i].physical = physical_retain(memory->physical);
+    m->bound[i].device = memory->device;
+    m->bound[i].offset = offset;
+    m->bound[i].size = size;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
+{
+    struct multicast *m = of_handle(handle);
+    for (int i = 0; m != NULL && i < BINDINGS_MAX; i++)
+        if (m->bound[i].physical != NULL && m->bound[i].device == device && m->bound[i].offset == offset &&
+            m->bound[i].size == size) {
+            physical_release(m->bound[i].physical);
+            m->bound[i].physical = NULL;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+bool multicast_release(CUmemGenericAllocationHandle handle)
+{
+    struct multicast *m = of_handle(handle), **from = &all;
+    if (m == NULL)
+        return false;
+    for (int i = 0; i < BINDINGS_MAX; i++)
+        if (m->bound[i].physical != NULL)
+            physical_release(m->bound[i].physical);
+    while (*from != m)
+        from = &(*from)->next;
+    *from = m->next;
+    free(m);
+    return true;
+}
+
+API(cuMulticastCreate, (CUmemGenericAllocationHandle * out, const CUmulticastObjectProp *prop),
+    create(out, prop))
+API(cuMulticastAddDevice, (CUmemGenericAllocationHandle handle, CUdevice device),
+    add_device(handle, device))
+API(cuMulticastBindAddr,
+    (CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr addr, size_t size,
+     unsigned long long flags),
+    bind(handle, -1, offset, addr, size, flags))
+API(cuMulticastBindAddr_v2,
+    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr, size_t size,
+     unsigned long long flags),
+    device_valid(device) ? bind(handle, device, offset, addr, size, flags) : CUDA_ERROR_INVALID_DEVICE)
+API(cuMulticastUnbind,
+    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
+    unbind(handle, device, offset, size))
