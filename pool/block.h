@@ -80,7 +80,7 @@ struct block {
     uint64_t epoch;            /* FREE: newest epoch in which a part of it was freed */
     uint64_t slack_bytes;      /* LIVE, a segment: what it has beyond a new one for its request */
     enum block_state state;
-    bool tainted;
+    bool tainted, noted;
     bool was_free;             /* BUSY: it held free memory, not a hole */
     struct piece piece;        /* LIVE; last, see host_cache_init */
 };

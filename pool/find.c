@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See find.h, and pool_find and pool_taint in pool.h.
+ * See find.h, and pool_find, pool_taint and pool_note in pool.h.
  */
 #include "pool/find.h"
 
@@ -61,7 +61,7 @@ enum pool_status pool_find(uint64_t addr, struct pool_block *out)
         return status;
     *out = (struct pool_block){.pool = p, .addr = b->addr, .size_bytes = b->size_bytes,
                                .requested_bytes = b->piece.requested_bytes, .serial = b->piece.serial,
-                               .tainted = b->tainted};
+                               .tainted = b->tainted, .noted = b->noted};
     if (slot >= 0) {
         const struct piece *piece = &b->slab->pieces[slot];
         out->addr = slab_object_addr(b->slab, (unsigned)slot);
@@ -69,6 +69,7 @@ enum pool_status pool_find(uint64_t addr, struct pool_block *out)
         out->requested_bytes = piece->requested_bytes;
         out->serial = piece->serial;
         out->tainted = b->slab->objects[slot].tainted;
+        out->noted = b->slab->objects[slot].noted;
     }
     if (!p->arena)
         out->segment_addr = map_find(b->addr)->chunk->addr;
@@ -88,6 +89,19 @@ enum pool_status pool_taint(uint64_t addr)
     struct piece *piece = slot >= 0 ? &b->slab->pieces[slot] : &b->piece;
     *tainted = true;
     piece->row = MAGAZINE_NEVER;
+    state_unlock(p);
+    return POOL_OK;
+}
+
+enum pool_status pool_note(uint64_t addr, bool noted)
+{
+    struct pool *p;
+    struct block *b;
+    int slot;
+    enum pool_status status = find_locked(addr, &p, &b, &slot);
+    if (status != POOL_OK)
+        return status;
+    *(slot >= 0 ? &b->slab->objects[slot].noted : &b->noted) = noted;
     state_unlock(p);
     return POOL_OK;
 }

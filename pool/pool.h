@@ -33,7 +33,7 @@ struct pool_block {
     uint64_t requested_bytes; /* as asked for */
     uint64_t serial;          /* unique in the process: a block reissued at the same address gets a new one */
     uint64_t segment_addr;    /* the driver's allocation that holds it (segment backing), else 0 */
-    bool tainted;
+    bool tainted, noted;
 };
 
 /* What the control thread may ask for. keep_bytes: idle memory to keep (0: give all back). */
@@ -86,6 +86,8 @@ enum pool_status pool_find(uint64_t addr, struct pool_block *block);
 
 /* The block at addr (anywhere into it) goes back to the driver when freed and is never reissued. */
 enum pool_status pool_taint(uint64_t addr);
+/* A note of the caller's at a tainted block: at first there is none. */
+enum pool_status pool_note(uint64_t addr, bool noted);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of what was
  * freed before. stream tells streams apart, nothing more. */

@@ -21,7 +21,7 @@ struct pool;
 struct slab_object {
     struct pending pending;
     bool live;    /* the program's, or in a magazine */
-    bool tainted;
+    bool tainted, noted;
 };
 
 struct slab {

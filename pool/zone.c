@@ -151,7 +151,7 @@ static void insert_free(struct block *b)
 {
     struct bins *bins = &b->zone->bins;
     b->state = BLOCK_FREE;
-    b->tainted = false;
+    b->tainted = b->noted = false;
     b->slab = NULL;
     if (b->next && b->next->state == BLOCK_FREE) {
         bins_remove(bins, b->next);

@@ -98,8 +98,8 @@ struct description {
     size_t size_bytes;
     unsigned long long buffer_id;
     bool ipc_capable;
-    bool own;       /* of this process */
-    bool untainted; /* and nothing was ever set for it */
+    bool own; /* of this process */
+    bool sync_memops;
 };
 
 /* False: the driver's answer is right. */
@@ -116,7 +116,7 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
         return false;
     const struct context *c = pool_owner(block.pool);
     *d = (struct description){atomic_load(&c->handle), c->device, block.addr, block.requested_bytes, block.serial,
-                              ipc_is_capable(&block), true, !block.tainted};
+                              ipc_is_capable(&block), true, block.noted};
     return true;
 }
 
@@ -143,10 +143,8 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
         *(bool *)data = d->ipc_capable;
         break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        /* The driver's answer is that of a segment, which may have got it for another block in it. That it
-         * is more synchronous than it has to be does no harm. */
-        if (d->untainted)
-            *(unsigned char *)data = 0;
+        if (d->own)
+            *(unsigned char *)data = d->sync_memops;
         break;
 #if CUDA_VERSION >= 12080
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
@@ -173,11 +171,20 @@ static void taint(CUresult rc, CUdeviceptr dptr)
         pool_taint(dptr);
 }
 
+/* The block has SYNC_MEMOPS, says the note at it. The driver's own answer is that of a whole segment or
+ * chunk, which may have it for another block in it. */
+static void set_memops(CUresult rc, CUdeviceptr dptr)
+{
+    taint(rc, dptr);
+    if (rc == CUDA_SUCCESS && state_is_on())
+        pool_note(dptr, true);
+}
+
 /* Whoever asks for tokens has set SYNC_MEMOPS by it, as documented. */
 static void told(CUresult rc, CUpointer_attribute attribute, CUdeviceptr dptr)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
-        taint(rc, dptr);
+        set_memops(rc, dptr);
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
@@ -204,25 +211,27 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     return rc;
 }
 
-/* What is not set need not be unset: natively that succeeds. */
-static bool is_unset(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+/* Natively it can always be taken off. Neighbours may have it, and will: what a segment or chunk has got it
+ * keeps, and that a block's memory is more synchronous than it has to be does no harm. */
+static bool unset_memops(const struct pool_block *block)
 {
-    unsigned now = 1;
-    return value && !*(const unsigned *)value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
-           real.cuPointerGetAttribute(&now, attribute, ptr) == CUDA_SUCCESS && !now;
+    pool_note(block->addr, false);
+    return !ipc_is_native(block);
 }
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct pool_block block;
+    bool ours = attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value && find(ptr, &block);
+    bool off = ours && !*(const unsigned *)value;
+    if (off && unset_memops(&block))
+        return CUDA_SUCCESS;
     CUresult rc = real.cuPointerSetAttribute(value, attribute, disowned(ptr));
-    if (rc == CUDA_ERROR_NOT_SUPPORTED && find(ptr, &block)) {
-        if (is_unset(value, attribute, ptr))
-            return CUDA_SUCCESS;
+    if (rc == CUDA_ERROR_NOT_SUPPORTED && ours)
         log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
                                  "run it with GPUCACHE_BACKING=segment");
-    }
-    taint(rc, ptr);
+    if (ours && !off)
+        set_memops(rc, ptr);
     return rc;
 }
 

@@ -7,6 +7,7 @@
  */
 #include "tests/preload/scene.h"
 
+#include <dlfcn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +24,41 @@ static unsigned get(uint64_t block)
     unsigned value = 9;
     REQUIRE(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block));
     return value;
+}
+
+/* What the block has, and on the simulated driver whether its memory has it in fact. */
+static unsigned has(uint64_t block)
+{
+    int (*of_memory)(uint64_t) = NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    void *symbol = driver != NULL ? dlsym(driver, "simSyncMemops") : NULL;
+    memcpy(&of_memory, &symbol, sizeof of_memory);
+    EXPECT(of_memory == NULL || get(block) == 0 || of_memory(block) == 1);
+    dlclose(driver);
+    return get(block);
+}
+
+/* Small ones, side by side: what one of them gives up, its neighbours keep. */
+static void neighbours(void)
+{
+    enum { LEFT, MIDDLE, RIGHT, BLOCKS };
+    uint64_t at[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++)
+        REQUIRE(gpu_malloc(&at[i], 3000));
+    REQUIRE(set(at[LEFT], 1));
+    REQUIRE(set(at[MIDDLE], 1));
+    printf("neighbours: %u %u %u", has(at[LEFT]), has(at[MIDDLE]), has(at[RIGHT]));
+    REQUIRE(set(at[MIDDLE], 0));
+    REQUIRE(set(at[RIGHT], 0));
+    printf("; off again %u %u %u", has(at[LEFT]), has(at[MIDDLE]), has(at[RIGHT]));
+    REQUIRE(set(at[RIGHT], 1));
+    REQUIRE(gpu_free(at[LEFT]));
+    REQUIRE(set(at[MIDDLE], 0));
+    printf("; one is freed %u %u", has(at[MIDDLE]), has(at[RIGHT]));
+    REQUIRE(set(at[MIDDLE], 1));
+    REQUIRE(gpu_free(at[RIGHT]));
+    printf("; another %u\n", has(at[MIDDLE]));
+    REQUIRE(gpu_free(at[MIDDLE]));
 }
 
 static int with_segments(void)
@@ -49,6 +85,7 @@ static int with_segments(void)
         }
         printf("; after it: %d\n", still);
     }
+    neighbours();
     printf("of nothing: %d\n", set(0x1234000, 1));
     return 0;
 }

@@ -14,6 +14,7 @@
 #include "tests/sim/device.h"
 #include "tests/sim/fault.h"
 #include "tests/sim/hazard.h"
+#include "tests/sim/memory.h"
 #include "tests/sim/owner.h"
 
 uint64_t simNow_ns(void)
@@ -95,6 +96,15 @@ int simFail(const char *symbol, unsigned nth, int code)
     char spec[160];
     snprintf(spec, sizeof spec, "%s:%u:%d", symbol, nth, code);
     return simFailSpec(spec);
+}
+
+int simSyncMemops(uint64_t addr)
+{
+    api_lock();
+    const struct memory *memory = memory_find(addr);
+    int set = memory != NULL && memory->sync_memops;
+    api_unlock();
+    return set;
 }
 
 int simFailSpec(const char *spec)

@@ -40,6 +40,9 @@ SIM_EXPORT void simHazardReset(void);
  * one. */
 SIM_EXPORT uint64_t simCallCount(const char *symbol);
 
+/* Whether the memory around the address has SYNC_MEMOPS; 0 for what is no memory. */
+SIM_EXPORT int simSyncMemops(uint64_t addr);
+
 /* The nth call from now (1 = the next) of the symbol fails with code, once. 0: done, -1: unknown
  * symbol. */
 SIM_EXPORT int simFail(const char *symbol, unsigned nth, int code);

@@ -201,6 +201,8 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
     OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
     assert_int_equal(seen, 1);
+    assert_int_equal(simSyncMemops(at + 100), 1);
+    assert_int_equal(simSyncMemops(other), 0);
 
     CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
     OK(cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, other));

@@ -115,6 +115,35 @@ static void a_taint_shows(void **state)
     EXPECT_EQ(pool_taint(UINT64_C(0x5000)), POOL_FOREIGN, "nobody's memory");
 }
 
+static bool noted(uint64_t addr)
+{
+    struct pool_block b;
+    EXPECT_EQ(pool_find(addr, &b), POOL_OK, "a block");
+    return b.noted;
+}
+
+static void a_note_is_a_blocks_own(void **state)
+{
+    static const uint64_t sizes[] = {5000, KIB(200), MIB(3)};
+    struct rig *r = expect_arena(state);
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
+        rig_taint(r, a);
+        EXPECT(!noted(a) && !noted(b), "there is none at first");
+        EXPECT_EQ(pool_note(a + sizes[i] / 2, true), POOL_OK, "a live block has one");
+        EXPECT(noted(a) && !noted(b), "its neighbour has not");
+        EXPECT_EQ(pool_note(a, false), POOL_OK, "it is taken back");
+        EXPECT(!noted(a), "then it is gone");
+        EXPECT_EQ(pool_note(a, true), POOL_OK, "again");
+        rig_free_all(r);
+        EXPECT_EQ(pool_note(a, true), POOL_INVALID, "nothing lives there");
+        for (int again = 0; again < 20; again++)
+            EXPECT(!noted(rig_alloc(r, sizes[i])), "who comes later has none");
+        rig_free_all(r);
+    }
+    EXPECT_EQ(pool_note(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +154,7 @@ int main(void)
         RIG_TEST(freed_memory_is_not_found),
         RIG_TEST(only_the_start_of_a_block_frees_it),
         RIG_TEST(a_taint_shows),
+        RIG_TEST(a_note_is_a_blocks_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
