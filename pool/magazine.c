@@ -20,10 +20,11 @@
 #define SPINS 100
 #define MAGAZINE_UNITS ((uint32_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
-/* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. */
+/* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. And what was not handed
+ * out lately: its word fits an address too, but not its row. */
 #define TIMES_4(x) x, x, x, x
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
-static struct piece nothing;
+static struct piece nothing = {.units = 1, .row = MAGAZINE_NEVER};
 static struct magazine none = {.pool = (struct pool *)&none, .recent = {TIMES_64(&nothing)}};
 
 static __thread struct magazine *mine __attribute__((tls_model("initial-exec"))) = &none;
@@ -244,8 +245,12 @@ static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
  * waits is for the pool to weigh: they are left to it. The magazine is locked, and unlocked here. */
 static __attribute__((noinline)) bool give_and_arm(struct magazine *m, struct piece *piece, uint64_t addr)
 {
-    struct fences *f = &m->pool->fences;
     struct magazine_row *row = row_at(m, piece->row);
+    if (!row->last) {
+        unlock(m);
+        return false;
+    }
+    struct fences *f = &m->pool->fences;
     uint64_t ready = ready_epoch(f);
     bool single = ready == FENCE_READY_ALL, given = false;
     if (single || (ready != FENCE_READY_LOST && row < &m->rows[MAGAZINE_LARGE])) {
@@ -285,12 +290,14 @@ bool pool_give(uint64_t addr)
         return give_mapped(addr);
     if (unlikely(!try_lock(m)))
         return false;
-    struct fences *f = &m->pool->fences;
     struct magazine_row *row = row_at(m, piece->row);
-    uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire), newest = row->newest;
+    uint64_t newest = row->newest;
     if (unlikely(newest == MAGAZINE_DEPTH * sizeof(struct magazine_cell) || row->units != piece->units ||
-                 m->cached_units + row->units > m->most_units || ready_epoch(f) != FENCE_READY_ALL ||
-                 !fence_is_armed(f)))
+                 m->cached_units + row->units > m->most_units))
+        return give_and_arm(m, piece, addr);
+    struct fences *f = &m->pool->fences;
+    uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire);
+    if (unlikely(ready_epoch(f) != FENCE_READY_ALL || !fence_is_armed(f)))
         return give_and_arm(m, piece, addr);
     bool given = put(m, row, newest, piece, addr, epoch);
     unlock(m);

@@ -264,6 +264,21 @@ static void the_record_of_another_block_is_left_alone(void **state)
     }
 }
 
+/* Whatever the address, what stands for "nothing" among what was handed out lately is not taken for its record. */
+static void what_no_record_names_is_not_taken_in(void **state)
+{
+    struct rig *r = start(state);
+    static const uint64_t wild[] = {0, 1, 2, 511, 512, UINT64_MAX - 511, UINT64_MAX - 1, UINT64_MAX};
+    rig_empty_magazines(r);
+    for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
+        EXPECT(!pool_give(wild[i]), "no pool's");
+    EXPECT_EQ(cached(r), 0, "nothing came in");
+    pool_forget_thread();
+    for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
+        EXPECT(!pool_give(wild[i]), "nor where there is no magazine");
+    EXPECT_SOUND(r);
+}
+
 static void free_it(struct step *s)
 {
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed by another thread");
@@ -512,6 +527,7 @@ int main(void)
         RIG_TEST(its_blocks_merge_before_free_memory_is_cut),
         RIG_TEST(a_thread_that_ends_leaves_nothing_behind),
         RIG_TEST(the_record_of_another_block_is_left_alone),
+        RIG_TEST(what_no_record_names_is_not_taken_in),
         RIG_TEST(what_another_thread_freed_is_not_freed_again),
         RIG_TEST(a_thread_has_one_for_each_of_its_pools),
         RIG_TEST(with_several_streams_frees_wait_for_fences),
