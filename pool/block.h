@@ -46,16 +46,25 @@ struct piece {
     _Atomic uint64_t word; /* the address, plus HELD or not */
     uint64_t serial;       /* unique in the process, and new each time that the piece is handed out */
     uint64_t requested_bytes;
-    uint32_t units;        /* of what is handed out */
+    int64_t weight;        /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
     uint8_t row, recent;   /* in a magazine: of its size, or none once it is tainted; of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
 } __attribute__((aligned(64))); /* neighbours belong to different threads */
 
 #define PIECE_HELD UINT64_C(1)
 
+/* Units in the lower half, room in the upper: both are counted with one addition, and where no room is left the sum
+ * is negative. */
+#define PIECE_WEIGHT(units, room_units) ((int64_t)(units) - (int64_t)(room_units) * (INT64_C(1) << 32))
+
 static inline uint64_t piece_addr(const struct piece *p)
 {
     return atomic_load_explicit(&p->word, memory_order_relaxed) & ~(UNIT_BYTES - 1);
+}
+
+static inline uint32_t piece_units(const struct piece *p)
+{
+    return (uint32_t)p->weight;
 }
 
 static inline bool piece_is_held(const struct piece *p)

@@ -107,9 +107,14 @@ static inline bool fence_is_armed(const struct fences *f)
     return atomic_load_explicit(&f->unsealed, memory_order_acquire) &&
            !atomic_load_explicit(&f->late, memory_order_relaxed);
 }
+/* To be read before the look whether it is armed. */
+static inline uint64_t fence_open_epoch(const struct fences *f)
+{
+    return atomic_load_explicit(&f->open_epoch, memory_order_acquire);
+}
 static inline uint64_t fence_join_unlocked(struct fences *f)
 {
-    uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire);
+    uint64_t epoch = fence_open_epoch(f);
     if (!fence_is_armed(f))
         fence_arm(f);
     return epoch;

@@ -18,13 +18,13 @@
 #include <string.h>
 
 #define SPINS 100
-#define MAGAZINE_UNITS ((uint32_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
+#define CACHED_NOTHING PIECE_WEIGHT(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
 /* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. And what was not handed
  * out lately: its word fits an address too, but not its row. */
 #define TIMES_4(x) x, x, x, x
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
-static struct piece nothing = {.units = 1, .row = MAGAZINE_NEVER};
+static struct piece nothing = {.row = MAGAZINE_NEVER};
 static struct magazine none = {.pool = (struct pool *)&none, .recent = {TIMES_64(&nothing)}};
 
 static __thread struct magazine *mine __attribute__((tls_model("initial-exec"))) = &none;
@@ -69,10 +69,10 @@ static inline void unlock(struct magazine *m)
     atomic_store_explicit(&m->locked, 0, memory_order_release);
 }
 
-/* Of a block's size in units. */
+/* Of a block's size in units, counted from the first for blocks. */
 static inline unsigned block_row(uint64_t units)
 {
-    return SLAB_CLASSES + ((uint32_t)units * UINT32_C(0x9e3779b1) >> 27);
+    return (uint32_t)units * UINT32_C(0x9e3779b1) >> 27;
 }
 
 static inline unsigned recent_of(uint64_t addr)
@@ -80,14 +80,22 @@ static inline unsigned recent_of(uint64_t addr)
     return (unsigned)((addr * 0x9e3779b97f4a7c15u) >> 58);
 }
 
-/* The classes of objects by their units, less one. */
+/* The classes of objects by their units. */
 #define TIMES_2(x) x, x
 static const uint8_t class_rows[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
-    TIMES_2(16), TIMES_2(17), TIMES_2(18), TIMES_2(19), TIMES_2(20), TIMES_2(21), TIMES_2(22), TIMES_2(23),
-    TIMES_4(24), TIMES_4(25), TIMES_4(26), TIMES_4(27), TIMES_4(28), TIMES_4(29), TIMES_4(30), TIMES_4(31),
+    MAGAZINE_NEVER, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+    TIMES_2(17), TIMES_2(18), TIMES_2(19), TIMES_2(20), TIMES_2(21), TIMES_2(22), TIMES_2(23), TIMES_2(24),
+    TIMES_4(25), TIMES_4(26), TIMES_4(27), TIMES_4(28), TIMES_4(29), TIMES_4(30), TIMES_4(31), TIMES_4(32),
 };
-_Static_assert(sizeof class_rows == SLAB_MAX_BYTES >> UNIT_SHIFT, "a row for each size of an object");
+_Static_assert(sizeof class_rows == 1 + (SLAB_MAX_BYTES >> UNIT_SHIFT), "a row for each size of an object");
+
+/* Of a request. 0 bytes, and so many that the sum is, are 0 units. */
+static inline uint64_t units_of(uint64_t size_bytes)
+{
+    uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
+    __asm__("" : "+r"(units)); /* or the compiler would compare and add what was not shifted yet */
+    return units;
+}
 
 /* In one register from here on: the compiler would compute the address of each field anew. */
 static inline struct magazine_row *row_at(struct magazine *m, unsigned at)
@@ -97,21 +105,35 @@ static inline struct magazine_row *row_at(struct magazine *m, unsigned at)
     return row;
 }
 
+/* The same, for a block's size; its first row is added last, where it costs nothing. */
+static inline struct magazine_row *block_row_at(struct magazine *m, uint64_t units)
+{
+    uint64_t place = block_row(units) * sizeof m->rows[0];
+    __asm__("" : "+r"(place));
+    struct magazine_row *row = (struct magazine_row *)((char *)&m->rows[MAGAZINE_BLOCKS] + place);
+    __asm__("" : "+r"(row));
+    return row;
+}
+
 static inline struct magazine_cell *cell_at(struct magazine_row *row, uint64_t place)
 {
     return (struct magazine_cell *)((char *)row + place);
 }
 
+static inline uint64_t ready_epoch(const struct pool *p)
+{
+    return atomic_load_explicit(&p->fences.ready, memory_order_acquire);
+}
+
 /* What came out of the row is the program's. The magazine is unlocked. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *m, struct magazine_row *row,
-                                                               uint64_t newest, struct piece *piece,
-                                                               uint64_t size_bytes)
+                                                               struct piece *piece, uint64_t size_bytes)
 {
-    uint32_t cached = m->cached_units - row->units;
-    row->newest = (uint16_t)(newest - sizeof row->cells[0]);
-    m->cached_units = cached;
-    if (unlikely(cached < m->cached_least_units))
-        m->cached_least_units = cached;
+    int64_t cached = m->cached - piece->weight;
+    row->newest -= sizeof row->cells[0];
+    m->cached = cached;
+    if (unlikely((uint32_t)cached < m->cached_least_units))
+        m->cached_least_units = (uint32_t)cached;
     m->requested_bytes += (int64_t)size_bytes;
     uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed), serial = m->serial + 1;
     m->serial = serial;
@@ -123,53 +145,60 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *
     return addr;
 }
 
+/* Neither the large block, if there is one. */
+static __attribute__((noinline)) uint64_t take_more(struct magazine *m, uint64_t size_bytes)
+{
+    struct magazine_row *row = &m->rows[MAGAZINE_MORE];
+    if (row->units != units_of(size_bytes) || !try_lock(m))
+        return 0;
+    const struct magazine_cell *cell = cell_at(row, row->newest);
+    if (cell->epoch > ready_epoch(m->pool)) {
+        unlock(m);
+        return 0;
+    }
+    m->cached -= PIECE_WEIGHT(0, row->units);
+    return hand_out(m, row, cell->piece, size_bytes);
+}
+
 /* The newest is not ready: the oldest is, or nothing in the row. What stays is in the order of its epochs. */
 static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct magazine_row *row,
                                                       uint64_t size_bytes)
 {
     struct magazine_cell oldest = row->cells[1];
     uint64_t newest = row->newest;
-    if (!newest || oldest.epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire)) {
+    if (!newest || oldest.epoch > ready_epoch(m->pool)) {
         unlock(m);
-        return 0;
+        return row == &m->rows[MAGAZINE_LARGE] ? take_more(m, size_bytes) : 0;
     }
     memmove(&row->cells[1], &row->cells[2], newest - sizeof oldest);
-    return hand_out(m, row, newest, oldest.piece, size_bytes);
+    return hand_out(m, row, oldest.piece, size_bytes);
 }
 
-static inline __attribute__((always_inline)) uint64_t take_from(struct magazine *m, struct magazine_row *row,
-                                                                uint64_t size_bytes)
+/* The magazine is the pool's. */
+static inline __attribute__((always_inline)) uint64_t take_from(const struct pool *p, struct magazine *m,
+                                                                struct magazine_row *row, uint64_t size_bytes)
 {
     if (unlikely(!try_lock(m)))
         return 0;
-    uint64_t newest = row->newest;
-    const struct magazine_cell *cell = cell_at(row, newest);
-    if (unlikely(cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire)))
-        return take_oldest(m, row, size_bytes);
-    return hand_out(m, row, newest, cell->piece, size_bytes);
-}
-
-static __attribute__((noinline)) uint64_t take_large(struct magazine *m, uint64_t size_bytes)
-{
-    struct magazine_row *row = row_at(m, MAGAZINE_LARGE);
-    if (row->units != (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT || !try_lock(m))
-        return 0;
     const struct magazine_cell *cell = cell_at(row, row->newest);
-    if (cell->epoch > atomic_load_explicit(&m->pool->fences.ready, memory_order_acquire)) {
-        unlock(m);
-        return 0;
-    }
-    m->most_units = MAGAZINE_UNITS;
-    return hand_out(m, row, row->newest, cell->piece, size_bytes);
+    if (unlikely(cell->epoch > ready_epoch(p)))
+        return take_oldest(m, row, size_bytes);
+    return hand_out(m, row, cell->piece, size_bytes);
 }
 
-static inline __attribute__((always_inline)) uint64_t take(struct magazine *m, uint64_t size_bytes)
+static inline __attribute__((always_inline)) uint64_t take(const struct pool *p, struct magazine *m,
+                                                           uint64_t size_bytes)
 {
-    uint64_t last = (size_bytes - 1) >> UNIT_SHIFT;
-    if (likely(last < sizeof class_rows))
-        return take_from(m, row_at(m, class_rows[last]), size_bytes);
-    struct magazine_row *row = row_at(m, block_row(last + 1));
-    return likely(row->units == last + 1) ? take_from(m, row, size_bytes) : take_large(m, size_bytes);
+    uint64_t units = units_of(size_bytes);
+    if (likely(units < sizeof class_rows))
+        return take_from(p, m, row_at(m, class_rows[units]), size_bytes);
+    struct magazine_row *row = block_row_at(m, units);
+    if (unlikely(row->units != units)) {
+        row = row_at(m, MAGAZINE_LARGE);
+        if (unlikely(row->units != units))
+            return take_more(m, size_bytes);
+    }
+    return take_from(p, m, row, size_bytes);
 }
 
 /* The magazine of another pool is the thread's first. This one may be as well from here on. */
@@ -181,7 +210,7 @@ static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, u
             *at = m->next;
             m->next = mine;
             mine = m;
-            return take(m, size_bytes);
+            return take(p, m, size_bytes);
         }
     return 0;
 }
@@ -189,25 +218,13 @@ static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, u
 uint64_t pool_take(struct pool *p, uint64_t size_bytes)
 {
     struct magazine *m = mine;
-    return likely(m->pool == p) ? take(m, size_bytes) : take_elsewhere(p, size_bytes);
-}
-
-/* Where something of another size, or so much, does not simply go in. */
-static bool has_room(struct magazine *m, struct magazine_row *row, uint32_t units)
-{
-    if (row->newest >= row->last || (row->newest && row->units != units))
-        return false;
-    if (row == &m->rows[MAGAZINE_LARGE])
-        m->most_units = MAGAZINE_UNITS + units;
-    else if (m->cached_units + units > m->most_units)
-        return false;
-    row->units = units;
-    return true;
+    return likely(m->pool == p) ? take(p, m, size_bytes) : take_elsewhere(p, size_bytes);
 }
 
 /* The last step: false if it is not the program's any more. */
 static inline __attribute__((always_inline)) bool put(struct magazine *m, struct magazine_row *row, uint64_t newest,
-                                                      struct piece *piece, uint64_t addr, uint64_t epoch)
+                                                      struct piece *piece, uint64_t addr, uint64_t epoch,
+                                                      int64_t cached)
 {
     uint64_t held = addr + PIECE_HELD;
     if (unlikely(!atomic_compare_exchange_strong_explicit(&piece->word, &held, addr, memory_order_acquire,
@@ -217,15 +234,10 @@ static inline __attribute__((always_inline)) bool put(struct magazine *m, struct
     cell->piece = piece;
     cell->epoch = epoch;
     row->newest += sizeof *cell;
-    m->cached_units += row->units;
+    m->cached = cached;
     m->requested_bytes -= (int64_t)piece->requested_bytes;
     m->frees++;
     return true;
-}
-
-static inline uint64_t ready_epoch(const struct fences *f)
-{
-    return atomic_load_explicit(&f->ready, memory_order_acquire);
 }
 
 /* How much was freed into it in its newest epoch. */
@@ -246,19 +258,25 @@ static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
 static __attribute__((noinline)) bool give_and_arm(struct magazine *m, struct piece *piece, uint64_t addr)
 {
     struct magazine_row *row = row_at(m, piece->row);
-    if (!row->last) {
+    uint32_t units = piece_units(piece);
+    int64_t cached = m->cached + piece->weight;
+    if (row == &m->rows[MAGAZINE_LARGE] && row->newest && row->units == units) {
+        row = &m->rows[MAGAZINE_MORE];
+        cached += PIECE_WEIGHT(0, units);
+    }
+    if (row->newest >= row->last || (row->newest && row->units != units) || cached < 0) {
         unlock(m);
         return false;
     }
     struct fences *f = &m->pool->fences;
-    uint64_t ready = ready_epoch(f);
+    uint64_t ready = ready_epoch(m->pool);
     bool single = ready == FENCE_READY_ALL, given = false;
     if (single || (ready != FENCE_READY_LOST && row < &m->rows[MAGAZINE_LARGE])) {
-        given = has_room(m, row, piece->units);
-        uint64_t epoch = given ? fence_join_unlocked(f) : 0;
-        given = given && put(m, row, row->newest, piece, addr, epoch);
+        uint64_t epoch = fence_join_unlocked(f);
+        row->units = units;
+        given = put(m, row, row->newest, piece, addr, epoch, cached);
         if (given && !single)
-            count_epoch(m, epoch, (uint64_t)row->units << UNIT_SHIFT);
+            count_epoch(m, epoch, (uint64_t)units << UNIT_SHIFT);
     }
     unlock(m);
     return given;
@@ -292,25 +310,30 @@ bool pool_give(uint64_t addr)
         return false;
     struct magazine_row *row = row_at(m, piece->row);
     uint64_t newest = row->newest;
-    if (unlikely(newest == MAGAZINE_DEPTH * sizeof(struct magazine_cell) || row->units != piece->units ||
-                 m->cached_units + row->units > m->most_units))
+    int64_t weight = piece->weight, cached = m->cached + weight;
+    if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)weight))
         return give_and_arm(m, piece, addr);
-    struct fences *f = &m->pool->fences;
-    uint64_t epoch = atomic_load_explicit(&f->open_epoch, memory_order_acquire);
-    if (unlikely(ready_epoch(f) != FENCE_READY_ALL || !fence_is_armed(f)))
+    struct pool *p = m->pool;
+    if (unlikely(ready_epoch(p) != FENCE_READY_ALL))
         return give_and_arm(m, piece, addr);
-    bool given = put(m, row, newest, piece, addr, epoch);
+    uint64_t epoch = fence_open_epoch(&p->fences);
+    if (unlikely(!fence_is_armed(&p->fences)))
+        return give_and_arm(m, piece, addr);
+    if (unlikely(!put(m, row, newest, piece, addr, epoch, cached))) {
+        unlock(m);
+        return false;
+    }
     unlock(m);
-    return given;
+    return true;
 }
 
-void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr)
+void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units)
 {
-    uint64_t units = piece->units;
+    piece->weight = PIECE_WEIGHT(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
     if (piece->slot != PENDING_BLOCK)
-        piece->row = class_rows[units - 1];
+        piece->row = class_rows[units];
     else if (units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)
-        piece->row = (uint8_t)block_row(units);
+        piece->row = (uint8_t)(MAGAZINE_BLOCKS + block_row(units));
     else
         piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
     piece->recent = (uint8_t)recent_of(addr);
@@ -327,13 +350,13 @@ static void tell(struct pool *p, struct magazine *m)
     uint64_t cached_told_bytes = (uint64_t)m->cached_told_units << UNIT_SHIFT;
     s->allocated_peak_bytes = max_u64(s->allocated_peak_bytes, before + cached_told_bytes -
                                                                    ((uint64_t)m->cached_least_units << UNIT_SHIFT));
-    s->allocated_bytes = before + cached_told_bytes - ((uint64_t)m->cached_units << UNIT_SHIFT);
+    s->allocated_bytes = before + cached_told_bytes - ((uint64_t)magazine_units(m) << UNIT_SHIFT);
     stats_raise(&s->requested_bytes, (uint64_t)m->requested_bytes);
     stats_raise(&s->live_blocks, allocs - m->frees);
     s->num_allocs += allocs;
     s->num_hits += allocs;
     s->num_frees += m->frees;
-    m->cached_told_units = m->cached_least_units = m->cached_units;
+    m->cached_told_units = m->cached_least_units = magazine_units(m);
     m->requested_bytes = 0;
     m->frees = 0;
     if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
@@ -390,46 +413,46 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
         return false; /* what a late free has left in it is nobody's */
     lock(m);
     tell(p, m);
-    uint32_t before = m->cached_units;
-    for (uint32_t at = first; at < MAGAZINE_ROWS && m->cached_units; at++) {
+    uint32_t before = magazine_units(m);
+    for (uint32_t at = first; at < MAGAZINE_ROWS && magazine_units(m); at++) {
         struct magazine_row *row = &m->rows[at];
         uint32_t count = row->newest / sizeof row->cells[0];
-        for (uint32_t i = 1; i <= count; i++)
+        for (uint32_t i = 1; i <= count; i++) {
+            m->cached -= row->cells[i].piece->weight + (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
             release(p, &row->cells[i]);
-        m->cached_units -= count * row->units;
+        }
         row->newest = 0;
     }
-    m->most_units = MAGAZINE_UNITS;
-    bool any = m->cached_units != before;
-    m->cached_told_units = m->cached_least_units = m->cached_units;
+    m->cached_told_units = m->cached_least_units = magazine_units(m);
+    bool any = magazine_units(m) != before;
     unlock(m);
     return any;
 }
 
 static bool empty(struct pool *p, struct magazine *m)
 {
-    return empty_from(p, m, 0);
+    return empty_from(p, m, MAGAZINE_OBJECTS);
 }
 
 bool magazine_is_empty(const struct pool *p)
 {
     const struct magazine *m = find_mine(p);
-    return !m || !m->cached_units;
+    return !m || !magazine_units(m);
 }
 
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes)
 {
     const struct magazine *m = find_mine(p);
-    uint64_t last = (size_bytes - 1) >> UNIT_SHIFT;
-    if (!m || !m->cached_units || size_bytes > MAGAZINE_BLOCK_BYTES)
+    uint64_t units = units_of(size_bytes);
+    if (!m || !magazine_units(m) || size_bytes > MAGAZINE_BLOCK_BYTES)
         return false;
-    const struct magazine_row *row = &m->rows[last < sizeof class_rows ? class_rows[last] : block_row(last + 1)];
-    return row->newest && (last < sizeof class_rows || row->units == last + 1);
+    const struct magazine_row *row = &m->rows[units < sizeof class_rows ? class_rows[units] : MAGAZINE_BLOCKS + block_row(units)];
+    return row->newest && (units < sizeof class_rows || row->units == units);
 }
 
 void magazine_empty_blocks(struct pool *p)
 {
-    empty_from(p, find_mine(p), SLAB_CLASSES);
+    empty_from(p, find_mine(p), MAGAZINE_BLOCKS);
 }
 
 bool magazine_empty_all(struct pool *p)
@@ -448,10 +471,10 @@ void magazine_forget_all(struct pool *p)
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         tell(p, m);
-        for (uint32_t at = 0; at < MAGAZINE_ROWS; at++)
+        for (uint32_t at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
             m->rows[at].newest = 0;
-        m->cached_units = m->cached_told_units = m->cached_least_units = 0;
-        m->most_units = MAGAZINE_UNITS;
+        m->cached = CACHED_NOTHING;
+        m->cached_told_units = m->cached_least_units = 0;
         unlock(m);
     }
 }
@@ -501,14 +524,15 @@ void magazine_ensure(struct pool *p)
     }
     m->pool = p;
     m->serial = m->serial_told = m->last_serial ? m->last_serial : state_serials();
-    m->most_units = MAGAZINE_UNITS;
+    m->cached = CACHED_NOTHING;
     for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
         m->recent[i] = &nothing;
-    for (unsigned i = 0; i < MAGAZINE_ROWS; i++) {
+    for (unsigned i = MAGAZINE_OBJECTS; i < MAGAZINE_ROWS; i++) {
         m->rows[i].never = FENCE_READY_NEVER;
-        unsigned depth = i < MAGAZINE_LARGE ? MAGAZINE_DEPTH : i == MAGAZINE_LARGE;
+        unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;
         m->rows[i].last = (uint16_t)(depth * sizeof(struct magazine_cell));
-        m->rows[i].units = i < SLAB_CLASSES ? (uint32_t)(slab_object_bytes(i) >> UNIT_SHIFT) : 0;
+        m->rows[i].units =
+            i < MAGAZINE_BLOCKS ? (uint32_t)(slab_object_bytes(i - MAGAZINE_OBJECTS) >> UNIT_SHIFT) : 0;
     }
     m->next = mine;
     mine = m;

@@ -20,6 +20,7 @@
 #include "pool/slab.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 struct granule;
 struct pool;
@@ -29,12 +30,20 @@ struct pool;
  * size only within the first.) */
 #define MAGAZINE_BLOCK_BYTES (UINT64_C(2) << 20)
 #define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20)
-#define MAGAZINE_SIZES 32 /* rows for blocks, beside those for each class of objects */
+#define MAGAZINE_SIZES 32 /* rows for blocks */
 #define MAGAZINE_DEPTH 7
 #define MAGAZINE_RECENT 64
 
-/* The row of the one large block, one for what never goes in, and how many that makes. */
-enum { MAGAZINE_LARGE = SLAB_CLASSES + MAGAZINE_SIZES, MAGAZINE_NEVER, MAGAZINE_ROWS };
+/* The rows: of each class of objects; of blocks; of the one large block; of more of its size; of what never goes in. In
+ * the place of the first is the rest of the magazine. */
+enum {
+    MAGAZINE_OBJECTS = 1,
+    MAGAZINE_BLOCKS = MAGAZINE_OBJECTS + SLAB_CLASSES,
+    MAGAZINE_LARGE = MAGAZINE_BLOCKS + MAGAZINE_SIZES,
+    MAGAZINE_MORE,
+    MAGAZINE_NEVER,
+    MAGAZINE_ROWS
+};
 
 struct magazine_cell {
     struct piece *piece;
@@ -46,7 +55,7 @@ struct magazine_cell {
 struct magazine_row {
     union {
         struct {
-            uint16_t newest, last; /* where those cells are, the last that is filled by the careful way; 0: none */
+            uint16_t newest, last; /* where those cells are, the last that may be filled; 0: none */
             uint32_t units;
             uint64_t never;
         };
@@ -54,31 +63,43 @@ struct magazine_row {
     };
 } __attribute__((aligned(128)));
 
+/* Its lock, its rows and the place of each are found with no more than its address: an offset of the first takes an
+ * instruction of its own. */
 struct magazine {
-    struct magazine_row rows[MAGAZINE_ROWS]; /* first: no offset to be added */
-    _Atomic uint32_t locked;
-    /* What happened here since the pool's statistics heard of it last: cached_least, requested_bytes, frees
-     * and serials (each allocation takes one). Memory that comes in here or goes out changes by as much what
-     * the program holds. */
-    uint32_t cached_units, cached_least_units, cached_told_units;
-    uint32_t most_units; /* may be cached, the large block that is there included */
-    struct pool *pool;
-    uint64_t serial, serial_told, frees;
-    int64_t requested_bytes;
-    uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it, and how much that was */
-    unsigned epoch_frees;
-    struct magazine *next; /* the thread's, for another pool */
-    struct list link;      /* the pool's */
+    union {
+        struct {
+            _Atomic uint32_t locked;
+            /* What happened here since the pool's statistics heard of it last: cached_least_units, requested_bytes,
+             * frees and serials (each allocation takes one). Memory that comes in here or goes out changes by as much
+             * what the program holds. */
+            uint32_t cached_least_units, cached_told_units;
+            unsigned epoch_frees;
+            int64_t cached; /* the weight of what is in it, and of nothing: CACHED_NOTHING */
+            struct pool *pool;
+            uint64_t serial, serial_told, frees;
+            int64_t requested_bytes;
+            uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it, and how much that was */
+            struct magazine *next; /* the thread's, for another pool */
+            struct list link;      /* the pool's */
+        };
+        struct magazine_row rows[MAGAZINE_ROWS];
+    };
     /* Its thread's: what it was handed out lately, by address. It may be the program's no more, and the record of
      * something else. */
     struct piece *recent[MAGAZINE_RECENT];
     uint64_t last_serial; /* of a magazine that is used no more; last, see host_cache_init */
 };
+_Static_assert(offsetof(struct magazine, link) + sizeof(struct list) <= sizeof(struct magazine_row), "its place");
+
+static inline uint32_t magazine_units(const struct magazine *m)
+{
+    return (uint32_t)m->cached;
+}
 
 /* All of these want the pool's lock held. */
 
-/* The piece's address and the mark that the program holds it; its other fields are there. */
-void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr);
+/* The piece's size and address and the mark that the program holds it; its other fields are there. */
+void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units);
 /* Makes the thread a magazine if it has none; without host memory it goes without. */
 void magazine_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */

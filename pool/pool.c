@@ -355,12 +355,11 @@ static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
     piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
-    piece->units = (uint32_t)(size_bytes >> UNIT_SHIFT);
     piece->requested_bytes = requested_bytes;
     piece->serial = ++p->serial;
     if (s)
         s->objects[r->slot].live = true;
-    magazine_hand_out(p, piece, *addr);
+    magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
     account_live(p, size_bytes, requested_bytes);
     return true;
 }

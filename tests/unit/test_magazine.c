@@ -21,7 +21,7 @@ static struct magazine *magazine(struct rig *r)
 static uint64_t cached(struct rig *r)
 {
     struct magazine *m = magazine(r);
-    return m ? (uint64_t)m->cached_units << UNIT_SHIFT : 0;
+    return m ? (uint64_t)magazine_units(m) << UNIT_SHIFT : 0;
 }
 
 /* A thread has a magazine from its first free on. */
@@ -142,10 +142,53 @@ static void it_holds_little(void **state)
             a[i] = rig_alloc(r, size);
         for (int i = 0; i < 12; i++)
             rig_free(r, a[i]);
-        EXPECT(cached(r) >= size && cached(r) <= MAGAZINE_BYTES + size, "many of one size");
+        EXPECT(cached(r) > MAGAZINE_BYTES && cached(r) <= MAGAZINE_BYTES + size, "many of one size");
+        uint64_t left = cached(r), b[12];
+        int count = 0;
+        for (; left; left -= size) {
+            EXPECT_EQ(cached(r), left, "all of them come back");
+            b[count++] = rig_alloc(r, size);
+        }
+        EXPECT_EQ(cached(r), 0, "and no more");
+        for (int i = 0; i < 7; i++)
+            a[i] = rig_alloc(r, MIB(2));
+        for (int i = 0; i < count; i++)
+            rig_free(r, b[i]);
+        for (int i = 0; i < 7; i++)
+            rig_free(r, a[i]);
+        EXPECT(cached(r) > MAGAZINE_BYTES && cached(r) <= MAGAZINE_BYTES + size, "with small ones beside them");
         rig_empty_magazines(r);
         EXPECT_SOUND(r);
     }
+}
+
+/* Whatever went in and came out again, in whatever order. */
+static void empty_it_has_room_for_all_that_it_may_hold(void **state)
+{
+    static const uint64_t sizes[] = {512, KIB(5), KIB(100), MIB(2), MIB(3), MIB(3), MIB(5), MIB(64)};
+    struct rig *r = start(state);
+    rig_empty_magazines(r);
+    int64_t nothing = magazine(r)->cached;
+    uint64_t held[64] = {0}, random = 1;
+    for (int turn = 0; turn < 4000; turn++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint64_t *at = &held[random >> 58], size = sizes[random >> 40 & 7];
+        if (*at)
+            rig_free(r, *at);
+        *at = *at ? 0 : rig_alloc(r, size);
+        EXPECT(cached(r) <= MAGAZINE_BYTES + MAGAZINE_LARGE_BYTES, "within its bounds");
+        if (turn % 500 == 0) {
+            rig_empty_magazines(r);
+            EXPECT_EQ(magazine(r)->cached, nothing, "emptied by the pool");
+            EXPECT_SOUND(r);
+        }
+    }
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (uint64_t before = UINT64_MAX; cached(r) < before;) {
+            before = cached(r);
+            rig_alloc(r, sizes[i]);
+        }
+    EXPECT_EQ(magazine(r)->cached, nothing, "emptied by requests");
 }
 
 static void trims_and_growth_empty_it(void **state)
@@ -377,7 +420,7 @@ static void what_came_late_waits_for_its_fence(void **state)
     /* As a thread does that saw one stream, was held up, and went on after the stream was left. */
     rig_free(r, a);
     struct magazine_row *row = NULL;
-    for (unsigned i = SLAB_CLASSES; i < SLAB_CLASSES + MAGAZINE_SIZES; i++)
+    for (unsigned i = MAGAZINE_BLOCKS; i < MAGAZINE_BLOCKS + MAGAZINE_SIZES; i++)
         row = magazine(r)->rows[i].newest ? &magazine(r)->rows[i] : row;
     EXPECT(row && row->newest == sizeof row->cells[0], "it is in the magazine");
     rig_launch(r, 1, 0, 0);
@@ -523,6 +566,7 @@ int main(void)
         RIG_TEST(it_is_counted_as_the_pools_own),
         RIG_TEST(serials_do_not_repeat),
         RIG_TEST(it_holds_little),
+        RIG_TEST(empty_it_has_room_for_all_that_it_may_hold),
         RIG_TEST(trims_and_growth_empty_it),
         RIG_TEST(its_blocks_merge_before_free_memory_is_cut),
         RIG_TEST(a_thread_that_ends_leaves_nothing_behind),
