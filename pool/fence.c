@@ -45,16 +45,6 @@ static void publish(struct fences *f)
     atomic_store(&f->ready, ready);
 }
 
-/* Counted before it is marked: a free that finds the mark of another thread's is told of as well. */
-static void mark_unsealed(struct fences *f)
-{
-    if (atomic_load_explicit(&f->unsealed, memory_order_acquire))
-        return;
-    watch_unsealed(1);
-    if (atomic_exchange(&f->unsealed, true))
-        watch_unsealed(-1);
-}
-
 void fence_init(struct fences *f, bool single_stream)
 {
     f->complete_epoch = FENCE_READY_LOST + 1; /* no free joins this one */
@@ -74,8 +64,14 @@ void fence_init(struct fences *f, bool single_stream)
 
 void fence_arm(struct fences *f)
 {
-    mark_unsealed(f);
-    atomic_store_explicit(&f->late, false, memory_order_relaxed);
+    if (atomic_load_explicit(&f->marks, memory_order_acquire) & FENCE_UNSEALED) {
+        atomic_fetch_and(&f->marks, (unsigned char)~FENCE_LATE);
+        return;
+    }
+    /* Counted before it is marked: a free that finds the mark of another thread's is told of as well. */
+    watch_unsealed(1);
+    if (atomic_exchange(&f->marks, FENCE_UNSEALED) & FENCE_UNSEALED)
+        watch_unsealed(-1);
 }
 
 uint64_t fence_join(struct pool *p, uint64_t size_bytes)
@@ -121,12 +117,13 @@ static void note_stream(struct fences *f, uint64_t stream)
 /* The mark is set before sealing and eagerness are looked at for good: see fence_seal and fence_enter_single. */
 bool fence_pass(struct fences *f, uint64_t stream)
 {
-    if (atomic_load(&f->unsealed)) {
-        if (!atomic_load(&f->late)) {
+    unsigned marks = atomic_load(&f->marks);
+    if (marks & FENCE_UNSEALED) {
+        if (!(marks & FENCE_LATE)) {
             note_stream(f, stream);
             if (fence_is_wanted(f))
                 return false;
-            atomic_store(&f->late, true);
+            atomic_fetch_or(&f->marks, FENCE_LATE);
         }
         if (is_eager(f))
             return false;
@@ -192,7 +189,8 @@ static void insert(struct fences *f, uint64_t epoch, uint64_t event, bool late)
     unsigned at = f->count;
     while (at > 0 && f->ring[at - 1].epoch > epoch)
         at--;
-    memmove(&f->ring[at + 1], &f->ring[at], (f->count - at) * sizeof f->ring[0]);
+    if (unlikely(at < f->count))
+        memmove(&f->ring[at + 1], &f->ring[at], (f->count - at) * sizeof f->ring[0]);
     f->ring[at] = (struct fence){.epoch = epoch, .event = event, .late = late};
     f->count++;
     if (late)
@@ -234,14 +232,14 @@ static bool take_event(struct pool *p, uint64_t *event)
 void fence_seal(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (!f->unsealed || f->lost)
+    if (!fence_is_unsealed(f) || f->lost)
         return;
     if (f->count + f->sealing >= FENCE_MAX - 1) {
         collect(f);
         if (f->count + f->sealing >= FENCE_MAX - 1)
             thin(f);
         if (f->count + f->sealing >= FENCE_MAX - 1) {
-            f->late = true;
+            atomic_fetch_or(&f->marks, FENCE_LATE);
             return;
         }
     }
@@ -252,18 +250,19 @@ void fence_seal(struct pool *p)
         lose(p);
         return;
     }
-    if (!f->unsealed) { /* somebody else was faster */
+    if (!fence_is_unsealed(f)) { /* somebody else was faster */
         f->spare[f->spares++] = event;
         atomic_fetch_sub(&f->sealing, 1);
         return;
     }
     uint64_t epoch = f->open_epoch;
-    bool late = atomic_exchange(&f->late, false);
-    atomic_store(&f->unsealed, false); /* before the epoch, see fence.h */
+    bool late = atomic_exchange(&f->marks, 0) & FENCE_LATE; /* before the epoch, see fence.h */
     atomic_store(&f->open_epoch, epoch + 1);
     atomic_fetch_add(&pool_seals, 1); /* before pool_watch tells of the frees no more */
-    atomic_store_explicit(&f->wanted, false, memory_order_relaxed);
-    atomic_store_explicit(&f->patience_bytes, patience_bytes(p), memory_order_relaxed);
+    if (f->mode != FENCE_SINGLE) {
+        atomic_store_explicit(&f->wanted, false, memory_order_relaxed);
+        atomic_store_explicit(&f->patience_bytes, patience_bytes(p), memory_order_relaxed);
+    }
     f->open_frees = 0;
     f->open_bytes = 0;
     state_unlock(p);
@@ -286,15 +285,14 @@ void fence_seal(struct pool *p)
     }
     /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
      * between them and it. */
-    if (atomic_exchange(&f->unsealed, true))
+    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_LATE) & FENCE_UNSEALED)
         watch_unsealed(-1);
-    f->late = true;
 }
 
 void fence_submit(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (f->unsealed && fence_is_wanted(f))
+    if (fence_is_unsealed(f) && fence_is_wanted(f))
         fence_seal(p);
     for (int patience = SUBMIT_PATIENCE; f->sealing && patience > 0; patience--) {
         state_unlock(p);
@@ -303,8 +301,8 @@ void fence_submit(struct pool *p)
     }
     if (f->sealing)
         f->sealing_late = true;
-    if (f->unsealed)
-        f->late = true;
+    if (fence_is_unsealed(f))
+        atomic_fetch_or(&f->marks, FENCE_LATE);
 }
 
 /* Pinned at `at`; meanwhile others may have come and gone, or all. */
@@ -369,10 +367,11 @@ bool fence_is_idle(struct pool *p)
 {
     struct fences *f = &p->fences;
     fence_seal(p);
-    if (f->lost || f->unsealed)
+    if (f->lost || fence_is_unsealed(f))
         return false;
-    f->late = true;
-    mark_unsealed(f);
+    watch_unsealed(1);
+    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_LATE) & FENCE_UNSEALED)
+        watch_unsealed(-1);
     uint64_t epoch = f->open_epoch;
     fence_seal(p);
     fence_poll(p);
@@ -469,7 +468,7 @@ bool fence_leave_single(struct pool *p)
     atomic_store(&f->wanted, true); /* the sole stream's work that comes meanwhile still records first */
     publish(f);
     magazine_pass_all(p);
-    uint64_t last = f->unsealed ? f->open_epoch : f->open_epoch - 1;
+    uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
     bool waited = false;
     fence_seal(p);
     while (f->sealing) { /* another thread's record, of an epoch that counts */
@@ -506,7 +505,7 @@ bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream, const at
     /* A submission to the stream by another thread that did not find the pool eager has set the mark by now; one
      * that sets it from now on finds a record under way, or the pool eager, and comes for the lock. */
     atomic_fetch_add(&f->sealing, 1);
-    bool enters = !(atomic_load(&f->unsealed) && atomic_load(&f->late));
+    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_LATE);
     if (enters) {
         atomic_store(&pool_sole, stream);
         enters = !atomic_load(breach);
@@ -533,7 +532,7 @@ void fence_unwatch(struct pool *p)
 void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (atomic_exchange(&f->unsealed, false))
+    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
         watch_unsealed(-1);
     if (f->mode != FENCE_MULTI)
         atomic_store(&pool_sole, POOL_STREAM_NONE);

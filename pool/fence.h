@@ -23,8 +23,8 @@
  * is then spent before anybody waits, see pool.c) and memory is not scarce, a submission leaves the
  * epoch open and marks it late; the next free takes the mark away, since natively it would have waited for
  * that work. When enough was freed the fence is *wanted*, and the next submission records. Who records counts
- * himself in `sealing` before he reads `late`, and a submission sets `late` before it reads `sealing`:
- * one of them sees the other.
+ * himself in `sealing` before he takes the marks away, and a submission marks the epoch late before it reads
+ * `sealing`: one of them sees the other.
  *
  * Single stream. While the program submits work to one stream only, later work runs behind earlier
  * work, so freed memory is handed out at once, with the newest fence still recorded as above. Before
@@ -36,10 +36,11 @@
  * Without the lock. A free into a magazine (magazine.h) joins by fence_join_unlocked alone: it reads the
  * open epoch after its block's last work was submitted. A record of that epoch comes after the
  * epoch's close, and the driver takes the submissions to a context, the record among them, one after
- * the other: had the record come before that work, its close would have been seen. Closing clears
- * `unsealed` first and counts the epoch up then, so that whoever reads the new epoch also sees that it
- * has to set `unsealed` again. pool_watch is counted up before `unsealed` is set, and down after it was cleared
- * and pool_seals counted up: the thread of a free that found it set submits nothing that is not told of it.
+ * the other: had the record come before that work, its close would have been seen. Closing takes the
+ * marks away first and counts the epoch up then, so that whoever reads the new epoch also sees that it
+ * has to mark it unsealed again. Unsealed and late are one word, so that one look tells both. pool_watch is counted
+ * up before the epoch is marked unsealed, and down after the mark was taken away and pool_seals counted up: the thread
+ * of a free that found it submits nothing that is not told of it.
  *
  * All functions but that want the pool's lock held; those that say so drop it for driver calls.
  */
@@ -66,6 +67,9 @@ struct fence {
 #define FENCE_READY_ALL (UINT64_MAX - 1)
 #define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
+/* It has frees; work was submitted since the last of them. */
+enum { FENCE_LATE = 1, FENCE_UNSEALED = 2 };
+
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
 struct fences {
@@ -77,8 +81,7 @@ struct fences {
     _Atomic uint64_t ready;  /* what fence_ready_epoch says; FENCE_READY_ALL: one stream, nothing waits */
     uint64_t complete_epoch; /* frees up to here: their work is done */
     uint64_t ordered_epoch;  /* frees up to here: all future work runs behind theirs */
-    atomic_bool unsealed;    /* the open epoch has frees */
-    atomic_bool late;        /* work was submitted since the last of them */
+    atomic_uchar marks;      /* of the open epoch */
     atomic_bool wanted;      /* the next submission records it */
     _Atomic uint64_t patience_bytes; /* freed in an epoch before its fence is wanted; 0: one free is enough */
     uint64_t open_bytes;     /* freed in the open epoch, but for what lies in magazines */
@@ -98,14 +101,17 @@ void fence_init(struct fences *f, bool single_stream);
 
 /* The epoch that so many bytes freed now belong to. Arms pool_watch. */
 uint64_t fence_join(struct pool *p, uint64_t size_bytes);
+static inline bool fence_is_unsealed(const struct fences *f)
+{
+    return atomic_load(&f->marks) & FENCE_UNSEALED;
+}
 /* Counts the open epoch among those that submissions have to seal. */
 void fence_arm(struct fences *f);
 /* It is, and not late: the driver's own free would wait for whatever came between earlier frees and this one.
  * Who sees that sees it counted in pool_watch, or already in pool_seals. */
 static inline bool fence_is_armed(const struct fences *f)
 {
-    return atomic_load_explicit(&f->unsealed, memory_order_acquire) &&
-           !atomic_load_explicit(&f->late, memory_order_relaxed);
+    return atomic_load_explicit(&f->marks, memory_order_acquire) == FENCE_UNSEALED;
 }
 /* To be read before the look whether it is armed. */
 static inline uint64_t fence_open_epoch(const struct fences *f)

@@ -252,10 +252,20 @@ static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
     fence_want(&m->pool->fences, ++m->epoch_frees, m->epoch_bytes);
 }
 
-/* Into a row that may be of another size, or with several streams, or the first after a submission, which arms
- * the open epoch. With several streams the fences of large blocks are recorded at once, and how much of them
+/* With one stream, the first after a submission: it arms the open epoch. There is room. The magazine is locked, and
+ * unlocked here. */
+static __attribute__((noinline)) bool give_first(struct magazine *m, struct piece *piece, uint64_t addr,
+                                                 struct magazine_row *row, int64_t cached)
+{
+    uint64_t epoch = fence_join_unlocked(&m->pool->fences);
+    bool given = put(m, row, row->newest, piece, addr, epoch, cached);
+    unlock(m);
+    return given;
+}
+
+/* Into a row that may be of another size, or with several streams. With several streams the fences of large blocks are recorded at once, and how much of them
  * waits is for the pool to weigh: they are left to it. The magazine is locked, and unlocked here. */
-static __attribute__((noinline)) bool give_and_arm(struct magazine *m, struct piece *piece, uint64_t addr)
+static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece, uint64_t addr)
 {
     struct magazine_row *row = row_at(m, piece->row);
     uint32_t units = piece_units(piece);
@@ -297,7 +307,7 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
         piece = slot < 0 ? &nothing : &b->slab->pieces[slot];
     }
     return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD && try_lock(m) &&
-           give_and_arm(m, piece, addr);
+           give_carefully(m, piece, addr);
 }
 
 bool pool_give(uint64_t addr)
@@ -312,13 +322,13 @@ bool pool_give(uint64_t addr)
     uint64_t newest = row->newest;
     int64_t weight = piece->weight, cached = m->cached + weight;
     if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)weight))
-        return give_and_arm(m, piece, addr);
+        return give_carefully(m, piece, addr);
     struct pool *p = m->pool;
     if (unlikely(ready_epoch(p) != FENCE_READY_ALL))
-        return give_and_arm(m, piece, addr);
+        return give_carefully(m, piece, addr);
     uint64_t epoch = fence_open_epoch(&p->fences);
     if (unlikely(!fence_is_armed(&p->fences)))
-        return give_and_arm(m, piece, addr);
+        return give_first(m, piece, addr, row, cached);
     if (unlikely(!put(m, row, newest, piece, addr, epoch, cached))) {
         unlock(m);
         return false;

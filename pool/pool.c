@@ -256,7 +256,7 @@ static bool release_and_take(struct pool *p, struct request *r, int *code, bool 
  * behind work that came after them: better late than an error, and bounded (see fence.h, liveness). */
 static bool wait_for_more(struct pool *p, unsigned *waits)
 {
-    uint64_t last = p->fences.open_epoch - !p->fences.unsealed;
+    uint64_t last = p->fences.open_epoch - !fence_is_unsealed(&p->fences);
     for (bool late; *waits < 2;) {
         late = ++*waits == 2;
         if (fence_wait(p, late ? last : fence_newest_waitable(&p->fences), late,
@@ -492,8 +492,7 @@ void pool_submit(struct pool *p, uint64_t stream)
     if (fence_pass(&p->fences, stream))
         return;
     state_lock(p);
-    if (p->fences.unsealed || p->fences.sealing)
-        fence_submit(p);
+    fence_submit(p);
     state_unlock(p);
 }
 

@@ -171,7 +171,7 @@ static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
-    uint64_t last = f->open_epoch - !f->unsealed, before;
+    uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
     if (f->complete_epoch < p->unpaid_epoch)
         fence_poll(p);
     if (f->complete_epoch < p->unpaid_epoch)

@@ -39,7 +39,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     magazine_empty_all(p);
     fence_seal(p);
     /* A full ring of fences refuses another one until some are known done. */
-    if (fence_poll(p) && f->unsealed) {
+    if (fence_poll(p) && fence_is_unsealed(f)) {
         fence_seal(p);
         fence_poll(p);
     }

@@ -3,7 +3,7 @@
  * When may freed memory be used again, with several streams? The epochs of pool/fence.c: two threads submit
  * work on a block each, free it without the lock (fence_join_unlocked), and submit more; a third allocates.
  * A load or store that is shared without the pool's lock is one step, a section under the lock is in steps where
- * others look on, and the driver is called without the lock.
+ * others look on, and the driver is called without the lock. `unsealed` and `late` are one word.
  *
  * Asserted: a block is handed out only when its work is known done, or later work runs behind it (HAZARD). A
  * fence that is waited for captured no work that the program submitted after all its frees, for natively
@@ -43,12 +43,11 @@ inline seal()
 #ifdef WITH_EARLY_RECORD
         captured[e] = submitted;
 #endif
-        atomic { was_late = late; late = 0 };
 #ifdef WITH_EARLY_COUNT
         open_epoch = e + 1;
-        atomic { unsealed = 0; unlock() };
+        atomic { was_late = late; late = 0; unsealed = 0; unlock() };
 #else
-        unsealed = 0;
+        atomic { was_late = late; late = 0; unsealed = 0 };
         atomic { open_epoch = e + 1; unlock() };
 #endif
 #ifdef WITH_EARLY_UNWATCH
@@ -79,11 +78,11 @@ inline seal()
                 if
                 :: unsealed -> watch--
                 :: else -> unsealed = 1
-                fi
-            };
+                fi;
 #ifndef WITHOUT_LATE_REFUSAL
-            late = 1
+                late = 1
 #endif
+            }
         fi;
         atomic { e = 0; refused = 0; was_late = 0 }
     :: else
@@ -134,19 +133,11 @@ inline free_block(b)
 {
     atomic { frees_under_way++; needs_free = 0 };
 #ifdef WITH_LATE_EPOCH
-    seen = unsealed;
-    if
-    :: seen -> seen = !late
-    :: else
-    fi;
+    seen = unsealed && !late;
     e = open_epoch;
 #else
     e = open_epoch;
-    seen = unsealed;
-    if
-    :: seen -> seen = !late
-    :: else
-    fi;
+    seen = unsealed && !late;
 #endif
     if
     :: !seen ->
@@ -158,12 +149,14 @@ inline free_block(b)
                 if
                 :: unsealed -> watch--
                 :: else -> unsealed = 1
-                fi
+                fi;
+                late = 0
             }
-        :: else
-        fi;
-#endif
+        :: else -> late = 0
+        fi
+#else
         late = 0
+#endif
     :: else
     fi;
     atomic { freed_in[b] = e; e = 0; seen = 0; frees_under_way-- }
