@@ -91,7 +91,8 @@ enum pool_status pool_note(uint64_t addr, bool noted);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of what was
  * freed before. stream tells streams apart, nothing more. */
-#define POOL_WATCH_STREAMS 0x0000ffffu  /* number of pools that rely on stream order, or may again */
+#define POOL_WATCH_STREAMS 0x00007fffu  /* number of pools that rely on stream order, or may again */
+#define POOL_WATCH_ANSWERS 0x00008000u  /* the caller's own: submissions have to be looked at for another reason */
 #define POOL_WATCH_UNSEALED 0xffff0000u /* number of pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
 /* How often an epoch of frees was closed, in all pools. While POOL_WATCH_UNSEALED tells of no frees, all

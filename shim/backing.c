@@ -7,6 +7,8 @@
  */
 #include "shim/backing.h"
 
+#include "shim/hooks.h"
+
 #include <link.h>
 #include <string.h>
 
@@ -39,10 +41,24 @@ static int look(struct dl_phdr_info *info, size_t size, void *found)
     return 0;
 }
 
+/* Cannot a device of the process reach this one's memory? The driver copies between such devices, but not mapped
+ * memory. */
+static bool is_apart(CUdevice device)
+{
+    int count = 0, can = 1;
+    if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return false;
+    for (CUdevice other = 0; other < count && can; other++)
+        if (other != device && real.cuDeviceCanAccessPeer(&can, other, device) != CUDA_SUCCESS)
+            can = 1;
+    return !can;
+}
+
 void backing_choose(const struct device_backend *d, struct pool_config *config,
                     const char **backing, const char **reason)
 {
     const struct library *library = NULL;
+    bool apart = false;
     switch (config->backing) {
     case BACKING_DRIVER:
         *backing = "driver";
@@ -59,12 +75,15 @@ void backing_choose(const struct device_backend *d, struct pool_config *config,
         *reason = "the best where nothing speaks against it";
         if (d->base.has_arena)
             dl_iterate_phdr(look, &library);
+        apart = d->base.has_arena && is_apart(d->device);
         break;
     }
-    config->backing = d->base.has_arena && !library ? BACKING_ARENA : BACKING_SEGMENT;
+    config->backing = d->base.has_arena && !library && !apart ? BACKING_ARENA : BACKING_SEGMENT;
     *backing = config->backing == BACKING_ARENA ? "arena" : "segment";
     if (!d->base.has_arena)
         *reason = "the device has no virtual memory management";
     else if (library)
         *reason = library->reason;
+    else if (apart)
+        *reason = "not all devices here are peers: the driver copies between them, but no mapped memory";
 }

@@ -10,6 +10,7 @@
 #include "shim/control.h"
 #include "shim/green.h"
 #include "shim/log.h"
+#include "shim/peer.h"
 #include "shim/redzone.h"
 #include "shim/state.h"
 #include "shim/stream.h"
@@ -124,6 +125,8 @@ static void fill(struct context *c, CUcontext ctx)
         c->backing = "segment";
         c->reason = "no address space for an arena";
     }
+    if (c->pool && pool_uses_arena(c->pool))
+        peer_watch();
 }
 
 /* Where a new record goes: behind the others, or where they are too many, in the place of the one whose
@@ -249,6 +252,17 @@ void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr,
     FOR_EACH_CONTEXT(c)
         if (c->device == device && pool_uses_arena(c->pool))
             pool_for_each_range(c->pool, f, arg);
+}
+
+size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+{
+    size_t count = 0;
+    FOR_EACH_CONTEXT(c)
+        if (c->device != device && pool_uses_arena(c->pool) && count < max) {
+            owner[count] = c->device;
+            ctx[count++] = atomic_load(&c->handle);
+        }
+    return count;
 }
 
 void context_for_each_pool(void (*f)(struct pool *p))

@@ -70,6 +70,9 @@ struct context *context_primary(CUdevice device);
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                             void *arg);
 
+/* Contexts with an arena on a device other than that one: up to max of them. Returns how many. */
+size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
+
 void context_for_each_pool(void (*f)(struct pool *p));
 /* Work is about to be submitted: see pool_submit. */
 void context_submit(uint64_t stream);

@@ -6,6 +6,7 @@
  */
 #include "shim/peer.h"
 
+#include "pool/pool.h"
 #include "shim/context.h"
 #include "shim/state.h"
 #include "shim/stream.h"
@@ -13,7 +14,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { GRANTS_MAX = 512, TRIES = 4 };
+enum { GRANTS_MAX = 512, TRIES = 4, MEND_MAX = 64 };
 
 struct side {
     CUcontext ctx;
@@ -126,6 +127,47 @@ static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner
     CUresult rc = real.cuCtxGetDevice(&owner->device);
     real.cuCtxPopCurrent_v2(&ignored);
     return rc == CUDA_SUCCESS && owner->device != accessor->device;
+}
+
+void peer_watch(void)
+{
+    int count = 0;
+    if (real.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 1)
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS);
+}
+
+static bool is_granted(CUcontext accessor, CUcontext owner)
+{
+    bool granted = overflowed;
+    pthread_mutex_lock(&lock);
+    for (struct grant *g = grants; g < grants + GRANTS_MAX && !granted; g++)
+        granted = g->used && g->accessor.ctx == accessor && g->owner.ctx == owner;
+    pthread_mutex_unlock(&lock);
+    return granted;
+}
+
+bool peer_mend(void)
+{
+    CUcontext owners[MEND_MAX];
+    CUdevice devices[MEND_MAX];
+    struct side accessor;
+    int saved_errno = errno;
+    size_t count = 0, granted = 0;
+    if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
+        real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS)
+        count = context_arenas_elsewhere(accessor.device, owners, devices, MEND_MAX);
+    for (size_t i = 0; i < count; i++) {
+        struct side owner = {owners[i], devices[i]};
+        if (is_granted(accessor.ctx, owner.ctx))
+            continue;
+        stream_give_up(); /* as for access that the program asks for */
+        if (add(&accessor, &owner) == CUDA_SUCCESS)
+            granted++;
+        else
+            take_away(accessor.ctx, owner.ctx);
+    }
+    errno = saved_errno;
+    return granted > 0;
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)

@@ -6,6 +6,7 @@
 #include "shim/submit.h"
 
 #include "pool/pool.h"
+#include "shim/peer.h"
 
 #include <stdatomic.h>
 
@@ -107,6 +108,8 @@ static enum submit_seen enter(CUstream stream, unsigned flags)
         enum submit_seen seen = enter(stream, flags);                                              \
         pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);                \
         CUresult rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;    \
+        if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_mend())           \
+            rc = driver_fn args;                                                                   \
         if (seen != SUBMIT_UNSEEN)                                                                 \
             submit_done(rc == CUDA_SUCCESS);                                                       \
         return rc;                                                                                 \

@@ -15,6 +15,7 @@ enum {
     SUBMIT_FLAG_MANY = 4,  /* several streams at once, on several devices; `stream` says nothing */
     SUBMIT_FLAG_KERNEL = 8, /* one kernel: starts when what its stream holds is complete, but ... */
     SUBMIT_FLAG_EARLY = 16, /* ... this one may start before the kernels right before it end */
+    SUBMIT_FLAG_COPY = 32, /* from one memory to another */
 };
 
 enum submit_seen {

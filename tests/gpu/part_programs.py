@@ -252,5 +252,6 @@ def program_of(test, suite):
                 suite.row(test["name"], verdict=f"skip: no {value}, nor in the folder that TEST_LIBRARIES names")
                 return []
             preloaded[option].append(library)
-    return [base.Program(test["name"], words[split + 1:], env, bool(ALONE.search(test["name"])),
+    alone = not test.get("is_parallel", True) or bool(ALONE.search(test["name"]))
+    return [base.Program(test["name"], words[split + 1:], env, alone,
                          tuple(preloaded["--before"]), tuple(preloaded["--beside"]))]

@@ -36,12 +36,13 @@ static size_t total(const struct copy *copy)
     return copy->width * copy->height * copy->depth;
 }
 
-/* All rows lie in known memory; a hole is found here rather than by the device. */
-static bool covered(uint64_t addr, uint64_t size)
+/* All rows lie in known memory; a hole is found here rather than by the device. Mapped memory is for those who
+ * have access (two H200s, driver 580: a copy from it is refused, one of cuMemAlloc's memory is not). */
+static bool covered(uint64_t addr, uint64_t size, CUcontext context)
 {
     for (uint64_t at = addr; at < addr + size;) {
         struct memory *memory = memory_find(at);
-        if (memory == NULL || memory->freeing)
+        if (memory == NULL || memory->freeing || !memory_is_for(memory, context))
             return false;
         at = memory->range.hi;
     }
@@ -57,8 +58,9 @@ CUresult copy_prepare(struct copy *copy, enum copy_flags flags)
 {
     copy->dst_host = flags & COPY_TO_HOST || (!(flags & COPY_TO_DEVICE) && pageable(copy->dst));
     copy->src_host = flags & COPY_FROM_HOST || (!(flags & COPY_FROM_DEVICE) && pageable(copy->src));
-    if ((!copy->dst_host && !covered(copy->dst, span(copy, copy->dst_pitch, copy->dst_slice))) ||
-        (!copy->src_host && !covered(copy->src, span(copy, copy->src_pitch, copy->src_slice))) ||
+    CUcontext context = flags & COPY_PEER ? NULL : thread_current();
+    if ((!copy->dst_host && !covered(copy->dst, span(copy, copy->dst_pitch, copy->dst_slice), context)) ||
+        (!copy->src_host && !covered(copy->src, span(copy, copy->src_pitch, copy->src_slice), context)) ||
         (copy->dst_host && not_the_hosts(copy->dst)) ||
         (copy->src_host && not_the_hosts(copy->src)))
         return CUDA_ERROR_INVALID_VALUE;
@@ -153,7 +155,7 @@ API_BOTH(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, (CUdeviceptr dst, CUdeviceptr sr
          linear(dst, src, size, D2D | SYNC, standard))
 API_BOTH(cuMemcpyPeer, cuMemcpyPeer_ptds,
          (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t size),
-         linear(dst, src, size, D2D | SYNC, standard))
+         linear(dst, src, size, D2D | SYNC | COPY_PEER, standard))
 API_BOTH(cuMemcpyAsync, cuMemcpyAsync_ptsz,
          (CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream),
          linear(dst, src, size, 0, STREAM(stream)))
@@ -169,7 +171,7 @@ API_BOTH(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz,
 API_BOTH(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
          (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t size,
           CUstream stream),
-         linear(dst, src, size, D2D, STREAM(stream)))
+         linear(dst, src, size, D2D | COPY_PEER, STREAM(stream)))
 API_BOTH(cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz,
          (CUdeviceptr * dst, CUdeviceptr *src, size_t *sizes, size_t count,
           CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, size_t *failed,

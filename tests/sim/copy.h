@@ -12,10 +12,11 @@ enum copy_flags {
     COPY_FROM_DEVICE = 1 << 2,
     COPY_TO_DEVICE = 1 << 3,
     COPY_SYNCHRONOUS = 1 << 4,
+    COPY_PEER = 1 << 5, /* each side's context is named */
 };
 
 /* request: all but dst_host, src_host, peer and staging. CUDA_ERROR_INVALID_VALUE when an address
- * that has to be known is not. */
+ * that has to be known is not, or is mapped memory that the current device has no access to. */
 CUresult copy_submit(const struct copy *request, enum copy_flags flags, CUstream stream);
 
 /* The copy of a graph node. Its addresses are looked at again when it runs. */

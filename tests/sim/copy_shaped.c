@@ -122,6 +122,6 @@ API_BOTH(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *copy),
 API_BOTH(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *copy, CUstream stream),
          copy_3d(copy, 0, STREAM(stream)))
 API_BOTH(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER *copy),
-         copy_3d_peer(copy, COPY_SYNCHRONOUS, standard))
+         copy_3d_peer(copy, COPY_SYNCHRONOUS | COPY_PEER, standard))
 API_BOTH(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz,
-         (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), copy_3d_peer(copy, 0, STREAM(stream)))
+         (const CUDA_MEMCPY3D_PEER *copy, CUstream stream), copy_3d_peer(copy, COPY_PEER, STREAM(stream)))

@@ -50,6 +50,11 @@ static bool accessible(const struct memory *memory, CUcontext context, bool writ
     return true;
 }
 
+bool memory_is_for(const struct memory *memory, CUcontext context)
+{
+    return memory->kind != MEMORY_MAPPED || accessible(memory, context, false);
+}
+
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room)
 {
     struct memory *memory = memory_find(addr);

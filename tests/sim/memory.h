@@ -51,6 +51,8 @@ bool memory_reserved(uint64_t addr);
  * access), and how many bytes are in one piece there. NULL when there is nothing or it may not be
  * accessed. */
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room);
+/* False: mapped memory that the context's device cannot read. NULL: any context. */
+bool memory_is_for(const struct memory *memory, CUcontext context);
 
 /* Ends a multicast object; false: the handle is none. (multicast.c) */
 bool multicast_release(CUmemGenericAllocationHandle handle);

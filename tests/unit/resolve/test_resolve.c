@@ -305,9 +305,9 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
     assert_true(probe->note_flags & SUBMIT_FLAG_ATTRS);
 
     call(dlsym(libcuda, "cuMemcpyDtoH_v2"));
-    assert_int_equal(probe->note_flags, 0);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_COPY);
     call(dlsym(libcuda, "cuMemcpyDtoH_v2_ptds"));
-    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ);
+    assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_COPY);
     call(dlsym(libcuda, "cuLaunchCooperativeKernelMultiDevice"));
     assert_int_equal(probe->note_flags, SUBMIT_FLAG_MANY);
     atomic_store(probe->watch, 0);
