@@ -263,8 +263,9 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
     return given;
 }
 
-/* Into a row that may be of another size, or with several streams. With several streams the fences of large blocks are recorded at once, and how much of them
- * waits is for the pool to weigh: they are left to it. The magazine is locked, and unlocked here. */
+/* Into a row that may be of another size, or with several streams. With several streams the fences of large blocks are
+ * recorded at once, and how much of them waits is for the pool to weigh: they are left to it. The magazine is
+ * locked, and unlocked here. */
 static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece, uint64_t addr)
 {
     struct magazine_row *row = row_at(m, piece->row);
@@ -456,7 +457,8 @@ bool magazine_awaits(const struct pool *p, uint64_t size_bytes)
     uint64_t units = units_of(size_bytes);
     if (!m || !magazine_units(m) || size_bytes > MAGAZINE_BLOCK_BYTES)
         return false;
-    const struct magazine_row *row = &m->rows[units < sizeof class_rows ? class_rows[units] : MAGAZINE_BLOCKS + block_row(units)];
+    unsigned at = units < sizeof class_rows ? class_rows[units] : MAGAZINE_BLOCKS + block_row(units);
+    const struct magazine_row *row = &m->rows[at];
     return row->newest && (units < sizeof class_rows || row->units == units);
 }
 

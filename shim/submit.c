@@ -95,9 +95,8 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 
 static enum submit_seen enter(CUstream stream, unsigned flags)
 {
-    return hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed)
-               ? submit_note(stream, flags)
-               : SUBMIT_UNSEEN;
+    bool is_wanted = hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ANSWERS;
+    return is_wanted ? submit_note(stream, flags) : SUBMIT_UNSEEN;
 }
 
 /* The way through the pool, and through the search for the driver at the first call of all. */
