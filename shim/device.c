@@ -134,12 +134,11 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
     return (int)rc;
 }
 
-static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
+CUresult device_allow(CUdevice device, uint64_t addr, uint64_t size_bytes)
 {
     CUmemAccessDesc desc[DEVICES_MAX + 1];
     size_t count = 0;
-    int device = self(b)->device;
-    uint64_t allowed = device < DEVICES_MAX ? atomic_load(&peers_of[device]) : 0;
+    uint64_t allowed = device_peers(device);
     for (int d = 0; d <= DEVICES_MAX; d++) {
         bool wanted = d == DEVICES_MAX || (d != device && (allowed >> d & 1));
         if (wanted)
@@ -147,10 +146,15 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d == DEVICES_MAX ? device : d},
                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     }
+    return real.cuMemSetAccess(addr, size_bytes, desc, count);
+}
+
+static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
     struct visit v;
     if (!relax(&v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = real.cuMemSetAccess(addr, size_bytes, desc, count);
+    CUresult rc = device_allow(self(b)->device, addr, size_bytes);
     leave(&v);
     return (int)rc;
 }
@@ -493,6 +497,11 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .frees_beside = frees_beside(device),
         .single_stream = single_stream,
     };
+}
+
+uint64_t device_peers(CUdevice owner)
+{
+    return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;
 }
 
 void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed)

@@ -68,5 +68,9 @@ struct ipc_range {
     unsigned long long buffer_id;
 };
 bool ipc_find(CUdeviceptr addr, struct ipc_range *range);
+/* Every mapped range that was opened in contexts of the device. */
+void ipc_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);
+/* Contexts of other devices in which there are such: up to max of them. Returns how many. */
+size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
 
 #endif

@@ -16,6 +16,7 @@
 #include "shim/device.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
+#include "shim/peer.h"
 #include "shim/reservation.h"
 #include "shim/state.h"
 
@@ -37,6 +38,7 @@ struct opened {
     size_t size_bytes;
     CUdeviceptr base; /* of the mappings, or of the driver's own */
     uint64_t total_bytes; /* mapped; 0: the driver's */
+    uint64_t peers; /* who got access with it (device_peers) */
     unsigned opens;
     bool busy;        /* being opened: all but ticket and ctx belong to who opens it */
     unsigned long long buffer_id;
@@ -69,7 +71,7 @@ struct arrival {
     int fd; /* of the connection */
     CUdevice device;
     CUdeviceptr base;
-    uint64_t mapped_bytes;
+    uint64_t mapped_bytes, peers;
     CUresult rc;
 };
 
@@ -117,8 +119,6 @@ static void map_chunks(void *data)
 {
     struct arrival *a = data;
     uint64_t total = a->answer.total_bytes;
-    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
-                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     a->rc = CUDA_ERROR_INVALID_VALUE;
     if (a->answer.offset_bytes > total || a->answer.size_bytes > total - a->answer.offset_bytes)
         return;
@@ -131,8 +131,9 @@ static void map_chunks(void *data)
     }
     if (a->rc == CUDA_SUCCESS && a->mapped_bytes != total)
         a->rc = CUDA_ERROR_INVALID_VALUE;
+    a->peers = device_peers(a->device);
     if (a->rc == CUDA_SUCCESS)
-        a->rc = real.cuMemSetAccess(a->base, total, &desc, 1);
+        a->rc = device_allow(a->device, a->base, total);
     if (a->rc != CUDA_SUCCESS)
         unmap_all(a->base, a->mapped_bytes, total);
 }
@@ -182,6 +183,7 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
     errno = saved_errno;
     if (a.rc != CUDA_SUCCESS)
         return a.rc;
+    o->peers = a.peers;
     o->base = a.base;
     o->total_bytes = a.answer.kind == IPC_CHUNKS ? a.answer.total_bytes : 0;
     o->addr = a.base + a.answer.offset_bytes;
@@ -265,6 +267,20 @@ void ipc_tidy(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* Access that was given to others while the memory was on its way: who gives it walks over what is open. */
+struct late_access {
+    CUdevice device;
+    CUdeviceptr base;
+    uint64_t total_bytes;
+    bool wanted;
+};
+
+static void allow_late(void *data)
+{
+    const struct late_access *late = data;
+    device_allow(late->device, late->base, late->total_bytes);
+}
+
 CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags, ipc_open_fn native)
 {
     struct ipc_ticket ticket;
@@ -281,6 +297,8 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         !hooks_present(HOOK_cuMemSetAccess) || !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease ||
         !hooks_present(HOOK_cuMemAddressFree))
         return CUDA_ERROR_NOT_SUPPORTED;
+    bool mapped = false;
+    struct late_access late = {.wanted = false};
     pthread_mutex_lock(&lock);
     clear_closed();
     struct opened *o;
@@ -296,6 +314,8 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         pthread_cond_broadcast(&changed);
         if (rc == CUDA_SUCCESS) {
             atomic_fetch_add(&open_count, 1);
+            mapped = o->total_bytes != 0;
+            late = (struct late_access){o->device, o->base, o->total_bytes, device_peers(o->device) != o->peers};
         } else {
             remove_entry(&list, o);
             host_cache_put(&records, o);
@@ -306,6 +326,10 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         *addr = o->addr;
     }
     pthread_mutex_unlock(&lock);
+    if (mapped)
+        peer_watch();
+    if (mapped && late.wanted)
+        device_visit(NULL, allow_late, &late);
     return rc;
 }
 
@@ -394,4 +418,45 @@ bool ipc_find(CUdeviceptr addr, struct ipc_range *range)
         *range = (struct ipc_range){o->addr, o->size_bytes, o->ctx, o->device, o->buffer_id};
     pthread_mutex_unlock(&lock);
     return o != NULL;
+}
+
+void ipc_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
+{
+    struct range {
+        uint64_t addr, size_bytes;
+    } *ranges = NULL;
+    size_t count = 0, at = 0;
+    if (!ipc_any_open())
+        return;
+    pthread_mutex_lock(&lock);
+    for (const struct opened *o = list; o; o = o->next)
+        count++;
+    if (count)
+        ranges = host_pages(count * sizeof *ranges);
+    for (const struct opened *o = list; o && ranges; o = o->next)
+        if (!o->busy && o->device == device && o->total_bytes)
+            ranges[at++] = (struct range){o->base, o->total_bytes};
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < at; i++)
+        f(arg, ranges[i].addr, ranges[i].size_bytes);
+    host_pages_free(ranges, count * sizeof *ranges);
+}
+
+size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+{
+    size_t count = 0;
+    if (!ipc_any_open())
+        return 0;
+    pthread_mutex_lock(&lock);
+    for (const struct opened *o = list; o; o = o->next) {
+        bool known = o->busy || o->device == device || !o->total_bytes;
+        for (size_t i = 0; i < count && !known; i++)
+            known = ctx[i] == o->ctx;
+        if (!known && count < max) {
+            owner[count] = o->device;
+            ctx[count++] = o->ctx;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
 }

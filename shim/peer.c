@@ -8,6 +8,7 @@
 
 #include "pool/pool.h"
 #include "shim/context.h"
+#include "shim/ipc.h"
 #include "shim/state.h"
 #include "shim/stream.h"
 
@@ -51,6 +52,7 @@ static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
     for (int tries = 0; tries < TRIES; tries++) {
         change.rc = CUDA_SUCCESS;
         context_for_each_range(owner, change_range, &change);
+        ipc_for_each_range(owner, change_range, &change);
         if (change.rc == CUDA_SUCCESS)
             break;
     }
@@ -154,8 +156,10 @@ bool peer_mend(void)
     int saved_errno = errno;
     size_t count = 0, granted = 0;
     if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
-        real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS)
+        real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
         count = context_arenas_elsewhere(accessor.device, owners, devices, MEND_MAX);
+        count += ipc_imports_elsewhere(accessor.device, owners + count, devices + count, MEND_MAX - count);
+    }
     for (size_t i = 0; i < count; i++) {
         struct side owner = {owners[i], devices[i]};
         if (is_granted(accessor.ctx, owner.ctx))

@@ -11,10 +11,11 @@
 /* Natively the driver copies between devices, and between any device and the host, whichever device is current and
  * whether peers have access or not; of mapped memory it refuses that (CUDA_ERROR_INVALID_VALUE, measured) where
  * the current device has no access. After such a refusal: gives the current context access to all arenas of other
- * devices; true: there was one to which it had none, the copy is to be tried again. Keeps errno. (Where
+ * devices, and to what was opened there (shim/ipc.h); true: there was one to which it had none, the copy is to be tried again. Keeps errno. (Where
  * devices cannot be peers there are no arenas: see backing.h.) */
 bool peer_mend(void);
-/* A device of the process has an arena: copies are to be looked at if there are others. */
+/* A device of the process has an arena, or memory of another process: copies are to be looked at if there are other
+ * devices. */
 void peer_watch(void);
 
 /* The context is gone, and what it was allowed, and what was allowed on it. */
