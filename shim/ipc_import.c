@@ -119,6 +119,8 @@ static void map_chunks(void *data)
 {
     struct arrival *a = data;
     uint64_t total = a->answer.total_bytes;
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     a->rc = CUDA_ERROR_INVALID_VALUE;
     if (a->answer.offset_bytes > total || a->answer.size_bytes > total - a->answer.offset_bytes)
         return;
@@ -133,7 +135,9 @@ static void map_chunks(void *data)
         a->rc = CUDA_ERROR_INVALID_VALUE;
     a->peers = device_peers(a->device);
     if (a->rc == CUDA_SUCCESS)
-        a->rc = device_allow(a->device, a->base, total);
+        a->rc = real.cuMemSetAccess(a->base, total, &desc, 1);
+    if (a->rc == CUDA_SUCCESS && a->peers)
+        device_allow(a->device, a->base, total); /* not all of them need be peers of the memory's own device */
     if (a->rc != CUDA_SUCCESS)
         unmap_all(a->base, a->mapped_bytes, total);
 }

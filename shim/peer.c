@@ -43,6 +43,13 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
         change->rc = rc;
 }
 
+/* Memory of another process that was opened there may be a third device's, which need not be this one's peer. */
+static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    const struct peer_change *change = arg;
+    device_peer_range(change->peer, change->allowed, addr, size_bytes);
+}
+
 /* Memory that is committed meanwhile is made by rows that know the new rights. A range may have been given
  * back on the way, whose failure means nothing: what is there then is walked again. */
 static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
@@ -52,10 +59,10 @@ static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
     for (int tries = 0; tries < TRIES; tries++) {
         change.rc = CUDA_SUCCESS;
         context_for_each_range(owner, change_range, &change);
-        ipc_for_each_range(owner, change_range, &change);
         if (change.rc == CUDA_SUCCESS)
             break;
     }
+    ipc_for_each_range(owner, change_import, &change);
     return change.rc;
 }
 
