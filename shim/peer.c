@@ -147,8 +147,8 @@ void peer_watch(void)
 
 static bool is_granted(CUcontext accessor, CUcontext owner)
 {
-    bool granted = overflowed;
     pthread_mutex_lock(&lock);
+    bool granted = overflowed; /* not to be known any more: it is not tried again and again */
     for (struct grant *g = grants; g < grants + GRANTS_MAX && !granted; g++)
         granted = g->used && g->accessor.ctx == accessor && g->owner.ctx == owner;
     pthread_mutex_unlock(&lock);
