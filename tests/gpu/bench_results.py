@@ -167,9 +167,12 @@ def torch(rows):
             native = bench_store.find(part, peer=bench_peers.TORCH)
             for peer in present(part):
                 entry = bench_store.find(part, peer=peer)[0]
+                over = f"{entry['value'] / native[0]['value']:.2f}" if native and native[0]["value"] else ""
+                if unit == "ms":
+                    for pairs in bench_store.find(rows, name=name, peer=peer, unit="over native"):
+                        over = f"{pairs['value']:.2f} ± {pairs['error']:.2f}"
                 lines.append([name, "time of a step" if unit == "ms" else "peak reserved", peer, show(entry["value"]),
-                              f"{show(entry['low'])} to {show(entry['high'])}" if "low" in entry else "",
-                              f"{entry['value'] / native[0]['value']:.2f}" if native and native[0]["value"] else ""])
+                              f"{show(entry['low'])} to {show(entry['high'])}" if "low" in entry else "", over])
     return table(["workload", "", "peer", "value", "range", "over native"], lines)
 
 

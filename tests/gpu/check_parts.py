@@ -36,7 +36,8 @@ while sys.stdin.readline() == "go\\n":
         os.abort()
     print("turn", flush=True)
 print(count, 1.5 if wrong == "losses" else 1.0)
-print("done", json.dumps({"seconds": [0.25] * count, "waited": [0.0] * count, "reserved_peak_bytes": 1 << 20}), flush=True)
+print("done", json.dumps({"seconds": [0.25] * count, "waited": [0.0] * count, "reserved_peak_bytes": 1 << 20,
+                         "allocated_peak_bytes": 1 << 19}), flush=True)
 sys.exit(3 if wrong == "end" else 0)
 '''
 # What is wrong under the shim, and what the part has to say then.
@@ -77,6 +78,17 @@ def said_of_one(build, folder, wrong):
     return suite.rows[-1].verdict
 
 
+def benchmark_is_whole(build, folder):
+    """Its rows: several processes of a peer compared pair by pair, and each process's report still there."""
+    suite = base.Suite(folder, False, build, False)
+    suite.build_library()
+    rows = part_torch.rows_of(suite)
+    pairs = [row for row in rows if row["unit"] == "over native"]
+    return [(row["peer"], row["value"], row["rounds"], row["error"]) for row in pairs] == \
+        [(peer.name, 1.0, part_torch.PROCESSES, 0.0) for peer in (part_torch.SHIM, part_torch.NATIVE_EXPANDABLE)] and \
+        any(row["peer"] == part_torch.SHIM.name and row["unit"] == "bytes" and row["value"] > 0 for row in rows)
+
+
 def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +97,11 @@ def main():
             file.write(STAND_IN)
         frameworks.python_with = lambda *_: sys.executable
         frameworks.script = lambda _: program
-        part_torch.QUICK = ("gpt",)
+        part_torch.QUICK = part_torch.WORKLOADS = ("gpt",)
+        part_torch.PROCESSES = 3
+        whole = benchmark_is_whole(sys.argv[1], folder)
+        print(f"{'as it should' if whole else 'WRONG'}: the benchmark's rows")
+        failed += not whole
         for wrong, expected in CASES.items():
             said, rows = verdicts(sys.argv[1], folder, wrong)
             faults = [verdict for verdict in said if verdict.startswith("FAIL")]

@@ -27,12 +27,13 @@ OVER_EXPANDABLE = Peer("PyTorch expandable over gpucache", EXPANDABLE, True, ("g
 PEERS = (NATIVE, BARE, SHIM, OVER, OVER_EXPANDABLE)
 WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
+PROCESSES = 6   # of each peer for each workload, where times are compared
 
 
-def measure(suite, peers, workloads, rounds, steps=20):
+def measure(suite, peers, workloads, rounds, steps=20, tag=""):
     """Yields a list of Run for each workload."""
     command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"), "/dev/null"]
-    yield from train(suite, peers, command, workloads, steps, rounds)
+    yield from train(suite, peers, command, workloads, steps, rounds, tag)
 
 
 def figures(runs):
@@ -71,11 +72,13 @@ def joined(runs):
 
 def rows_of(suite):
     """What the benchmarks want of this part: the JSON rows of all workloads. Each peer plays each in several
-    processes, since one is faster than the next by up to a tenth for as long as it lives, whatever the allocator."""
-    peers = (NATIVE, NATIVE_EXPANDABLE, BARE, SHIM)
-    processes, rounds = (1, 3) if suite.quick else (3, 3)
-    names = [name for name in (QUICK if suite.quick else WORKLOADS) for _ in range(processes)]
-    runs = [run for mine in measure(suite, peers, names, rounds) for run in mine]
+    processes, since one is faster than the next by up to a tenth for as long as it lives, whatever the allocator;
+    without PyTorch's cache, which is slow and needs no such care, in one."""
+    runs, peers = [], (NATIVE, NATIVE_EXPANDABLE, SHIM)
+    for number in range(1 if suite.quick else PROCESSES):
+        playing = peers if number else (*peers, BARE)
+        for mine in measure(suite, playing, QUICK if suite.quick else WORKLOADS, 2, tag=f"-{number}"):
+            runs += mine
     played = {}
     for run in runs:
         played.setdefault((run.workload, run.peer.name), []).append(run)
@@ -83,19 +86,24 @@ def rows_of(suite):
     rows = figures(list(together.values()))
     for workload in dict.fromkeys(run.workload for run in runs):
         native, shim = (together[workload, peer.name] for peer in (NATIVE, SHIM))
-        if not native.failure and not shim.failure:
-            rows += compared(workload, native, shim)
+        if native.failure or shim.failure:
+            continue
+        for peer in (SHIM, NATIVE_EXPANDABLE):
+            rows += compared(workload, peer, played[workload, NATIVE.name], played[workload, peer.name])
+        libraries = shim.statistics.total("requested_peak_bytes") - native.figures["allocated_peak_bytes"]
+        rows.append(bench_store.row("torch", workload, bench_peers.LIBRARIES, max(libraries, 0), "bytes"))
     return rows
 
 
-def compared(workload, native, shim):
-    """How the times of the same rounds compare, with the standard error of their median; and what the program's
-    libraries ask the driver for themselves, which PyTorch's allocators neither serve nor count."""
-    ratios = [b / a for a, b in zip(native.seconds(), shim.seconds())]
-    error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
-    libraries = shim.statistics.total("requested_peak_bytes") - native.figures["allocated_peak_bytes"]
-    return [bench_store.row("torch", workload, SHIM.name, ratios, "over native", error=error),
-            bench_store.row("torch", workload, bench_peers.LIBRARIES, max(libraries, 0), "bytes")]
+def compared(workload, peer, natives, others):
+    """How the times of processes compare that took turns: the median of the pairs of processes, each by the mean of its
+    rounds, and its standard error. (expandable segments beside it show how far two compare that cost the same.)"""
+    ratios = [statistics.mean(b / a for a, b in zip(native.seconds(), other.seconds()))
+              for native, other in zip(natives, others) if not native.failure and not other.failure]
+    if not ratios:
+        return []
+    error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return [bench_store.row("torch", workload, peer.name, ratios, "over native", error=error)]
 
 
 def compare_times(suite, name, left, right):

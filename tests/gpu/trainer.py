@@ -14,8 +14,9 @@ import part_frameworks as frameworks
 
 CACHE_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-# The same results every time; and no more threads than there are processors for several processes.
-EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "2"}
+# The same results every time, and Python's tables laid out alike; and no more threads than there are processors for
+# several processes.
+EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "0"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Run:
 class Trainer:
     """The process of one peer, going through its workloads."""
 
-    def __init__(self, suite, peer, command, workloads, steps):
+    def __init__(self, suite, peer, command, workloads, steps, tag):
         self.suite, self.peer, self.steps = suite, peer, steps
-        self.label = f"torch-{peer.name.replace(' ', '-').replace(',', '')}"
+        self.label = f"torch{tag}-{peer.name.replace(' ', '-').replace(',', '')}"
         self.workloads = [workload for workload in workloads if peer.runs(workload)]
         self.statistics = frameworks.Statistics(suite, self.label)
         self.run = None
@@ -146,9 +147,10 @@ class Trainer:
             self.run.figures = figures
 
 
-def train(suite, peers, command, workloads, steps, rounds):
-    """All workloads by all peers, in turns: yields a list of Run for each workload."""
-    trainers = [Trainer(suite, peer, command, workloads, steps) for peer in peers]
+def train(suite, peers, command, workloads, steps, rounds, tag=""):
+    """All workloads by all peers, in turns: yields a list of Run for each workload. tag: in the names of their files, so
+    that those of an earlier call stay."""
+    trainers = [Trainer(suite, peer, command, workloads, steps, tag) for peer in peers]
     try:
         for workload in workloads:
             times = [time.monotonic()]
