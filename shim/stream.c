@@ -94,6 +94,8 @@ struct submitter {
 };
 
 static struct submitter submitters[SUBMITTERS_MAX];
+/* Records from here on nobody ever had. Raised before one is taken. */
+static atomic_size_t submitters_end;
 static __thread struct submitter *mine __attribute__((tls_model("initial-exec")));
 static _Atomic uint64_t names = 1;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
@@ -174,7 +176,12 @@ static struct submitter *find_record(void)
     pthread_once(&key_once, make_key);
     for (size_t i = 0; key_made && i < SUBMITTERS_MAX; i++) {
         struct submitter *s = &submitters[i];
-        if (atomic_load_explicit(&s->taken, memory_order_relaxed) || atomic_exchange(&s->taken, true))
+        if (atomic_load_explicit(&s->taken, memory_order_relaxed))
+            continue;
+        for (size_t end = atomic_load(&submitters_end); end <= i;)
+            if (atomic_compare_exchange_weak(&submitters_end, &end, i + 1))
+                break;
+        if (atomic_exchange(&s->taken, true))
             continue;
         atomic_store(&s->stream, STREAM_IDLE);
         if (pthread_setspecific(key, s)) {
@@ -199,7 +206,8 @@ static uint64_t name_of(const struct submitter *s, CUstream stream, unsigned fla
 
 static bool others_submit(uint64_t stream)
 {
-    for (size_t i = 0; i < SUBMITTERS_MAX; i++)
+    size_t end = atomic_load(&submitters_end);
+    for (size_t i = 0; i < end; i++)
         if (atomic_load(&submitters[i].taken)) {
             uint64_t now = atomic_load(&submitters[i].stream);
             if (now != STREAM_IDLE && now != stream)
