@@ -57,28 +57,29 @@ def must_bite(suite, name, result):
         suite.row(name, verdict=f"FAIL: the canary does not bite (exit {result.rc})")
 
 
-def early(suite):
-    """Launches that may start early."""
+def by_hand(suite, source, name):
+    """A program that reuses memory under work in flight; by hand, without a free, it must lose words."""
     if suite.simulate or not suite.nvcc:
-        suite.row("early launches", verdict="skip: needs a real GPU and nvcc")
+        suite.row(name, verdict="skip: needs a real GPU and nvcc")
         return
-    program = os.path.join(suite.build, "early")
-    suite.must([suite.nvcc, "-O2", "-std=c++17", "-arch=native", "-o", program, os.path.join(base.HERE, "early.cu")],
-               "compiling early")
+    program = os.path.join(suite.build, source)
+    suite.must([suite.nvcc, "-O2", "-std=c++17", "-arch=native", "-o", program, os.path.join(base.HERE, f"{source}.cu")],
+               f"compiling {source}")
     results = [suite.run([program], suite.bare_env), suite.run([program], suite.shim_env()),
                suite.run([program, "--by-hand"], suite.bare_env)]
     if results[0].rc == 77:
-        suite.row("early launches", verdict="skip: the GPU has none")
+        suite.row(name, verdict="skip: the GPU has none")
         return
-    suite.row("early launches", base.seconds(results[0].seconds), base.seconds(results[1].seconds), "",
+    suite.row(name, base.seconds(results[0].seconds), base.seconds(results[1].seconds), "",
               "ok" if not results[0].rc and not results[1].rc else
               f"FAIL: bare exit {results[0].rc}, shim exit {results[1].rc}: {results[1].out.strip()}")
-    suite.row("early launches by hand", verdict="ok: bites" if results[2].rc == 1 else
+    suite.row(f"{name} by hand", verdict="ok: bites" if results[2].rc == 1 else
               f"FAIL: they lose no word (exit {results[2].rc})")
 
 
 def canary(suite):
-    early(suite)
+    by_hand(suite, "early", "early launches")
+    by_hand(suite, "late", "addresses told to running kernels")
     program = suite.compile("canary", SOURCES, *FLAGS)
     seed = random.SystemRandom().randrange(1, 1 << 31)
     rounds = 100 if suite.quick else 800
