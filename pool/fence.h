@@ -20,7 +20,7 @@
  *
  * Few records. A record costs about as much as the rest of a pair, and what was freed since the latest is
  * often too little for anybody to want to wait for it. While work of several streams follows the frees (memory
- * is then spent before anybody waits, see pool.c) and memory is not scarce, a submission leaves the
+ * is then spent before anybody waits, see request.c) and memory is not scarce, a submission leaves the
  * epoch open and marks it late; the next free takes the mark away, since natively it would have waited for
  * that work. When enough was freed the fence is *wanted*, and the next submission records. Who records counts
  * himself in `sealing` before he takes the marks away, and a submission marks the epoch late before it reads

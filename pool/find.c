@@ -31,21 +31,36 @@ bool pool_owns(uint64_t addr)
     return g && atomic_load_explicit(&g->pool, memory_order_acquire);
 }
 
-/* The live block or object around addr, its pool locked. */
-static enum pool_status find_locked(uint64_t addr, struct pool **owner, struct block **block, int *slot)
+/* What lives around an address: a block, or an object of the slab in it. */
+struct found {
+    struct pool *pool;
+    struct block *block;
+    struct piece *piece;
+    bool *tainted, *noted;
+    uint64_t addr, size_bytes;
+};
+
+/* POOL_OK: with the lock of found->pool held. */
+static enum pool_status find_live(uint64_t addr, struct found *found)
 {
     struct granule *g;
-    struct pool *p = *owner = find_owner(addr, &g);
+    struct pool *p = find_owner(addr, &g);
     if (!p)
         return POOL_FOREIGN;
-    struct block *b = *block = map_block_around(addr, p);
-    *slot = -1;
-    if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece))
+    struct block *b = map_block_around(addr, p);
+    if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece)) {
+        *found = (struct found){p, b, &b->piece, &b->tainted, &b->noted, b->addr, b->size_bytes};
         return POOL_OK;
+    }
     if (b && b->state == BLOCK_SLAB) {
-        *slot = slab_slot_around(b->slab, addr);
-        if (*slot >= 0 && b->slab->objects[*slot].live && piece_is_held(&b->slab->pieces[*slot]))
+        struct slab *s = b->slab;
+        int slot = slab_slot_around(s, addr);
+        if (slot >= 0 && s->objects[slot].live && piece_is_held(&s->pieces[slot])) {
+            struct slab_object *o = &s->objects[slot];
+            *found = (struct found){p, b, &s->pieces[slot], &o->tainted, &o->noted,
+                                    slab_object_addr(s, (unsigned)slot), s->object_bytes};
             return POOL_OK;
+        }
     }
     state_unlock(p);
     return POOL_INVALID;
@@ -53,55 +68,38 @@ static enum pool_status find_locked(uint64_t addr, struct pool **owner, struct b
 
 enum pool_status pool_find(uint64_t addr, struct pool_block *out)
 {
-    struct pool *p;
-    struct block *b;
-    int slot;
-    enum pool_status status = find_locked(addr, &p, &b, &slot);
+    struct found f;
+    enum pool_status status = find_live(addr, &f);
     if (status != POOL_OK)
         return status;
-    *out = (struct pool_block){.pool = p, .addr = b->addr, .size_bytes = b->size_bytes,
-                               .requested_bytes = b->piece.requested_bytes, .serial = b->piece.serial,
-                               .tainted = b->tainted, .noted = b->noted};
-    if (slot >= 0) {
-        const struct piece *piece = &b->slab->pieces[slot];
-        out->addr = slab_object_addr(b->slab, (unsigned)slot);
-        out->size_bytes = b->slab->object_bytes;
-        out->requested_bytes = piece->requested_bytes;
-        out->serial = piece->serial;
-        out->tainted = b->slab->objects[slot].tainted;
-        out->noted = b->slab->objects[slot].noted;
-    }
-    if (!p->arena)
-        out->segment_addr = map_find(b->addr)->chunk->addr;
-    state_unlock(p);
+    *out = (struct pool_block){.pool = f.pool, .addr = f.addr, .size_bytes = f.size_bytes,
+                               .requested_bytes = f.piece->requested_bytes, .serial = f.piece->serial,
+                               .tainted = *f.tainted, .noted = *f.noted};
+    if (!f.pool->arena)
+        out->segment_addr = map_find(f.block->addr)->chunk->addr;
+    state_unlock(f.pool);
     return POOL_OK;
 }
 
 enum pool_status pool_taint(uint64_t addr)
 {
-    struct pool *p;
-    struct block *b;
-    int slot;
-    enum pool_status status = find_locked(addr, &p, &b, &slot);
+    struct found f;
+    enum pool_status status = find_live(addr, &f);
     if (status != POOL_OK)
         return status;
-    bool *tainted = slot >= 0 ? &b->slab->objects[slot].tainted : &b->tainted;
-    struct piece *piece = slot >= 0 ? &b->slab->pieces[slot] : &b->piece;
-    *tainted = true;
-    piece->row = MAGAZINE_NEVER;
-    state_unlock(p);
+    *f.tainted = true;
+    f.piece->row = MAGAZINE_NEVER;
+    state_unlock(f.pool);
     return POOL_OK;
 }
 
 enum pool_status pool_note(uint64_t addr, bool noted)
 {
-    struct pool *p;
-    struct block *b;
-    int slot;
-    enum pool_status status = find_locked(addr, &p, &b, &slot);
+    struct found f;
+    enum pool_status status = find_live(addr, &f);
     if (status != POOL_OK)
         return status;
-    *(slot >= 0 ? &b->slab->objects[slot].noted : &b->noted) = noted;
-    state_unlock(p);
+    *f.noted = noted;
+    state_unlock(f.pool);
     return POOL_OK;
 }

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The pool's policy: where a request is served from, and what happens when nothing is ready. See
+ * pool_alloc_slowly in pool.h.
+ */
+#include "pool/arena.h"
+#include "pool/magazine.h"
+#include "pool/map.h"
+#include "pool/segment.h"
+#include "pool/state.h"
+#include "pool/trim.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+/* Out of memory: how long a request waits for GPU work, natively an immediate failure. */
+#define OOM_WAIT_NS (10 * SECOND_NS)
+#define OOM_LATE_WAIT_NS SECOND_NS
+/* With several busy streams, pending memory may reach this, or a part of what is live, before the host waits. */
+#define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
+#define RUN_AHEAD_PART 16
+/* How often, and how long, the host waits for a request before later work is ordered behind it after all. */
+#define HOST_WAITS 16
+#define HOST_WAIT_NS (SECOND_NS / 10)
+#define CLIMB_TRIES 64
+
+/* What a request takes: one object of a slab, or a block. */
+struct request {
+    struct zone *zone;
+    uint64_t size_bytes; /* rounded */
+    uint64_t requested_bytes;
+    int class_index;     /* of the slab, or -1 */
+    struct block *block; /* result */
+    struct slab *slab;
+    unsigned slot;
+    uint64_t addr;       /* or this, and nothing is left to be done */
+};
+
+/* Tries what is ready, in memory that is there. */
+static bool take(struct pool *p, struct request *r)
+{
+    if (r->class_index < 0) {
+        bool whole = !p->arena && r->zone == &p->large;
+        r->block = whole ? segment_take(p, r->size_bytes)
+                         : zone_take(r->zone, r->size_bytes, UNIT_BYTES, BLOCK_LIVE);
+        return r->block != NULL;
+    }
+    unsigned class_index = (unsigned)r->class_index;
+    r->slab = slab_take(p, class_index, &r->slot);
+    if (r->slab)
+        return true;
+    struct block *b = zone_take(&p->small, slab_block_bytes(class_index), SLAB_PAGE_BYTES, BLOCK_SLAB);
+    if (!b)
+        return false;
+    if (!slab_add(p, b, class_index)) {
+        zone_give(b);
+        return false;
+    }
+    r->slab = slab_take(p, class_index, &r->slot);
+    return true;
+}
+
+/* Tries what is ready and larger than needed, where that saves memory. */
+static bool take_spare(struct pool *p, struct request *r)
+{
+    if (p->arena || r->zone != &p->large)
+        return false;
+    r->block = segment_take_spare(p, r->size_bytes);
+    return r->block != NULL;
+}
+
+static bool retire_and_take(struct pool *p, struct request *r)
+{
+    return pending_retire(p, fence_ready_epoch(&p->fences)) && take(p, r);
+}
+
+/* Asks what is complete. What served lay in the thread's magazine, if the request has its address then. */
+static bool poll_and_take(struct pool *p, struct request *r)
+{
+    if (!fence_poll(p))
+        return false;
+    bool retired = pending_retire(p, fence_ready_epoch(&p->fences));
+    r->addr = pool_take(p, r->requested_bytes);
+    return r->addr || (retired && take(p, r));
+}
+
+static enum grow_result grow(struct pool *p, const struct request *r, int *code)
+{
+    uint64_t size_bytes = r->size_bytes, align = UNIT_BYTES;
+    if (r->class_index >= 0) {
+        size_bytes = slab_block_bytes((unsigned)r->class_index);
+        align = SLAB_PAGE_BYTES;
+    }
+    return p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
+                    : segment_grow(p, r->zone, size_bytes, code);
+}
+
+/* Should later work wait on the GPU for earlier work, so that pending memory can serve the request?
+ * One stream runs in order anyway, and loses nothing. With several, ordering costs their overlap, so
+ * memory is spent first, within bounds, and then the host waits. */
+static bool should_order(const struct pool *p, const struct request *r)
+{
+    switch (p->config->reuse) {
+    case REUSE_ORDER:
+        return true;
+    case REUSE_READY:
+    case REUSE_WAIT:
+        return false;
+    case REUSE_AUTO:
+        break;
+    }
+    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / RUN_AHEAD_PART);
+    return !fence_several_streams(&p->fences) || p->stats.pending_bytes + r->size_bytes > budget;
+}
+
+/* Orders later work behind the oldest pending memory that fits, or behind all of it. With one stream
+ * at work the latter at once: it costs no more, and more of the memory can be merged. */
+static bool order_and_take(struct pool *p, struct request *r)
+{
+    uint64_t epoch = fence_several_streams(&p->fences) ? pending_find(p, r->zone, r->size_bytes) : 0;
+    if (epoch && fence_order(p, epoch, false) && retire_and_take(p, r))
+        return true;
+    return fence_order(p, fence_newest_waitable(&p->fences), false) && retire_and_take(p, r);
+}
+
+/* The host waits for the oldest pending memory that fits, or else for the oldest of all. The program has run ahead
+ * of the GPU by the whole budget, so the streams have work and keep their overlap, which later work that
+ * runs behind all earlier work would cost them (1.3 to 1.8 times the time, two and four streams on an H200).
+ * Natively the free itself would have waited. Behind work that takes long nobody waits a second time. */
+static bool wait_and_take(struct pool *p, struct request *r)
+{
+    for (int i = 0; i < HOST_WAITS && p->pendings.head; i++) {
+        uint64_t epoch = pending_find(p, r->zone, r->size_bytes);
+        if (!epoch)
+            epoch = p->pendings.head->epoch;
+        bool waited = fence_wait(p, epoch, false, HOST_WAIT_NS);
+        if (retire_and_take(p, r))
+            return true;
+        if (!waited && p->fences.complete_epoch < epoch)
+            p->stuck_epoch = epoch;
+        if (!waited)
+            return false;
+    }
+    return false;
+}
+
+/* Serves the request out of memory that was freed while GPU work may still use it. */
+static bool reuse(struct pool *p, struct request *r)
+{
+    if (poll_and_take(p, r))
+        return true;
+    /* Behind a fence that is not done no newer one can be. */
+    bool running = fence_is_running(&p->fences);
+    if (!running || fence_is_wanted(&p->fences))
+        fence_seal(p);
+    if (!running && poll_and_take(p, r))
+        return true;
+    /* What follows goes by how much is pending. */
+    if (magazine_empty_all(p) && take(p, r))
+        return true;
+    if (!p->pendings.head)
+        return false;
+    /* Before anybody waits; with one stream ordering costs less than what is larger than needed. */
+    if (fence_several_streams(&p->fences) && take_spare(p, r))
+        return true;
+    bool order = should_order(p, r);
+    if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
+        p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
+        return true;
+    /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
+    if (order && p->backend->has_order)
+        return order_and_take(p, r);
+    if (r->zone->pending_bytes < r->size_bytes)
+        return false;
+    if (order || p->config->reuse == REUSE_WAIT)
+        return fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && retire_and_take(p, r);
+    return false;
+}
+
+/* One try at memory that is there, or that the driver has after everything idle went back to it.
+ * *changed: meanwhile another thread was through with memory that it had in work. */
+static bool release_and_take(struct pool *p, struct request *r, int *code, bool *changed)
+{
+    pending_retire(p, fence_ready_epoch(&p->fences));
+    if (take(p, r))
+        return true;
+    magazine_empty_all(p);
+    trim_release(p, UINT64_MAX, UINT64_MAX);
+    uint64_t mine = p->settled + 1; /* growing counts once itself */
+    bool taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
+    *changed = p->settled > mine;
+    return taken;
+}
+
+/* First for what the program's own frees would natively have waited for; then, for a moment, also
+ * behind work that came after them: better late than an error, and bounded (see fence.h, liveness). */
+static bool wait_for_more(struct pool *p, unsigned *waits)
+{
+    uint64_t last = p->fences.open_epoch - !fence_is_unsealed(&p->fences);
+    for (bool late; *waits < 2;) {
+        late = ++*waits == 2;
+        if (fence_wait(p, late ? last : fence_newest_waitable(&p->fences), late,
+                       late ? OOM_LATE_WAIT_NS : OOM_WAIT_NS))
+            return true;
+    }
+    return false;
+}
+
+/* The driver has no memory, or a limit is reached: whatever can still be had, cheapest first. Memory
+ * that other threads are just giving back or moving counts: as long as something changed, try again. */
+static bool climb(struct pool *p, struct request *r, int *code)
+{
+    unsigned waits = 0;
+    p->stats.num_alloc_retries++;
+    if (order_and_take(p, r)) {
+        p->stats.num_oom_ordered++;
+        return true;
+    }
+    for (int tries = 0; tries < CLIMB_TRIES; tries++) {
+        bool changed = false;
+        if (release_and_take(p, r, code, &changed)) {
+            p->stats.num_oom_waited += waits > 0;
+            p->stats.num_oom_released += waits == 0;
+            return true;
+        }
+        if (p->busy)
+            state_wait(p);
+        else if (!changed && !wait_for_more(p, &waits))
+            return false;
+    }
+    return false;
+}
+
+/* Nothing is ready. */
+static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
+{
+    p->now_ns = p->backend->ops->now_ns(p->backend);
+    if (reuse(p, r)) {
+        p->stats.num_hits += !r->addr;
+        return POOL_OK;
+    }
+    /* Another thread may take what this one commits; each turn makes progress for one of them. */
+    for (;;) {
+        if (p->fences.lost || p->abandoned)
+            return POOL_PASS;
+        /* A small program's empty slabs may be a twentieth of it. */
+        if ((magazine_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) || take_spare(p, r)) {
+            p->stats.num_hits++;
+            return POOL_OK;
+        }
+        switch (grow(p, r, code)) {
+        case GROW_OK:
+            if (take(p, r))
+                return POOL_OK;
+            continue;
+        case GROW_FAILED:
+            return take(p, r) ? POOL_OK : POOL_PASS;
+        case GROW_LIMIT:
+            *code = p->backend->nomem_code;
+            if (climb(p, r, code))
+                return POOL_OK;
+            p->stats.num_limit_rejections++;
+            return POOL_NOMEM;
+        case GROW_NOMEM:
+            if (climb(p, r, code))
+                return POOL_OK;
+            p->stats.num_ooms++;
+            return POOL_NOMEM;
+        }
+    }
+}
+
+static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested_bytes)
+{
+    struct pool_stats *s = &p->stats;
+    stats_raise(&s->allocated_bytes, size_bytes);
+    stats_raise(&s->requested_bytes, requested_bytes);
+    stats_raise(&s->live_blocks, 1);
+    s->num_allocs++;
+}
+
+static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
+{
+    if (r->addr) {
+        *addr = r->addr;
+        return true;
+    }
+    struct slab *s = r->slab;
+    struct block *b = r->block;
+    struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
+    if (!s && !map_set(b)) {
+        zone_give(b);
+        return false;
+    }
+    *addr = s ? slab_object_addr(s, r->slot) : b->addr;
+    uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
+    piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
+    piece->requested_bytes = requested_bytes;
+    piece->serial = ++p->serial;
+    if (s)
+        s->objects[r->slot].live = true;
+    magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
+    account_live(p, size_bytes, requested_bytes);
+    return true;
+}
+
+enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
+{
+    const struct pool_config *c = p->config;
+    if (unlikely(size_bytes < c->min_block_bytes || size_bytes > c->max_block_bytes ||
+                 size_bytes > p->backend->total_bytes))
+        return POOL_PASS;
+    struct request r = {.class_index = -1, .requested_bytes = size_bytes};
+    r.size_bytes = round_up(size_bytes, UNIT_BYTES);
+    if (size_bytes <= SLAB_MAX_BYTES) {
+        r.class_index = (int)slab_class(size_bytes);
+        r.size_bytes = slab_object_bytes((unsigned)r.class_index);
+    }
+
+    enum pool_status status = POOL_PASS;
+    state_lock(p);
+    r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
+    magazine_tell(p);
+    /* A program whose sizes vary has little use of its magazine, whose blocks keep free memory apart. */
+    if (r.class_index < 0 && !magazine_is_empty(p) && !magazine_awaits(p, size_bytes) &&
+        zone_would_cut(r.zone, r.size_bytes))
+        magazine_empty_blocks(p);
+    bool taken = magazine_awaits(p, size_bytes) && pending_look_again(p) && poll_and_take(p, &r);
+    if (taken)
+        p->look_after = 0;
+    else if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
+        pending_look(p, r.zone, r.size_bytes, !fence_several_streams(&p->fences) && should_order(p, &r));
+    if (likely(taken || (!p->fences.lost && !p->abandoned))) {
+        if (taken || likely(take(p, &r))) {
+            p->stats.num_hits += !r.addr;
+            status = POOL_OK;
+        } else {
+            status = serve_slowly(p, &r, code);
+        }
+        if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
+            status = POOL_PASS;
+    }
+    state_unlock(p);
+    return status;
+}
