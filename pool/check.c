@@ -190,9 +190,9 @@ static const char *check_pending(const struct pool *p, uint64_t *bytes)
 
 static const char *check_fences(const struct fences *f)
 {
-    for (unsigned i = 0; i < f->count; i++) {
-        CHECK(f->ring[i].epoch < f->open_epoch, "only closed epochs have fences");
-        CHECK(i == 0 || f->ring[i - 1].epoch < f->ring[i].epoch, "fences stand in order");
+    for (unsigned i = 0; i < f->ring.count; i++) {
+        CHECK(f->ring.at[i].epoch < f->open_epoch, "only closed epochs have fences");
+        CHECK(i == 0 || f->ring.at[i - 1].epoch < f->ring.at[i].epoch, "fences stand in order");
     }
     CHECK(f->complete_epoch < f->open_epoch && f->ordered_epoch < f->open_epoch,
           "nothing is complete before it is closed");

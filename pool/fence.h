@@ -9,7 +9,7 @@
  * captures all of it: once such a fence is done, or ordered before all later work, the block may be
  * handed out. Fences may be recorded out of turn by several threads; each is recorded after its own
  * epoch was closed, which is all that the argument uses. What stream order alone makes safe needs no
- * fence: see "single stream" below.
+ * fence: see sole.h.
  *
  * Liveness. A wait, on the host or on the GPU, must wait for nothing that the program submitted after
  * the free, or a persistent kernel would stop a program that runs without us. Between the free and
@@ -26,13 +26,6 @@
  * himself in `sealing` before he takes the marks away, and a submission marks the epoch late before it reads
  * `sealing`: one of them sees the other.
  *
- * Single stream. While the program submits work to one stream only, later work runs behind earlier
- * work, so freed memory is handed out at once, with the newest fence still recorded as above. Before
- * work on a second stream is submitted, fence_leave_single orders all later work behind that fence:
- * after it, what stream order promised holds for every stream. The time of one stream may come again
- * (fence_enter_single): when everything that was ever submitted to others is known complete, and
- * nothing can be on its way to them. Who submits tells: shim/stream.c has that part of the argument.
- *
  * Without the lock. A free into a magazine (magazine.h) joins by fence_join_unlocked alone: it reads the
  * open epoch after its block's last work was submitted. A record of that epoch comes after the
  * epoch's close, and the driver takes the submissions to a context, the record among them, one after
@@ -47,21 +40,15 @@
 #ifndef POOL_FENCE_H
 #define POOL_FENCE_H
 
+#include "pool/ring.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct pool;
 
-#define FENCE_MAX 256
 #define FENCE_RUN 15
-
-struct fence {
-    uint64_t epoch;
-    uint64_t event;   /* the backend's handle */
-    uint16_t pins;    /* threads that use the event without the lock */
-    bool late;
-};
 
 #define FENCE_READY_LOST UINT64_C(0) /* the context is lost, nothing is handed out */
 #define FENCE_READY_ALL (UINT64_MAX - 1)
@@ -73,10 +60,7 @@ enum { FENCE_LATE = 1, FENCE_UNSEALED = 2 };
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
 struct fences {
-    struct fence ring[FENCE_MAX]; /* recorded and not known done, oldest epoch first */
-    unsigned count;
-    uint64_t spare[FENCE_MAX + 64];
-    unsigned spares;
+    struct ring ring;
     _Atomic uint64_t open_epoch; /* joined by frees now; written under the lock */
     _Atomic uint64_t ready;  /* what fence_ready_epoch says; FENCE_READY_ALL: one stream, nothing waits */
     uint64_t complete_epoch; /* frees up to here: their work is done */
@@ -144,6 +128,12 @@ bool fence_is_wanted(const struct fences *f);
 /* Frees up to this epoch may be handed out. */
 uint64_t fence_ready_epoch(const struct fences *f);
 
+/* Tells the magazines what is ready, after any change of the mode or of what is done or ordered. Once a context is
+ * lost nothing in a magazine may be handed out either. */
+void fence_publish(struct fences *f);
+/* The context reports an error for ever: nothing may be handed out again. */
+void fence_lose(struct pool *p);
+
 /* Is one that was recorded not known done? */
 bool fence_is_running(const struct fences *f);
 /* The newest epoch whose frees may be waited for, the open one included; 0: none. */
@@ -157,6 +147,8 @@ bool fence_pass(struct fences *f, uint64_t stream);
 void fence_submit(struct pool *p);
 /* Asks the driver what is done, with few queries; true: complete_epoch moved. Drops the lock. */
 bool fence_poll(struct pool *p);
+/* Is the newest that was recorded of that epoch or a later one, and done? Asks the driver. Drops the lock. */
+bool fence_newest_is_done(struct pool *p, uint64_t epoch);
 /* Is all work that was submitted so far complete? Drops the lock. */
 bool fence_is_idle(struct pool *p);
 /* All later work behind the oldest fence that covers epoch and is not late (with late_too: also a late
@@ -165,16 +157,6 @@ bool fence_is_idle(struct pool *p);
 bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 /* The host waits for the same fence, for a bounded time; true: complete_epoch moved. Drops the lock. */
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
-/* End of the single-stream mode, whoever comes first; the others wait for him. True: work had to wait
- * for it, on the GPU or on the host. Drops the lock. */
-bool fence_leave_single(struct pool *p);
-/* Back to it, for the stream; false: work submitted before `mark` (an open epoch of the past) may still
- * run, other work came, which is noted in *breach, or memory is pending whose fence could not be ordered before
- * others' work later. The caller vouches that all later work is this stream's, or noted there before pool_sole
- * is looked at. */
-bool fence_enter_single(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
-/* Submissions need not come here any more for the sake of stream order. */
-void fence_unwatch(struct pool *p);
 /* Destroys every event; the context may be gone. Drops the lock. */
 void fence_finish(struct pool *p);
 

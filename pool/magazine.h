@@ -5,7 +5,7 @@
  * live: it keeps its place in the map and its chunk; `held` alone tells that it is not the program's.
  *
  * A magazine hands out what is ready: what came last, as is all of it while stream order alone makes reuse safe
- * (fence.h, single stream); or else what came first, the likeliest to be ready with several streams. It holds
+ * (sole.h); or else what came first, the likeliest to be ready with several streams. It holds
  * MAGAZINE_BYTES at most and, with one stream, one large block. Whatever the pool does before it asks the driver
  * for more, lets anybody wait, or gives memory back, empties all magazines first: what lies in one costs nobody
  * memory.

@@ -10,6 +10,7 @@
 #include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/segment.h"
+#include "pool/sole.h"
 #include "pool/state.h"
 
 /* The clock is read again after so many frees at the latest, if nothing else reads it. */
@@ -165,7 +166,7 @@ void pool_submit(struct pool *p, uint64_t stream)
 bool pool_leave_single_stream(struct pool *p)
 {
     state_lock(p);
-    bool waited = fence_leave_single(p);
+    bool waited = sole_leave(p);
     state_unlock(p);
     return waited;
 }
@@ -179,7 +180,7 @@ bool pool_passed(struct pool *p, uint64_t mark)
 {
     state_lock(p);
     struct fences *f = &p->fences;
-    if (f->complete_epoch < mark || f->complete_epoch < f->late_epoch) /* see fence_enter_single */
+    if (f->complete_epoch < mark || f->complete_epoch < f->late_epoch) /* see sole_enter */
         fence_poll(p);
     bool passed = f->complete_epoch >= mark;
     state_unlock(p);
@@ -189,7 +190,7 @@ bool pool_passed(struct pool *p, uint64_t mark)
 bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     state_lock(p);
-    bool entered = fence_enter_single(p, mark, stream, breach);
+    bool entered = sole_enter(p, mark, stream, breach);
     state_unlock(p);
     return entered;
 }
@@ -205,8 +206,8 @@ bool pool_is_idle(struct pool *p)
 void pool_give_up_single_stream(struct pool *p)
 {
     state_lock(p);
-    fence_leave_single(p);
-    fence_unwatch(p);
+    sole_leave(p);
+    sole_unwatch(p);
     state_unlock(p);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Which streams the program submits work to, and so whether the order of one stream is enough for the
- * pool: see "single stream" in pool/fence.h. The argument is in shim/stream.c.
+ * pool: see pool/sole.h. The argument is in shim/stream.c.
  */
 #ifndef SHIM_STREAM_H
 #define SHIM_STREAM_H

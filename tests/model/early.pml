@@ -47,7 +47,7 @@ byte used, used_before, near, near_before;
 byte block_state, users;
 bit freed = 1; /* since the last full kernel went to the driver, or none did */
 
-/* pool/fence.c */
+/* pool/fence.c, pool/sole.c */
 #define SINGLE 0
 #define LEAVING 1
 #define MULTI 2

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * When is the order of one stream enough? The protocol of shim/stream.c with its other half in pool/fence.c
- * (single stream) and the quick ways of pool/magazine.c: threads that submit work to two streams, free and
+ * When is the order of one stream enough? The protocol of shim/stream.c with its other half in pool/sole.c
+ * and the quick ways of pool/magazine.c: threads that submit work to two streams, free and
  * allocate one block of memory, propose a stream, make it the sole one, leave it. A load or store of what
  * is shared without a lock is one step; a section under the pool's lock is in steps too where others look on.
  *
@@ -47,7 +47,7 @@ byte block_state = LIVE, block_epoch, block_owner, on_way[STREAMS];
 byte used, used_before;
 byte current; /* the stream that has the first handle: 0 or 2 */
 
-/* pool/fence.c */
+/* pool/fence.c, pool/sole.c */
 #define SINGLE 0
 #define LEAVING 1
 #define MULTI 2
@@ -166,7 +166,7 @@ inline pass_all()
     i = 0
 }
 
-/* fence_leave_single, with the pool's lock taken here; for good if the thread quits. */
+/* sole_leave, with the pool's lock taken here; for good if the thread quits. */
 inline leave()
 {
     if

@@ -162,8 +162,8 @@ static void broken_fences_are_named(void **state)
 {
     struct rig *r = busy(state);
     struct fences *f = &r->pool->fences;
-    EXPECT(f->count > 0, "a fence is under way");
-    BROKEN(f->ring[0].epoch, f->open_epoch, "only closed epochs have fences");
+    EXPECT(f->ring.count > 0, "a fence is under way");
+    BROKEN(f->ring.at[0].epoch, f->open_epoch, "only closed epochs have fences");
     BROKEN(f->complete_epoch, f->open_epoch, "nothing is complete before it is closed");
     BROKEN(f->ordered_epoch, f->open_epoch, "nothing is complete before it is closed");
     BROKEN(r->pool->pendings.head->epoch, 1000, "pending memory waits in the order of its epochs");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c: freed memory is not handed out while old work may use it (safety), and no request
- * waits for work submitted after the free (liveness). The model reports a breach of either by
+ * pool/fence.c, pool/ring.c, pool/sole.c: freed memory is not handed out while old work may use it (safety),
+ * and no request waits for work submitted after the free (liveness). The model reports a breach of either by
  * itself.
  */
 #include "pool/fence.h"
@@ -436,7 +436,7 @@ static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
     }
     rig_empty_magazines(r);
     EXPECT_SOUND(r);
-    EXPECT(fences(r)->count < FENCE_MAX, "the ring has an end");
+    EXPECT(fences(r)->ring.count < RING_MAX, "the ring has an end");
     EXPECT(rig_stats(r).pending_bytes >= KIB(300), "all is pending");
     model_end_forever(r->model);
     model_drain(r->model);

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See sole.h.
+ */
+#include "pool/sole.h"
+
+#include "pool/magazine.h"
+#include "pool/pool.h"
+#include "pool/state.h"
+
+#include <sched.h>
+
+/* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
+#define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
+
+_Atomic uint64_t pool_sole = POOL_STREAM_NONE;
+
+/* Counted in pool_watch, or no more. */
+static void watch(struct fences *f, bool watches)
+{
+    if (f->watches != watches)
+        atomic_fetch_add(&pool_watch, watches ? 1u : -1u);
+    f->watches = watches;
+}
+
+void sole_init(struct fences *f, bool single_stream)
+{
+#ifdef POOL_IGNORES_FENCES
+    single_stream = true; /* for the tests of the tests: the hazard checker and the canary must notice */
+#endif
+    f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
+    watch(f, single_stream);
+    if (single_stream)
+        atomic_store(&pool_sole, POOL_STREAM_ANY);
+}
+
+bool sole_leave(struct pool *p)
+{
+    struct fences *f = &p->fences;
+#ifdef POOL_IGNORES_FENCES
+    return false;
+#endif
+    if (f->mode == FENCE_MULTI)
+        return false;
+    if (f->mode == FENCE_LEAVING) {
+        while (f->mode == FENCE_LEAVING)
+            state_wait(p);
+        return false;
+    }
+    /* From here on frees wait for fences; what is in the bins by now was freed in epochs up to this
+     * one, and everything handed out of them so far too. So with the magazines: whoever saw one stream
+     * and took something out is through when its lock has been had, and the mark of the free is seen. */
+    f->mode = FENCE_LEAVING;
+    atomic_store(&f->wanted, true); /* the sole stream's work that comes meanwhile still records first */
+    fence_publish(f);
+    magazine_pass_all(p);
+    uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
+    bool waited = false;
+    fence_seal(p);
+    while (f->sealing) { /* another thread's record, of an epoch that counts */
+        state_unlock(p);
+        sched_yield();
+        state_lock(p);
+    }
+    if (last > f->complete_epoch && !fence_newest_is_done(p, last)) {
+        waited = true;
+        if (!fence_order(p, last, false) && !fence_order(p, last, true))
+            fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
+    }
+    /* Memory in the bins is no longer safe by itself, and cannot be made so. */
+    if (fence_ready_epoch(f) < last)
+        fence_lose(p);
+    f->mode = FENCE_MULTI;
+    fence_publish(f);
+    atomic_store(&pool_sole, POOL_STREAM_NONE);
+    state_broadcast(p);
+    return waited;
+}
+
+/* What waits in the queue was freed by then or is the stream's own work: all of it is ready. The order is that
+ * of tests/model/stream.pml: nothing is handed out before the breach was looked for, because who noted it
+ * may have seen no sole stream, and go on. Who sees one comes to leave it, and waits for the lock. When the
+ * stream is left, later work is ordered behind what was handed out meanwhile: that must need no late fence. */
+bool sole_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
+{
+    struct fences *f = &p->fences;
+    if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark ||
+        f->late_epoch > f->complete_epoch || atomic_load(&f->sealing))
+        return false;
+    /* A submission to the stream by another thread that did not find the pool eager has set the mark by now; one
+     * that sets it from now on finds a record under way, or the pool eager, and comes for the lock. */
+    atomic_fetch_add(&f->sealing, 1);
+    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_LATE);
+    if (enters) {
+        atomic_store(&pool_sole, stream);
+        enters = !atomic_load(breach);
+        if (!enters)
+            atomic_store(&pool_sole, POOL_STREAM_NONE);
+    }
+    if (enters) {
+        f->mode = FENCE_SINGLE;
+        fence_publish(f);
+        pending_retire(p, UINT64_MAX);
+        p->stats.num_single_streams++;
+    }
+    atomic_fetch_sub(&f->sealing, 1);
+    return enters;
+}
+
+void sole_unwatch(struct pool *p)
+{
+    watch(&p->fences, false);
+}
+
+void sole_finish(struct fences *f)
+{
+    if (f->mode != FENCE_MULTI)
+        atomic_store(&pool_sole, POOL_STREAM_NONE);
+    watch(f, false);
+    f->mode = FENCE_MULTI;
+}
