@@ -27,12 +27,14 @@ OVER_EXPANDABLE = Peer("PyTorch expandable over gpucache", EXPANDABLE, True, ("g
 PEERS = (NATIVE, BARE, SHIM, OVER, OVER_EXPANDABLE)
 WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
-PROCESSES = 6   # of each peer for each workload, where times are compared
+# Where times are compared: processes of each peer for each workload; and how often its steps go before, in which memory
+# finds its place (moves of memory take 20 ms in all, see pool/effort.c, a third of the time in the first 20 steps of unet).
+PROCESSES, WARM = 5, 3
 
 
-def measure(suite, peers, workloads, rounds, steps=20, tag=""):
+def measure(suite, peers, workloads, rounds, steps=20, warm=1, tag=""):
     """Yields a list of Run for each workload."""
-    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"), "/dev/null"]
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"), "/dev/null", "--warm", str(warm)]
     yield from train(suite, peers, command, workloads, steps, rounds, tag)
 
 
@@ -77,7 +79,7 @@ def rows_of(suite):
     runs, peers = [], (NATIVE, NATIVE_EXPANDABLE, SHIM)
     for number in range(1 if suite.quick else PROCESSES):
         playing = peers if number else (*peers, BARE)
-        for mine in measure(suite, playing, QUICK if suite.quick else WORKLOADS, 2, tag=f"-{number}"):
+        for mine in measure(suite, playing, QUICK if suite.quick else WORKLOADS, 2, warm=WARM, tag=f"-{number}"):
             runs += mine
     played = {}
     for run in runs:

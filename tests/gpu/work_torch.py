@@ -77,12 +77,12 @@ def figures(seconds, waited):
             "allocated_peak_bytes": torch.cuda.max_memory_allocated()}
 
 
-def take_turns(workload, steps):
+def take_turns(workload, steps, warm):
     """One workload, by the protocol of trainer.py."""
     losses, seconds, waited, waits = [], [], [], Waits()
     torch.manual_seed(1)
     step = work_models.WORKLOADS[workload]()
-    repeat(step, steps, losses)
+    repeat(step, warm * steps, losses)
     print("ready", os.getpid(), flush=True)
     while sys.stdin.readline().strip() == "go":
         waits.seconds = 0.0
@@ -93,11 +93,11 @@ def take_turns(workload, steps):
     print("done", json.dumps(figures(seconds, waited)), flush=True)
 
 
-def each_by_itself(workloads, steps):
+def each_by_itself(workloads, steps, warm):
     for workload in workloads:
         child = os.fork()
         if not child:
-            take_turns(workload, steps)
+            take_turns(workload, steps, warm)
             return
         _, status = os.waitpid(child, 0)
         print("gone", os.waitstatus_to_exitcode(status), flush=True)
@@ -115,10 +115,11 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pause", action="store_true")
     parser.add_argument("--turns", action="store_true")
+    parser.add_argument("--warm", type=int, default=1, help="with --turns: so many times the steps come before the first")
     parser.add_argument("workloads", choices=work_models.WORKLOADS, nargs="+")
     options = parser.parse_args()
     if options.turns:
-        each_by_itself(options.workloads, options.steps)
+        each_by_itself(options.workloads, options.steps, options.warm)
         return
     torch.manual_seed(1)
     step = work_models.WORKLOADS[options.workloads[0]]()
