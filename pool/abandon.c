@@ -10,8 +10,8 @@
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
-#include "pool/magazine.h"
 #include "pool/map.h"
+#include "pool/rack.h"
 #include "pool/state.h"
 
 /* Every chunk out of the map and the lists, as a list through plan. */
@@ -58,7 +58,7 @@ void pool_abandon(struct pool *p)
         arena_reap(p, true);
     }
     struct chunk *list = detach_chunks(p);
-    magazine_forget_all(p);
+    rack_forget_all(p);
     slab_init(&p->slabs);
     pending_init(&p->pendings);
     empty_zone(&p->small);

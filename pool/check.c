@@ -4,9 +4,9 @@
  * pool/README.md. Quiet moments only: what another thread has in work is BUSY and counted as such.
  */
 #include "pool/chunk.h"
-#include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/pool.h"
+#include "pool/rack.h"
 #include "pool/state.h"
 
 #define STATES 8
@@ -239,7 +239,7 @@ static const char *check_locked(const struct pool *p)
 const char *pool_check(struct pool *p)
 {
     state_lock(p);
-    magazine_tell_all(p);
+    rack_tell_all(p);
     const char *words = p->abandoned ? NULL : check_locked(p);
     state_unlock(p);
     return words;

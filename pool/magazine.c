@@ -13,60 +13,20 @@
 #include "pool/map.h"
 #include "pool/state.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <string.h>
 
-#define SPINS 100
-#define CACHED_NOTHING PIECE_WEIGHT(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
-
-/* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. And what was not handed
- * out lately: its word fits an address too, but not its row. */
 #define TIMES_4(x) x, x, x, x
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
-static struct piece nothing = {.row = MAGAZINE_NEVER};
-static struct magazine none = {.pool = (struct pool *)&none, .recent = {TIMES_64(&nothing)}};
-
-static __thread struct magazine *mine __attribute__((tls_model("initial-exec"))) = &none;
-static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static pthread_key_t key;
-static bool key_made;
-
-static struct magazine *find_mine(const struct pool *p)
-{
-    struct magazine *m = mine;
-    while (m && m->pool != p)
-        m = m->next;
-    return m;
-}
-
-static __attribute__((cold, noinline)) void lock_slowly(struct magazine *m)
-{
-    for (unsigned spin = 1;; spin++) {
-        if (!atomic_load_explicit(&m->locked, memory_order_relaxed) &&
-            !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
-            return;
-        if (spin % SPINS == 0)
-            sched_yield();
-    }
-}
-
-static inline void lock(struct magazine *m)
-{
-    if (unlikely(atomic_exchange_explicit(&m->locked, 1, memory_order_acquire)))
-        lock_slowly(m);
-}
+struct piece magazine_nothing = {.row = MAGAZINE_NEVER};
+struct magazine magazine_none = {.pool = (struct pool *)&magazine_none, .recent = {TIMES_64(&magazine_nothing)}};
+/* The model again: gcc forgets that of the declaration. */
+__thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"))) = &magazine_none;
 
 /* The quick ways leave a magazine that another thread is at alone: they make no call, so that they
  * save no registers for one. */
 static inline bool try_lock(struct magazine *m)
 {
     return !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire);
-}
-
-static inline void unlock(struct magazine *m)
-{
-    atomic_store_explicit(&m->locked, 0, memory_order_release);
 }
 
 /* Of a block's size in units, counted from the first for blocks. */
@@ -141,7 +101,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *
     piece->requested_bytes = size_bytes;
     piece->serial = serial;
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
-    unlock(m);
+    magazine_unlock(m);
     return addr;
 }
 
@@ -153,7 +113,7 @@ static __attribute__((noinline)) uint64_t take_more(struct magazine *m, uint64_t
         return 0;
     const struct magazine_cell *cell = cell_at(row, row->newest);
     if (cell->epoch > ready_epoch(m->pool)) {
-        unlock(m);
+        magazine_unlock(m);
         return 0;
     }
     m->cached -= PIECE_WEIGHT(0, row->units);
@@ -167,7 +127,7 @@ static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct
     struct magazine_cell oldest = row->cells[1];
     uint64_t newest = row->newest;
     if (!newest || oldest.epoch > ready_epoch(m->pool)) {
-        unlock(m);
+        magazine_unlock(m);
         return row == &m->rows[MAGAZINE_LARGE] ? take_more(m, size_bytes) : 0;
     }
     memmove(&row->cells[1], &row->cells[2], newest - sizeof oldest);
@@ -204,12 +164,12 @@ static inline __attribute__((always_inline)) uint64_t take(const struct pool *p,
 /* The magazine of another pool is the thread's first. This one may be as well from here on. */
 static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, uint64_t size_bytes)
 {
-    for (struct magazine **at = &mine; *at; at = &(*at)->next)
+    for (struct magazine **at = &magazine_mine; *at; at = &(*at)->next)
         if ((*at)->pool == p) {
             struct magazine *m = *at;
             *at = m->next;
-            m->next = mine;
-            mine = m;
+            m->next = magazine_mine;
+            magazine_mine = m;
             return take(p, m, size_bytes);
         }
     return 0;
@@ -217,7 +177,7 @@ static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, u
 
 uint64_t pool_take(struct pool *p, uint64_t size_bytes)
 {
-    struct magazine *m = mine;
+    struct magazine *m = magazine_mine;
     return likely(m->pool == p) ? take(p, m, size_bytes) : take_elsewhere(p, size_bytes);
 }
 
@@ -259,7 +219,7 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
 {
     uint64_t epoch = fence_join_unlocked(&m->pool->fences);
     bool given = put(m, row, row->newest, piece, addr, epoch, cached);
-    unlock(m);
+    magazine_unlock(m);
     return given;
 }
 
@@ -276,7 +236,7 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
         cached += PIECE_WEIGHT(0, units);
     }
     if (row->newest >= row->last || (row->newest && row->units != units) || cached < 0) {
-        unlock(m);
+        magazine_unlock(m);
         return false;
     }
     struct fences *f = &m->pool->fences;
@@ -289,7 +249,7 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
         if (given && !single)
             count_epoch(m, epoch, (uint64_t)units << UNIT_SHIFT);
     }
-    unlock(m);
+    magazine_unlock(m);
     return given;
 }
 
@@ -298,14 +258,14 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
 {
     const struct granule *g = map_find(addr);
     struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
-    struct magazine *m = p ? find_mine(p) : NULL;
+    struct magazine *m = p ? magazine_find_mine(p) : NULL;
     struct block *b = m ? map_block(g, addr) : NULL;
     if (!b)
         return false;
     struct piece *piece = &b->piece;
     if (b->state == BLOCK_SLAB) {
         int slot = slab_slot_around(b->slab, addr);
-        piece = slot < 0 ? &nothing : &b->slab->pieces[slot];
+        piece = slot < 0 ? &magazine_nothing : &b->slab->pieces[slot];
     }
     return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD && try_lock(m) &&
            give_carefully(m, piece, addr);
@@ -313,7 +273,7 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
 
 bool pool_give(uint64_t addr)
 {
-    struct magazine *m = mine;
+    struct magazine *m = magazine_mine;
     struct piece *piece = m->recent[recent_of(addr)];
     if (unlikely(atomic_load_explicit(&piece->word, memory_order_acquire) != addr + PIECE_HELD))
         return give_mapped(addr);
@@ -331,10 +291,10 @@ bool pool_give(uint64_t addr)
     if (unlikely(!fence_is_armed(&p->fences)))
         return give_first(m, piece, addr, row, cached);
     if (unlikely(!put(m, row, newest, piece, addr, epoch, cached))) {
-        unlock(m);
+        magazine_unlock(m);
         return false;
     }
-    unlock(m);
+    magazine_unlock(m);
     return true;
 }
 
@@ -349,204 +309,23 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
         piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
     piece->recent = (uint8_t)recent_of(addr);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
-    if (likely(mine->pool == p))
-        mine->recent[piece->recent] = piece;
-}
-
-/* The peaks of what was asked for, and of the number of blocks, are those seen at such moments. */
-static void tell(struct pool *p, struct magazine *m)
-{
-    struct pool_stats *s = &p->stats;
-    uint64_t allocs = m->serial - m->serial_told, before = s->allocated_bytes;
-    uint64_t cached_told_bytes = (uint64_t)m->cached_told_units << UNIT_SHIFT;
-    s->allocated_peak_bytes = max_u64(s->allocated_peak_bytes, before + cached_told_bytes -
-                                                                   ((uint64_t)m->cached_least_units << UNIT_SHIFT));
-    s->allocated_bytes = before + cached_told_bytes - ((uint64_t)magazine_units(m) << UNIT_SHIFT);
-    stats_raise(&s->requested_bytes, (uint64_t)m->requested_bytes);
-    stats_raise(&s->live_blocks, allocs - m->frees);
-    s->num_allocs += allocs;
-    s->num_hits += allocs;
-    s->num_frees += m->frees;
-    m->cached_told_units = m->cached_least_units = magazine_units(m);
-    m->requested_bytes = 0;
-    m->frees = 0;
-    if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
-        m->serial = state_serials(); /* half of them are left for what comes until the next time */
-    m->serial_told = m->serial;
-}
-
-void magazine_tell(struct pool *p)
-{
-    struct magazine *m = find_mine(p);
-    if (!m || (m->serial == m->serial_told && !m->frees))
-        return;
-    lock(m);
-    tell(p, m);
-    unlock(m);
-}
-
-void magazine_tell_all(struct pool *p)
-{
-    list_for_each (n, tmp, &p->magazines) {
-        struct magazine *m = list_entry(n, struct magazine, link);
-        lock(m);
-        tell(p, m);
-        unlock(m);
-    }
-}
-
-void magazine_pass_all(struct pool *p)
-{
-    list_for_each (n, tmp, &p->magazines) {
-        struct magazine *m = list_entry(n, struct magazine, link);
-        lock(m);
-        unlock(m);
-    }
-}
-
-static void release(struct pool *p, const struct magazine_cell *cell)
-{
-    struct piece *piece = cell->piece;
-    if (piece->slot == PENDING_BLOCK) {
-        struct block *b = list_entry(piece, struct block, piece);
-        map_clear(b);
-        pending_settle_block(p, b, cell->epoch);
-    } else {
-        struct slab *s = list_entry(piece - piece->slot, struct slab, pieces);
-        s->objects[piece->slot].live = false;
-        pending_settle_object(p, s, piece->slot, cell->epoch);
-    }
-}
-
-static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
-{
-    if (p->abandoned)
-        return false; /* what a late free has left in it is nobody's */
-    lock(m);
-    tell(p, m);
-    uint32_t before = magazine_units(m);
-    for (uint32_t at = first; at < MAGAZINE_ROWS && magazine_units(m); at++) {
-        struct magazine_row *row = &m->rows[at];
-        uint32_t count = row->newest / sizeof row->cells[0];
-        for (uint32_t i = 1; i <= count; i++) {
-            m->cached -= row->cells[i].piece->weight + (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
-            release(p, &row->cells[i]);
-        }
-        row->newest = 0;
-    }
-    m->cached_told_units = m->cached_least_units = magazine_units(m);
-    bool any = magazine_units(m) != before;
-    unlock(m);
-    return any;
-}
-
-static bool empty(struct pool *p, struct magazine *m)
-{
-    return empty_from(p, m, MAGAZINE_OBJECTS);
+    if (likely(magazine_mine->pool == p))
+        magazine_mine->recent[piece->recent] = piece;
 }
 
 bool magazine_is_empty(const struct pool *p)
 {
-    const struct magazine *m = find_mine(p);
+    const struct magazine *m = magazine_find_mine(p);
     return !m || !magazine_units(m);
 }
 
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes)
 {
-    const struct magazine *m = find_mine(p);
+    const struct magazine *m = magazine_find_mine(p);
     uint64_t units = units_of(size_bytes);
     if (!m || !magazine_units(m) || size_bytes > MAGAZINE_BLOCK_BYTES)
         return false;
     unsigned at = units < sizeof class_rows ? class_rows[units] : MAGAZINE_BLOCKS + block_row(units);
     const struct magazine_row *row = &m->rows[at];
     return row->newest && (units < sizeof class_rows || row->units == units);
-}
-
-void magazine_empty_blocks(struct pool *p)
-{
-    empty_from(p, find_mine(p), MAGAZINE_BLOCKS);
-}
-
-bool magazine_empty_all(struct pool *p)
-{
-    bool any = false;
-    list_for_each (n, tmp, &p->magazines) {
-        struct magazine *m = list_entry(n, struct magazine, link);
-        any = empty(p, m) || any;
-    }
-    return any;
-}
-
-void magazine_forget_all(struct pool *p)
-{
-    list_for_each (n, tmp, &p->magazines) {
-        struct magazine *m = list_entry(n, struct magazine, link);
-        lock(m);
-        tell(p, m);
-        for (uint32_t at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
-            m->rows[at].newest = 0;
-        m->cached = CACHED_NOTHING;
-        m->cached_told_units = m->cached_least_units = 0;
-        unlock(m);
-    }
-}
-
-/* The thread ends: its magazines go back to their pools. Whatever it frees after that makes new
- * ones. */
-static void thread_ends(void *unused)
-{
-    struct magazine *m = mine;
-    mine = &none;
-    while (m != &none) {
-        struct magazine *next = m->next;
-        struct pool *p = m->pool;
-        state_lock(p);
-        empty(p, m);
-        list_remove(&m->link);
-        m->last_serial = m->serial;
-        host_cache_put(&p->magazine_cache, m);
-        state_unlock(p);
-        m = next;
-    }
-}
-
-void pool_forget_thread(void)
-{
-    mine = &none;
-}
-
-static void make_key(void)
-{
-    key_made = pthread_key_create(&key, thread_ends) == 0;
-}
-
-void magazine_ensure(struct pool *p)
-{
-    if (likely(find_mine(p)))
-        return;
-    if (p->config->sync_free || p->backend->sees_all)
-        return; /* each free has to wait, or to be looked at */
-    pthread_once(&key_once, make_key);
-    struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;
-    if (!m)
-        return;
-    if (pthread_setspecific(key, m)) {
-        host_cache_put(&p->magazine_cache, m);
-        return;
-    }
-    m->pool = p;
-    m->serial = m->serial_told = m->last_serial ? m->last_serial : state_serials();
-    m->cached = CACHED_NOTHING;
-    for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
-        m->recent[i] = &nothing;
-    for (unsigned i = MAGAZINE_OBJECTS; i < MAGAZINE_ROWS; i++) {
-        m->rows[i].never = FENCE_READY_NEVER;
-        unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;
-        m->rows[i].last = (uint16_t)(depth * sizeof(struct magazine_cell));
-        m->rows[i].units =
-            i < MAGAZINE_BLOCKS ? (uint32_t)(slab_object_bytes(i - MAGAZINE_OBJECTS) >> UNIT_SHIFT) : 0;
-    }
-    m->next = mine;
-    mine = m;
-    list_push_front(&p->magazines, &m->link);
 }

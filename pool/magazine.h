@@ -11,7 +11,7 @@
  * memory.
  *
  * Each has a spin lock, held for a few instructions by its thread or by who empties it, never over a
- * call. Order: the pool's lock, then a magazine's. The list of a pool's magazines belongs to the pool's lock.
+ * call. Order: the pool's lock, then a magazine's. What happens to them under the pool's lock is in rack.h.
  */
 #ifndef POOL_MAGAZINE_H
 #define POOL_MAGAZINE_H
@@ -33,6 +33,7 @@ struct pool;
 #define MAGAZINE_SIZES 32 /* rows for blocks */
 #define MAGAZINE_DEPTH 7
 #define MAGAZINE_RECENT 64
+#define MAGAZINE_EMPTY PIECE_WEIGHT(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
 /* The rows: of each class of objects; of blocks; of the one large block; of more of its size; of what never goes in. In
  * the place of the first is the rest of the magazine. */
@@ -74,7 +75,7 @@ struct magazine {
              * what the program holds. */
             uint32_t cached_least_units, cached_told_units;
             unsigned epoch_frees;
-            int64_t cached; /* the weight of what is in it, and of nothing: CACHED_NOTHING */
+            int64_t cached; /* the weight of what is in it, and of nothing: MAGAZINE_EMPTY */
             struct pool *pool;
             uint64_t serial, serial_told, frees;
             int64_t requested_bytes;
@@ -96,26 +97,34 @@ static inline uint32_t magazine_units(const struct magazine *m)
     return (uint32_t)m->cached;
 }
 
+/* The calling thread's, the one used last first; at their end stands magazine_none. */
+extern __thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* What a thread without a magazine has: no pool's, nothing in it, and nothing is put there. And what was not handed
+ * out lately: its word fits an address too, but not its row. */
+extern struct magazine magazine_none __attribute__((visibility("hidden")));
+extern struct piece magazine_nothing __attribute__((visibility("hidden")));
+
+/* The thread's for that pool; NULL: it has none. */
+static inline struct magazine *magazine_find_mine(const struct pool *p)
+{
+    struct magazine *m = magazine_mine;
+    while (m && m->pool != p)
+        m = m->next;
+    return m;
+}
+
+static inline void magazine_unlock(struct magazine *m)
+{
+    atomic_store_explicit(&m->locked, 0, memory_order_release);
+}
+
 /* All of these want the pool's lock held. */
 
 /* The piece's size and address and the mark that the program holds it; its other fields are there. */
 void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units);
-/* Makes the thread a magazine if it has none; without host memory it goes without. */
-void magazine_ensure(struct pool *p);
-/* Brings the statistics up to date: with the thread's own magazine, or with all. */
-void magazine_tell(struct pool *p);
-void magazine_tell_all(struct pool *p);
-/* Returns when nobody is inside any of them who was when it was called. */
-void magazine_pass_all(struct pool *p);
 /* The thread's own. */
 bool magazine_is_empty(const struct pool *p);
 /* Does something lie in it that would serve the request, once it is ready? */
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes);
-/* The blocks in it go back to the pool, where they merge with their neighbours. Not if it is empty. */
-void magazine_empty_blocks(struct pool *p);
-/* Everything in every magazine goes back to the pool, as if freed when it was; true: there was something. */
-bool magazine_empty_all(struct pool *p);
-/* The pool is gone: so is what lies in its magazines. */
-void magazine_forget_all(struct pool *p);
 
 #endif

@@ -9,6 +9,7 @@
 #include "pool/find.h"
 #include "pool/magazine.h"
 #include "pool/map.h"
+#include "pool/rack.h"
 #include "pool/segment.h"
 #include "pool/sole.h"
 #include "pool/state.h"
@@ -139,7 +140,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
             status = POOL_OK;
         }
     }
-    magazine_ensure(p);
+    rack_ensure(p);
     if (status == POOL_OK) {
         p->stats.live_blocks--;
         if (++p->stats.num_frees % CLOCK_EVERY == 0)
@@ -214,7 +215,7 @@ void pool_give_up_single_stream(struct pool *p)
 void pool_stats(struct pool *p, struct pool_stats *stats)
 {
     state_lock(p);
-    magazine_tell_all(p);
+    rack_tell_all(p);
     *stats = p->stats;
     state_unlock(p);
 }
@@ -222,7 +223,7 @@ void pool_stats(struct pool *p, struct pool_stats *stats)
 uint64_t pool_idle_bytes(struct pool *p)
 {
     state_lock(p);
-    magazine_tell_all(p);
+    rack_tell_all(p);
     uint64_t idle = p->stats.reserved_bytes - p->stats.allocated_bytes;
     state_unlock(p);
     return idle;

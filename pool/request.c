@@ -6,6 +6,7 @@
 #include "pool/arena.h"
 #include "pool/magazine.h"
 #include "pool/map.h"
+#include "pool/rack.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/trim.h"
@@ -154,7 +155,7 @@ static bool reuse(struct pool *p, struct request *r)
     if (!running && poll_and_take(p, r))
         return true;
     /* What follows goes by how much is pending. */
-    if (magazine_empty_all(p) && take(p, r))
+    if (rack_empty_all(p) && take(p, r))
         return true;
     if (!p->pendings.head)
         return false;
@@ -182,7 +183,7 @@ static bool release_and_take(struct pool *p, struct request *r, int *code, bool 
     pending_retire(p, fence_ready_epoch(&p->fences));
     if (take(p, r))
         return true;
-    magazine_empty_all(p);
+    rack_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->settled + 1; /* growing counts once itself */
     bool taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
@@ -242,7 +243,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
         if (p->fences.lost || p->abandoned)
             return POOL_PASS;
         /* A small program's empty slabs may be a twentieth of it. */
-        if ((magazine_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) || take_spare(p, r)) {
+        if ((rack_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) || take_spare(p, r)) {
             p->stats.num_hits++;
             return POOL_OK;
         }
@@ -318,11 +319,11 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     enum pool_status status = POOL_PASS;
     state_lock(p);
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
-    magazine_tell(p);
+    rack_tell(p);
     /* A program whose sizes vary has little use of its magazine, whose blocks keep free memory apart. */
     if (r.class_index < 0 && !magazine_is_empty(p) && !magazine_awaits(p, size_bytes) &&
         zone_would_cut(r.zone, r.size_bytes))
-        magazine_empty_blocks(p);
+        rack_empty_blocks(p);
     bool taken = magazine_awaits(p, size_bytes) && pending_look_again(p) && poll_and_take(p, &r);
     if (taken)
         p->look_after = 0;

@@ -4,8 +4,8 @@
  */
 #include "pool/sole.h"
 
-#include "pool/magazine.h"
 #include "pool/pool.h"
+#include "pool/rack.h"
 #include "pool/state.h"
 
 #include <sched.h>
@@ -53,7 +53,7 @@ bool sole_leave(struct pool *p)
     f->mode = FENCE_LEAVING;
     atomic_store(&f->wanted, true); /* the sole stream's work that comes meanwhile still records first */
     fence_publish(f);
-    magazine_pass_all(p);
+    rack_pass_all(p);
     uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
     bool waited = false;
     fence_seal(p);

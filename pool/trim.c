@@ -6,7 +6,7 @@
 
 #include "pool/arena.h"
 #include "pool/chunk.h"
-#include "pool/magazine.h"
+#include "pool/rack.h"
 #include "pool/state.h"
 
 #define MS UINT64_C(1000000)
@@ -36,7 +36,7 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
 void trim_settle(struct pool *p, uint64_t wait_ns)
 {
     struct fences *f = &p->fences;
-    magazine_empty_all(p);
+    rack_empty_all(p);
     fence_seal(p);
     /* A full ring of fences refuses another one until some are known done. */
     if (fence_poll(p) && fence_is_unsealed(f)) {

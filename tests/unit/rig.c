@@ -4,7 +4,7 @@
  */
 #include "tests/unit/rig.h"
 
-#include "pool/magazine.h"
+#include "pool/rack.h"
 #include "pool/state.h"
 
 #include <inttypes.h>
@@ -151,7 +151,7 @@ bool rig_enter_single(struct rig *r)
 void rig_empty_magazines(struct rig *r)
 {
     state_lock(r->pool);
-    magazine_empty_all(r->pool);
+    rack_empty_all(r->pool);
     state_unlock(r->pool);
 }
 

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See rack.h.
+ */
+#include "pool/rack.h"
+
+#include "pool/magazine.h"
+#include "pool/map.h"
+#include "pool/state.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#define SPINS 100
+
+static __attribute__((cold, noinline)) void lock_slowly(struct magazine *m)
+{
+    for (unsigned spin = 1;; spin++) {
+        if (!atomic_load_explicit(&m->locked, memory_order_relaxed) &&
+            !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
+            return;
+        if (spin % SPINS == 0)
+            sched_yield();
+    }
+}
+
+static inline void lock(struct magazine *m)
+{
+    if (unlikely(atomic_exchange_explicit(&m->locked, 1, memory_order_acquire)))
+        lock_slowly(m);
+}
+
+/* The peaks of what was asked for, and of the number of blocks, are those seen at such moments. */
+static void tell(struct pool *p, struct magazine *m)
+{
+    struct pool_stats *s = &p->stats;
+    uint64_t allocs = m->serial - m->serial_told, before = s->allocated_bytes;
+    uint64_t cached_told_bytes = (uint64_t)m->cached_told_units << UNIT_SHIFT;
+    s->allocated_peak_bytes = max_u64(s->allocated_peak_bytes, before + cached_told_bytes -
+                                                                   ((uint64_t)m->cached_least_units << UNIT_SHIFT));
+    s->allocated_bytes = before + cached_told_bytes - ((uint64_t)magazine_units(m) << UNIT_SHIFT);
+    stats_raise(&s->requested_bytes, (uint64_t)m->requested_bytes);
+    stats_raise(&s->live_blocks, allocs - m->frees);
+    s->num_allocs += allocs;
+    s->num_hits += allocs;
+    s->num_frees += m->frees;
+    m->cached_told_units = m->cached_least_units = magazine_units(m);
+    m->requested_bytes = 0;
+    m->frees = 0;
+    if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
+        m->serial = state_serials(); /* half of them are left for what comes until the next time */
+    m->serial_told = m->serial;
+}
+
+void rack_tell(struct pool *p)
+{
+    struct magazine *m = magazine_find_mine(p);
+    if (!m || (m->serial == m->serial_told && !m->frees))
+        return;
+    lock(m);
+    tell(p, m);
+    magazine_unlock(m);
+}
+
+void rack_tell_all(struct pool *p)
+{
+    list_for_each (n, tmp, &p->magazines) {
+        struct magazine *m = list_entry(n, struct magazine, link);
+        lock(m);
+        tell(p, m);
+        magazine_unlock(m);
+    }
+}
+
+void rack_pass_all(struct pool *p)
+{
+    list_for_each (n, tmp, &p->magazines) {
+        struct magazine *m = list_entry(n, struct magazine, link);
+        lock(m);
+        magazine_unlock(m);
+    }
+}
+
+static void release(struct pool *p, const struct magazine_cell *cell)
+{
+    struct piece *piece = cell->piece;
+    if (piece->slot == PENDING_BLOCK) {
+        struct block *b = list_entry(piece, struct block, piece);
+        map_clear(b);
+        pending_settle_block(p, b, cell->epoch);
+    } else {
+        struct slab *s = list_entry(piece - piece->slot, struct slab, pieces);
+        s->objects[piece->slot].live = false;
+        pending_settle_object(p, s, piece->slot, cell->epoch);
+    }
+}
+
+static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
+{
+    if (p->abandoned)
+        return false; /* what a late free has left in it is nobody's */
+    lock(m);
+    tell(p, m);
+    uint32_t before = magazine_units(m);
+    for (uint32_t at = first; at < MAGAZINE_ROWS && magazine_units(m); at++) {
+        struct magazine_row *row = &m->rows[at];
+        uint32_t count = row->newest / sizeof row->cells[0];
+        for (uint32_t i = 1; i <= count; i++) {
+            m->cached -= row->cells[i].piece->weight + (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            release(p, &row->cells[i]);
+        }
+        row->newest = 0;
+    }
+    m->cached_told_units = m->cached_least_units = magazine_units(m);
+    bool any = magazine_units(m) != before;
+    magazine_unlock(m);
+    return any;
+}
+
+static bool empty(struct pool *p, struct magazine *m)
+{
+    return empty_from(p, m, MAGAZINE_OBJECTS);
+}
+
+void rack_empty_blocks(struct pool *p)
+{
+    empty_from(p, magazine_find_mine(p), MAGAZINE_BLOCKS);
+}
+
+bool rack_empty_all(struct pool *p)
+{
+    bool any = false;
+    list_for_each (n, tmp, &p->magazines) {
+        struct magazine *m = list_entry(n, struct magazine, link);
+        any = empty(p, m) || any;
+    }
+    return any;
+}
+
+void rack_forget_all(struct pool *p)
+{
+    list_for_each (n, tmp, &p->magazines) {
+        struct magazine *m = list_entry(n, struct magazine, link);
+        lock(m);
+        tell(p, m);
+        for (uint32_t at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
+            m->rows[at].newest = 0;
+        m->cached = MAGAZINE_EMPTY;
+        m->cached_told_units = m->cached_least_units = 0;
+        magazine_unlock(m);
+    }
+}
+
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+static bool key_made;
+
+/* The thread ends: its magazines go back to their pools. Whatever it frees after that makes new
+ * ones. */
+static void thread_ends(void *unused)
+{
+    struct magazine *m = magazine_mine;
+    magazine_mine = &magazine_none;
+    while (m != &magazine_none) {
+        struct magazine *next = m->next;
+        struct pool *p = m->pool;
+        state_lock(p);
+        empty(p, m);
+        list_remove(&m->link);
+        m->last_serial = m->serial;
+        host_cache_put(&p->magazine_cache, m);
+        state_unlock(p);
+        m = next;
+    }
+}
+
+void pool_forget_thread(void)
+{
+    magazine_mine = &magazine_none;
+}
+
+static void make_key(void)
+{
+    key_made = pthread_key_create(&key, thread_ends) == 0;
+}
+
+void rack_ensure(struct pool *p)
+{
+    if (likely(magazine_find_mine(p)))
+        return;
+    if (p->config->sync_free || p->backend->sees_all)
+        return; /* each free has to wait, or to be looked at */
+    pthread_once(&key_once, make_key);
+    struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;
+    if (!m)
+        return;
+    if (pthread_setspecific(key, m)) {
+        host_cache_put(&p->magazine_cache, m);
+        return;
+    }
+    m->pool = p;
+    m->serial = m->serial_told = m->last_serial ? m->last_serial : state_serials();
+    m->cached = MAGAZINE_EMPTY;
+    for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
+        m->recent[i] = &magazine_nothing;
+    for (unsigned i = MAGAZINE_OBJECTS; i < MAGAZINE_ROWS; i++) {
+        m->rows[i].never = FENCE_READY_NEVER;
+        unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;
+        m->rows[i].last = (uint16_t)(depth * sizeof(struct magazine_cell));
+        m->rows[i].units =
+            i < MAGAZINE_BLOCKS ? (uint32_t)(slab_object_bytes(i - MAGAZINE_OBJECTS) >> UNIT_SHIFT) : 0;
+    }
+    m->next = magazine_mine;
+    magazine_mine = m;
+    list_push_front(&p->magazines, &m->link);
+}
