@@ -6,18 +6,12 @@
 #define SHIM_DEVICE_H
 
 #include "pool/backend.h"
+#include "shim/device_fence.h"
 #include "shim/hooks.h"
 
 #include <stdatomic.h>
 
-enum { DEVICES_MAX = 64, DEVICE_FENCES = 512 };
-
-/* A fence is a context event, or, where the driver has none or fails to record one, a number: then
- * everything up to it is done once the context was synchronised after it was drawn. */
-struct device_fence {
-    CUevent event;
-    _Atomic uint64_t number; /* 0: the event counts */
-};
+enum { DEVICES_MAX = 64 };
 
 struct device_backend {
     struct backend base; /* first: rows get its address */
@@ -35,8 +29,11 @@ struct device_backend {
 /* Fills *d, which must be all zero, for the calling thread's current context. */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);
 
-/* The process leaves: no row calls the driver any more. At exit, before the driver's own handlers. */
-void device_leave(void);
+/* Of a row's address, the backend that it belongs to. */
+static inline struct device_backend *device_self(struct backend *b)
+{
+    return (struct device_backend *)(void *)b;
+}
 
 /* Runs work(arg) as a row runs: in the context (NULL: in whatever is current), in the relaxed capture mode,
  * unless the process leaves (false, and nothing was run). The caller's context, mode and errno are kept. */

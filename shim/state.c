@@ -11,6 +11,7 @@
 #include "shim/environ.h"
 #include "shim/report.h"
 #include "shim/twin.h"
+#include "shim/visit.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -77,8 +78,8 @@ bool state_start(void)
         started_ns = state_clock_ns();
         owner = getpid();
         /* Later than the driver's own, so that ours run first. */
-        atexit(device_leave);
-        at_quick_exit(device_leave);
+        atexit(visit_at_exit);
+        at_quick_exit(visit_at_exit);
         if (options.stats.at_exit) {
             atexit(report_at_exit);
             at_quick_exit(report_at_exit);

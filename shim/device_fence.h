@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The fences of the pool's backend on the CUDA driver: the rows fence_create to fence_wait of
+ * pool/backend.h. No lock.
+ */
+#ifndef SHIM_DEVICE_FENCE_H
+#define SHIM_DEVICE_FENCE_H
+
+#include "pool/backend.h"
+#include "shim/hooks.h"
+
+#include <stdatomic.h>
+
+enum { DEVICE_FENCES = 512 };
+
+/* A fence is a context event, or, where the driver has none or fails to record one, a number: then
+ * everything up to it is done once the context was synchronised after it was drawn. */
+struct device_fence {
+    CUevent event;
+    _Atomic uint64_t number; /* 0: the event counts */
+};
+
+/* Whether this driver has what fences by events take. */
+bool device_fence_has_events(void);
+
+int device_fence_create(struct backend *b, uint64_t *fence);
+void device_fence_destroy(struct backend *b, uint64_t fence);
+enum fence_record device_fence_record(struct backend *b, uint64_t fence);
+enum fence_state device_fence_query(struct backend *b, uint64_t fence);
+int device_fence_order(struct backend *b, uint64_t fence);
+int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns);
+
+#endif

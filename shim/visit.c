@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See visit.h.
+ */
+#include "shim/visit.h"
+
+#include "shim/state.h"
+
+#include <sched.h>
+
+#define PATIENCE_NS UINT64_C(100000000)
+
+atomic_bool visit_no_more;
+atomic_int visit_count;
+
+void visit_at_exit(void)
+{
+    if (!state_is_on())
+        return; /* a forked child: those who were in the driver are not here */
+    uint64_t start_ns = state_clock_ns();
+    atomic_store(&visit_no_more, true);
+    while (atomic_load(&visit_count) > 0 && state_clock_ns() - start_ns < PATIENCE_NS)
+        sched_yield();
+}
