@@ -3,9 +3,8 @@
  * The other process opens a block of device 0 while device 1 is current: device 1 reads and writes it
  * as a peer. Also with blocks of both devices open at the same time.
  */
-#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const uint64_t words = 300000;
@@ -42,16 +41,8 @@ int main(void)
     uint64_t blocks[2] = {0};
     uint32_t wrong = 0;
     bool can = false;
-    int to[2], from[2], status = -1;
     scene_watchdog(60);
-    REQUIRE(pipe(to));
-    REQUIRE(pipe(from));
-    pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0)
-        exit(import(to[0], from[1]));
-    close(to[0]);
-    close(from[1]);
+    struct ipc_peer importer = ipc_peer_fork_work(import);
     scene_start(2, 60);
     REQUIRE(gpu_peer_can(&can, 1, 0));
     if (!can)
@@ -66,15 +57,15 @@ int main(void)
             scene_skip("the driver has no such handles");
         REQUIRE(rc);
     }
-    EXPECT(write(to[1], handles, sizeof handles) == sizeof handles);
-    EXPECT(read(from[0], &wrong, sizeof wrong) == sizeof wrong);
+    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
+    EXPECT(read(importer.from, &wrong, sizeof wrong) == sizeof wrong);
     printf("importer: %u wrong words\n", wrong);
-    EXPECT(waitpid(child, &status, 0) == child);
+    int ended = ipc_peer_join(&importer);
     REQUIRE(gpu_open(0));
     wrong += scene_wrong_words(blocks[0], words, 20, NULL);
     REQUIRE(gpu_open(1));
     wrong += scene_wrong_words(blocks[1], words / 2, 20, NULL);
     wrong += scene_wrong_words(blocks[1] + words / 2 * 4, words / 2, 21, NULL);
-    printf("%u wrong words, importer ended with %d\n", wrong, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    printf("%u wrong words, importer ended with %d\n", wrong, ended);
     return wrong != 0;
 }

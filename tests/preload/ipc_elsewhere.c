@@ -3,9 +3,8 @@
  * The other process opens a block of device 0 there, and uses it from device 1: by copies, which need no
  * access of peers, and by a kernel once it has that.
  */
-#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const uint64_t words = 300000;
@@ -56,16 +55,8 @@ int main(void)
     struct findings f;
     uint64_t block = 0;
     bool can = false;
-    int to[2], from[2], status = -1;
     scene_watchdog(60);
-    REQUIRE(pipe(to));
-    REQUIRE(pipe(from));
-    pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0)
-        exit(import(to[0], from[1]));
-    close(to[0]);
-    close(from[1]);
+    struct ipc_peer importer = ipc_peer_fork_work(import);
     scene_start(2, 60);
     REQUIRE(gpu_peer_can(&can, 1, 0));
     if (!can)
@@ -78,12 +69,12 @@ int main(void)
     if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
         scene_skip("the driver has no such handles");
     REQUIRE(rc);
-    EXPECT(write(to[1], &handle, sizeof handle) == sizeof handle);
-    EXPECT(read(from[0], &f, sizeof f) == sizeof f);
-    EXPECT(waitpid(child, &status, 0) == child);
+    EXPECT(write(importer.to, &handle, sizeof handle) == sizeof handle);
+    EXPECT(read(importer.from, &f, sizeof f) == sizeof f);
+    int ended = ipc_peer_join(&importer);
     printf("moved %d, %u wrong; to the host %d, %zu wrong; access %d, copied, %u wrong; ended %d; exit %d\n", f.move,
            f.wrong_moved, f.get, f.wrong_got, f.enable, f.wrong_copied, f.disable,
-           WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+           ended);
     REQUIRE(gpu_free(block));
     return f.wrong_moved + f.wrong_copied + f.wrong_got != 0;
 }

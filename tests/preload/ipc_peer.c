@@ -62,7 +62,7 @@ void ipc_serve(int from, int to)
     }
 }
 
-static struct ipc_peer start(bool bare)
+struct ipc_peer ipc_peer_fork_work(int (*work)(int from, int to))
 {
     int to[2], from[2];
     REQUIRE(pipe(to));
@@ -73,30 +73,37 @@ static struct ipc_peer start(bool bare)
     if (pid == 0) {
         close(to[1]);
         close(from[0]);
-        if (!bare) {
-            ipc_serve(to[0], from[1]);
-            exit(0);
-        }
-        char in[16], out[16];
-        snprintf(in, sizeof in, "%d", to[0]);
-        snprintf(out, sizeof out, "%d", from[1]);
-        unsetenv("LD_PRELOAD");
-        execl("/proc/self/exe", "importer", "serve", in, out, NULL);
-        _exit(99);
+        exit(work(to[0], from[1]));
     }
     close(to[0]);
     close(from[1]);
     return (struct ipc_peer){to[1], from[0], pid};
 }
 
+static int serve(int from, int to)
+{
+    ipc_serve(from, to);
+    return 0;
+}
+
 struct ipc_peer ipc_peer_fork(void)
 {
-    return start(false);
+    return ipc_peer_fork_work(serve);
+}
+
+static int start_bare(int from, int to)
+{
+    char in[16], out[16];
+    snprintf(in, sizeof in, "%d", from);
+    snprintf(out, sizeof out, "%d", to);
+    unsetenv("LD_PRELOAD");
+    execl("/proc/self/exe", "importer", "serve", in, out, NULL);
+    _exit(99);
 }
 
 struct ipc_peer ipc_peer_start_bare(void)
 {
-    return start(true);
+    return ipc_peer_fork_work(start_bare);
 }
 
 struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message order)
@@ -107,13 +114,18 @@ struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message o
     return answer;
 }
 
-int ipc_peer_end(const struct ipc_peer *peer)
+int ipc_peer_join(const struct ipc_peer *peer)
 {
-    struct ipc_message end = {.order = IPC_END};
     int status = -1;
-    EXPECT(write(peer->to, &end, sizeof end) == sizeof end);
     EXPECT(waitpid(peer->pid, &status, 0) == peer->pid);
     close(peer->to);
     close(peer->from);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int ipc_peer_end(const struct ipc_peer *peer)
+{
+    struct ipc_message end = {.order = IPC_END};
+    EXPECT(write(peer->to, &end, sizeof end) == sizeof end);
+    return ipc_peer_join(peer);
 }

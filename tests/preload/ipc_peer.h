@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Another process of a scene, which opens handles on request: forked before either of the two uses
- * CUDA, or the program started anew. It keeps what it has opened until it is told to close it.
+ * Another process of a scene, forked before either of the two uses CUDA, or the program started anew,
+ * with a pipe each way. It has work of its own, or opens handles on request: then it keeps what it has
+ * opened until it is told to close it.
  */
 #pragma once
 
@@ -36,14 +37,19 @@ struct ipc_message {
 
 /* In the child: serves until IPC_END. */
 void ipc_serve(int from, int to);
-/* Forks it; nothing of CUDA may have been used so far. */
+/* Forks one that does work(from, to) and exits with what that returns; nothing of CUDA may have been used
+ * so far. */
+struct ipc_peer ipc_peer_fork_work(int (*work)(int from, int to));
+/* Forks one that serves; the same holds. */
 struct ipc_peer ipc_peer_fork(void);
 /* Starts the program of /proc/self/exe with "serve" and the descriptors' numbers, and without
  * LD_PRELOAD: its main has to call ipc_serve. */
 struct ipc_peer ipc_peer_start_bare(void);
 /* One order and its answer. */
 struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message order);
-/* Ends it; its exit status. */
+/* Waits until its work is done; its exit status, or the signal that ended it, negative. */
+int ipc_peer_join(const struct ipc_peer *peer);
+/* Ends one that serves; the same. */
 int ipc_peer_end(const struct ipc_peer *peer);
 
 int ipc_count_fds(void);

@@ -4,10 +4,9 @@
  * the same time, also in the middle of stream captures of every kind: each finds its bytes, no capture
  * is spoilt, and a graph that uses what was opened in its capture works.
  */
-#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -75,7 +74,7 @@ static void start_signals(void)
     REQUIRE(timer_settime(timer, 0, &every, NULL));
 }
 
-static int import(int from)
+static int import(int from, int to)
 {
     CUipcMemHandle handles[HANDLES];
     uint64_t errors_ptr = 0, ours = 0;
@@ -98,16 +97,10 @@ static int import(int from)
 int main(void)
 {
     CUipcMemHandle handles[HANDLES];
-    int to[2], status = -1;
     CUstream stream = NULL;
     CUgraph graph = NULL;
     scene_watchdog(60);
-    REQUIRE(pipe(to));
-    pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0)
-        exit(import(to[0]));
-    close(to[0]);
+    struct ipc_peer importer = ipc_peer_fork_work(import);
     scene_start(1, 60);
     REQUIRE(gpu_stream_create(&stream, false));
     for (int i = 0; i < HANDLES; i++) {
@@ -123,8 +116,7 @@ int main(void)
         REQUIRE(rc);
         REQUIRE(gpu_graph_destroy(graph, NULL));
     }
-    EXPECT(write(to[1], handles, sizeof handles) == sizeof handles);
-    EXPECT(waitpid(child, &status, 0) == child);
-    printf("importer ended with %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
+    printf("importer ended with %d\n", ipc_peer_join(&importer));
     return 0;
 }
