@@ -43,7 +43,9 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
         change->rc = rc;
 }
 
-/* Memory of another process that was opened there may be a third device's, which need not be this one's peer. */
+/* Memory of another process that was opened there may be a third device's, which need not be this one's peer. Natively
+ * copies reach what was opened on another device, kernels never do, with access of peers either (700, measured): here
+ * copies have to have access, and kernels with it. */
 static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     const struct peer_change *change = arg;

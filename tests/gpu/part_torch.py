@@ -29,7 +29,7 @@ WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
 # Where times are compared: processes of each peer for each workload; and how often its steps go before, in which memory
 # finds its place (moves of memory take 20 ms in all, see pool/effort.c, a third of the time in the first 20 steps of unet).
-PROCESSES, WARM = 5, 3
+PROCESSES, WARM = 4, 3
 
 
 def measure(suite, peers, workloads, rounds, steps=20, warm=1, tag=""):

@@ -39,8 +39,8 @@ static bool accessible(const struct memory *memory, CUcontext context, bool writ
     case MEMORY_IMPORTED:
         if (memory->pool != NULL)
             return mempool_allows(memory->pool, context->device);
-        if (memory->kind == MEMORY_IMPORTED && memory->context == context)
-            return true; /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */
+        if (memory->kind == MEMORY_IMPORTED) /* peer access does not reach it (seen: a kernel ends with 700) */
+            return memory->device == context->device || memory->context->device == context->device;
         return memory->device == context->device || ((context->peers >> memory->device) & 1);
     case MEMORY_MANAGED:
     case MEMORY_HOST:
