@@ -10,6 +10,7 @@
 #include "tests/preload/track.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* A simulated driver may lack these: the calls then say CUDA_ERROR_NOT_FOUND. */
 #pragma weak cuArrayCreate_v2
@@ -20,16 +21,18 @@
 
 const bool gpu_is_runtime = false;
 
-static CUkernel kernels[GPU_KERNELS];
+static _Atomic(CUkernel) kernels[GPU_KERNELS];
 static bool kernels_loaded;
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUresult load_kernels(void)
 {
     CUlibrary library = NULL;
+    CUkernel kernel;
     CUresult rc = DRIVER(cuLibraryLoadData)(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0);
     for (int i = 0; rc == CUDA_SUCCESS && i < GPU_KERNELS; i++)
-        rc = DRIVER(cuLibraryGetKernel)(&kernels[i], library, gpu_kernel_names[i]);
+        if ((rc = DRIVER(cuLibraryGetKernel)(&kernel, library, gpu_kernel_names[i])) == CUDA_SUCCESS)
+            atomic_store(&kernels[i], kernel);
     return rc;
 }
 

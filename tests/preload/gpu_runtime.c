@@ -3,7 +3,8 @@
  * gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
  * linked with. Kernels are handles of a library loaded from the PTX text; where RUNTIME_RELEASE is
  * one of before 12.8, which had no such calls, they are the driver's functions of a module. State:
- * the kernels, loaded by the first gpu_open under a lock, and again after a reset.
+ * the kernels, loaded by the first gpu_open under a lock, and again after a reset, be it of a device that
+ * other threads, who may launch meanwhile, do not use.
  */
 #include "tests/preload/gpu.h"
 #include "tests/preload/kernels.h"
@@ -11,6 +12,7 @@
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #ifndef RUNTIME_RELEASE
@@ -46,14 +48,16 @@ static int entry_point(const char *name, void *function)
 }
 
 #if HAS_LIBRARIES
-static cudaKernel_t kernels[GPU_KERNELS];
+static _Atomic(cudaKernel_t) kernels[GPU_KERNELS];
 
 static int load_kernels(void)
 {
     cudaLibrary_t library = NULL;
+    cudaKernel_t kernel;
     int rc = cudaLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0);
     for (int i = 0; rc == 0 && i < GPU_KERNELS; i++)
-        rc = cudaLibraryGetKernel(&kernels[i], library, gpu_kernel_names[i]);
+        if ((rc = cudaLibraryGetKernel(&kernel, library, gpu_kernel_names[i])) == 0)
+            atomic_store(&kernels[i], kernel);
     return rc;
 }
 
@@ -70,7 +74,7 @@ int gpu_launch_early(enum gpu_kernel kernel, CUstream stream, void **params)
     return cudaLaunchKernelExC(&config, (const void *)kernels[kernel], params);
 }
 #else
-static CUfunction kernels[GPU_KERNELS];
+static _Atomic(CUfunction) kernels[GPU_KERNELS];
 static CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, unsigned, CUstream, void **, void **);
 
@@ -79,6 +83,7 @@ static int load_kernels(void)
     CUresult (*load)(CUmodule *, const void *) = NULL;
     CUresult (*find)(CUfunction *, CUmodule, const char *) = NULL;
     CUmodule module = NULL;
+    CUfunction kernel;
     int rc = entry_point("cuModuleLoadData", &load);
     if (rc == 0)
         rc = entry_point("cuModuleGetFunction", &find);
@@ -87,7 +92,8 @@ static int load_kernels(void)
     if (rc == 0)
         rc = (int)load(&module, kernels_ptx);
     for (int i = 0; rc == 0 && i < GPU_KERNELS; i++)
-        rc = (int)find(&kernels[i], module, gpu_kernel_names[i]);
+        if ((rc = (int)find(&kernel, module, gpu_kernel_names[i])) == 0)
+            atomic_store(&kernels[i], kernel);
     return rc;
 }
 
