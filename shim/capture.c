@@ -16,16 +16,18 @@
 
 enum { CAPTURES_MAX = 256 };
 
-/* A stream is known by its handle; the per-thread default stream by its thread too. */
+/* A stream is known by its handle, until it is destroyed: then another thread may be given the handle. The per-thread
+ * default stream is known by its thread too. */
 struct capture {
     CUcontext ctx;
     CUstream stream;
     pthread_t thread;
-    bool used;
+    uint64_t number; /* 0: none */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture captures[CAPTURES_MAX];
+static uint64_t last_number;
 static atomic_int open_count, holders;
 
 bool capture_open(void)
@@ -73,7 +75,7 @@ static CUstream name_of(CUstream stream, bool per_thread)
 static struct capture *find(CUcontext ctx, CUstream stream)
 {
     for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
-        if (c->used && c->stream == stream &&
+        if (c->number && c->stream == stream &&
             (stream != CU_STREAM_PER_THREAD || (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
             return c;
     return NULL;
@@ -87,16 +89,33 @@ static CUcontext current(void)
     return ctx;
 }
 
-/* The capture of the stream is over. Its end may be seen twice (end, then destroy). */
-static void forget(CUstream stream)
+/* Of the stream's capture, to be asked for before the driver ends the capture or the stream; 0: there is none. */
+static uint64_t number_of(CUstream stream)
 {
+    if (!capture_open())
+        return 0;
     CUcontext ctx = current();
     pthread_mutex_lock(&lock);
-    struct capture *c = find(ctx, stream);
-    if (c)
-        c->used = false;
+    const struct capture *c = find(ctx, stream);
+    uint64_t number = c ? c->number : 0;
     pthread_mutex_unlock(&lock);
-    if (c)
+    return number;
+}
+
+/* The capture is over. Its end may be seen twice (end, then destroy). */
+static void forget(uint64_t number)
+{
+    bool over = false;
+    if (!number)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct capture *c = captures; c < captures + CAPTURES_MAX && !over; c++)
+        if (c->number == number) {
+            c->number = 0;
+            over = true;
+        }
+    pthread_mutex_unlock(&lock);
+    if (over)
         closed();
 }
 
@@ -105,8 +124,8 @@ void capture_forget(CUcontext ctx)
     int gone = 0;
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
-        if (c->used && c->ctx == ctx) {
-            c->used = false;
+        if (c->number && c->ctx == ctx) {
+            c->number = 0;
             gone++;
         }
     pthread_mutex_unlock(&lock);
@@ -121,8 +140,8 @@ static void remember(CUstream stream)
     CUcontext ctx = current();
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
-        if (!c->used) {
-            *c = (struct capture){ctx, stream, pthread_self(), true};
+        if (!c->number) {
+            *c = (struct capture){ctx, stream, pthread_self(), ++last_number};
             break;
         }
     pthread_mutex_unlock(&lock);
@@ -186,21 +205,24 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 }
 
 /* Some failures end the capture (it was invalidated), some do not (wrong thread). */
-static CUresult ended(CUresult rc, CUstream stream)
-{
-    if (rc == CUDA_SUCCESS || !still_capturing(stream))
-        forget(stream);
-    return rc;
-}
+#define END(stream, per_thread, call)                                                              \
+    do {                                                                                           \
+        CUstream named_ = name_of(stream, per_thread);                                             \
+        uint64_t number_ = number_of(named_);                                                      \
+        CUresult rc_ = (call);                                                                     \
+        if (rc_ == CUDA_SUCCESS || !still_capturing(named_))                                       \
+            forget(number_);                                                                       \
+        return rc_;                                                                                \
+    } while (0)
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-    return ended(real.cuStreamEndCapture(stream, graph), name_of(stream, false));
+    END(stream, false, real.cuStreamEndCapture(stream, graph));
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
-    return ended(real.cuStreamEndCapture_ptsz(stream, graph), name_of(stream, true));
+    END(stream, true, real.cuStreamEndCapture_ptsz(stream, graph));
 }
 
 #if CUDA_VERSION >= 13000
@@ -232,35 +254,39 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 
 CUresult cuStreamEndCaptureToCig(CUstream stream)
 {
+    uint64_t number = number_of(name_of(stream, false));
     CUresult rc = real.cuStreamEndCaptureToCig(stream);
     if (rc == CUDA_SUCCESS)
-        forget(name_of(stream, false));
+        forget(number);
     return rc;
 }
 
 CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
 {
+    uint64_t number = number_of(name_of(stream, true));
     CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
     if (rc == CUDA_SUCCESS)
-        forget(name_of(stream, true));
+        forget(number);
     return rc;
 }
 #endif
 
+static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
+{
+    uint64_t number = number_of(stream);
+    stream_forget(stream);
+    CUresult rc = how(stream);
+    if (rc == CUDA_SUCCESS)
+        forget(number);
+    return rc;
+}
+
 CUresult cuStreamDestroy(CUstream stream)
 {
-    stream_forget(stream);
-    CUresult rc = real.cuStreamDestroy(stream);
-    if (rc == CUDA_SUCCESS && capture_open())
-        forget(stream);
-    return rc;
+    return destroy(real.cuStreamDestroy, stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-    stream_forget(stream);
-    CUresult rc = real.cuStreamDestroy_v2(stream);
-    if (rc == CUDA_SUCCESS && capture_open())
-        forget(stream);
-    return rc;
+    return destroy(real.cuStreamDestroy_v2, stream);
 }
