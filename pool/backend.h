@@ -58,6 +58,9 @@ struct backend_ops {
     enum fence_state (*fence_query)(struct backend *b, uint64_t fence);
     int (*fence_order)(struct backend *b, uint64_t fence);
     int (*fence_wait)(struct backend *b, uint64_t fence, uint64_t timeout_ns);
+    /* After a refused record: blocks the host until one may be taken; false: not within that time, or in vain,
+     * since the calling thread is in the way itself. */
+    bool (*fence_await)(struct backend *b, uint64_t timeout_ns);
 
     /* Bytes that the driver reports as free on the device, and in all. */
     int (*mem_info)(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes);

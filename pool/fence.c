@@ -151,6 +151,7 @@ void fence_seal(struct pool *p)
         if (f->ring.count + f->sealing >= RING_MAX - 1)
             ring_thin(&f->ring);
         if (f->ring.count + f->sealing >= RING_MAX - 1) {
+            f->refused = false;
             atomic_fetch_or(&f->marks, FENCE_LATE);
             return;
         }
@@ -183,6 +184,7 @@ void fence_seal(struct pool *p)
     late = late || f->sealing_late;
     if (atomic_fetch_sub(&f->sealing, 1) == 1)
         f->sealing_late = false;
+    f->refused = r == FENCE_REFUSED;
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
         ring_insert(&f->ring, epoch, event, late);
@@ -197,10 +199,37 @@ void fence_seal(struct pool *p)
         watch_unsealed(-1);
         return;
     }
-    /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
-     * between them and it. */
-    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_LATE) & FENCE_UNSEALED)
+    /* A capture is open: these frees belong to a later fence, and what is submitted until then marks it late. */
+    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_LATE : 0);
+    if (atomic_fetch_or(&f->marks, marks) & FENCE_UNSEALED)
         watch_unsealed(-1);
+}
+
+void fence_await_records(struct pool *p)
+{
+    while (p->fences.sealing) {
+        state_unlock(p);
+        sched_yield();
+        state_lock(p);
+    }
+}
+
+/* Another thread's record may be the one that is refused, and another capture begin before this thread records. */
+bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns)
+{
+    struct fences *f = &p->fences;
+    const struct backend_ops *ops = p->backend->ops;
+    uint64_t start_ns = ops->now_ns(p->backend), waited_ns = 0;
+    for (bool may = true; may && waited_ns < timeout_ns; waited_ns = ops->now_ns(p->backend) - start_ns) {
+        fence_seal(p);
+        fence_await_records(p);
+        if (!f->refused || !fence_is_unsealed(f) || f->lost)
+            return true;
+        state_unlock(p);
+        may = ops->fence_await(p->backend, timeout_ns - waited_ns);
+        state_lock(p);
+    }
+    return false;
 }
 
 void fence_submit(struct pool *p)
@@ -297,6 +326,11 @@ uint64_t fence_newest_waitable(const struct fences *f)
         if (!f->ring.at[at - 1].late)
             return f->ring.at[at - 1].epoch;
     return 0;
+}
+
+uint64_t fence_newest_recorded(const struct fences *f)
+{
+    return f->ring.count ? f->ring.at[f->ring.count - 1].epoch : 0;
 }
 
 bool fence_order(struct pool *p, uint64_t epoch, bool late_too)

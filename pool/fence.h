@@ -16,7 +16,8 @@
  * the record no work of the program is submitted, because submission itself records first (pool_submit)
  * and waits for a record under way. Where that cannot be kept (a capture forbids the record, the ring
  * is full, a submission would have to wait too long) the fence is *late*: it may be queried, never
- * waited for. Whatever is waited for, the driver's own free would have waited for too.
+ * waited for. Whatever is waited for, the driver's own free would have waited for too. A record that a capture
+ * forbids leaves its frees in the open epoch, as if it had not been tried.
  *
  * Few records. A record costs about as much as the rest of a pair, and what was freed since the latest is
  * often too little for anybody to want to wait for it. While work of several streams follows the frees (memory
@@ -75,6 +76,7 @@ struct fences {
     _Atomic unsigned run_length; /* and how often in turn, up to FENCE_RUN */
     _Atomic unsigned sealing; /* records under way */
     bool sealing_late;       /* work was submitted while one was under way */
+    bool refused;            /* the latest record was, by a capture */
     bool watches;            /* counted in pool_watch as relying on stream order, now or again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;
@@ -139,8 +141,15 @@ bool fence_is_running(const struct fences *f);
 /* The newest epoch whose frees may be waited for, the open one included; 0: none. */
 uint64_t fence_newest_waitable(const struct fences *f);
 
+/* The newest whose fence is there, late or not; 0: none. */
+uint64_t fence_newest_recorded(const struct fences *f);
+
 /* Closes the open epoch and records its fence. Drops the lock. */
 void fence_seal(struct pool *p);
+/* Other threads' records that are under way are over afterwards. Drops the lock. */
+void fence_await_records(struct pool *p);
+/* Seals; where a capture forbids that, the host waits for its end for a while. False: it goes on. Drops the lock. */
+bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns);
 /* The program is about to submit work to a stream: true: nothing has to be recorded before. Without the lock. */
 bool fence_pass(struct fences *f, uint64_t stream);
 /* If it is not so: records. Drops the lock. */

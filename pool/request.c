@@ -21,7 +21,11 @@
 /* How often, and how long, the host waits for a request before later work is ordered behind it after all. */
 #define HOST_WAITS 16
 #define HOST_WAIT_NS (SECOND_NS / 10)
-#define CLIMB_TRIES 64
+/* Out of memory: how often it is tried again because of what other threads did, before a wait and after the last; and
+ * how often what was waited for may be lost to them. */
+#define CLIMB_TRIES 8
+#define CLIMB_LAST_TRIES 64
+#define CLIMB_WAITS 16
 
 /* What a request takes: one object of a slab, or a block. */
 struct request {
@@ -178,7 +182,7 @@ static bool reuse(struct pool *p, struct request *r)
 
 /* One try at memory that is there, or that the driver has after everything idle went back to it.
  * *changed: meanwhile another thread was through with memory that it had in work. */
-static bool release_and_take(struct pool *p, struct request *r, int *code, bool *changed)
+static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
     pending_retire(p, fence_ready_epoch(&p->fences));
     if (take(p, r))
@@ -186,48 +190,61 @@ static bool release_and_take(struct pool *p, struct request *r, int *code, bool 
     rack_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->settled + 1; /* growing counts once itself */
-    bool taken = take(p, r) || (grow(p, r, code) == GROW_OK && take(p, r));
+    int code; /* the first one stays: the program asked once */
+    bool taken = take(p, r) || (grow(p, r, &code) == GROW_OK && take(p, r));
     *changed = p->settled > mine;
     return taken;
 }
 
 /* First for what the program's own frees would natively have waited for; then, for a moment, also
- * behind work that came after them: better late than an error, and bounded (see fence.h, liveness). */
-static bool wait_for_more(struct pool *p, unsigned *waits)
+ * behind work that came after them: better late than an error, and bounded (see fence.h, liveness).
+ * A capture of another thread's forbids fences: natively it forbids no free, so for its end too. True: more is
+ * ready than was, whoever waited for it. */
+static bool wait_for_more(struct pool *p, uint64_t until_ns)
 {
-    uint64_t last = p->fences.open_epoch - !fence_is_unsealed(&p->fences);
-    for (bool late; *waits < 2;) {
-        late = ++*waits == 2;
-        if (fence_wait(p, late ? last : fence_newest_waitable(&p->fences), late,
-                       late ? OOM_LATE_WAIT_NS : OOM_WAIT_NS))
-            return true;
-    }
-    return false;
+    struct fences *f = &p->fences;
+    uint64_t ready = fence_ready_epoch(f), now_ns = p->backend->ops->now_ns(p->backend);
+    if (now_ns >= until_ns)
+        return false;
+    bool sealed = fence_seal_patiently(p, until_ns - now_ns);
+    if (fence_ready_epoch(f) == ready)
+        fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
+    if (fence_ready_epoch(f) == ready)
+        fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
+    /* Frees and captures of others may have come before it was waited for. */
+    return fence_ready_epoch(f) > ready || (sealed && f->refused);
 }
 
 /* The driver has no memory, or a limit is reached: whatever can still be had, cheapest first. Memory
- * that other threads are just giving back or moving counts: as long as something changed, try again. */
-static bool climb(struct pool *p, struct request *r, int *code)
+ * that other threads are just giving back or moving counts: as long as something changed, try again. What one
+ * has waited for another may take. */
+static bool climb(struct pool *p, struct request *r)
 {
-    unsigned waits = 0;
+    uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
+    unsigned waits = 0, again = 0;
+    bool last = false;
     p->stats.num_alloc_retries++;
     if (order_and_take(p, r)) {
         p->stats.num_oom_ordered++;
         return true;
     }
-    for (int tries = 0; tries < CLIMB_TRIES; tries++) {
+    for (;;) {
         bool changed = false;
-        if (release_and_take(p, r, code, &changed)) {
+        if (release_and_take(p, r, &changed)) {
             p->stats.num_oom_waited += waits > 0;
             p->stats.num_oom_released += waits == 0;
             return true;
         }
-        if (p->busy)
-            state_wait(p);
-        else if (!changed && !wait_for_more(p, &waits))
+        if ((p->busy || changed) && again++ < (last ? CLIMB_LAST_TRIES : CLIMB_TRIES)) {
+            if (p->busy)
+                state_wait(p);
+            continue;
+        }
+        if (last)
             return false;
+        last = ++waits == CLIMB_WAITS || !wait_for_more(p, until_ns);
+        again = 0;
     }
-    return false;
 }
 
 /* Nothing is ready. */
@@ -256,12 +273,12 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             return take(p, r) ? POOL_OK : POOL_PASS;
         case GROW_LIMIT:
             *code = p->backend->nomem_code;
-            if (climb(p, r, code))
+            if (climb(p, r))
                 return POOL_OK;
             p->stats.num_limit_rejections++;
             return POOL_NOMEM;
         case GROW_NOMEM:
-            if (climb(p, r, code))
+            if (climb(p, r))
                 return POOL_OK;
             p->stats.num_ooms++;
             return POOL_NOMEM;

@@ -8,8 +8,6 @@
 #include "pool/rack.h"
 #include "pool/state.h"
 
-#include <sched.h>
-
 /* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
 #define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 
@@ -57,11 +55,7 @@ bool sole_leave(struct pool *p)
     uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
     bool waited = false;
     fence_seal(p);
-    while (f->sealing) { /* another thread's record, of an epoch that counts */
-        state_unlock(p);
-        sched_yield();
-        state_lock(p);
-    }
+    fence_await_records(p); /* of epochs that count */
     if (last > f->complete_epoch && !fence_newest_is_done(p, last)) {
         waited = true;
         if (!fence_order(p, last, false) && !fence_order(p, last, true))

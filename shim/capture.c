@@ -4,6 +4,7 @@
  */
 #include "shim/capture.h"
 
+#include "pool/bits.h"
 #include "shim/context.h"
 #include "shim/control.h"
 #include "shim/state.h"
@@ -13,6 +14,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 
 enum { CAPTURES_MAX = 256 };
 
@@ -47,6 +49,42 @@ bool capture_hold_off(void)
 void capture_let_go(void)
 {
     atomic_fetch_sub(&holders, 1);
+}
+
+static bool own_is_open(void)
+{
+    bool own = false;
+    pthread_mutex_lock(&lock);
+    for (const struct capture *c = captures; c < captures + CAPTURES_MAX && !own; c++)
+        own = c->number && pthread_equal(c->thread, pthread_self());
+    pthread_mutex_unlock(&lock);
+    return own;
+}
+
+bool capture_await(uint64_t timeout_ns)
+{
+    uint64_t start_ns = state_clock_ns(), pause_ns = 10000;
+    while (capture_open()) {
+        if (own_is_open() || state_clock_ns() - start_ns >= timeout_ns)
+            return false;
+        int saved_errno = errno;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        errno = saved_errno;
+        pause_ns = min_u64(pause_ns * 2, 1000000);
+    }
+    return true;
+}
+
+/* Another one may begin between the two, hence again. */
+bool capture_hold_off_patiently(uint64_t timeout_ns)
+{
+    uint64_t start_ns = state_clock_ns();
+    while (!capture_hold_off()) {
+        uint64_t waited_ns = state_clock_ns() - start_ns;
+        if (waited_ns >= timeout_ns || !capture_await(timeout_ns - waited_ns))
+            return false;
+    }
+    return true;
 }
 
 static void opening(void)

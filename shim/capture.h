@@ -20,6 +20,11 @@
 bool capture_hold_off(void);
 void capture_let_go(void);
 bool capture_open(void);
+/* Waits until none is open; false: not within that time, or the calling thread began one itself, whose end waits
+ * for the caller. */
+bool capture_await(uint64_t timeout_ns);
+/* As capture_hold_off, after such a wait. */
+bool capture_hold_off_patiently(uint64_t timeout_ns);
 /* The context is gone, and its captures with it. */
 void capture_forget(CUcontext ctx);
 

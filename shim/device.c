@@ -191,6 +191,7 @@ static const struct backend_ops rows = {
     .fence_query = device_fence_query,
     .fence_order = device_fence_order,
     .fence_wait = device_fence_wait,
+    .fence_await = device_fence_await,
     .mem_info = row_mem_info,
     .now_ns = row_now_ns,
 };

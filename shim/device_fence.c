@@ -135,11 +135,12 @@ int device_fence_order(struct backend *b, uint64_t fence)
     return (int)rc;
 }
 
-/* Whatever was drawn before the synchronisation began is done after it. */
-static int synchronise(struct device_backend *d)
+/* Whatever was drawn before the synchronisation began is done after it. The limit is for captures alone: the driver
+ * has none. Who has none either, a free, waits for no capture, which may wait for him. */
+static int synchronise(struct device_backend *d, uint64_t timeout_ns)
 {
     uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
-    if (!capture_hold_off())
+    if (!capture_hold_off_patiently(timeout_ns < UINT64_MAX ? timeout_ns : 0))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct visit v;
     if (!visit_enter(&v, d->ctx)) {
@@ -165,7 +166,7 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
     struct device_backend *d = device_self(b);
     struct device_fence *f = fence_at(b, fence);
     if (atomic_load(&f->number))
-        return synchronise(d);
+        return synchronise(d, timeout_ns);
     if (timeout_ns == UINT64_MAX) {
         struct visit v;
         if (!visit_enter(&v, d->ctx))
@@ -194,4 +195,10 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
         errno = saved_errno;
         pause_ns = min_u64(pause_ns * 2, 100000);
     }
+}
+
+bool device_fence_await(struct backend *b, uint64_t timeout_ns)
+{
+    (void)b;
+    return capture_await(timeout_ns);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The fences of the pool's backend on the CUDA driver: the rows fence_create to fence_wait of
+ * The fences of the pool's backend on the CUDA driver: the rows fence_create to fence_await of
  * pool/backend.h. No lock.
  */
 #ifndef SHIM_DEVICE_FENCE_H
@@ -29,5 +29,6 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence);
 enum fence_state device_fence_query(struct backend *b, uint64_t fence);
 int device_fence_order(struct backend *b, uint64_t fence);
 int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns);
+bool device_fence_await(struct backend *b, uint64_t timeout_ns);
 
 #endif

@@ -106,7 +106,10 @@ def canary(suite):
             ("8 threads", [*few, "--threads", "8"], False, {}),
             ("8 threads, reuse=order", [*few, "--threads", "8"], False, {"GPUCACHE_REUSE": "order"}),
             ("8 threads, flushes meanwhile", [*few, "--threads", "8", "--flush"], False,
-             {"GPUCACHE_REUSE": "order"})):
+             {"GPUCACHE_REUSE": "order"}),
+            # Captures of other threads forbid fences just when memory is short.
+            ("8 threads, little memory", [*few, "--threads", "8", "--size", "65536"], False,
+             {"GPUCACHE_MAX_RESERVED": "24M"})):
         run_shim(suite, name, program, arguments, must_be_in_flight, **env)
 
     runs(suite, program, seed)

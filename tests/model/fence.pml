@@ -80,7 +80,7 @@ inline seal()
                 :: else -> unsealed = 1
                 fi;
 #ifndef WITHOUT_LATE_REFUSAL
-                late = 1
+                late = late || was_late
 #endif
             }
         fi;

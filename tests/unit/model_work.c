@@ -409,6 +409,22 @@ static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns
     return leave(m, timeout ? MODEL_TIMEOUT : 0);
 }
 
+/* Time passes, but no capture ends by itself: a hook may end it. */
+static bool row_fence_await(struct backend *b, uint64_t timeout_ns)
+{
+    struct model *m = (struct model *)(void *)b;
+    if (m->hook)
+        m->hook(m, MODEL_ROW_fence_await);
+    enter(b);
+    bool fails = model_row_fails(m, MODEL_ROW_fence_await);
+    if (m->captures && !m->own_capture)
+        m->now_ns += timeout_ns;
+    retire(m);
+    bool may = !m->captures && !fails;
+    leave(m, 0);
+    return may;
+}
+
 const struct backend_ops model_fence_rows = {
     .fence_create = row_fence_create,
     .fence_destroy = row_fence_destroy,
@@ -416,4 +432,5 @@ const struct backend_ops model_fence_rows = {
     .fence_query = row_fence_query,
     .fence_order = row_fence_order,
     .fence_wait = row_fence_wait,
+    .fence_await = row_fence_await,
 };

@@ -144,44 +144,6 @@ static void a_late_fence_is_passed_by_one_that_is_not(void **state)
            "and may be waited for");
 }
 
-static void nothing_is_recorded_or_ordered_during_a_capture(void **state)
-{
-    struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
-    rig_launch(r, 1, MS(5), a);
-    rig_free(r, a);
-    rig_launch(r, 1, MS(5), b);
-    uint64_t fences_before = rig_stats(r).num_fences;
-    model_capture_begin(r->model);
-    rig_free(r, b);
-    EXPECT(rig_alloc(r, MIB(8)), "the arena grows in a capture");
-    EXPECT_EQ(rig_stats(r).num_fences, fences_before, "no record was made");
-    for (int i = 0; i < MODEL_STREAMS; i++)
-        EXPECT_EQ(r->model->barrier[i], 0, "no order was made");
-    model_advance(r->model, MS(10));
-    uint64_t c = rig_alloc(r, MIB(4));
-    EXPECT_EQ(c, a, "an older fence may be queried in a capture");
-    model_capture_end(r->model);
-    EXPECT(rig_alloc(r, MIB(4)), "and after it all goes on");
-    EXPECT_SOUND(r);
-}
-
-static void a_backend_that_refuses_queries_in_captures_is_served_too(void **state)
-{
-    struct rig *r = *state;
-    r->model->query_refused = true;
-    rig_start(r);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_launch(r, 1, MS(5), a);
-    rig_free(r, a);
-    rig_launch(r, 1, MS(5), 0);
-    model_advance(r->model, MS(50));
-    model_capture_begin(r->model);
-    EXPECT(rig_alloc(r, MIB(4)) != a, "nothing can be known");
-    model_capture_end(r->model);
-    EXPECT_EQ(rig_alloc(r, MIB(4)), a, "now it can");
-}
-
 static void a_single_stream_needs_no_waiting(void **state)
 {
     struct rig *r = expect_single(state);
@@ -509,8 +471,6 @@ int main(void)
         cmocka_unit_test(a_later_endless_kernel_does_not_hold_up_reuse),
         RIG_TEST(an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up),
         RIG_TEST(a_late_fence_is_passed_by_one_that_is_not),
-        RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture),
-        RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too),
         RIG_TEST(a_single_stream_needs_no_waiting),
         RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on),
         RIG_TEST(one_stream_is_enough_again_when_the_others_are_done),

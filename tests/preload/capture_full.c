@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A full device beside an open capture. What is freed has to be there again, as natively, though no fence
+ * can be recorded before the capture of the other thread ends; and in a capture of the thread's own, whose
+ * end nobody can wait for, too much is refused at once.
+ */
+#include "tests/preload/scene.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+enum { OPEN_MS = 200, AT_ONCE_S = 5 };
+
+static atomic_bool opened;
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static int capture_for_a_while(int index, void *context)
+{
+    const CUstreamCaptureMode *mode = context;
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    (void)index;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_capture_begin(stream, *mode));
+    REQUIRE(gpu_spin(MS_NS, stream));
+    atomic_store(&opened, true);
+    scene_sleep_ms(OPEN_MS);
+    int rc = gpu_capture_end(stream, &graph);
+    REQUIRE(gpu_stream_destroy(stream));
+    return rc;
+}
+
+/* The whole device is one block, freed with work in flight; the next one takes all of it again. */
+static int beside(int index, void *context)
+{
+    const size_t size_bytes = *(size_t *)context;
+    const uint64_t words = 64 * KIB;
+    CUstream stream = NULL;
+    uint64_t block = 0;
+    (void)index;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_malloc(&block, size_bytes));
+    while (!atomic_load(&opened))
+        scene_sleep_ms(1);
+    REQUIRE(gpu_spin_fill(block, words, 1, 2 * MS_NS, stream));
+    REQUIRE(gpu_free(block));
+    int rc = gpu_malloc(&block, size_bytes);
+    if (rc != 0)
+        return rc;
+    REQUIRE(gpu_fill(block, words, 2, stream));
+    int wrong = scene_wrong_words(block, words, 2, stream) != 0;
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_stream_destroy(stream));
+    return wrong;
+}
+
+struct both {
+    CUstreamCaptureMode mode;
+    size_t size_bytes;
+};
+
+static int either(int index, void *context)
+{
+    struct both *both = context;
+    return index == 0 ? capture_for_a_while(index, &both->mode) : beside(index, &both->size_bytes);
+}
+
+static int inside(size_t size_bytes)
+{
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    uint64_t block = 0;
+    uint64_t small = 0;
+    uint64_t more = 0;
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_malloc(&block, size_bytes));
+    REQUIRE(gpu_malloc(&small, MIB));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    REQUIRE(gpu_spin(MS_NS, stream));
+    REQUIRE(gpu_free(small));
+    double start_s = now_s();
+    int rc = gpu_malloc(&more, size_bytes);
+    bool at_once = now_s() - start_s < AT_ONCE_S;
+    printf("in its own capture: error %d, %s\n", rc, at_once ? "at once" : "late");
+    printf("last error %d, the capture ends with %d\n", gpu_last_error(), gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_stream_destroy(stream));
+    return !at_once;
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        CUstreamCaptureMode mode;
+    } rounds[] = {
+        {"thread-local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+        {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED},
+    };
+    size_t free_bytes = 0;
+    int failures = 0;
+    scene_start(1, 120);
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    struct both both = {.size_bytes = free_bytes / 10 * 8 / (2 * MIB) * (2 * MIB)};
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
+        both.mode = rounds[i].mode;
+        atomic_store(&opened, false);
+        int here = scene_threads(2, either, &both);
+        printf("beside a %s capture: %d failures\n", rounds[i].name, here);
+        failures += here;
+    }
+    failures += inside(both.size_bytes);
+    printf("last error %d\n", gpu_last_error());
+    return failures;
+}
