@@ -47,11 +47,12 @@ ROUTES = ("static", "shared", "driver", "torch")
 
 
 class Programs:
-    """Builds each program once; what cannot be built is missing, with the reason."""
+    """Builds each program once, whatever threads ask for it; what cannot be built is missing, with the reason."""
 
     def __init__(self, suite):
         self.suite = suite
         self.built = {}
+        self.lock, self.locks = threading.Lock(), {}
         self.cxx = base.shutil.which(os.environ.get("CXX", "c++")) or base.shutil.which("g++")
         sources = [os.path.join(base.HERE, name) for name in os.listdir(base.HERE) if name.endswith((".c", ".h", ".cpp"))]
         self.newest = max(os.path.getmtime(source) for source in sources)
@@ -59,8 +60,11 @@ class Programs:
     def path(self, name, main, route):
         """The program with the main function of that file, over that route. Raises Skip."""
         key = f"bench-{name}-{route}"
-        if key not in self.built:
-            self.built[key] = self.try_build(key, main, route)
+        with self.lock:
+            lock = self.locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self.built:
+                self.built[key] = self.try_build(key, main, route)
         if isinstance(self.built[key], base.Skip):
             raise self.built[key]
         return self.built[key]

@@ -2,7 +2,9 @@
 """Tests of the benchmarks themselves.
   bench_test.py play BUILD PART [PEER..]   the part runs on the simulated driver: every peer named has figures, all of
                                            them sensible, and a page can be made of them
-  bench_test.py page                       the published page is what its figures make, and a wrong one is noticed"""
+  bench_test.py page                       the published page is what its figures make, and a wrong one is noticed
+  bench_test.py once                       a program that two peers share is built once"""
+import concurrent.futures
 import contextlib
 import io
 import json
@@ -11,9 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import bench_peers  # noqa: E402
 import bench_results  # noqa: E402
 import bench_store  # noqa: E402
 
@@ -58,6 +62,29 @@ def play(build, part, *peers):
     return 1 if wrong else 0
 
 
+class SlowPrograms(bench_peers.Programs):
+    """Notes what is built, and takes its time."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.asked = []
+
+    def try_build(self, key, main, route):
+        self.asked.append(key)
+        time.sleep(0.05)
+        return key
+
+
+def once():
+    programs = SlowPrograms()
+    routes = ["torch", "torch", "static", "torch", "static"]
+    with concurrent.futures.ThreadPoolExecutor(len(routes)) as pool:
+        paths = list(pool.map(lambda route: programs.path("pairs", "bench_pairs.c", route), routes))
+    good = paths == [f"bench-pairs-{route}" for route in routes] and sorted(programs.asked) == sorted(set(paths))
+    print(f"asked for {paths}, built {programs.asked}")
+    return 0 if good else 1
+
+
 def page():
     if not os.path.exists(os.path.join(bench_results.FOLDER, bench_results.JSON)):
         print("no figures are published")
@@ -81,4 +108,4 @@ def page():
 
 
 if __name__ == "__main__":
-    sys.exit(play(*sys.argv[2:]) if sys.argv[1] == "play" else page())
+    sys.exit({"play": play, "page": page, "once": once}[sys.argv[1]](*sys.argv[2:]))
