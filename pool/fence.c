@@ -199,9 +199,10 @@ void fence_seal(struct pool *p)
         watch_unsealed(-1);
         return;
     }
-    /* A capture is open: these frees belong to a later fence, and what is submitted until then marks it late. */
-    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_LATE : 0);
-    if (atomic_fetch_or(&f->marks, marks) & FENCE_UNSEALED)
+    /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
+     * between them and it. Late in any case: fence_pass, without the lock, may have found no marks during the
+     * record and no record since, and let work pass that nothing else tells of. */
+    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_LATE) & FENCE_UNSEALED)
         watch_unsealed(-1);
 }
 

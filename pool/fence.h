@@ -16,8 +16,7 @@
  * the record no work of the program is submitted, because submission itself records first (pool_submit)
  * and waits for a record under way. Where that cannot be kept (a capture forbids the record, the ring
  * is full, a submission would have to wait too long) the fence is *late*: it may be queried, never
- * waited for. Whatever is waited for, the driver's own free would have waited for too. A record that a capture
- * forbids leaves its frees in the open epoch, as if it had not been tried.
+ * waited for. Whatever is waited for, the driver's own free would have waited for too.
  *
  * Few records. A record costs about as much as the rest of a pair, and what was freed since the latest is
  * often too little for anybody to want to wait for it. While work of several streams follows the frees (memory

@@ -80,7 +80,7 @@ inline seal()
                 :: else -> unsealed = 1
                 fi;
 #ifndef WITHOUT_LATE_REFUSAL
-                late = late || was_late
+                late = 1
 #endif
             }
         fi;
