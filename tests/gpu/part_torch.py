@@ -217,7 +217,9 @@ def torch_flush(suite):
     if bare.rc:
         raise base.Skip(f"does not run here bare: {frameworks.last_line(bare)}")
     suite.compare("SIGUSR1 half way, losses", bare, shim)
-    slack = 64 << 20
+    # Chunks go back whole: what lies beside a live block in one stays, and where that is depends on when memory was
+    # moved. With 853 MiB live, 14 runs on an H100 ended between 36 MiB less than bare and 96 more.
+    slack = max(64 << 20, live // 8)
     verdict = "ok" if after <= bare_taken + slack else (
         f"FAIL: {base.mebibytes(after - bare_taken)} more than without a cache")
     if verdict == "ok":
