@@ -94,10 +94,11 @@ static void note_stream(struct fences *f, uint64_t stream)
     }
 }
 
-/* The mark is set before sealing and eagerness are looked at for good: see fence_seal and sole_enter. */
+/* The mark is set before sealing and eagerness are looked at for good: see fence_seal and sole_enter. Refusals are
+ * looked at first and last: between no marks during a record and no record any more one may have put marks back. */
 bool fence_pass(struct fences *f, uint64_t stream)
 {
-    unsigned marks = atomic_load(&f->marks);
+    unsigned refusals = atomic_load(&f->refusals), marks = atomic_load(&f->marks);
     if (marks & FENCE_UNSEALED) {
         if (!(marks & FENCE_LATE)) {
             note_stream(f, stream);
@@ -108,7 +109,7 @@ bool fence_pass(struct fences *f, uint64_t stream)
         if (is_eager(f))
             return false;
     }
-    return !atomic_load(&f->sealing);
+    return !atomic_load(&f->sealing) && atomic_load(&f->refusals) == refusals;
 }
 
 uint64_t fence_ready_epoch(const struct fences *f)
@@ -139,6 +140,16 @@ static bool take_event(struct pool *p, uint64_t *event)
     int code = p->backend->ops->fence_create(p->backend, event);
     state_lock(p);
     return code == 0;
+}
+
+/* A capture is open: these frees belong to a later fence, as if this one had not been tried, but that work may have
+ * been submitted meanwhile. Before the record counts as over: see fence_pass. */
+static void give_back_marks(struct fences *f, bool late)
+{
+    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_LATE : 0);
+    if (atomic_fetch_or(&f->marks, marks) & FENCE_UNSEALED)
+        watch_unsealed(-1);
+    atomic_fetch_add(&f->refusals, 1);
 }
 
 void fence_seal(struct pool *p)
@@ -182,9 +193,11 @@ void fence_seal(struct pool *p)
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);
     late = late || f->sealing_late;
+    f->refused = r == FENCE_REFUSED;
+    if (f->refused)
+        give_back_marks(f, late);
     if (atomic_fetch_sub(&f->sealing, 1) == 1)
         f->sealing_late = false;
-    f->refused = r == FENCE_REFUSED;
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
         ring_insert(&f->ring, epoch, event, late);
@@ -197,13 +210,7 @@ void fence_seal(struct pool *p)
     if (r == FENCE_FAILED) {
         fence_lose(p);
         watch_unsealed(-1);
-        return;
     }
-    /* A capture is open: these frees belong to a later fence, and what is submitted until then comes
-     * between them and it. Late in any case: fence_pass, without the lock, may have found no marks during the
-     * record and no record since, and let work pass that nothing else tells of. */
-    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_LATE) & FENCE_UNSEALED)
-        watch_unsealed(-1);
 }
 
 void fence_await_records(struct pool *p)

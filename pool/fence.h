@@ -14,9 +14,11 @@
  * Liveness. A wait, on the host or on the GPU, must wait for nothing that the program submitted after
  * the free, or a persistent kernel would stop a program that runs without us. Between the free and
  * the record no work of the program is submitted, because submission itself records first (pool_submit)
- * and waits for a record under way. Where that cannot be kept (a capture forbids the record, the ring
- * is full, a submission would have to wait too long) the fence is *late*: it may be queried, never
- * waited for. Whatever is waited for, the driver's own free would have waited for too.
+ * and waits for a record under way. Where that cannot be kept (a capture forbids the record, and work follows; the
+ * ring is full; a submission would have to wait too long) the fence is *late*: it may be queried, never
+ * waited for. Whatever is waited for, the driver's own free would have waited for too. A record that a capture
+ * forbids leaves its frees in the open epoch, and counts in `refusals` before it is over: a submission without the
+ * lock that saw neither the marks nor the record sees that.
  *
  * Few records. A record costs about as much as the rest of a pair, and what was freed since the latest is
  * often too little for anybody to want to wait for it. While work of several streams follows the frees (memory
@@ -75,7 +77,8 @@ struct fences {
     _Atomic unsigned run_length; /* and how often in turn, up to FENCE_RUN */
     _Atomic unsigned sealing; /* records under way */
     bool sealing_late;       /* work was submitted while one was under way */
-    bool refused;            /* the latest record was, by a capture */
+    _Atomic unsigned refusals; /* records that captures forbade */
+    bool refused;            /* the latest was one */
     bool watches;            /* counted in pool_watch as relying on stream order, now or again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;

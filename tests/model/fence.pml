@@ -29,10 +29,26 @@ byte freed_in[BLOCKS];
 
 /* pool/fence.c */
 bit pool_lock, unsealed, late, sealing_late;
-byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, watch;
+byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, watch, refusals;
 
 inline lock() { atomic { !pool_lock -> pool_lock = 1 } }
 inline unlock() { pool_lock = 0 }
+
+/* A refused record's frees stay in the open epoch. */
+inline give_back_marks()
+{
+    atomic {
+        if
+        :: refused && unsealed -> watch--
+        :: refused && !unsealed -> unsealed = 1
+        :: else
+        fi;
+#ifndef WITHOUT_LATE_REFUSAL
+        late = late || (refused && was_late)
+#endif
+    };
+    refusals = refusals + refused
+}
 
 /* With the lock; dropped for the record. */
 inline seal()
@@ -63,33 +79,62 @@ inline seal()
             fi
         };
         lock();
-        atomic {
-            was_late = was_late || sealing_late;
-            sealing--;
-            sealing_late = sealing_late && sealing
-        };
+        was_late = was_late || sealing_late;
+#ifndef WITH_LATE_RETURN
+        give_back_marks();
+#endif
+        atomic { sealing--; sealing_late = sealing_late && sealing };
+#ifdef WITH_LATE_RETURN
+        give_back_marks();
+#endif
         if
         :: !refused -> atomic { recorded[e] = 1; is_late[e] = was_late };
 #ifndef WITH_EARLY_UNWATCH
             watch--
 #endif
-        :: else ->
-            atomic {
-                if
-                :: unsealed -> watch--
-                :: else -> unsealed = 1
-                fi;
-#ifndef WITHOUT_LATE_REFUSAL
-                late = 1
-#endif
-            }
+        :: else
         fi;
         atomic { e = 0; refused = 0; was_late = 0 }
     :: else
     fi
 }
 
-/* submit_note's part of this, and the driver's call. */
+/* fence_pass, without the lock. Whether the epoch's fence is wanted, and the pool eager, is left open. */
+inline pass()
+{
+#ifdef WITH_EARLY_LOOK
+    passes = sealing == 0;
+#else
+    passes = 1;
+#endif
+#ifndef WITH_LATE_REFUSALS
+    before = refusals;
+#endif
+    atomic { seen = unsealed; was_late = late };
+#ifdef WITH_LATE_REFUSALS
+    before = refusals;
+#endif
+    if
+    :: seen && !was_late -> passes = 0
+#ifdef WITHOUT_PASSING_MARK
+    :: seen && !was_late
+#else
+    :: seen && !was_late -> late = 1
+#endif
+    :: seen && was_late -> passes = 0 /* eager */
+    :: seen && was_late
+    :: !seen
+    fi;
+#ifndef WITH_EARLY_LOOK
+    passes = passes && sealing == 0;
+#endif
+#ifndef WITHOUT_REFUSALS
+    passes = passes && refusals == before;
+#endif
+    atomic { seen = 0; was_late = 0; before = 0 }
+}
+
+/* submit_note's part of this, fence_submit, and the driver's call. */
 inline submit(work)
 {
     atomic {
@@ -100,11 +145,18 @@ inline submit(work)
     };
     if
 #ifdef WITHOUT_LOOK
-    :: watch > 0
+    :: watch > 0 -> passes = 1
 #endif
-    :: watch > 0 ->
+    :: watch > 0 -> pass()
+    :: watch == 0 -> passes = 1
+    fi;
+    if
+    :: !passes ->
         lock();
-        seal();
+        if
+        :: seal()
+        :: skip /* not wanted */
+        fi;
 #ifndef WITHOUT_PATIENCE
         do
         :: sealing > 0 -> unlock(); lock()
@@ -123,9 +175,9 @@ inline submit(work)
         :: else
         fi;
         unlock()
-    :: watch == 0
+    :: passes
     fi;
-    submitted = submitted | work
+    atomic { passes = 0; submitted = submitted | work }
 }
 
 /* A free into a magazine. */
@@ -213,8 +265,8 @@ inline allocate(b)
 
 proctype Program(byte b)
 {
-    byte e;
-    bit refused, seen, was_late;
+    byte e, before;
+    bit refused, seen, was_late, passes;
     submit(1 << b);
     free_block(b);
 #ifdef CAPTURES

@@ -82,6 +82,15 @@ static void short_memory_awaits_the_end_of_a_capture(void **state)
         }
 }
 
+static void what_was_freed_beside_a_capture_is_waited_for_as_natively(void **state)
+{
+    struct rig *r = *state;
+    uint64_t a = fill_beside_a_capture(r, MS(5000)), before = model_now(r->model);
+    r->model->hook = end_it_when_awaited;
+    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "nothing was submitted since the free: its fence is not late");
+    EXPECT_EQ(model_now(r->model) - before, MS(5000), "so the wait is as long as the free's would have been");
+}
+
 /* Three captures begin just before the record, each as soon as the one before has ended. */
 static void begin_again_before_the_record(struct model *m, enum model_row row)
 {
@@ -135,6 +144,7 @@ int main(void)
         RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture),
         RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too),
         cmocka_unit_test(short_memory_awaits_the_end_of_a_capture),
+        RIG_TEST(what_was_freed_beside_a_capture_is_waited_for_as_natively),
         RIG_TEST(captures_in_turn_are_all_awaited),
         RIG_TEST(a_capture_without_end_is_not_awaited_for_ever),
         RIG_TEST(a_capture_of_the_threads_own_is_not_awaited),
