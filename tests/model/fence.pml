@@ -10,7 +10,7 @@
  * nothing would have waited for that (STALL). No free is forgotten: its epoch is closed, or will be
  * (FORGOTTEN). No state may be stuck.
  *
- * CAPTURES: a fourth thread has a capture open for a while, in which no fence can be recorded. Each WITHOUT_
+ * CAPTURES: a fourth thread has a capture open for a while, and another, in which no fence can be recorded. Each WITHOUT_
  * or WITH_ takes a step away, or does it in another order, and has to be noticed (meson.build).
  */
 #define EPOCHS 9
@@ -293,6 +293,8 @@ proctype Allocator()
 
 proctype Capturer()
 {
+    capture_open = 1;
+    capture_open = 0;
     capture_open = 1;
     capture_open = 0
 }

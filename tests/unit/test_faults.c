@@ -91,8 +91,7 @@ static bool run_once(const struct scenario *s, bool segments, enum model_row row
     struct rig *r = rig_create(s->capacity_bytes);
     r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
     r->model->backend.single_stream = s->single;
-    r->model->late_allowed =
-        true; /* safety is under test here; and a refused record makes fences late */
+    r->model->late_allowed = true; /* safety is under test here */
     model_fail(r->model, row, nth, code);
     rig_start(r);
     s->run(r);
