@@ -44,6 +44,8 @@ PEERS = [
 ]
 
 ROUTES = ("static", "shared", "driver", "torch")
+# Programs that call the driver themselves.
+DRIVER_ONLY = ("memory",)
 
 
 class Programs:
@@ -71,7 +73,8 @@ class Programs:
 
     def prepare(self, mains, routes):
         """Builds them all at once: {name: main} over each route."""
-        wanted = [(name, main, route) for name, main in mains.items() for route in routes]
+        wanted = [(name, main, route) for name, main in mains.items() for route in routes
+                  if route == "driver" or name not in DRIVER_ONLY]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             results = pool.map(lambda w: self.try_build(f"bench-{w[0]}-{w[2]}", w[1], w[2]), wanted)
         for (name, _, route), result in zip(wanted, results):

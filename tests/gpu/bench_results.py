@@ -5,6 +5,7 @@ import os
 import sys
 
 import bench_figure
+import bench_memory
 import bench_peers
 import bench_store
 import bench_targets
@@ -16,7 +17,7 @@ JSON, PAGE, DRAWING = "results.json", "RESULTS.md", "results.svg"
 PEERS = [peer.name for peer in bench_peers.PEERS]
 # What makes two rows speak of the same thing.
 IDENTITY = ("group", "name", "peer", "unit", "threads", "size_bytes", "streams", "stream", "route", "trace",
-            "total_bytes", "count", "parts", "note")
+            "total_bytes", "count", "parts", "note", "form")
 
 HEAD = """<!-- Made by `tests/gpu/bench --results` from results.json; changes belong there. -->
 # Benchmarks
@@ -159,6 +160,10 @@ def calls(rows):
     return table(["call", "route", "bare", "gpucache", "more", "ratio"], lines)
 
 
+def memory(rows):
+    return table(*bench_memory.table(rows))
+
+
 def torch(rows):
     lines = []
     for name in dict.fromkeys(entry["name"] for entry in rows):
@@ -204,6 +209,11 @@ SECTIONS = [
     ("flush", "Idle memory given back", "One thread launches kernels while another empties the cache.", flush),
     ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
     ("calls", "Single calls", "", calls),
+    ("memory", "Memory as the GPU sees it", "Of one contiguous range: 67 million loads of 4 bytes at random places, by all "
+     "of the GPU; loads of one thread that wait for each other; half of the range copied onto the other half, bytes read "
+     "and written counted; 256 MiB in four pieces from and to pinned host memory and a peer. In brackets: over cudaMalloc "
+     "in the same rounds. Mapped: by cuMemMap, without the pool, chunks of one size, at a multiple of 1 GiB if nothing else "
+     "is said.", memory),
     ("torch", "PyTorch", "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at its "
      "peak; libraries: how much of it PyTorch does not count, since its libraries ask cudaMalloc for it themselves: with "
      "PyTorch's allocators it comes on top.", torch),

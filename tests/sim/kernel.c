@@ -57,6 +57,15 @@ unsigned kernel_accesses(enum kernel kernel, const uint64_t *args, struct access
     case KERNEL_wait_flag:
         out[0] = (struct access){args[0], 4, ACCESS_ATOMIC};
         return 1;
+    case KERNEL_gather: /* loads at random places, as far as anybody can tell of all */
+    case KERNEL_chase:
+        out[0] = (struct access){args[4], 4, ACCESS_ATOMIC};
+        out[1] = (struct access){args[0], args[1] * 4, ACCESS_READ};
+        return 2;
+    case KERNEL_stream:
+        out[0] = (struct access){args[0], args[1] * 16, ACCESS_WRITE};
+        out[1] = (struct access){args[2], args[1] * 16, ACCESS_READ};
+        return args[1] > 0 ? 2 : 0;
     case KERNEL_spin:
     case KERNEL_COUNT:
         break;
@@ -134,6 +143,24 @@ static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64_t words, ui
     return CUDA_SUCCESS;
 }
 
+/* Loads that leave nothing behind but a word at out. */
+static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint64_t out)
+{
+    size_t room;
+    for (uint64_t left = words * 4; left > 0;) {
+        if (memory_at(context, ptr, false, &room) == NULL || room < 4)
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        uint64_t now = left < room ? left : room;
+        left -= now;
+        ptr += now;
+    }
+    uint32_t *word = memory_at(context, out, true, &room);
+    if (word == NULL || room < 4)
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    *word = 0;
+    return CUDA_SUCCESS;
+}
+
 CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *context)
 {
     size_t room;
@@ -150,6 +177,11 @@ CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *c
     case KERNEL_check:
     case KERNEL_spin_check:
         return check(context, args[0], args[1], (uint32_t)args[2], args[3]);
+    case KERNEL_stream:
+        return copy(context, args[0], args[2], args[1] * 4);
+    case KERNEL_gather:
+    case KERNEL_chase:
+        return touch(context, args[0], args[1], args[4]);
     case KERNEL_wait_flag:
         return memory_at(context, args[0], false, &room) != NULL ? CUDA_SUCCESS
                                                                  : CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""How fast the GPU and the copy engines reach device memory: blocks of cudaMalloc, the pool's blocks in both backings
+with different pasts, and memory mapped by hand in chunks of one size, in turns. Ranges that fit beside each other stay
+there for all rounds; where only one fits, cudaMalloc's and the other's are made one after the other."""
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import bench_peers
+import bench_store
+from bench_text import size_text
+
+MIB, GIB = 1 << 20, 1 << 30
+METRICS = (("random loads", "loads/ns"), ("dependent load", "ns"), ("copying kernel", "GB/s"), ("driver's copy", "GB/s"),
+           ("from host", "GB/s"), ("to host", "GB/s"), ("to peer", "GB/s"), ("from peer", "GB/s"))
+MAPPED = "mapped"
+SEGMENTS = bench_peers.SHIM + ", segments"
+BARE = bench_peers.Peer(bench_peers.BARE, "driver", "malloc")
+# What a process takes beside the range.
+CONTEXT_BYTES = GIB
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    peer: str
+    what: str     # as a reader wants it
+    request: str  # as bench_memory.c wants it
+    backing: str = ""
+
+
+def mapped(chunk, shifted=False):
+    what = f"chunks of {size_text(chunk)}" + (", 2 MiB beside a multiple of 1 GiB" if shifted else "")
+    return Form(MAPPED, what, f"{'shifted' if shifted else 'mapped'}:{chunk}")
+
+
+BASE = Form(bench_peers.BARE, "", "malloc")
+ARENA = Form(bench_peers.SHIM, "fresh", "malloc", "arena")
+CHURN = Form(bench_peers.SHIM, "after churn", "churn", "arena")
+SEGMENT = Form(SEGMENTS, "fresh", "malloc", "segment")
+
+
+def blocks(size):
+    return Form(bench_peers.SHIM, f"after blocks of {size_text(size)}", f"blocks:{size}", "arena")
+
+
+def plan(suite):
+    """[(size, forms, most rounds, seconds)]; what matters most comes first, as time may run out."""
+    if suite.simulate:
+        return [(64 * MIB, [ARENA, CHURN, SEGMENT, mapped(20 * MIB)], 1, 60),
+                (96 * MIB, [blocks(2 * MIB), mapped(32 * MIB, True)], 1, 60)]
+    main = [ARENA, CHURN, SEGMENT, mapped(2 * MIB), mapped(GIB), mapped(32 * MIB), blocks(2 * MIB)]
+    more = [mapped(GIB, True), blocks(32 * MIB), mapped(128 * MIB), mapped(512 * MIB), mapped(64 * MIB), mapped(20 * MIB)]
+    if suite.quick:
+        return [(8 * GIB, main, 3, 20)]
+    return [(8 * GIB, main + more, 5, 25), (32 * GIB, main + more, 3, 35), (100 * GIB, main, 3, 30)]
+
+
+class Place:
+    """Memory of one form in a process; `chunks` is known once a process under the shim has ended."""
+
+    def __init__(self, suite, programs, form, bare, slot):
+        self.suite, self.form, self.bare, self.slot = suite, form, bare, slot
+        self.process, self.chunks, self.values, self.overs = bare, 0, [], []
+        if form.backing:
+            self.report = tempfile.NamedTemporaryFile(suffix=".json")
+            env = (("GPUCACHE_BACKING", form.backing), ("GPUCACHE_STATS", "exit:" + self.report.name))
+            self.process = bench_peers.start(suite, programs, dataclasses.replace(BARE, preload=True), "memory",
+                                             "bench_memory.c", env)
+
+    def make(self, size):
+        answer = self.process.ask(f"make {self.slot} {self.form.request} {size}")
+        self.suite.log(f"  memory: {size_text(size)}, {self.form.peer} {self.form.what}: {answer}")
+
+    def measure(self):
+        self.values.append([float(word) for word in self.process.ask(f"measure {self.slot}").split()])
+
+    def drop(self):
+        """Gives the memory back: a process under the shim ends."""
+        if not self.form.backing:
+            self.process.ask(f"drop {self.slot}")
+            return
+        self.process.close()
+        with self.report, contextlib.suppress(ValueError):
+            pools = json.load(self.report).get("pools", [])
+            self.chunks = sum(pool["num_device_alloc"] - pool["num_device_free"] for pool in pools)
+
+
+def beside(base, places, size, rounds):
+    """All there at once, in turns."""
+    base.values = []
+    for place in places:
+        place.make(size)
+    for _ in range(rounds):
+        for place in (base, *places):
+            place.measure()
+        for place in places:
+            place.overs.append((place.values[-1], base.values[-1]))
+    for place in places:
+        place.drop()
+
+
+def alone(base, places, size, rounds):
+    """One after the other."""
+    base.values = []
+    for place in (base, *places):
+        place.make(size)
+        for _ in range(rounds):
+            place.measure()
+        place.drop()
+    for place in places:
+        place.overs = list(zip(place.values, base.values))
+
+
+def rows_of(place, size):
+    for i, (name, unit) in enumerate(METRICS):
+        values = [line[i] for line in place.values]
+        if not any(values):
+            continue
+        more = {"form": place.form.what}
+        if place.chunks:
+            more["chunks"] = place.chunks
+        if place.overs:
+            overs = [mine[i] / base[i] for mine, base in place.overs]
+            more.update(over=statistics.median(overs), over_low=min(overs), over_high=max(overs))
+        yield bench_store.row("memory", name, place.form.peer, values, unit, size_bytes=size, **more)
+
+
+def fits(suite, bare, size):
+    """How many such ranges fit beside each other."""
+    if suite.simulate:
+        return 9 if size < 96 * MIB else 1
+    return (int(bare.ask("free")) - CONTEXT_BYTES) // (size + CONTEXT_BYTES)
+
+
+def measure_group(suite, programs, base, forms, size, rounds, room):
+    """Rows of these forms; those of base are left in it."""
+    places = []
+    try:
+        for slot, form in enumerate(forms, 1):
+            places.append(Place(suite, programs, form, base.bare, slot))
+        (beside if room > 1 else alone)(base, places, size, rounds)
+        return [row for place in places for row in rows_of(place, size)]
+    finally:
+        for place in places:
+            if place.process is not base.bare:
+                place.process.kill()
+
+
+def measure_size(suite, programs, bare, case, rows):
+    """Appends the rows of one size."""
+    size, forms, rounds, seconds = case
+    begin, base, base_values, groups = time.monotonic(), Place(suite, programs, BASE, bare, 0), [], 0
+    room = fits(suite, bare, size)
+    if room < 1:
+        return
+    if room > 1:
+        base.make(size)
+    while forms and (not groups or time.monotonic() - begin < seconds):
+        members = min(max(1, room - 1), 12)
+        rows += measure_group(suite, programs, base, forms[:members], size, rounds, room)
+        base_values += base.values
+        forms, groups = forms[members:], groups + 1
+    for form in forms:
+        suite.log(f"  memory: no time for {size_text(size)}, {form.peer} {form.what}")
+    base.values = base_values
+    rows[:0] = rows_of(base, size)
+
+
+def memory(suite, programs):
+    rows, failed = [], None
+    for case in plan(suite):
+        measured = []
+        bare = bench_peers.start(suite, programs, BARE, "memory", "bench_memory.c")
+        try:
+            measure_size(suite, programs, bare, case, measured)
+            bare.close()
+        except RuntimeError as error:  # the figures of the other sizes are worth having
+            failed = error
+            suite.log(f"  memory: {size_text(case[0])}: {error}")
+        finally:
+            bare.kill()
+        rows += measured
+    if failed and not rows:
+        raise failed
+    return rows
+
+
+def table(rows):
+    """(heads, lines) of a table: a line for each form, a column for each metric."""
+    found = bench_store.find(rows, group="memory")
+    names = [name for name, _ in METRICS if bench_store.find(found, name=name)]
+    lines = []
+    for size, peer, form, chunks in dict.fromkeys((entry["size_bytes"], entry["peer"], entry["form"], entry.get("chunks"))
+                                                  for entry in found):
+        line = [size_text(size), peer, form + (f" ({chunks} chunks)" if chunks else "")]
+        for name in names:
+            entry = bench_store.find(found, name=name, size_bytes=size, peer=peer, form=form)[0]
+            spread = (entry.get("high", entry["value"]) - entry.get("low", entry["value"])) / 2 / entry["value"]
+            over = f" ({entry['over']:.3f})" if "over" in entry else ""
+            line.append(f"{entry['value']:.4g} ± {spread:.1%}{over}")
+        lines.append(line)
+    units = dict(METRICS)
+    return ["size", "memory", "past, chunks", *(f"{name}, {units[name]}" for name in names)], lines
+
+
+def text(rows):
+    heads, lines = table(rows)
+    widths = [max(len(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [heads, *lines])
