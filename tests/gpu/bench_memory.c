@@ -4,14 +4,13 @@
  * request a line on stdin:
  *   free                     bytes that the driver calls free        -> BYTES
  *   make SLOT FORM BYTES     memory in one of SLOTS places           -> made NS ADDRESS
- *   measure SLOT             one round of all figures                -> METRICS numbers, see measure()
+ *   measure SLOT             one round of all figures                -> the numbers of measure()
  *   drop SLOT                gives the memory back to its allocator  -> dropped NS
  * NS is what the request took. Forms:
  *   malloc         one block of cuMemAlloc
- *   blocks:SIZE    the same, after blocks of that size, of as many bytes together, were taken and freed
- *   churn          the same, after blocks of 1 to 64 MiB were taken and freed in a random order
- *   mapped:CHUNK   physical chunks of that size, mapped side by side; the range starts at a multiple
- *                  of 1 GiB
+ *   blocks:SIZE    the same, after blocks of that size, as many bytes together, came and went
+ *   churn          the same, after blocks of 1 to 64 MiB came and went in a random order
+ *   mapped:CHUNK   physical chunks of that size, mapped side by side, from a multiple of 1 GiB on
  *   shifted:CHUNK  the same, 2 MiB further on
  * Every range is one contiguous range of addresses. bench_memory ALLOCATOR (not looked at).
  */
@@ -46,8 +45,8 @@ enum {
 /* gather: each thread loads k words (a multiple of 4) at random places of n words at p.
  * chase:  one thread loads k words one after the other; each place depends on the word before.
  * stream: copies n pieces of 16 bytes.
- * What the loads give is used, so that they are made; gather stores it in the unlikely case that the
- * words add up to one value, chase always, at o. The random numbers are those of a linear
+ * What the loads give is used, so that they are made; gather stores it in the unlikely case that
+ * the words add up to one value, chase always, at o. The random numbers are those of a linear
  * congruential generator, of whose upper bits the place is made; s is its start. */
 #define NEXT_PLACE(load)                                                                           \
     "mul.hi.u64 %d11, %d6, %d5;\n"                                                                 \
@@ -82,14 +81,20 @@ enum {
     "shr.u64 %d9, %d6, 32;\n"                                                                      \
     "xor.b64 %d6, %d6, %d9;\n"
 
+/* clang-format off */
 static const char memory_ptx[] =
     ".version 6.3\n"
     ".target sm_75\n"
     ".address_size 64\n"
 
     ".visible .entry gather(.param .u64 p, .param .u64 n, .param .u64 k, .param .u64 s,\n"
-    ".param .u64 o)\n" PREPARE_RANDOM "LOOP:\n" NEXT_PLACE("%r6") NEXT_PLACE("%r7") NEXT_PLACE("%r8")
-        NEXT_PLACE("%r9")
+    ".param .u64 o)\n"
+    PREPARE_RANDOM
+    "LOOP:\n"
+    NEXT_PLACE("%r6")
+    NEXT_PLACE("%r7")
+    NEXT_PLACE("%r8")
+    NEXT_PLACE("%r9")
     "add.u32 %r6, %r6, %r7;\n"
     "add.u32 %r8, %r8, %r9;\n"
     "add.u32 %r6, %r6, %r8;\n"
@@ -103,7 +108,10 @@ static const char memory_ptx[] =
     "ret;\n}\n"
 
     ".visible .entry chase(.param .u64 p, .param .u64 n, .param .u64 k, .param .u64 s,\n"
-    ".param .u64 o)\n" PREPARE_RANDOM "LOOP:\n" NEXT_PLACE("%r6")
+    ".param .u64 o)\n"
+    PREPARE_RANDOM
+    "LOOP:\n"
+    NEXT_PLACE("%r6")
     "cvt.u64.u32 %d9, %r6;\n"
     "add.u64 %d6, %d6, %d9;\n"
     "sub.u64 %d7, %d7, 1;\n"
@@ -113,7 +121,8 @@ static const char memory_ptx[] =
     "st.global.u32 [%d8], %r5;\n"
     "ret;\n}\n"
 
-    ".visible .entry stream(.param .u64 p, .param .u64 q, .param .u64 n)\n" PREPARE
+    ".visible .entry stream(.param .u64 p, .param .u64 q, .param .u64 n)\n"
+    PREPARE
     "ld.param.u64 %d8, [q];\n"
     "LOOP:\n"
     "setp.ge.u64 %p1, %d1, %d5;\n"
@@ -127,6 +136,7 @@ static const char memory_ptx[] =
     "bra LOOP;\n"
     "DONE:\n"
     "ret;\n}\n";
+/* clang-format on */
 
 struct slot {
     CUdeviceptr base;
@@ -281,7 +291,8 @@ static void drop(struct slot *slot)
 
 static void launch(CUfunction kernel, unsigned blocks, unsigned threads, void **parameters)
 {
-    DRIVER_CHECK(driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, NULL, parameters, NULL));
+    DRIVER_CHECK(
+        driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, NULL, parameters, NULL));
 }
 
 static void gather(const struct slot *slot)
@@ -313,7 +324,8 @@ static void driver_copy(const struct slot *slot)
 {
     uint64_t half_bytes = slot->size_bytes / 2;
 
-    DRIVER_CHECK(driver.cuMemcpyDtoDAsync_v2(slot->base + half_bytes, slot->base, half_bytes, NULL));
+    DRIVER_CHECK(
+        driver.cuMemcpyDtoDAsync_v2(slot->base + half_bytes, slot->base, half_bytes, NULL));
 }
 
 static CUdeviceptr piece_at(const struct slot *slot, uint64_t i)
@@ -326,9 +338,8 @@ static void from_host(const struct slot *slot)
     uint64_t piece_bytes = memory.host_bytes / PIECES;
 
     for (uint64_t i = 0; i < PIECES; i++)
-        DRIVER_CHECK(driver.cuMemcpyHtoDAsync_v2(piece_at(slot, i),
-                                                 (char *)memory.host + piece_bytes * i, piece_bytes,
-                                                 NULL));
+        DRIVER_CHECK(driver.cuMemcpyHtoDAsync_v2(
+            piece_at(slot, i), (char *)memory.host + piece_bytes * i, piece_bytes, NULL));
 }
 
 static void to_host(const struct slot *slot)
@@ -376,9 +387,9 @@ static double time_ns(void (*body)(const struct slot *slot), const struct slot *
     return stat_median(ns, RUNS);
 }
 
-/* Loads a nanosecond, nanoseconds of a dependent load, then bytes a nanosecond (GB/s): of the kernel
- * that copies and of the driver's copy, each read and written byte counted, and of copies from and to
- * pinned host memory, to and from a peer. 0 without a peer. */
+/* Loads a nanosecond, nanoseconds of a dependent load, then bytes a nanosecond (GB/s): of the
+ * kernel that copies and of the driver's copy, each read and written byte counted, and of copies
+ * from and to pinned host memory, to and from a peer. 0 without a peer. */
 static void measure(const struct slot *slot)
 {
     double size_bytes = (double)slot->size_bytes, host_bytes = (double)memory.host_bytes;

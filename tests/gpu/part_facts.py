@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the driver says of memory of cuMemAlloc, and does with it: bare and in both backings, fact by fact."""
+import os
+
+import suite as base
+
+SECTIONS = ("attributes", "managed", "domains", "capture")
+BACKINGS = ("arena", "segment")
+
+
+def differences(bare, shim):
+    """Lines of two outputs that are not the same, by position."""
+    a, b = bare.splitlines(), shim.splitlines()
+    for i in range(max(len(a), len(b))):
+        left, right = (lines[i] if i < len(lines) else "(nothing)" for lines in (a, b))
+        if left != right:
+            yield f"bare {left!r}, shim {right!r}"
+
+
+def facts(suite):
+    program = suite.compile("facts", ["facts.c", "driver.c"], "-Wno-overlength-strings")
+    for section in SECTIONS:
+        bare = suite.run([program, section], suite.bare_env)
+        with open(os.path.join(suite.build, f"facts-{section}.txt"), "w") as file:
+            file.write(bare.out)
+        if suite.verbose:
+            suite.log(bare.out)
+        for backing in BACKINGS:
+            shim = suite.run([program, section], suite.shim_env(GPUCACHE_BACKING=backing))
+            differ = list(differences(bare.out, shim.out))
+            for line in differ:
+                suite.log(f"  {section}, {backing}: {line}")
+            # The pool's frees do not spoil captures, where the driver's do; nor do they wait.
+            if section == "capture" and bare.rc == shim.rc == 0:
+                suite.row(f"{section}, {backing}", verdict=f"measured: {len(differ)} lines differ")
+            else:
+                suite.compare(f"{section}, {backing}", bare, shim)
