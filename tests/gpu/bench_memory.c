@@ -121,7 +121,7 @@ static const char memory_ptx[] =
     "st.global.u32 [%d8], %r5;\n"
     "ret;\n}\n"
 
-    ".visible .entry stream(.param .u64 p, .param .u64 q, .param .u64 n)\n"
+    ".visible .entry stream(.param .u64 p, .param .u64 n, .param .u64 q)\n"
     PREPARE
     "ld.param.u64 %d8, [q];\n"
     "LOOP:\n"
