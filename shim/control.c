@@ -2,7 +2,7 @@
  *
  * See control.h.
  *
- * The signal handler posts a semaphore and nothing else. It is not an eventfd on purpose: a program may
+ * The signal handler wakes a futex and does nothing else. It is not an eventfd on purpose: a program may
  * close every descriptor that it did not open (daemons do), and open its own files under the same
  * numbers; a handler that then wrote to "its" descriptor would write eight bytes into the program's
  * file. No check in a handler can tell our eventfd from one of the program's, so there is none.
@@ -13,16 +13,20 @@
 #include "shim/context.h"
 #include "shim/counters.h"
 #include "shim/ipc.h"
+#include "shim/kernel.h"
 #include "shim/log.h"
 #include "shim/state.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MS UINT64_C(1000000)
 /* How often the file of GPUCACHE_EMPTY_CACHE_FILE is looked at. */
@@ -35,7 +39,9 @@
 
 _Atomic bool control_requested;
 
-static sem_t wake;
+/* 1: there is something to look at. A futex and no semaphore: a wait on CLOCK_MONOTONIC for a semaphore is
+ * newer than the C libraries that this library is to run with. */
+static _Atomic uint32_t wake;
 static atomic_bool signalled, put_off, pool_made;
 atomic_bool control_there;
 static struct sigaction chained;
@@ -52,11 +58,20 @@ static void flush(int device, uint64_t keep_bytes, uint64_t wait_ns, const char 
              (double)(state_clock_ns() - start_ns) / 1e6);
 }
 
+/* Any thread, also in a signal handler. Who waits sees all that was stored before. Keeps errno. */
+static void wake_up(void)
+{
+    int saved_errno = errno;
+    atomic_store(&wake, 1);
+    syscall(SYS_futex, &wake, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = saved_errno;
+}
+
 static void on_signal(int signal_number, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
     atomic_store(&signalled, true);
-    sem_post(&wake);
+    wake_up();
     if ((chained.sa_flags & SA_RESETHAND) && atomic_exchange(&chained_gone, true)) {
         /* It was for one signal only. */
     } else if (chained.sa_flags & SA_SIGINFO) {
@@ -104,7 +119,6 @@ void control_leave_signal(void)
 
 void control_start(void)
 {
-    sem_init(&wake, 0, 0);
     install_handler(state_options()->signal);
 }
 
@@ -112,7 +126,7 @@ void control_start(void)
 static uint64_t touched_ns(const char *path)
 {
     struct stat st;
-    if (!*path || stat(path, &st))
+    if (!*path || kernel_fstatat(AT_FDCWD, path, &st, 0))
         return 0;
     return (uint64_t)st.st_mtim.tv_sec * 1000 * MS + (uint64_t)st.st_mtim.tv_nsec;
 }
@@ -131,10 +145,11 @@ static void sleep_until(uint64_t due_ns)
 {
     struct timespec t = {.tv_sec = (time_t)(due_ns / 1000000000u),
                          .tv_nsec = (long)(due_ns % 1000000000u)};
-    if (!due_ns)
-        sem_wait(&wake);
-    else
-        sem_clockwait(&wake, CLOCK_MONOTONIC, &t);
+    /* The kernel waits only while `wake` is 0, so no call is lost: one before the wait ends it at once. The
+     * time is absolute and, without FUTEX_CLOCK_REALTIME, of CLOCK_MONOTONIC. */
+    syscall(SYS_futex, &wake, FUTEX_WAIT_BITSET_PRIVATE, 0, due_ns ? &t : NULL, NULL,
+            FUTEX_BITSET_MATCH_ANY);
+    atomic_exchange(&wake, 0); /* before the looks at what was asked for */
 }
 
 /* A flush must not synchronise while a capture is open; the end of the capture wakes this thread. */
@@ -231,18 +246,18 @@ void control_pool_made(bool idle)
     atomic_store(&pool_made, true);
     if (idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || context_tick_ns())
         control_need();
-    sem_post(&wake); /* the new pool may have a shorter tick */
+    wake_up(); /* the new pool may have a shorter tick */
 }
 
 void control_capture_closed(void)
 {
     if (atomic_exchange(&put_off, false))
-        sem_post(&wake);
+        wake_up();
 }
 
 void control_wake(void)
 {
-    sem_post(&wake);
+    wake_up();
 }
 
 void control_environ(const char *value)

@@ -8,13 +8,11 @@
 #include "shim/control.h"
 #include "shim/log.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -39,15 +37,31 @@ static struct ipc_token token_now;
 static struct ipc_question questions[QUESTIONS_MAX];
 static unsigned first, count;
 
+/* The number that a name of /proc/thread-self/fd is, or -1. atoi and its kin would need the newest C library
+ * that the building machine knows. */
+static int number_of(const char *name)
+{
+    int number = 0;
+    if (!*name)
+        return -1;
+    for (; *name; name++)
+        if (*name < '0' || *name > '9' || __builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, *name - '0', &number))
+            return -1;
+    return number;
+}
+
 /* Descriptors of the program's must not stay open in a copy of its table: a pipe would never end. */
 static bool close_all(void)
 {
     DIR *folder = opendir("/proc/thread-self/fd");
     if (!folder)
         return false;
-    for (const struct dirent *entry; (entry = readdir(folder));)
-        if (isdigit((unsigned char)*entry->d_name) && atoi(entry->d_name) != dirfd(folder))
-            close(atoi(entry->d_name));
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        int fd = number_of(entry->d_name);
+        if (fd >= 0 && fd != dirfd(folder))
+            close(fd);
+    }
     closedir(folder);
     return true;
 }

@@ -5,11 +5,12 @@
  */
 #include "shim/ipc_wire.h"
 
+#include "shim/kernel.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -30,7 +31,7 @@
 
 bool ipc_token_draw(struct ipc_token *token)
 {
-    return RETRY(getrandom(token->bytes, sizeof token->bytes, 0)) == (ssize_t)sizeof token->bytes;
+    return RETRY(kernel_getrandom(token->bytes, sizeof token->bytes)) == (ssize_t)sizeof token->bytes;
 }
 
 /* FNV-1a: tells a handle of ours from 64 bytes that only begin like one. */

@@ -6,6 +6,8 @@
  */
 #include "shim/log.h"
 
+#include "shim/kernel.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -40,7 +42,7 @@ static void stderr_look(void)
 
     if (!atomic_compare_exchange_strong(&stderr_seen, &unseen, STDERR_LOOKING))
         return;
-    if (fstat(STDERR_FILENO, &st)) {
+    if (kernel_fstat(STDERR_FILENO, &st)) {
         atomic_store(&stderr_seen, STDERR_CLOSED);
         return;
     }
@@ -54,7 +56,7 @@ static bool stderr_is_ours(void)
     struct stat st;
 
     stderr_look();
-    return atomic_load(&stderr_seen) == STDERR_OPEN && !fstat(STDERR_FILENO, &st) &&
+    return atomic_load(&stderr_seen) == STDERR_OPEN && !kernel_fstat(STDERR_FILENO, &st) &&
            st.st_dev == stderr_dev && st.st_ino == stderr_ino;
 }
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What must hold for a library that is loaded into every process of a user: nothing needed but the C
-library, no code that runs at load, all references bound at load and none to CUDA, no executable stack."""
+library, no code that runs at load, all references bound at load and none to CUDA, no executable stack; and
+no function of the C library that is younger than GLIBC_2.28, because the loader ends every program in which
+a preloaded library asks for a version that the C library there has not."""
 import argparse
 import re
 
@@ -10,6 +12,12 @@ NEEDED = re.compile(r'libc\.so\.6|libdl\.so\.2|libpthread\.so\.0|ld-linux[-\w]*\
 # Functions of the C run-time's own that stand in .init_array and .fini_array.
 ARRAY_ENTRIES = 1
 FORBIDDEN_REFERENCE = re.compile(r'(cu[A-Z]\w*|cuda[A-Z]\w*|dlsym|exit|_exit|abort|quick_exit)(@|$)')
+
+OLDEST = (2, 28)
+# These are older than OLDEST, but were in libpthread and libdl. With the move into libc.so.6 (2.32 to 2.34)
+# they got a new version, which a build on such a machine cannot avoid. A build on an older one has the old.
+MOVED = re.compile(r'(dladdr1?|dlclose|dlerror|dlinfo|dlopen|dlvsym|sem_(?!clock)\w+|'
+                   r'pthread_(?!\w*clock|attr_[gs]etsigmask)\w+)@GLIBC_2\.3[234]')
 
 
 def host_is_x86(readelf, library):
@@ -40,11 +48,20 @@ def check(readelf, nm, library, word_bytes=8):
     if host_is_x86(readelf, library) and 'SHSTK' not in \
             lint.output_of(readelf, '-nW', library):
         found.append('takes the shadow stack from the process that loads it')
-    for line in lint.output_of(nm, '-D', '--undefined-only', library).splitlines():
-        name = line.split()[-1]
+    for line in lint.output_of(nm, '-D', '--undefined-only', '--with-symbol-versions', library).splitlines():
+        name = re.search(r'[UwVvi] (.*)', line)[1].split()[0]
         if FORBIDDEN_REFERENCE.match(name):
             found.append(f'refers to {name}')
+        found += too_new(name)
     return found
+
+
+def too_new(name):
+    """name: SYMBOL or SYMBOL@VERSION"""
+    version = re.search(r'@GLIBC_(\d+)\.(\d+)', name)
+    if version and (int(version[1]), int(version[2])) > OLDEST and not MOVED.match(name):
+        return [f'needs {name}, newer than GLIBC_{OLDEST[0]}.{OLDEST[1]}']
+    return []
 
 
 def main():
@@ -76,6 +93,10 @@ def main():
                                                *good),
          **({'no shadow stack': doctored('int x;', *good[:2], '-fcf-protection=none')}
             if len(good) > 2 else {}),
+         'a reference to a newer C library': too_new('fstat64@GLIBC_2.33'),
+         'a waiting function that moved when it was young': too_new('sem_clockwait@GLIBC_2.34'),
+         'one that the headers slip in': too_new('__isoc23_strtol@GLIBC_2.38'),
+         'a newer version of one that moved': too_new('pthread_create@GLIBC_2.40'),
          'a call of exit': doctored('void exit(int); void f(void) { exit(0); }', *good),
          'a call of dlsym': doctored('void *dlsym(void *, char *); void *f(void) '
                                      '{ return dlsym(0, "x"); }', *good)})

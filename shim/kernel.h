@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * System calls for which the C library of the building machine would make the library need that C library:
+ * a version that the running machine's C library lacks ends every program at its start. fstat and stat have
+ * the version GLIBC_2.33, getrandom GLIBC_2.25. On the machines that have a CUDA driver (64 bits) the kernel's
+ * struct stat is that of the C library. All set errno.
+ */
+#ifndef SHIM_KERNEL_H
+#define SHIM_KERNEL_H
+
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static inline int kernel_fstat(int fd, struct stat *st)
+{
+    return (int)syscall(SYS_fstat, fd, st);
+}
+
+static inline int kernel_fstatat(int folder, const char *name, struct stat *st, int flags)
+{
+    return (int)syscall(SYS_newfstatat, folder, name, st, flags);
+}
+
+static inline ssize_t kernel_getrandom(void *out, size_t size_bytes)
+{
+    return (ssize_t)syscall(SYS_getrandom, out, size_bytes, 0);
+}
+
+#endif
