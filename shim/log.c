@@ -17,6 +17,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -161,21 +162,70 @@ static bool expand_path(const char *pattern, char *out, size_t size_bytes)
     return true;
 }
 
-/* A file is opened for each text and closed behind it: no descriptor of ours lies about for a
- * program that closes them all and opens its own. O_NONBLOCK: a FIFO without a reader is an error,
- * not a wait. */
-static bool put(const char *path, int open_flags, const char *text, size_t size_bytes, int wait_ms)
+/* Nobody but root and the user of this process can put a name into the folder. */
+static bool is_private(int folder)
 {
-    char name[PATH_MAX];
+    struct stat st;
+
+    return !kernel_fstat(folder, &st) && (st.st_uid == 0 || st.st_uid == geteuid()) &&
+           !(st.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+enum fashion { ADD, ANEW };
+
+/* Where others can make names, in /tmp, a name may be a trap: a symbolic link, or a second name of a file of
+ * the user's. There neither is written to. The folder is held meanwhile: its path may lead elsewhere the next
+ * moment. Through a link (/dev/stdout) nothing is cut off: what it leads to is in use. O_NONBLOCK: a FIFO
+ * without a reader is an error, not a wait. */
+static int open_in(int folder, const char *name, enum fashion fashion)
+{
+    int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    int fd = openat(folder, name, flags | O_NOFOLLOW | (fashion == ADD ? O_APPEND : 0), 0666);
+    struct stat st;
+
+    if (fd < 0)
+        return errno == ELOOP && is_private(folder) ? openat(folder, name, flags | O_APPEND, 0666) : -1;
+    if (kernel_fstat(fd, &st) || (S_ISREG(st.st_mode) && st.st_nlink > 1 && !is_private(folder)) ||
+        (S_ISREG(st.st_mode) && fashion == ANEW && ftruncate(fd, 0))) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* `path` is absolute, and is changed. */
+static int open_path(char *path, enum fashion fashion)
+{
+    char *name = strrchr(path, '/');
+    int folder, fd;
+
+    if (!name)
+        return -1;
+    *name++ = '\0';
+    folder = open(*path ? path : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+        return -1;
+    fd = open_in(folder, name, fashion);
+    close(folder);
+    return fd;
+}
+
+/* A file is opened for each text and closed behind it: no descriptor of ours lies about for a
+ * program that closes them all and opens its own. Its name is not kept on the stack, of which a thread of
+ * the program may have little. */
+static bool put(const char *path, enum fashion fashion, const char *text, size_t size_bytes, int wait_ms)
+{
     struct quiet q;
     bool done = false;
 
     quiet_begin(&q);
-    if (!path || !path[0]) {
+    /* By its other name stderr would be opened anew, and written to from its start if it is a file. */
+    if (!path || !path[0] || strcmp(path, "/dev/stderr") == 0) {
         done = stderr_is_ours() && put_fd(&q, STDERR_FILENO, text, size_bytes, wait_ms);
-    } else if (expand_path(path, name, sizeof(name))) {
-        int fd =
-            open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | open_flags, 0666);
+    } else {
+        char *name = malloc(PATH_MAX);
+        int fd = name && expand_path(path, name, PATH_MAX) ? open_path(name, fashion) : -1;
+        free(name);
         if (fd >= 0) {
             done = put_fd(&q, fd, text, size_bytes, wait_ms);
             close(fd);
@@ -227,12 +277,12 @@ void log_line(enum log_level level, const char *format, ...)
             if ((unsigned char)line[i] < ' ' || line[i] == 127)
                 line[i] = '?';
         line[n] = '\n'; /* takes the place of the NUL */
-        if (!put(log_path, O_APPEND, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
+        if (!put(log_path, ADD, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
             !atomic_flag_test_and_set(&complained)) {
             /* Who asked for a file and finds none would look for the words in vain. */
-            put(NULL, O_APPEND, line, n + 1, LINE_WAIT_MS);
+            put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line), "gpucache: warning: the log cannot be written to %.900s\n", log_path);
-            put(NULL, O_APPEND, line, n, LINE_WAIT_MS);
+            put(NULL, ADD, line, n, LINE_WAIT_MS);
         }
     }
     errno = saved_errno;
@@ -240,5 +290,5 @@ void log_line(enum log_level level, const char *format, ...)
 
 bool log_put(const char *path, const char *text, size_t size_bytes)
 {
-    return put(path, O_TRUNC, text, size_bytes, TEXT_WAIT_MS);
+    return put(path, ANEW, text, size_bytes, TEXT_WAIT_MS);
 }

@@ -42,6 +42,69 @@ class Reports(unittest.TestCase):
                 self.assertEqual(done.returncode, 5)
                 self.assertEqual(done.stderr.count(f"gpucache: warning: {words}"), 1, done.stderr)
 
+    def run_with(self, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
+        done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True, timeout=60,
+                              env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS, **options})
+        self.assertEqual(done.returncode, 5)
+        return done
+
+    def test_no_trap_in_a_folder_of_everybody_is_written_through(self):
+        for trap in (os.symlink, os.link):
+            for name, value, words in (
+                    ("GPUCACHE_STATS", "exit:", "the report cannot be written to"),
+                    ("GPUCACHE_LOG", "debug:", "the log cannot be written to")):
+                with self.subTest(f"{name} {trap.__name__}"), tempfile.TemporaryDirectory() as folder:
+                    os.chmod(folder, 0o1777)
+                    victim, path = os.path.join(folder, "victim"), os.path.join(folder, "report")
+                    with open(victim, "w", encoding="utf-8") as file:
+                        file.write("mine\n")
+                    trap(victim, path)
+                    done = self.run_with(**{name: value + path})
+                    with open(victim, encoding="utf-8") as file:
+                        self.assertEqual(file.read(), "mine\n")
+                    self.assertEqual(done.stderr.count(f"gpucache: warning: {words} {path}"), 1, done.stderr)
+
+    def test_a_link_in_a_folder_of_ones_own_is_followed_and_nothing_cut_off(self):
+        with tempfile.TemporaryDirectory() as folder:
+            target, path = os.path.join(folder, "target"), os.path.join(folder, "link")
+            with open(target, "w", encoding="utf-8") as file:
+                file.write("before\n")
+            os.symlink("target", path)
+            self.assertEqual(self.run_with(GPUCACHE_STATS=f"exit:{path}").stderr, "")
+            with open(target, encoding="utf-8") as file:
+                text = file.read()
+            self.assertTrue(text.startswith("before\n"))
+            self.assertEqual(text.count("libgpucache"), 1)
+
+    def test_a_file_is_made_anew(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "report.json")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("x" * 100000)
+            self.run_with(GPUCACHE_STATS=f"exit:{path}")
+            with open(path, encoding="utf-8") as file:
+                json.load(file)
+
+    def test_devices_and_pipes_take_a_report(self):
+        self.assertEqual(self.run_with(GPUCACHE_STATS="exit:/dev/null").stderr, "")
+        self.assertEqual(self.run_with(GPUCACHE_STATS="exit:/dev/stdout").stdout.count("libgpucache"), 1)
+        for name, file_of in (("/dev/stderr", "stderr"), ("/dev/stdout", "stdout"), ("/proc/self/fd/2", "stderr")):
+            with self.subTest(name), tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+                file.write("said before\n")
+                file.flush()
+                self.run_with(GPUCACHE_STATS=f"exit:{name}", **{file_of: file})
+                file.seek(0)
+                text = file.read()
+                self.assertTrue(text.startswith("said before\n"), text)
+                self.assertEqual(text.count("libgpucache"), 1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "pipe")
+            os.mkfifo(path)
+            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            self.addCleanup(os.close, reader)
+            self.assertEqual(self.run_with(GPUCACHE_STATS=f"exit:{path}").stderr, "")
+            self.assertIn(b"libgpucache", os.read(reader, 65536))
+
     def test_ends_that_run_handlers_write_one(self):
         for way in ("return", "exit", "quick_exit", "thread"):
             with self.subTest(way):
