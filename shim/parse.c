@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -358,57 +359,45 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
     return true;
 }
 
-/* Copies a path, made absolute. In a pattern %p is to become the process id, so a percent sign of
+/* Copies a path, made absolute; false, with `out` as it was, if that is too long. In a pattern %p is to become the process id, so a percent sign of
  * the working directory is doubled. */
 static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 {
-    char cwd[PATH_MAX];
-    size_t used = 0, n = strlen(path);
+    char *cwd = NULL;
+    size_t used = 0, n = strlen(path), room = 0;
     int saved_errno = errno;
 
-    if (!n)
-        return false;
     if (path[0] != '/') {
-        if (!getcwd(cwd, sizeof(cwd)) || cwd[0] != '/') {
-            errno = saved_errno;
-            return false;
-        }
-        for (const char *p = cwd; *p; p++) {
-            if (used + 3 >= PATH_MAX)
-                return false;
+        cwd = getcwd(NULL, 0);
+        for (const char *p = cwd; p && *p; p++)
+            room += is_pattern && *p == '%' ? 2 : 1;
+        room++; /* for a slash */
+    }
+    bool fits = n && room + n < PATH_MAX && (path[0] == '/' || (cwd && cwd[0] == '/'));
+    if (fits) {
+        for (const char *p = cwd; p && *p; p++) {
             out[used++] = *p;
             if (is_pattern && *p == '%')
                 out[used++] = '%';
         }
-        if (out[used - 1] != '/')
+        if (used && out[used - 1] != '/')
             out[used++] = '/';
+        memcpy(out + used, path, n + 1);
     }
-    if (used + n >= PATH_MAX)
-        return false;
-    memcpy(out + used, path, n + 1);
-    return true;
+    free(cwd);
+    errno = saved_errno;
+    return fits;
 }
 
 bool parse_PATH(const char *text, struct option_path *out)
 {
-    struct option_path v;
-
-    if (!absolute_path(text, false, v.path))
-        return false;
-    strcpy(out->path, v.path);
-    return true;
+    return absolute_path(text, false, out->path);
 }
 
-/* The path behind a word, if there is one. Apart: what is unset, as nearly always, is not to touch pages of
- * the stack for it. */
-static __attribute__((noinline)) bool path_behind(const char *text, char out[PATH_MAX])
+/* The path behind a word, if there is one. */
+static bool path_behind(const char *text, char out[PATH_MAX])
 {
-    char path[PATH_MAX];
-
-    if (*text != ':' || !absolute_path(text + 1, true, path))
-        return false;
-    strcpy(out, path);
-    return true;
+    return *text == ':' && absolute_path(text + 1, true, out);
 }
 
 bool parse_STATS(const char *text, struct option_stats *out)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * From text to option values, one function per option type. All take the whole value, ignore blanks
- * around it (not around paths), do not look at the locale, allocate nothing, keep errno, and return
+ * around it (not around paths), do not look at the locale, keep errno, and return
  * false, with *out as it was, for what they do not understand or what is out of range.
  */
 #ifndef SHIM_PARSE_H

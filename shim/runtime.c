@@ -15,10 +15,12 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* 11.x makes a device's context current first and brings it to life in a later call, which is its own affair.
@@ -78,26 +80,36 @@ static bool is_tool(malloc_fn *found, void *handle, void *caller)
     return object == object_of((void *)(uintptr_t)found) && (!other || object_of(other) != object);
 }
 
-struct search {
-    char name[4096]; /* of the first loaded libcudart */
-};
-
+/* arg: where to put the name of the first loaded libcudart, PATH_MAX bytes; or NULL. */
 static int is_runtime(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    struct search *search = arg;
     const char *slash = strrchr(info->dlpi_name, '/');
     const char *base = slash ? slash + 1 : info->dlpi_name;
-    if (strncmp(base, "libcudart.so", strlen("libcudart.so")) != 0 ||
-        strlen(info->dlpi_name) >= sizeof search->name)
+    if (strncmp(base, "libcudart.so", strlen("libcudart.so")) != 0 || strlen(info->dlpi_name) >= PATH_MAX)
         return 0;
-    strcpy(search->name, info->dlpi_name);
+    if (arg)
+        strcpy(arg, info->dlpi_name);
     return 1;
 }
 
 bool runtime_loaded(void)
 {
-    struct search search;
-    return dl_iterate_phdr(is_runtime, &search);
+    return dl_iterate_phdr(is_runtime, NULL);
+}
+
+static malloc_fn *malloc_of_any_runtime(void)
+{
+    malloc_fn *found = NULL;
+    char *name = malloc(PATH_MAX); /* not on the stack: a thread of the program may have 16 KiB */
+    if (name && dl_iterate_phdr(is_runtime, name)) {
+        void *handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+        if (handle) {
+            found = malloc_in(handle);
+            dlclose(handle); /* remember() keeps it */
+        }
+    }
+    free(name);
+    return found;
 }
 
 /* The caller's own object and its dependencies first. Then, for callers in the main program or in no
@@ -118,15 +130,7 @@ static malloc_fn *find_malloc(void *caller)
     }
     if (!found)
         found = malloc_in(RTLD_NEXT);
-    struct search search;
-    if (!found && dl_iterate_phdr(is_runtime, &search)) {
-        void *handle = dlopen(search.name, RTLD_LAZY | RTLD_NOLOAD);
-        if (handle) {
-            found = malloc_in(handle);
-            dlclose(handle); /* remember() keeps it */
-        }
-    }
-    return found;
+    return found ? found : malloc_of_any_runtime();
 }
 
 /* Fills a free row, or finds the one that another thread has filled. The runtime stays loaded from here

@@ -54,14 +54,16 @@ static void forked_child(void)
 
 static void report_at_exit(void)
 {
-    struct report_pool pools[CONTEXTS_MAX];
     if (!state_is_on() || getpid() != owner)
         return;
+    /* 36 KiB: whoever ends the process may be a thread with a stack of 16 KiB. */
+    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
     struct report r = {.pools = pools,
-                       .num_pools = context_report(pools, CONTEXTS_MAX),
+                       .num_pools = pools ? context_report(pools, CONTEXTS_MAX) : 0,
                        .elapsed_ns = state_clock_ns() - started_ns};
-    if (!report_write(&r, &options.stats) && options.stats.path[0])
+    if ((!pools || !report_write(&r, &options.stats)) && options.stats.path[0])
         log_warn("the report cannot be written to %s", options.stats.path);
+    free(pools);
 }
 
 bool state_start(void)

@@ -13,7 +13,7 @@
 /* The caller may pass NULL where the driver expects a structure: the refusal is the driver's. */
 #define SUBMIT_CONFIG_STREAM(config) ((config) ? (config)->hStream : NULL)
 #define SUBMIT_CONFIG_FLAGS(config) flags_of(config)
-#define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &(struct turn){0}) : (config))
+#define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &turn) : (config))
 
 /* Launch attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
  * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout, NVLink
@@ -22,7 +22,7 @@
  * their own, or put it into a memory domain of its own. */
 #define ATTRIBUTES_IN_ORDER 0x1493fu
 #define ATTRIBUTE_SERIALIZATION 6
-#define ATTRIBUTES_MAX 32
+#define ATTRIBUTES_MAX 24
 
 static unsigned flags_of(const CUlaunchConfig *config)
 {
@@ -104,6 +104,7 @@ static enum submit_seen enter(CUstream stream, unsigned flags)
     CUresult slow_##symbol params __attribute__((used, cold, visibility("hidden")));               \
     CUresult slow_##symbol params                                                                  \
     {                                                                                              \
+        struct turn turn __attribute__((unused)); /* for SUBMIT_CONFIG */                          \
         enum submit_seen seen = enter(stream, flags);                                              \
         pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);                \
         CUresult rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;    \

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A program whose threads have the smallest stack that there is. One makes the first allocation of all, one
+ * allocates with a full device, one asks what can be asked, one shares memory, one sets an option of the
+ * environment, and one ends the process.
+ */
+#include "tests/preload/scene.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+static uint64_t block;
+
+static void *allocate(void *unused)
+{
+    (void)unused;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    REQUIRE(gpu_fill(block, MIB, 3, NULL));
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    return NULL;
+}
+
+static void *fill_the_device(void *unused)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t too_much = 0;
+    (void)unused;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
+    EXPECT(gpu_malloc(&too_much, total_bytes + MIB) != 0);
+    gpu_last_error();
+    return NULL;
+}
+
+static void *ask(void *unused)
+{
+    uint64_t base = 0;
+    size_t size_bytes = 0, pitch_bytes = 0;
+    bool is_device = false;
+    int device = -1;
+    (void)unused;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_address_range(&base, &size_bytes, block + 5));
+    EXPECT(base == block && size_bytes == 4 * MIB);
+    REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
+    EXPECT(is_device && device == 0);
+    REQUIRE(gpu_malloc_pitch(&base, &pitch_bytes, 1000, 10));
+    REQUIRE(gpu_free(base));
+    return NULL;
+}
+
+static void *work(void *unused)
+{
+    CUstream stream = NULL;
+    CUevent event = NULL;
+    uint64_t other = 0;
+    (void)unused;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_malloc(&other, 4 * MIB));
+    REQUIRE(gpu_fill(other, MIB, 4, stream));
+    REQUIRE(gpu_copy(block, other, MIB, stream));
+    uint64_t n_words = MIB;
+    uint32_t value = 5;
+    void *params[] = {&other, &n_words, &value};
+    REQUIRE(gpu_launch_early(GPU_FILL, stream, params));
+    REQUIRE(gpu_event_create(&event));
+    REQUIRE(gpu_event_record(event, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    REQUIRE(gpu_event_destroy(event));
+    REQUIRE(gpu_free(other));
+    REQUIRE(gpu_stream_destroy(stream));
+    return NULL;
+}
+
+static void *share(void *unused)
+{
+    CUipcMemHandle handle;
+    (void)unused;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_ipc_export(&handle, block));
+    return NULL;
+}
+
+/* The value is not understood, and warned of. */
+static void *request(void *unused)
+{
+    uint64_t other = 0;
+    (void)unused;
+    REQUIRE(gpu_open(0));
+    REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "some", 1));
+    REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
+    REQUIRE(gpu_malloc(&other, 64 * KIB));
+    REQUIRE(gpu_free(other));
+    return NULL;
+}
+
+static void *leave(void *unused)
+{
+    (void)unused;
+    exit(0);
+}
+
+static void in_a_small_stack(void *(*body)(void *))
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    REQUIRE(pthread_attr_init(&attr));
+    REQUIRE(pthread_attr_setstacksize(&attr, (size_t)PTHREAD_STACK_MIN));
+    REQUIRE(pthread_create(&thread, &attr, body, NULL));
+    REQUIRE(pthread_join(thread, NULL));
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        void *(*body)(void *);
+    } steps[] = {{"the first allocation", allocate}, {"a full device", fill_the_device}, {"questions", ask},
+                 {"work", work}, {"a shared block", share}, {"a request", request}, {"the end", leave}};
+    scene_watchdog(60);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        printf("%s\n", steps[i].name);
+        fflush(stdout);
+        in_a_small_stack(steps[i].body);
+    }
+    return 1;
+}
