@@ -13,6 +13,7 @@ enum pool_backing { BACKING_AUTO, BACKING_ARENA, BACKING_SEGMENT, BACKING_DRIVER
 enum pool_reuse { REUSE_AUTO, REUSE_ORDER, REUSE_READY, REUSE_WAIT };
 
 #define POOL_TYPE_BYTES uint64_t
+#define POOL_TYPE_LIMIT uint64_t
 #define POOL_TYPE_SECONDS uint64_t
 #define POOL_TYPE_BACKING enum pool_backing
 #define POOL_TYPE_REUSE enum pool_reuse

@@ -50,7 +50,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     fence_init(&p->fences, b->single_stream);
     if (config->backing != BACKING_SEGMENT && b->has_arena)
         p->arena = arena_reserve(p);
-    if (config->prealloc_bytes) {
+    if (config->prealloc_bytes && config->prealloc_bytes <= b->total_bytes) {
         int code;
         state_lock(p);
         if (p->arena)

@@ -95,6 +95,15 @@ static bool others_alive(const struct context *c)
     return false;
 }
 
+static void warn_of_short_prealloc(const struct context *c)
+{
+    struct pool_stats stats;
+    pool_stats(c->pool, &stats);
+    if (stats.reserved_bytes < c->config.prealloc_bytes)
+        log_once(LOG_LEVEL_WARN, "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
+                 (double)c->config.prealloc_bytes / (1 << 20), c->device, (double)stats.reserved_bytes / (1 << 20));
+}
+
 static void fill(struct context *c, CUcontext ctx)
 {
     size_t total = 0;
@@ -127,6 +136,8 @@ static void fill(struct context *c, CUcontext ctx)
     }
     if (c->pool && pool_uses_arena(c->pool))
         peer_watch();
+    if (c->pool && c->config.prealloc_bytes)
+        warn_of_short_prealloc(c);
 }
 
 /* Where a new record goes: behind the others, or where they are too many, in the place of the one whose

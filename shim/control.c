@@ -23,6 +23,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -117,9 +119,36 @@ void control_leave_signal(void)
     sigaction(installed, &chained, NULL);
 }
 
+static void warn_of_missing_folder(const char *path)
+{
+    char *folder = strdup(path);
+    char *end = folder ? strrchr(folder, '/') : NULL;
+    struct stat st;
+    if (end && end > folder) {
+        *end = '\0';
+        if (kernel_fstatat(AT_FDCWD, folder, &st, 0))
+            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there", path);
+    }
+    free(folder);
+}
+
+/* Whether the process has a device of this number, or all (-1) are meant. */
+static bool device_is_there(int device)
+{
+    int count = 0;
+    if (device < 0 || real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count)
+        return true;
+    log_once(LOG_LEVEL_WARN, "GPUCACHE_EMPTY_CACHE: there is no device %d (they are %d): nothing is given back",
+             device, count);
+    return false;
+}
+
 void control_start(void)
 {
-    install_handler(state_options()->signal);
+    const struct options *o = state_options();
+    device_is_there(o->empty_cache.device);
+    warn_of_missing_folder(o->empty_cache_file.path);
+    install_handler(o->signal);
 }
 
 /* The file's time of change; 0: it is not there. */
@@ -269,7 +298,7 @@ void control_environ(const char *value)
         options_warn_value("GPUCACHE_EMPTY_CACHE", value, "nothing is given back");
         return;
     }
-    if (!wanted.now)
+    if (!wanted.now || !device_is_there(wanted.device))
         return;
     pthread_mutex_lock(&request_lock);
     request = wanted;

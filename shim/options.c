@@ -22,8 +22,9 @@
 #define SHOWN_BACKING_AUTO "auto"
 #define SHOWN_REUSE_AUTO "auto"
 
-#define ALLOWED_BYTES "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none"
-#define ALLOWED_SECONDS "a time (30, 0.5s, 200ms, 5m, 1h)"
+#define ALLOWED_BYTES "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (0)"
+#define ALLOWED_LIMIT "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (no limit)"
+#define ALLOWED_SECONDS "a time (30, 0.5s, 200ms, 5m, 1h), or none (0)"
 #define ALLOWED_BACKING "auto, arena, segment or driver"
 #define ALLOWED_REUSE "auto, order, ready or wait"
 #define ALLOWED_SWITCH "on or off, 1 or 0"
@@ -32,7 +33,7 @@
     "1, all, oom, every:TIME, device=N, keep=SIZE, separated by commas, or off"
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
-#define ALLOWED_PATH "the name of a file"
+#define ALLOWED_PATH "the name of a file, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
 const struct option_row option_rows[] = {
@@ -70,6 +71,7 @@ static void default_BYTES(struct option_bytes *out, uint64_t bytes)
     out->others = (struct option_size){.bytes = bytes};
 }
 
+#define default_LIMIT default_BYTES
 #define default_SECONDS(out, value) (*(out) = (value))
 #define default_BACKING(out, value) (*(out) = (value))
 #define default_REUSE(out, value) (*(out) = (value))
@@ -247,10 +249,20 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 }
 
 #define convert_BYTES(value) bytes_of(&(value), device, device_total_bytes)
+#define convert_LIMIT convert_BYTES
 #define convert_SECONDS(value) (value)
 #define convert_BACKING(value) (value)
 #define convert_REUSE(value) (value)
 #define convert_SWITCH(value) (value)
+
+#define GIB_OF(bytes) ((double)(bytes) / (1 << 30))
+/* total_bytes is 0 if the driver does not say. */
+#define WARN_BEYOND(name, bytes, least_bytes, consequence)                                                      \
+    do {                                                                                                        \
+        if (device_total_bytes && (bytes) >= (least_bytes))                                                     \
+            log_once(LOG_LEVEL_WARN, PREFIX "_" name " asks for %.1f GiB, and device %d has %.1f GiB: " consequence,  \
+                     GIB_OF(bytes), device, GIB_OF(device_total_bytes));                                        \
+    } while (0)
 
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out)
@@ -260,12 +272,16 @@ void options_pool_config(const struct options *o, int device, uint64_t device_to
 #include "shim/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
+    /* The context itself takes some of the device, so that all of it is never free. */
+    WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes, "all idle memory is given back");
+    WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes, "every request goes to the driver");
 }
 
 uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes)
 {
     uint64_t bytes = bytes_of(&o->redzone, device, device_total_bytes);
 
+    WARN_BEYOND("REDZONE", bytes, device_total_bytes, "no bytes are kept behind blocks");
     return bytes < device_total_bytes ? (bytes + 511) & ~UINT64_C(511) : 0;
 }
 

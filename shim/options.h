@@ -59,6 +59,7 @@ struct option_globs {
 };
 
 #define OPTION_BYTES struct option_bytes
+#define OPTION_LIMIT struct option_bytes
 #define OPTION_SECONDS uint64_t
 #define OPTION_BACKING enum pool_backing
 #define OPTION_REUSE enum pool_reuse
@@ -102,7 +103,8 @@ bool options_enabled_early(void);
 bool options_load(struct options *o);
 
 /* The pool's part for one device, shares turned into bytes of total_bytes. device: its ordinal; one
- * that is out of range gets what unnamed devices get. */
+ * that is out of range gets what unnamed devices get. What such a device cannot have is warned of, once for
+ * each option, but for PREALLOC, of which only the driver knows whether it can. */
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out);
 

@@ -169,7 +169,13 @@ bool parse_SECONDS(const char *text, uint64_t *out)
     const char *p = v;
     struct number n;
 
-    if (!only_item(text, v) || !read_number(&p, true, &n))
+    if (!only_item(text, v))
+        return false;
+    if (is_word(v, "none")) {
+        *out = 0;
+        return true;
+    }
+    if (!read_number(&p, true, &n))
         return false;
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
         if (is_word(p, units[i].word))
@@ -188,11 +194,6 @@ static bool parse_size(const char *text, struct option_size *out)
     struct option_size size = {0};
     struct number n;
 
-    if (is_word(text, "none") || is_word(text, "unlimited")) {
-        out->bytes = UINT64_MAX;
-        out->is_share = false;
-        return true;
-    }
     if (!read_number(&text, true, &n))
         return false;
     if (is_word(text, "%")) {
@@ -216,7 +217,16 @@ static bool parse_size(const char *text, struct option_size *out)
     return false;
 }
 
-bool parse_BYTES(const char *text, struct option_bytes *out)
+/* A size, or what stands for one that is not there. */
+static bool parse_size_or_none(const char *text, bool is_limit, struct option_size *out)
+{
+    if (!is_word(text, "none") && !(is_limit && is_word(text, "unlimited")))
+        return parse_size(text, out);
+    *out = (struct option_size){.bytes = is_limit ? UINT64_MAX : 0};
+    return true;
+}
+
+static bool parse_sizes(const char *text, bool is_limit, struct option_bytes *out)
 {
     struct option_size size[OPTION_DEVICES], others;
     uint64_t named = 0;
@@ -228,7 +238,7 @@ bool parse_BYTES(const char *text, struct option_bytes *out)
         unsigned device;
 
         if (!strchr(item, '=')) {
-            if (has_others || !parse_size(p, &others))
+            if (has_others || !parse_size_or_none(p, is_limit, &others))
                 return false;
             has_others = true;
         } else {
@@ -236,7 +246,7 @@ bool parse_BYTES(const char *text, struct option_bytes *out)
                 return false;
             for (p++; is_blank(*p); p++)
                 ;
-            if (!parse_size(p, &size[device]))
+            if (!parse_size_or_none(p, is_limit, &size[device]))
                 return false;
             named |= UINT64_C(1) << device;
         }
@@ -252,6 +262,16 @@ bool parse_BYTES(const char *text, struct option_bytes *out)
         if (named >> i & 1)
             out->device[i] = size[i];
     return true;
+}
+
+bool parse_BYTES(const char *text, struct option_bytes *out)
+{
+    return parse_sizes(text, false, out);
+}
+
+bool parse_LIMIT(const char *text, struct option_bytes *out)
+{
+    return parse_sizes(text, true, out);
 }
 
 /* The place of the value in a list of words, or -1. */
@@ -344,7 +364,7 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
                 return false;
             e.device = (int)device;
         } else if ((p = skip_word(item, "keep=")) != NULL) {
-            if (!parse_size(p, &keep) || keep.is_share || keep.bytes == UINT64_MAX)
+            if (!parse_size(p, &keep) || keep.is_share)
                 return false;
             e.keep_bytes = keep.bytes;
         } else {
@@ -391,7 +411,10 @@ static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 
 bool parse_PATH(const char *text, struct option_path *out)
 {
-    return absolute_path(text, false, out->path);
+    if (!is_word(text, "none"))
+        return absolute_path(text, false, out->path);
+    out->path[0] = '\0';
+    return true;
 }
 
 /* The path behind a word, if there is one. */
@@ -457,7 +480,7 @@ bool parse_GLOBS(const char *text, struct option_globs *out)
 
     while (next_item(&rest, item, &bad))
         ;
-    if (bad || strlen(text) >= sizeof(out->list))
+    if (bad || strlen(text) >= sizeof(out->list) || is_word(text, "none"))
         return false;
     strcpy(out->list, text);
     return true;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Allocates and frees, and ends in the way that its argument names; exit status 5, or 7 of a child. */
+/* Allocates and frees, and ends in the way that its argument names; exit status 5, or 7 of a child. "exit, ..":
+ * does more before. */
 #include <cuda.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -38,7 +40,21 @@ int main(int argc, char **argv)
             _exit(WEXITSTATUS(status));
         exit(5);
     }
-    if (strcmp(way, "exit") == 0)
+    if (strstr(way, "two contexts") != NULL) {
+        CUcontext second = NULL;
+        if (cuCtxCreate(&second, NULL, 0, 0) != CUDA_SUCCESS || cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS ||
+            cuMemFree(block) != CUDA_SUCCESS || cuCtxDestroy(second) != CUDA_SUCCESS)
+            return 1;
+    }
+    for (int i = 0; strstr(way, "request device=9") != NULL && i < 2; i++)
+        setenv("GPUCACHE_EMPTY_CACHE", "device=9", 1);
+    if (strstr(way, "later") != NULL)
+        usleep(300000);
+    if (strstr(way, "touch none") != NULL) {
+        close(open("none", O_WRONLY | O_CREAT, 0666));
+        usleep(500000);
+    }
+    if (strncmp(way, "exit", 4) == 0)
         exit(5);
     if (strcmp(way, "quick_exit") == 0)
         quick_exit(5);

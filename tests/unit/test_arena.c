@@ -460,6 +460,15 @@ static void a_chunk_that_cannot_be_mapped_again_is_forgotten(void **state)
     }
 }
 
+static void prealloc_of_more_than_the_device_takes_none(void **state)
+{
+    struct rig *r = *state;
+    r->config.prealloc_bytes = UINT64_MAX;
+    rig_start(r);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is taken");
+    rig_alloc(r, MIB(10));
+}
+
 static void prealloc_takes_memory_at_the_start(void **state)
 {
     struct rig *r = *state;
@@ -546,6 +555,7 @@ int main(void)
         RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory),
         cmocka_unit_test(a_chunk_that_cannot_be_mapped_again_is_forgotten),
         RIG_TEST(prealloc_takes_memory_at_the_start),
+        RIG_TEST(prealloc_of_more_than_the_device_takes_none),
         cmocka_unit_test(without_address_space_segments_serve),
         RIG_TEST(a_device_without_an_arena_gets_segments),
         RIG_TEST(every_range_is_walked),

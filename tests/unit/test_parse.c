@@ -35,8 +35,28 @@ static void sizes_take_binary_suffixes_and_fractions(void **state)
     assert_true(size_of("1.5G") == (UINT64_C(3) << 30) / 2);
     assert_true(size_of("0.25GiB") == UINT64_C(1) << 28);
     assert_true(size_of("2t") == UINT64_C(2) << 40);
-    assert_true(size_of("none") == UINT64_MAX);
+    assert_true(size_of("none") == 0);
     assert_true(size_of("16777215T") == UINT64_C(16777215) << 40);
+}
+
+static void none_is_a_meaning_of_each_type_or_refused(void **state)
+{
+    struct option_bytes v = {0};
+    struct option_path path = {.path = "/x"};
+    struct option_globs globs;
+    uint64_t ns = 7;
+
+    assert_true(parse_LIMIT("None", &v) && v.others.bytes == UINT64_MAX);
+    assert_true(parse_LIMIT("unlimited,1=8G", &v) && v.others.bytes == UINT64_MAX);
+    assert_true(v.device[1].bytes == UINT64_C(8) << 30);
+    assert_true(parse_LIMIT("8G,1=none", &v) && v.device[1].bytes == UINT64_MAX);
+    assert_true(parse_BYTES("8G,1=none", &v) && v.others.bytes == UINT64_C(8) << 30 && !v.device[1].bytes);
+    assert_false(parse_BYTES("unlimited", &v));
+    assert_true(parse_SECONDS("none", &ns) && !ns);
+    assert_true(parse_PATH("none", &path) && !path.path[0]);
+    assert_true(parse_PATH("./none", &path) && strstr(path.path, "/./none"));
+    assert_false(parse_GLOBS("None", &globs));
+    assert_true(parse_GLOBS("none*", &globs));
 }
 
 static void sizes_that_are_junk_or_overflow_are_refused(void **state)
@@ -319,6 +339,7 @@ static void random_words_are_taken_whole_or_not_at_all(void **state)
         TRY(REUSE, enum pool_reuse, text);
         TRY(SIGNAL, int, text);
         TRY(BYTES, struct option_bytes, text);
+        TRY(LIMIT, struct option_bytes, text);
         TRY(EMPTY_CACHE, struct empty_cache, text);
     }
     assert_true(taken > 1000);
@@ -328,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_take_binary_suffixes_and_fractions),
+        cmocka_unit_test(none_is_a_meaning_of_each_type_or_refused),
         cmocka_unit_test(sizes_that_are_junk_or_overflow_are_refused),
         cmocka_unit_test(times_take_units_and_fractions),
         cmocka_unit_test(numbers_do_not_depend_on_the_locale),

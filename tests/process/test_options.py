@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Values of options that make no sense, in a process: each is warned of in one line or has a meaning of its
+own, and the process works as it does without.
+
+test_options.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], os.path.realpath(sys.argv[3])
+FIGURES = ("num_allocs", "num_frees", "num_flushes", "reserved_bytes", "reserved_peak_bytes", "backing")
+
+# What "none" means where it is not refused: as the option's default, but for these.
+REFUSE_NONE = {"GPUCACHE_BACKING", "GPUCACHE_REUSE", "GPUCACHE_ONLY", "GPUCACHE_SKIP"}
+SWITCHED_OFF = {"GPUCACHE"}
+NO_REPORT = {"GPUCACHE_STATS"}
+OPTIONS = """GPUCACHE_MAX_RESERVED GPUCACHE_MAX_IDLE GPUCACHE_MIN_FREE GPUCACHE_IDLE_TIMEOUT GPUCACHE_MIN_BLOCK
+GPUCACHE_MAX_BLOCK GPUCACHE_PREALLOC GPUCACHE_BACKING GPUCACHE_REUSE GPUCACHE_SYNC_FREE GPUCACHE GPUCACHE_ONLY
+GPUCACHE_SKIP GPUCACHE_SIGNAL GPUCACHE_EMPTY_CACHE GPUCACHE_EMPTY_CACHE_FILE GPUCACHE_MEMINFO GPUCACHE_REDZONE
+GPUCACHE_STATS GPUCACHE_LOG""".split()
+
+
+def play(way="exit later", **options):
+    """(lines on stderr, some figures of the report or None)"""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        done = subprocess.run([PROGRAM, way], capture_output=True, text=True, timeout=60, cwd=folder,
+                              env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+                                   "GPUCACHE_STATS": f"exit:{report}", **options})
+        if done.returncode != 5:
+            raise AssertionError(f"{options}: ended with {done.returncode}\n{done.stderr}")
+        try:
+            with open(report, encoding="utf-8") as file:
+                pool = json.load(file)["pools"][0]
+        except FileNotFoundError:
+            return done.stderr.splitlines(), None
+        return done.stderr.splitlines(), {name: pool[name] for name in FIGURES}
+
+
+class Options(unittest.TestCase):
+    def test_none_is_refused_or_means_what_the_default_does(self):
+        usual = play()
+        self.assertEqual(usual[0], [])
+        self.assertGreater(usual[1]["reserved_bytes"], 0)
+        for name in OPTIONS:
+            with self.subTest(name):
+                said, figures = play(**{name: "none"})
+                if name in REFUSE_NONE:
+                    self.assertEqual(len(said), 1)
+                    self.assertIn(f"gpucache: warning: {name}=none is not understood", said[0])
+                else:
+                    self.assertEqual(said, [])
+                self.assertEqual(figures, None if name in SWITCHED_OFF | NO_REPORT else usual[1])
+
+    def test_the_table_of_options_is_whole(self):
+        done = subprocess.run([PROGRAM, "exit"], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+                                   **{name: "?!" for name in OPTIONS if name not in ("GPUCACHE_LOG",
+                                      "GPUCACHE_ONLY", "GPUCACHE_SKIP", "GPUCACHE_EMPTY_CACHE_FILE")}})
+        self.assertEqual(len(done.stderr.splitlines()), len(OPTIONS) - 4, done.stderr)
+        self.assertNotIn("there is no option", done.stderr)
+
+    def test_none_of_its_file_is_no_file(self):
+        said, figures = play("exit later, touch none", GPUCACHE_EMPTY_CACHE_FILE="none")
+        self.assertEqual((said, figures["num_flushes"]), ([], 0))
+
+    def test_what_the_machine_has_not_is_warned_of_once(self):
+        usual = play()[1]
+        for name, value, words, as_usual in (
+                ("GPUCACHE_PREALLOC", "100T", ", of which device 0 gave 0.0 MiB", True),
+                ("GPUCACHE_PREALLOC", "16777215T", ", of which device 0 gave 0.0 MiB", True),
+                ("GPUCACHE_PREALLOC", "18446744073709551615", ", of which device 0 gave 0.0 MiB", True),
+                ("GPUCACHE_PREALLOC", "100%", ", of which device 0 gave ", None),
+                ("GPUCACHE_MIN_FREE", "100T", "all idle memory is given back", False),
+                ("GPUCACHE_MIN_FREE", "100%", "all idle memory is given back", False),
+                ("GPUCACHE_MIN_BLOCK", "100T", "every request goes to the driver", False),
+                ("GPUCACHE_REDZONE", "100T", "no bytes are kept behind blocks", True),
+                ("GPUCACHE_EMPTY_CACHE", "device=9", "there is no device 9", True),
+                ("GPUCACHE_EMPTY_CACHE", "oom,device=9", "there is no device 9", True),
+                ("GPUCACHE_EMPTY_CACHE_FILE", "/no/such/folder/file", "is in a folder that is not there", True),
+                ("GPUCACHE_EMPTY_CACHE_FILE", "folder/file", "is in a folder that is not there", True)):
+            with self.subTest(f"{name}={value}"):
+                said, figures = play("exit later, two contexts", **{name: value})
+                self.assertEqual(len(said), 1, said)
+                self.assertTrue(said[0].startswith(f"gpucache: warning: {name}"), said[0])
+                self.assertIn(words, said[0])
+                if as_usual is not None:
+                    self.assertEqual(figures == usual, as_usual, figures)
+
+    def test_what_the_machine_has_is_not_warned_of(self):
+        for name, value in (("GPUCACHE_PREALLOC", "64M"), ("GPUCACHE_MIN_FREE", "10%"), ("GPUCACHE_MIN_BLOCK", "2K"),
+                            ("GPUCACHE_REDZONE", "4K"), ("GPUCACHE_EMPTY_CACHE", "oom,device=0"),
+                            ("GPUCACHE_EMPTY_CACHE_FILE", "file"), ("GPUCACHE_EMPTY_CACHE_FILE", "/file")):
+            with self.subTest(f"{name}={value}"):
+                self.assertEqual(play("exit", **{name: value})[0], [])
+
+    def test_a_request_for_a_device_that_is_not_there_is_warned_of_once(self):
+        said, _ = play("exit, request device=9 twice")
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("gpucache: warning: GPUCACHE_EMPTY_CACHE: there is no device 9", said[0])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
