@@ -13,14 +13,19 @@ TOOL, LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), os.path.realpath(sys.arg
 
 # Allocates and frees when told to, and ends at the end of its input.
 PROGRAM = """
-import ctypes, sys
+import ctypes, signal, sys
 cudart = ctypes.CDLL("libcudart.so.13")
 def churn():
     p = ctypes.c_void_p()
     assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(64 << 20)) == 0
     assert cudart.cudaFree(p) == 0
 for line in sys.stdin:
-    churn()
+    if line == "own handler\\n":
+        signal.signal(signal.SIGUSR1, lambda *_: print("own handler ran", flush=True))
+    elif line == "ignore\\n":
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    else:
+        churn()
     print("done", flush=True)
 """
 
@@ -65,8 +70,8 @@ class Flush(unittest.TestCase):
         self.addCleanup(child.stdin.close)
         return child
 
-    def churn(self, child):
-        child.stdin.write("\n")
+    def churn(self, child, line=""):
+        child.stdin.write(line + "\n")
         child.stdin.flush()
         self.assertEqual(child.stdout.readline(), "done\n")
 
@@ -83,6 +88,31 @@ class Flush(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.churn(child)
         self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+
+    def test_does_not_run_a_handler_of_a_program_without_a_pool(self):
+        child = self.start()
+        self.churn(child, "own handler")
+        done = tool("flush", str(child.pid))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no idle device memory yet", done.stderr)
+        self.churn(child, "own handler")  # "own handler ran" would be the first line
+
+    def test_runs_it_where_there_is_one(self):
+        child = self.start()
+        self.churn(child, "own handler")
+        self.churn(child)
+        self.assertEqual(tool("flush", str(child.pid)).returncode, 0)
+        self.assertEqual(child.stdout.readline(), "own handler ran\n")
+        self.churn(child)
+        self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+
+    def test_says_that_a_signal_is_ignored(self):
+        child = self.start()
+        self.churn(child, "ignore")
+        self.churn(child)
+        done = tool("flush", str(child.pid))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("it ignores the signal", done.stderr)
 
     def test_follows_another_signal(self):
         child = self.start("SIGNAL=RTMIN+3")
