@@ -92,15 +92,19 @@ static bool is_ours(int signal_number)
            now.sa_sigaction == on_signal;
 }
 
-/* A handler of the program's keeps its mask, its stack and its way of interrupting calls; where there was
+/* A signal that is ignored stays so: children inherit that, but no handler, and one made by posix_spawn,
+ * vfork or system would die of what it ignored. A handler of the program's keeps its mask, its stack and its way of interrupting calls; where there was
  * none, interrupted calls are restarted, so that the program notices nothing. */
 static void install_handler(int signal_number)
 {
     struct sigaction mine;
     if (!signal_number || sigaction(signal_number, NULL, &chained))
         return;
-    bool own = (chained.sa_flags & SA_SIGINFO) ||
-               (chained.sa_handler != SIG_DFL && chained.sa_handler != SIG_IGN);
+    bool own = (chained.sa_flags & SA_SIGINFO) || chained.sa_handler != SIG_DFL;
+    if (chained.sa_handler == SIG_IGN) { /* whatever its flags, the kernel looks at nothing else */
+        log_info("signal %d is ignored here and stays so: it will not empty the cache", signal_number);
+        return;
+    }
     mine = chained;
     mine.sa_sigaction = on_signal;
     mine.sa_flags = SA_SIGINFO | (own ? chained.sa_flags & ~SA_RESETHAND : SA_RESTART | SA_ONSTACK);
