@@ -63,6 +63,19 @@ void *resolve_symbol(void *handle, const char *name)
     return lookup ? lookup(handle, name) : NULL;
 }
 
+int resolve_close(void *handle)
+{
+    static _Atomic(uintptr_t) real_dlclose;
+    uintptr_t f = atomic_load_explicit(&real_dlclose, memory_order_relaxed);
+    if (!f) {
+        int saved_errno = errno;
+        f = (uintptr_t)resolve_symbol(RTLD_NEXT, "dlclose");
+        errno = saved_errno;
+        atomic_store_explicit(&real_dlclose, f, memory_order_relaxed);
+    }
+    return f ? ((int (*)(void *))f)(handle) : -1;
+}
+
 static int id_of(const char *name)
 {
     size_t len = strlen(name);
@@ -80,7 +93,7 @@ static void *nowhere(void *handle)
     void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
     if (!libc)
         return handle;
-    dlclose(libc); /* stays loaded */
+    resolve_close(libc); /* stays loaded */
     return libc;
 }
 

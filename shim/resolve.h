@@ -10,6 +10,9 @@
  * and for RTLD_NEXT as seen from this library. NULL if there is none. Sets dlerror() as dlsym does. */
 void *resolve_symbol(void *handle, const char *name);
 
+/* The C library's dlclose, past ours (shim/runtime.c). */
+int resolve_close(void *handle);
+
 struct resolve_pick {
     void *address; /* what to answer; NULL: go on to the C library's dlsym ... */
     void *handle;  /* ... with this handle, and with the caller's own return address */

@@ -3,7 +3,8 @@
  * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible, passed to
  * the caller's own runtime where not. A process may have several runtimes, and a runtime that came in
  * under an RTLD_LOCAL library is not in the global scope; so the real functions are found from the
- * caller's object, and kept for each place that calls. Atomics, no lock.
+ * caller's object, and kept for each place that calls, until code is
+ * unloaded. Atomics, no lock.
  */
 #include "shim/runtime.h"
 
@@ -27,29 +28,39 @@
  * (Of those, only 11.8 has been watched.) */
 enum { SHORT_CUT_SINCE = 12000 };
 
-enum { MAX_RUNTIMES = 8, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8 };
+/* Of a runtime beyond these every call goes to it, and is searched for. */
+enum { MAX_RUNTIMES = 1024, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8 };
 
 typedef cudaError_t malloc_fn(void **, size_t);
 typedef cudaError_t free_fn(void *);
 
 /* One libcudart. The malloc function is its key, and is written last. */
 struct runtime {
-    _Atomic(malloc_fn *) malloc;
+    _Alignas(32) _Atomic(malloc_fn *) malloc;
     _Atomic(free_fn *) free;
     atomic_int version;
     atomic_bool reaches_us; /* of SHORT_CUT_SINCE and newer; its calls were seen to arrive at our hooks */
 };
 
-/* A place that calls, by its return address, and its runtime, which is written first. */
-struct site {
-    _Atomic(uintptr_t) address;
-    struct runtime *runtime;
-};
-#define SITE_FREE ((uintptr_t)0)
-#define SITE_TAKEN ((uintptr_t)1)
-
 static struct runtime runtimes[MAX_RUNTIMES];
-static struct site sites[MAX_SITES];
+static atomic_int num_runtimes; /* may exceed MAX_RUNTIMES */
+
+/* A place that calls: its return address and, in the low bits, its runtime's place in the table; 0: free. In
+ * one word, because a slot is forgotten and filled again while others read it.
+ *
+ * Why no call goes to the runtime of code that lay at its address before:
+ * 1. An object is unloaded inside a dlclose, which counts itself in `closing` first and then forgets all sites.
+ * 2. A site is kept only by a call from it, so its object is loaded until that call is over; and only if
+ *    `closing` is 0 after it was written (all in one order, seq_cst). So the dlclose that unloads its object
+ *    begins later, and forgets it.
+ * 3. A call from a site runs in its object: no dlclose that unloads the object has begun to unload, so what
+ *    the call reads there was written by 2 for this object.
+ * A dlclose that does not come here (an object loaded with RTLD_DEEPBIND calls the C library's) is not seen. */
+static _Atomic uint64_t sites[MAX_SITES];
+static atomic_bool any_site;
+static atomic_int closing;
+enum { SITE_SHIFT = 16 };
+_Static_assert(MAX_RUNTIMES <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
 
 bool runtime_exports(const char *name)
 {
@@ -97,16 +108,39 @@ bool runtime_loaded(void)
     return dl_iterate_phdr(is_runtime, NULL);
 }
 
+struct nth {
+    size_t left;
+    char *name; /* PATH_MAX bytes */
+};
+
+static int is_nth(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct nth *nth = arg;
+    if (nth->left--)
+        return 0;
+    strncpy(nth->name, info->dlpi_name, PATH_MAX - 1);
+    return 1;
+}
+
+/* That of a libcudart, else of the first object that has or needs a runtime by another name (Python packages
+ * rename theirs). No lock of the loader's is held over dlopen, so each object is asked for by its number. */
 static malloc_fn *malloc_of_any_runtime(void)
 {
     malloc_fn *found = NULL;
-    char *name = malloc(PATH_MAX); /* not on the stack: a thread of the program may have 16 KiB */
-    if (name && dl_iterate_phdr(is_runtime, name)) {
-        void *handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    char *name = calloc(1, PATH_MAX); /* not on the stack: a thread of the program may have 16 KiB */
+    if (!name)
+        return NULL;
+    bool more = dl_iterate_phdr(is_runtime, name);
+    for (size_t i = 0; !found; i++) {
+        void *handle = more && name[0] ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (handle) {
             found = malloc_in(handle);
-            dlclose(handle); /* remember() keeps it */
+            resolve_close(handle); /* remember() keeps it */
         }
+        struct nth nth = {i, name};
+        more = dl_iterate_phdr(is_nth, &nth);
+        if (!more)
+            break;
     }
     free(name);
     return found;
@@ -125,7 +159,7 @@ static malloc_fn *find_malloc(void *caller)
             found = malloc_in(handle);
             if (found && is_tool(found, handle, caller))
                 found = NULL;
-            dlclose(handle); /* the caller's object stays: it is running */
+            resolve_close(handle); /* the caller's object stays: it is running */
         }
     }
     if (!found)
@@ -133,48 +167,57 @@ static malloc_fn *find_malloc(void *caller)
     return found ? found : malloc_of_any_runtime();
 }
 
-/* Fills a free row, or finds the one that another thread has filled. The runtime stays loaded from here
- * on: its functions are kept. Version 0, and so no short cut, if it does not say. */
-static struct runtime *remember(malloc_fn *real_malloc)
+/* The object that has the function. An executable with the runtime in it has no name, and finds its own
+ * functions in itself. */
+static void *open_object_of(malloc_fn *real_malloc)
 {
-    for (int i = 0; i < MAX_RUNTIMES; i++)
-        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc)
-            return &runtimes[i];
-
     struct link_map *map = NULL;
     Dl_info info;
     if (!dladdr1((void *)(uintptr_t)real_malloc, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
         return NULL;
-    /* An executable with the runtime in it has no name, and finds its own functions in itself. */
-    void *handle = dlopen(map->l_name[0] ? map->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
+    return dlopen(map->l_name[0] ? map->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+/* A tool may wrap the one and not the other. */
+static free_fn *free_in(void *handle)
+{
+    free_fn *found = (free_fn *)(uintptr_t)resolve_symbol(handle, "cudaFree");
+    if (!found || found == cudaFree)
+        found = (free_fn *)(uintptr_t)resolve_symbol(RTLD_NEXT, "cudaFree");
+    return found == cudaFree ? NULL : found;
+}
+
+/* Fills a row, or finds the one that has been filled; two threads at once may fill two, which does no harm.
+ * The runtime stays loaded from here on: its functions are kept. Version 0, and so no short cut, if it does
+ * not say. */
+static struct runtime *remember(malloc_fn *real_malloc)
+{
+    int count = atomic_load(&num_runtimes);
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
+        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc)
+            return &runtimes[i];
+    if (count >= MAX_RUNTIMES)
+        return NULL;
+
+    void *handle = open_object_of(real_malloc);
     if (!handle)
         return NULL;
-    free_fn *real_free = (free_fn *)(uintptr_t)resolve_symbol(handle, "cudaFree");
+    free_fn *real_free = free_in(handle);
+    int place = real_free ? atomic_fetch_add(&num_runtimes, 1) : MAX_RUNTIMES;
+    if (place >= MAX_RUNTIMES) {
+        resolve_close(handle);
+        return NULL;
+    }
     cudaError_t (*get_version)(int *) =
         (cudaError_t(*)(int *))(uintptr_t)resolve_symbol(handle, "cudaRuntimeGetVersion");
     int version = 0;
-    /* A tool may wrap the one and not the other. */
-    if (!real_free || real_free == cudaFree)
-        real_free = (free_fn *)(uintptr_t)resolve_symbol(RTLD_NEXT, "cudaFree");
-    if (!real_free || real_free == cudaFree) {
-        dlclose(handle);
-        return NULL;
-    }
     if (!get_version || get_version(&version) != cudaSuccess)
         version = 0;
-
-    /* Two threads may take the same free row for different runtimes: the loser takes the next. */
-    for (int i = 0; i < MAX_RUNTIMES; i++) {
-        struct runtime *r = &runtimes[i];
-        free_fn *no_free = NULL;
-        if (atomic_compare_exchange_strong(&r->free, &no_free, real_free) || no_free == real_free) {
-            atomic_store_explicit(&r->version, version, memory_order_relaxed);
-            atomic_store_explicit(&r->malloc, real_malloc, memory_order_release);
-            return r;
-        }
-    }
-    dlclose(handle);
-    return NULL;
+    struct runtime *r = &runtimes[place];
+    atomic_store_explicit(&r->free, real_free, memory_order_relaxed);
+    atomic_store_explicit(&r->version, version, memory_order_relaxed);
+    atomic_store_explicit(&r->malloc, real_malloc, memory_order_release);
+    return r;
 }
 
 static struct runtime *find_runtime(void *caller)
@@ -193,24 +236,72 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
+/* In a free slot; see `sites`. Code in no object (a compiler made it) goes without a dlclose: it is searched
+ * for at each call. So is what lies where the word has no room for its address. */
+static void keep_site(_Atomic uint64_t *slot, void *caller, const struct runtime *r)
+{
+    uint64_t free_slot = 0, address = (uintptr_t)caller;
+    uint64_t site = address << SITE_SHIFT | (uint64_t)(r - runtimes);
+    if (site >> SITE_SHIFT != address || !object_of(caller))
+        return;
+    atomic_store(&any_site, true);
+    if (atomic_compare_exchange_strong(slot, &free_slot, site) && atomic_load(&closing))
+        atomic_compare_exchange_strong(slot, &site, 0);
+}
+
 static SHIM_COLD struct runtime *search_runtime(void *caller)
 {
     uintptr_t address = (uintptr_t)caller;
     for (size_t probe = 0; probe < MAX_PROBES; probe++) {
-        struct site *s = &sites[(first_site(address) + probe) & (MAX_SITES - 1)];
-        uintptr_t key = atomic_load_explicit(&s->address, memory_order_acquire);
-        if (key == address)
-            return s->runtime;
-        if (key == SITE_FREE) {
+        _Atomic uint64_t *slot = &sites[(first_site(address) + probe) & (MAX_SITES - 1)];
+        uint64_t site = atomic_load_explicit(slot, memory_order_acquire);
+        if (site >> SITE_SHIFT == address)
+            return &runtimes[site & ((1 << SITE_SHIFT) - 1)];
+        if (!site) {
             struct runtime *r = find_runtime(caller);
-            if (r && atomic_compare_exchange_strong(&s->address, &key, SITE_TAKEN)) {
-                s->runtime = r;
-                atomic_store_explicit(&s->address, address, memory_order_release);
-            }
+            if (r)
+                keep_site(slot, caller, r);
             return r;
         }
     }
     return find_runtime(caller);
+}
+
+/* Whoever closes code in a destructor of closed code comes here once more. The C library's answer and dlerror()
+ * are its own. */
+SHIM_EXPORT int dlclose(void *handle);
+int dlclose(void *handle)
+{
+    atomic_fetch_add(&closing, 1);
+    if (atomic_load(&any_site))
+        for (size_t i = 0; i < MAX_SITES; i++)
+            atomic_store(&sites[i], 0);
+    int rc = resolve_close(handle);
+    atomic_fetch_sub(&closing, 1);
+    return rc;
+}
+
+/* For a runtime that the table has no room for. */
+static SHIM_COLD cudaError_t malloc_unlisted(void *caller, void **p, size_t size)
+{
+    int saved_errno = errno;
+    malloc_fn *real_malloc = find_malloc(caller);
+    dlerror();
+    errno = saved_errno;
+    return real_malloc ? real_malloc(p, size) : cudaErrorInitializationError;
+}
+
+static SHIM_COLD cudaError_t free_unlisted(void *caller, void *p)
+{
+    int saved_errno = errno;
+    malloc_fn *real_malloc = find_malloc(caller);
+    void *handle = real_malloc ? open_object_of(real_malloc) : NULL;
+    free_fn *real_free = handle ? free_in(handle) : NULL;
+    if (handle)
+        resolve_close(handle); /* the caller's object needs its runtime */
+    dlerror();
+    errno = saved_errno;
+    return real_free ? real_free(p) : cudaErrorInitializationError;
 }
 
 /* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not if
@@ -227,9 +318,9 @@ static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t 
 
 static inline struct runtime *runtime_of(void *caller)
 {
-    const struct site *s = &sites[first_site((uintptr_t)caller)];
-    if (likely(atomic_load_explicit(&s->address, memory_order_acquire) == (uintptr_t)caller))
-        return s->runtime;
+    uint64_t site = atomic_load_explicit(&sites[first_site((uintptr_t)caller)], memory_order_acquire);
+    if (likely(site >> SITE_SHIFT == (uintptr_t)caller))
+        return &runtimes[site & ((1 << SITE_SHIFT) - 1)];
     return search_runtime(caller);
 }
 
@@ -237,7 +328,7 @@ SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
 {
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (unlikely(!r))
-        return cudaErrorInitializationError;
+        return malloc_unlisted(__builtin_return_address(0), p, size);
     /* Nor past somebody who watches the driver's functions: natively he sees what goes through the runtime. */
     if (likely(atomic_load_explicit(&r->reaches_us, memory_order_relaxed) && !hooks_alloc_patched() &&
                entry_runtime_malloc(p, size)))
@@ -249,7 +340,7 @@ SHIM_EXPORT cudaError_t cudaFree(void *p)
 {
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (unlikely(!r))
-        return cudaErrorInitializationError;
+        return free_unlisted(__builtin_return_address(0), p);
     if (likely(atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE && !hooks_free_patched())) {
         enum entry_freed freed = entry_runtime_free(p);
         if (likely(freed == ENTRY_FREED))

@@ -53,6 +53,6 @@ bool twin_has(const void *address)
     if (!handle)
         return false;
     bool found = is_other(resolve_symbol(handle, MARKER));
-    dlclose(handle);
+    resolve_close(handle);
     return found;
 }
