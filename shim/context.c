@@ -100,8 +100,10 @@ static void warn_of_short_prealloc(const struct context *c)
     struct pool_stats stats;
     pool_stats(c->pool, &stats);
     if (stats.reserved_bytes < c->config.prealloc_bytes)
-        log_once(LOG_LEVEL_WARN, "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
-                 (double)c->config.prealloc_bytes / (1 << 20), c->device, (double)stats.reserved_bytes / (1 << 20));
+        log_once(LOG_LEVEL_WARN,
+                 "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
+                 (double)c->config.prealloc_bytes / (1 << 20), c->device,
+                 (double)stats.reserved_bytes / (1 << 20));
 }
 
 static void fill(struct context *c, CUcontext ctx)

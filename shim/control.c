@@ -2,10 +2,11 @@
  *
  * See control.h.
  *
- * The signal handler wakes a futex and does nothing else. It is not an eventfd on purpose: a program may
- * close every descriptor that it did not open (daemons do), and open its own files under the same
- * numbers; a handler that then wrote to "its" descriptor would write eight bytes into the program's
- * file. No check in a handler can tell our eventfd from one of the program's, so there is none.
+ * The signal handler wakes a futex and does nothing else. It is not an eventfd on purpose: a
+ * program may close every descriptor that it did not open (daemons do), and open its own files
+ * under the same numbers; a handler that then wrote to "its" descriptor would write eight bytes
+ * into the program's file. No check in a handler can tell our eventfd from one of the program's, so
+ * there is none.
  */
 #include "shim/control.h"
 
@@ -41,8 +42,8 @@
 
 _Atomic bool control_requested;
 
-/* 1: there is something to look at. A futex and no semaphore: a wait on CLOCK_MONOTONIC for a semaphore is
- * newer than the C libraries that this library is to run with. */
+/* 1: there is something to look at. A futex and no semaphore: a wait on CLOCK_MONOTONIC for a
+ * semaphore is newer than the C libraries that this library is to run with. */
 static _Atomic uint32_t wake;
 static atomic_bool signalled, put_off, pool_made;
 atomic_bool control_there;
@@ -92,9 +93,10 @@ static bool is_ours(int signal_number)
            now.sa_sigaction == on_signal;
 }
 
-/* A signal that is ignored stays so: children inherit that, but no handler, and one made by posix_spawn,
- * vfork or system would die of what it ignored. A handler of the program's keeps its mask, its stack and its way of interrupting calls; where there was
- * none, interrupted calls are restarted, so that the program notices nothing. */
+/* A signal that is ignored stays so: children inherit that, but no handler, and one made by
+ * posix_spawn, vfork or system would die of what it ignored. A handler of the program's keeps its
+ * mask, its stack and its way of interrupting calls; where there was none, interrupted calls are
+ * restarted, so that the program notices nothing. */
 static void install_handler(int signal_number)
 {
     struct sigaction mine;
@@ -102,7 +104,8 @@ static void install_handler(int signal_number)
         return;
     bool own = (chained.sa_flags & SA_SIGINFO) || chained.sa_handler != SIG_DFL;
     if (chained.sa_handler == SIG_IGN) { /* whatever its flags, the kernel looks at nothing else */
-        log_info("signal %d is ignored here and stays so: it will not empty the cache", signal_number);
+        log_info("signal %d is ignored here and stays so: it will not empty the cache",
+                 signal_number);
         return;
     }
     mine = chained;
@@ -142,7 +145,8 @@ static bool device_is_there(int device)
     int count = 0;
     if (device < 0 || real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count)
         return true;
-    log_once(LOG_LEVEL_WARN, "GPUCACHE_EMPTY_CACHE: there is no device %d (they are %d): nothing is given back",
+    log_once(LOG_LEVEL_WARN,
+             "GPUCACHE_EMPTY_CACHE: there is no device %d (they are %d): nothing is given back",
              device, count);
     return false;
 }
@@ -178,8 +182,8 @@ static void sleep_until(uint64_t due_ns)
 {
     struct timespec t = {.tv_sec = (time_t)(due_ns / 1000000000u),
                          .tv_nsec = (long)(due_ns % 1000000000u)};
-    /* The kernel waits only while `wake` is 0, so no call is lost: one before the wait ends it at once. The
-     * time is absolute and, without FUTEX_CLOCK_REALTIME, of CLOCK_MONOTONIC. */
+    /* The kernel waits only while `wake` is 0, so no call is lost: one before the wait ends it at
+     * once. The time is absolute and, without FUTEX_CLOCK_REALTIME, of CLOCK_MONOTONIC. */
     syscall(SYS_futex, &wake, FUTEX_WAIT_BITSET_PRIVATE, 0, due_ns ? &t : NULL, NULL,
             FUTEX_BITSET_MATCH_ANY);
     atomic_exchange(&wake, 0); /* before the looks at what was asked for */

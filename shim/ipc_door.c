@@ -37,8 +37,8 @@ static struct ipc_token token_now;
 static struct ipc_question questions[QUESTIONS_MAX];
 static unsigned first, count;
 
-/* The number that a name of /proc/thread-self/fd is, or -1. atoi and its kin would need the newest C library
- * that the building machine knows. */
+/* The number that a name of /proc/thread-self/fd is, or -1. atoi and its kin would need the newest
+ * C library that the building machine knows. */
 static int number_of(const char *name)
 {
     int number = 0;

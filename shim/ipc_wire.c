@@ -31,7 +31,8 @@
 
 bool ipc_token_draw(struct ipc_token *token)
 {
-    return RETRY(kernel_getrandom(token->bytes, sizeof token->bytes)) == (ssize_t)sizeof token->bytes;
+    return RETRY(kernel_getrandom(token->bytes, sizeof token->bytes)) ==
+           (ssize_t)sizeof token->bytes;
 }
 
 /* FNV-1a: tells a handle of ours from 64 bytes that only begin like one. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * System calls for which the C library of the building machine would make the library need that C library:
- * a version that the running machine's C library lacks ends every program at its start. fstat and stat have
- * the version GLIBC_2.33, getrandom GLIBC_2.25. On the machines that have a CUDA driver (64 bits) the kernel's
- * struct stat is that of the C library. All set errno.
+ * System calls for which the C library of the building machine would make the library need that C
+ * library: a version that the running machine's C library lacks ends every program at its start.
+ * fstat and stat have the version GLIBC_2.33, getrandom GLIBC_2.25. On the machines that have a
+ * CUDA driver (64 bits) the kernel's struct stat is that of the C library. All set errno.
  */
 #ifndef SHIM_KERNEL_H
 #define SHIM_KERNEL_H

@@ -173,10 +173,10 @@ static bool is_private(int folder)
 
 enum fashion { ADD, ANEW };
 
-/* Where others can make names, in /tmp, a name may be a trap: a symbolic link, or a second name of a file of
- * the user's. There neither is written to. The folder is held meanwhile: its path may lead elsewhere the next
- * moment. Through a link (/dev/stdout) nothing is cut off: what it leads to is in use. O_NONBLOCK: a FIFO
- * without a reader is an error, not a wait. */
+/* Where others can make names, in /tmp, a name may be a trap: a symbolic link, or a second name of
+ * a file of the user's. There neither is written to. The folder is held meanwhile: its path may
+ * lead elsewhere the next moment. Through a link (/dev/stdout) nothing is cut off: what it leads to
+ * is in use. O_NONBLOCK: a FIFO without a reader is an error, not a wait. */
 static int open_in(int folder, const char *name, enum fashion fashion)
 {
     int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
@@ -184,7 +184,8 @@ static int open_in(int folder, const char *name, enum fashion fashion)
     struct stat st;
 
     if (fd < 0)
-        return errno == ELOOP && is_private(folder) ? openat(folder, name, flags | O_APPEND, 0666) : -1;
+        return errno == ELOOP && is_private(folder) ? openat(folder, name, flags | O_APPEND, 0666)
+                                                    : -1;
     if (kernel_fstat(fd, &st) || (S_ISREG(st.st_mode) && st.st_nlink > 1 && !is_private(folder)) ||
         (S_ISREG(st.st_mode) && fashion == ANEW && ftruncate(fd, 0))) {
         close(fd);
@@ -211,15 +212,16 @@ static int open_path(char *path, enum fashion fashion)
 }
 
 /* A file is opened for each text and closed behind it: no descriptor of ours lies about for a
- * program that closes them all and opens its own. Its name is not kept on the stack, of which a thread of
- * the program may have little. */
-static bool put(const char *path, enum fashion fashion, const char *text, size_t size_bytes, int wait_ms)
+ * program that closes them all and opens its own. Its name is not kept on the stack, of which a
+ * thread of the program may have little. */
+static bool put(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
+                int wait_ms)
 {
     struct quiet q;
     bool done = false;
 
     quiet_begin(&q);
-    /* By its other name stderr would be opened anew, and written to from its start if it is a file. */
+    /* By its other name stderr would be opened anew, and a file written to from its start. */
     if (!path || !path[0] || strcmp(path, "/dev/stderr") == 0) {
         done = stderr_is_ours() && put_fd(&q, STDERR_FILENO, text, size_bytes, wait_ms);
     } else {

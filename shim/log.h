@@ -6,9 +6,10 @@
  * Keeps errno and never disturbs the process: no descriptor is held between two lines; fd 2 is
  * written to only while it is the file that it was when the log was configured or first used; no
  * SIGPIPE or SIGXFSZ reaches the program; a full pipe is waited for 100 ms, then the line is
- * dropped. No file is written through a symbolic link, nor one with a second name, unless only its owner, who is
- * this user or root, can make names in its folder. The first line that a file does not take goes to stderr, with the reason why it is there. Any
- * thread; not in a signal handler. Takes no lock.
+ * dropped. No file is written through a symbolic link, nor one with a second name, unless only its
+ * owner, who is this user or root, can make names in its folder. The first line that a file does
+ * not take goes to stderr, with the reason why it is there. Any thread; not in a signal handler.
+ * Takes no lock.
  */
 #ifndef SHIM_LOG_H
 #define SHIM_LOG_H

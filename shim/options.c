@@ -23,7 +23,8 @@
 #define SHOWN_REUSE_AUTO "auto"
 
 #define ALLOWED_BYTES "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (0)"
-#define ALLOWED_LIMIT "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (no limit)"
+#define ALLOWED_LIMIT                                                                              \
+    "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (no limit)"
 #define ALLOWED_SECONDS "a time (30, 0.5s, 200ms, 5m, 1h), or none (0)"
 #define ALLOWED_BACKING "auto, arena, segment or driver"
 #define ALLOWED_REUSE "auto, order, ready or wait"
@@ -257,11 +258,13 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 
 #define GIB_OF(bytes) ((double)(bytes) / (1 << 30))
 /* total_bytes is 0 if the driver does not say. */
-#define WARN_BEYOND(name, bytes, least_bytes, consequence)                                                      \
-    do {                                                                                                        \
-        if (device_total_bytes && (bytes) >= (least_bytes))                                                     \
-            log_once(LOG_LEVEL_WARN, PREFIX "_" name " asks for %.1f GiB, and device %d has %.1f GiB: " consequence,  \
-                     GIB_OF(bytes), device, GIB_OF(device_total_bytes));                                        \
+#define WARN_BEYOND(name, bytes, least_bytes, consequence)                                         \
+    do {                                                                                           \
+        if (device_total_bytes && (bytes) >= (least_bytes))                                        \
+            log_once(LOG_LEVEL_WARN,                                                               \
+                     PREFIX "_" name                                                               \
+                            " asks for %.1f GiB, and device %d has %.1f GiB: " consequence,        \
+                     GIB_OF(bytes), device, GIB_OF(device_total_bytes));                           \
     } while (0)
 
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
@@ -273,8 +276,10 @@ void options_pool_config(const struct options *o, int device, uint64_t device_to
 #undef POOL_OPTION
 #undef SHIM_OPTION
     /* The context itself takes some of the device, so that all of it is never free. */
-    WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes, "all idle memory is given back");
-    WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes, "every request goes to the driver");
+    WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes,
+                "all idle memory is given back");
+    WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes,
+                "every request goes to the driver");
 }
 
 uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes)

@@ -103,8 +103,8 @@ bool options_enabled_early(void);
 bool options_load(struct options *o);
 
 /* The pool's part for one device, shares turned into bytes of total_bytes. device: its ordinal; one
- * that is out of range gets what unnamed devices get. What such a device cannot have is warned of, once for
- * each option, but for PREALLOC, of which only the driver knows whether it can. */
+ * that is out of range gets what unnamed devices get. What such a device cannot have is warned of,
+ * once for each option, but for PREALLOC, of which only the driver knows whether it can. */
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out);
 

@@ -379,8 +379,8 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
     return true;
 }
 
-/* Copies a path, made absolute; false, with `out` as it was, if that is too long. In a pattern %p is to become the process id, so a percent sign of
- * the working directory is doubled. */
+/* Copies a path, made absolute; false, with `out` as it was, if that is too long. In a pattern %p
+ * is to become the process id, so a percent sign of the working directory is doubled. */
 static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 {
     char *cwd = NULL;

@@ -12,8 +12,8 @@
 bool parse_SWITCH(const char *text, bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
 bool parse_SECONDS(const char *text, uint64_t *out);
-/* Sizes for all devices and single ones: 8G, 50%, none, 0=8G,1=50%. What is not named stays. "none" is 0 of
- * BYTES, and no limit (also "unlimited") of LIMIT. */
+/* Sizes for all devices and single ones: 8G, 50%, none, 0=8G,1=50%. What is not named stays. "none"
+ * is 0 of BYTES, and no limit (also "unlimited") of LIMIT. */
 bool parse_LIMIT(const char *text, struct option_bytes *out);
 bool parse_BYTES(const char *text, struct option_bytes *out);
 bool parse_BACKING(const char *text, enum pool_backing *out);
@@ -22,7 +22,7 @@ bool parse_SIGNAL(const char *text, int *out);
 bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out);
 bool parse_STATS(const char *text, struct option_stats *out);
 bool parse_LOG(const char *text, struct option_log *out);
-/* Relative paths are taken from the working directory of now; "none" is no file, "./none" is one. */
+/* Relative paths are taken from the working directory of now; "none" is no file, "./none" one. */
 bool parse_PATH(const char *text, struct option_path *out);
 /* "none" is refused: it could mean no pattern or no program. */
 bool parse_GLOBS(const char *text, struct option_globs *out);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible, passed to
- * the caller's own runtime where not. A process may have several runtimes, and a runtime that came in
- * under an RTLD_LOCAL library is not in the global scope; so the real functions are found from the
- * caller's object, and kept for each place that calls, until code is
- * unloaded. Atomics, no lock.
+ * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible,
+ * passed to the caller's own runtime where not. A process may have several runtimes, and a runtime
+ * that came in under an RTLD_LOCAL library is not in the global scope; so the real functions are
+ * found from the caller's object, and kept for each place that calls, until code is unloaded.
+ * Atomics, no lock.
  */
 #include "shim/runtime.h"
 
@@ -45,17 +45,20 @@ struct runtime {
 static struct runtime runtimes[MAX_RUNTIMES];
 static atomic_int num_runtimes; /* may exceed MAX_RUNTIMES */
 
-/* A place that calls: its return address and, in the low bits, its runtime's place in the table; 0: free. In
- * one word, because a slot is forgotten and filled again while others read it.
+/* A place that calls: its return address and, in the low bits, its runtime's place in the table; 0:
+ * free. In one word, because a slot is forgotten and filled again while others read it.
  *
  * Why no call goes to the runtime of code that lay at its address before:
- * 1. An object is unloaded inside a dlclose, which counts itself in `closing` first and then forgets all sites.
- * 2. A site is kept only by a call from it, so its object is loaded until that call is over; and only if
- *    `closing` is 0 after it was written (all in one order, seq_cst). So the dlclose that unloads its object
- *    begins later, and forgets it.
- * 3. A call from a site runs in its object: no dlclose that unloads the object has begun to unload, so what
- *    the call reads there was written by 2 for this object.
- * A dlclose that does not come here (an object loaded with RTLD_DEEPBIND calls the C library's) is not seen. */
+ * 1. An object is unloaded inside a dlclose, which counts itself in `closing` first and then
+ * forgets all sites.
+ * 2. A site is kept only by a call from it, so its object is loaded until that call is over; and
+ * only if `closing` is 0 after it was written (all in one order, seq_cst). So the dlclose that
+ * unloads its object begins later, and forgets it.
+ * 3. A call from a site runs in its object: no dlclose that unloads the object has begun to unload,
+ * so what the call reads there was written by 2 for this object.
+ *
+ * A dlclose that does not come here (an object loaded with RTLD_DEEPBIND calls the C library's) is
+ * not seen. */
 static _Atomic uint64_t sites[MAX_SITES];
 static atomic_bool any_site;
 static atomic_int closing;
@@ -96,7 +99,8 @@ static int is_runtime(struct dl_phdr_info *info, size_t size, void *arg)
 {
     const char *slash = strrchr(info->dlpi_name, '/');
     const char *base = slash ? slash + 1 : info->dlpi_name;
-    if (strncmp(base, "libcudart.so", strlen("libcudart.so")) != 0 || strlen(info->dlpi_name) >= PATH_MAX)
+    if (strncmp(base, "libcudart.so", strlen("libcudart.so")) != 0 ||
+        strlen(info->dlpi_name) >= PATH_MAX)
         return 0;
     if (arg)
         strcpy(arg, info->dlpi_name);
@@ -122,12 +126,13 @@ static int is_nth(struct dl_phdr_info *info, size_t size, void *arg)
     return 1;
 }
 
-/* That of a libcudart, else of the first object that has or needs a runtime by another name (Python packages
- * rename theirs). No lock of the loader's is held over dlopen, so each object is asked for by its number. */
+/* That of a libcudart, else of the first object that has or needs a runtime by another name (Python
+ * packages rename theirs). No lock of the loader's is held over dlopen, so each object is asked for
+ * by its number. */
 static malloc_fn *malloc_of_any_runtime(void)
 {
     malloc_fn *found = NULL;
-    char *name = calloc(1, PATH_MAX); /* not on the stack: a thread of the program may have 16 KiB */
+    char *name = calloc(1, PATH_MAX); /* not on the stack, of which there may be 16 KiB */
     if (!name)
         return NULL;
     bool more = dl_iterate_phdr(is_runtime, name);
@@ -167,8 +172,8 @@ static malloc_fn *find_malloc(void *caller)
     return found ? found : malloc_of_any_runtime();
 }
 
-/* The object that has the function. An executable with the runtime in it has no name, and finds its own
- * functions in itself. */
+/* The object that has the function. An executable with the runtime in it has no name, and finds its
+ * own functions in itself. */
 static void *open_object_of(malloc_fn *real_malloc)
 {
     struct link_map *map = NULL;
@@ -187,9 +192,9 @@ static free_fn *free_in(void *handle)
     return found == cudaFree ? NULL : found;
 }
 
-/* Fills a row, or finds the one that has been filled; two threads at once may fill two, which does no harm.
- * The runtime stays loaded from here on: its functions are kept. Version 0, and so no short cut, if it does
- * not say. */
+/* Fills a row, or finds the one that has been filled; two threads at once may fill two, which does
+ * no harm. The runtime stays loaded from here on: its functions are kept. Version 0, and so no
+ * short cut, if it does not say. */
 static struct runtime *remember(malloc_fn *real_malloc)
 {
     int count = atomic_load(&num_runtimes);
@@ -236,8 +241,8 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
-/* In a free slot; see `sites`. Code in no object (a compiler made it) goes without a dlclose: it is searched
- * for at each call. So is what lies where the word has no room for its address. */
+/* In a free slot; see `sites`. Code in no object (a compiler made it) goes without a dlclose: it is
+ * searched for at each call. So is what lies where the word has no room for its address. */
 static void keep_site(_Atomic uint64_t *slot, void *caller, const struct runtime *r)
 {
     uint64_t free_slot = 0, address = (uintptr_t)caller;
@@ -267,8 +272,8 @@ static SHIM_COLD struct runtime *search_runtime(void *caller)
     return find_runtime(caller);
 }
 
-/* Whoever closes code in a destructor of closed code comes here once more. The C library's answer and dlerror()
- * are its own. */
+/* Whoever closes code in a destructor of closed code comes here once more. The C library's answer
+ * and dlerror() are its own. */
 SHIM_EXPORT int dlclose(void *handle);
 int dlclose(void *handle)
 {
@@ -318,7 +323,8 @@ static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t 
 
 static inline struct runtime *runtime_of(void *caller)
 {
-    uint64_t site = atomic_load_explicit(&sites[first_site((uintptr_t)caller)], memory_order_acquire);
+    uint64_t site =
+        atomic_load_explicit(&sites[first_site((uintptr_t)caller)], memory_order_acquire);
     if (likely(site >> SITE_SHIFT == (uintptr_t)caller))
         return &runtimes[site & ((1 << SITE_SHIFT) - 1)];
     return search_runtime(caller);

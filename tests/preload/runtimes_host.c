@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program with many runtimes, and with plugins that come and go at one address, each with a runtime of its
- * own: every call goes to the caller's runtime, or to any where the caller cannot be known. Arguments: a plugin with a runtime in it, of which copies are
- * made; two runtimes; two plugins, one for each.
+ * A program with many runtimes, and with plugins that come and go at one address, each with a
+ * runtime of its own: every call goes to the caller's runtime, or to any where the caller cannot be
+ * known. Arguments: a plugin with a runtime in it, of which copies are made; two runtimes; two
+ * plugins, one for each.
  */
 #include "tests/preload/scene.h"
 #include "tests/preload/small_runtime.h"

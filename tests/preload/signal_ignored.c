@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program that was started with SIGUSR1 ignored (nohup and job systems do so with signals): it stays so,
- * for calls that a signal would interrupt and for children made in every way.
+ * A program that was started with SIGUSR1 ignored (nohup and job systems do so with signals): it
+ * stays so, for calls that a signal would interrupt and for children made in every way.
  */
 #include "tests/preload/scene.h"
 

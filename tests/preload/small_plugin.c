@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A plugin that calls its runtime's cudaMalloc and cudaFree, the latter also while it is unloaded. */
+/* A plugin that calls its runtime's cudaMalloc and cudaFree, the latter also while it is unloaded.
+ */
 #include "tests/preload/small_runtime.h"
 
 static void *held;

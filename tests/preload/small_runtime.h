@@ -5,7 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/* A hundred for each cudaMalloc that this runtime has got since the last call, one for each cudaFree. */
+/* A hundred for each cudaMalloc that this runtime has got since the last call, one for each
+ * cudaFree. */
 int small_runtime_calls(void);
 
 /* Allocates and frees n times; the first error. */

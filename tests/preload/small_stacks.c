@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program whose threads have the smallest stack that there is. One makes the first allocation of all, one
- * allocates with a full device, one asks what can be asked, one shares memory, one sets an option of the
- * environment, and one ends the process.
+ * A program whose threads have the smallest stack that there is. One makes the first allocation of
+ * all, one allocates with a full device, one asks what can be asked, one shares memory, one sets an
+ * option of the environment, and one ends the process.
  */
 #include "tests/preload/scene.h"
 
@@ -118,8 +118,13 @@ int main(void)
     static const struct {
         const char *name;
         void *(*body)(void *);
-    } steps[] = {{"the first allocation", allocate}, {"a full device", fill_the_device}, {"questions", ask},
-                 {"work", work}, {"a shared block", share}, {"a request", request}, {"the end", leave}};
+    } steps[] = {{"the first allocation", allocate},
+                 {"a full device", fill_the_device},
+                 {"questions", ask},
+                 {"work", work},
+                 {"a shared block", share},
+                 {"a request", request},
+                 {"the end", leave}};
     scene_watchdog(60);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         printf("%s\n", steps[i].name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program that looks names up with a version. The driver exports its functions without one, so that finds
- * none of them; the runtime's have one, and lead to the driver as the linked ones do.
+ * A program that looks names up with a version. The driver exports its functions without one, so
+ * that finds none of them; the runtime's have one, and lead to the driver as the linked ones do.
  */
 #include "tests/preload/scene.h"
 
@@ -14,16 +14,19 @@ static const char runtime_version[] = "libcudart.so.13";
 static void *ask(const char *where, void *handle, const char *name, const char *version)
 {
     void *symbol = dlvsym(handle, name, version);
-    printf("%s in %s, version %s: %s\n", name, where, version, symbol != NULL ? "found" : "missing");
+    printf("%s in %s, version %s: %s\n", name, where, version,
+           symbol != NULL ? "found" : "missing");
     return symbol;
 }
 
 int main(void)
 {
     static const char *const versions[] = {"libcuda.so.1", "GLIBC_2.2.5", "Base"};
-    static const char *const names[] = {"cuMemAlloc_v2", "cuMemFree_v2", "cuGetProcAddress_v2", "cuMemAlloc"};
+    static const char *const names[] = {"cuMemAlloc_v2", "cuMemFree_v2", "cuGetProcAddress_v2",
+                                        "cuMemAlloc"};
     cudaError_t (*by_version_malloc)(void **, size_t), (*by_version_free)(void *);
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *runtime = dlopen("libcudart.so.13", RTLD_NOW), *p = NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *runtime = dlopen("libcudart.so.13", RTLD_NOW),
+         *p = NULL;
     EXPECT(driver != NULL && runtime != NULL);
     scene_start(1, 60);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -34,7 +37,8 @@ int main(void)
     struct {
         const char *name;
         void *handle;
-    } places[] = {{"the runtime", runtime}, {"the process", RTLD_DEFAULT}, {"what comes next", RTLD_NEXT}};
+    } places[] = {
+        {"the runtime", runtime}, {"the process", RTLD_DEFAULT}, {"what comes next", RTLD_NEXT}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         void *symbol = ask(places[i].name, places[i].handle, "cudaMalloc", runtime_version);
         memcpy(&by_version_malloc, &symbol, sizeof symbol);

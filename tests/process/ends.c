@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Allocates and frees, and ends in the way that its argument names; exit status 5, or 7 of a child. "exit, ..":
- * does more before. */
+/* Allocates and frees, and ends in the way that its argument names; exit status 5, or 7 of a child.
+ * "exit, ..": does more before. */
 #include <cuda.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -42,8 +42,9 @@ int main(int argc, char **argv)
     }
     if (strstr(way, "two contexts") != NULL) {
         CUcontext second = NULL;
-        if (cuCtxCreate(&second, NULL, 0, 0) != CUDA_SUCCESS || cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS ||
-            cuMemFree(block) != CUDA_SUCCESS || cuCtxDestroy(second) != CUDA_SUCCESS)
+        if (cuCtxCreate(&second, NULL, 0, 0) != CUDA_SUCCESS ||
+            cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS || cuMemFree(block) != CUDA_SUCCESS ||
+            cuCtxDestroy(second) != CUDA_SUCCESS)
             return 1;
     }
     for (int i = 0; strstr(way, "request device=9") != NULL && i < 2; i++)

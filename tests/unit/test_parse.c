@@ -50,7 +50,8 @@ static void none_is_a_meaning_of_each_type_or_refused(void **state)
     assert_true(parse_LIMIT("unlimited,1=8G", &v) && v.others.bytes == UINT64_MAX);
     assert_true(v.device[1].bytes == UINT64_C(8) << 30);
     assert_true(parse_LIMIT("8G,1=none", &v) && v.device[1].bytes == UINT64_MAX);
-    assert_true(parse_BYTES("8G,1=none", &v) && v.others.bytes == UINT64_C(8) << 30 && !v.device[1].bytes);
+    assert_true(parse_BYTES("8G,1=none", &v) && v.others.bytes == UINT64_C(8) << 30 &&
+                !v.device[1].bytes);
     assert_false(parse_BYTES("unlimited", &v));
     assert_true(parse_SECONDS("none", &ns) && !ns);
     assert_true(parse_PATH("none", &path) && !path.path[0]);
