@@ -3,6 +3,7 @@
  * The wrapped functions that tell about memory, or make it known outside: a pooled block must look like
  * an allocation of its own. No lock.
  */
+#include "pool/bits.h"
 #include "shim/context.h"
 #include "shim/hooks.h"
 #include "shim/ipc.h"
@@ -137,6 +138,23 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
         *(size_t *)data = d->size_bytes;
         break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)data = d->buffer_id;
+        break;
+    /* Seen: the mapping of an allocation is the 2 MiB pages that it lies in, of which small ones
+     * share one. The driver would tell of one chunk, where the block may lie in several, or of a
+     * whole segment. */
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)data = round_down(d->addr, GRANULE_BYTES);
+        break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = round_up(d->addr + d->size_bytes, GRANULE_BYTES) -
+                          round_down(d->addr, GRANULE_BYTES);
+        break;
+    /* The number of the physical memory: programs may keep a registration of the mapping under it.
+     * The driver's number of a chunk stays while the memory behind a block's other chunks changes,
+     * and several blocks have it. So each block has its own, new at each allocation. Natively small
+     * blocks of one page share a number; without that a page is registered twice, not wrongly. */
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)data = d->buffer_id;
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:

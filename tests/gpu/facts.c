@@ -2,7 +2,9 @@
  *
  * What the driver says of memory of cuMemAlloc, and does with it: prints one fact a line, without
  * addresses, so that two runs can be compared. `facts SECTION..` prints some of:
- *   attributes  every pointer attribute of blocks of four sizes, at three offsets
+ *   attributes  every pointer attribute of blocks of four sizes, at three offsets; of mappings only
+ *               what holds of them
+ *   mappings    the mappings themselves, which differ from allocator to allocator
  *   managed     the calls that are for managed memory
  *   domains     stream and launch attributes of memory synchronisation domains
  *   capture     a free inside a capture of the same thread, beside a running kernel
@@ -75,7 +77,7 @@ static unsigned numbered(uint64_t *numbers, uint64_t number)
 static const struct attribute {
     const char *name;
     CUpointer_attribute which;
-    enum { WORD, CONTEXT, ADDRESS, NUMBER } kind;
+    enum { WORD, CONTEXT, ADDRESS, NUMBER, MAPPING } kind; /* MAPPING: see print_mapping */
 } attributes[] = {
     {"CONTEXT", CU_POINTER_ATTRIBUTE_CONTEXT, CONTEXT},
     {"MEMORY_TYPE", CU_POINTER_ATTRIBUTE_MEMORY_TYPE, WORD},
@@ -93,9 +95,9 @@ static const struct attribute {
     {"GPU_DIRECT_RDMA", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, WORD},
     {"ACCESS_FLAGS", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, WORD},
     {"MEMPOOL_HANDLE", CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, WORD},
-    {"MAPPING_SIZE", CU_POINTER_ATTRIBUTE_MAPPING_SIZE, WORD},
-    {"MAPPING_BASE_ADDR", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, ADDRESS},
-    {"MEMORY_BLOCK_ID", CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, NUMBER},
+    {"MAPPING_SIZE", CU_POINTER_ATTRIBUTE_MAPPING_SIZE, MAPPING},
+    {"MAPPING_BASE_ADDR", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, MAPPING},
+    {"MEMORY_BLOCK_ID", CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, MAPPING},
     {"HW_DECOMPRESS", (CUpointer_attribute)21, WORD},
 };
 
@@ -125,10 +127,14 @@ static void print_value(const struct attribute *a, uint64_t value, CUdeviceptr b
     case WORD:
         printf("%" PRIu64, value);
         break;
+    case MAPPING:
+        printf("%s", value ? "some" : "none");
+        break;
     }
 }
 
-/* One attribute at a time, then all of them at once; offset is where the pointer points to. */
+/* One attribute at a time, then all of them at once; offset is where the pointer points to. Of a
+ * freed block HOST_POINTER is not printed: what the driver writes there changes from run to run. */
 static void print_attributes(const char *what, CUdeviceptr block, size_t offset)
 {
     uint64_t values[ATTRIBUTES] = {0};
@@ -152,6 +158,8 @@ static void print_attributes(const char *what, CUdeviceptr block, size_t offset)
     rc = call_cuPointerGetAttributes(ATTRIBUTES, asked, places, block + offset);
     printf("%s +%zu together: %d", what, offset, (int)rc);
     for (int i = 0; i < ATTRIBUTES && rc == CUDA_SUCCESS; i++) {
+        if (attributes[i].which == CU_POINTER_ATTRIBUTE_HOST_POINTER && !values[0])
+            continue; /* no context: freed */
         printf(" ");
         print_value(&attributes[i], values[i],
                     attributes[i].which == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ? block + offset
@@ -160,26 +168,91 @@ static void print_attributes(const char *what, CUdeviceptr block, size_t offset)
     printf("\n");
 }
 
+struct mapping {
+    uint64_t base, size, id;
+};
+
+static struct mapping mapping_at(CUdeviceptr address)
+{
+    struct mapping m = {0};
+
+    DRIVER_CHECK(
+        call_cuPointerGetAttribute(&m.base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address));
+    DRIVER_CHECK(call_cuPointerGetAttribute(&m.size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address));
+    DRIVER_CHECK(call_cuPointerGetAttribute(&m.id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, address));
+    return m;
+}
+
+/* The mapping covers the block, in whole pages of 2 MiB, and is the same from each of its bytes, as
+ * is the number of its memory. Large blocks have memory of their own. */
+static void print_mapping(const char *what, CUdeviceptr block, size_t size, uint64_t other_id)
+{
+    struct mapping m = mapping_at(block);
+    bool one_mapping = true, one_id = true;
+
+    for (int i = 1; i <= 16; i++) {
+        struct mapping there = mapping_at(block + size * i / 16 - 1);
+
+        one_mapping &= there.base == m.base && there.size == m.size;
+        one_id &= there.id == m.id;
+    }
+    printf("%s: the mapping %s it, in %s pages, %s; %s for its memory%s\n", what,
+           m.base <= block && block + size <= m.base + m.size ? "covers" : "misses",
+           m.base % (2 * MIB) || m.size % (2 * MIB) ? "other" : "whole",
+           one_mapping ? "one" : "several", one_id ? "one number" : "several numbers",
+           size < 2 * MIB       ? ""
+           : m.id == other_id ? ", another block's"
+                              : ", its own");
+}
+
+static const size_t attribute_sizes[] = {512, 32 * KIB, 3 * MIB, GIB};
+
+static void section_mappings(void)
+{
+    static uint64_t ids[NUMBERS_MAX];
+
+    for (size_t i = 0; i < sizeof attribute_sizes / sizeof *attribute_sizes; i++) {
+        size_t size = attribute_sizes[i];
+        CUdeviceptr blocks[2];
+
+        DRIVER_CHECK(driver.cuMemAlloc_v2(&blocks[0], size));
+        DRIVER_CHECK(driver.cuMemAlloc_v2(&blocks[1], size));
+        for (int j = 0; j < 2; j++) {
+            struct mapping m = mapping_at(blocks[j]);
+
+            printf("%zu bytes: mapping of %" PRIu64 " bytes at block%+" PRId64 ", memory #%u\n",
+                   size, m.size, (int64_t)(m.base - blocks[j]), numbered(ids, m.id));
+        }
+        DRIVER_CHECK(driver.cuMemFree_v2(blocks[0]));
+        DRIVER_CHECK(driver.cuMemFree_v2(blocks[1]));
+    }
+}
+
 static void section_attributes(void)
 {
-    static const size_t sizes[] = {512, 32 * KIB, 3 * MIB, GIB};
+    const size_t *sizes = attribute_sizes;
     char what[64];
 
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < sizeof attribute_sizes / sizeof *attribute_sizes; i++) {
         CUdeviceptr first, second;
+        uint64_t id;
 
         DRIVER_CHECK(driver.cuMemAlloc_v2(&first, sizes[i]));
         DRIVER_CHECK(driver.cuMemAlloc_v2(&second, sizes[i]));
         snprintf(what, sizeof what, "%zu bytes", sizes[i]);
+        id = mapping_at(first).id;
+        print_mapping(what, first, sizes[i], 0);
         print_attributes(what, first, 0);
         print_attributes(what, first, sizes[i] / 2 + 4);
         print_attributes(what, first, sizes[i] - 1);
         snprintf(what, sizeof what, "%zu bytes, second", sizes[i]);
         print_attributes(what, second, 0);
+        print_mapping(what, second, sizes[i], id);
         DRIVER_CHECK(driver.cuMemFree_v2(first));
         DRIVER_CHECK(driver.cuMemAlloc_v2(&first, sizes[i]));
         snprintf(what, sizeof what, "%zu bytes, again", sizes[i]);
         print_attributes(what, first, 0);
+        print_mapping(what, first, sizes[i], id);
         DRIVER_CHECK(driver.cuMemFree_v2(first));
         DRIVER_CHECK(driver.cuMemFree_v2(second));
         snprintf(what, sizeof what, "%zu bytes, freed", sizes[i]);
@@ -445,6 +518,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*body)(void);
     } sections[] = {{"attributes", section_attributes},
+                    {"mappings", section_mappings},
                     {"managed", section_managed},
                     {"domains", section_domains},
                     {"capture", section_capture}};

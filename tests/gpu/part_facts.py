@@ -25,6 +25,8 @@ def facts(suite):
             file.write(bare.out)
         if suite.verbose:
             suite.log(bare.out)
+            if section == "attributes":
+                suite.log(suite.run([program, "mappings"], suite.bare_env).out)
         for backing in BACKINGS:
             shim = suite.run([program, section], suite.shim_env(GPUCACHE_BACKING=backing))
             differ = list(differences(bare.out, shim.out))

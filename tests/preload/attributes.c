@@ -78,6 +78,38 @@ static void describe_kind(uint64_t address)
            (int)cuMemRetainAllocationHandle(&handle, (void *)address));
 }
 
+/* The mapping that the block lies in, and the number of its memory: one answer from all of its
+ * bytes. Returns the number. */
+static unsigned long long describe_mapping(uint64_t block, size_t size_bytes)
+{
+    const size_t offsets[] = {0, size_bytes / 2, size_bytes - 1};
+    CUdeviceptr base[3] = {0};
+    size_t mapped_bytes[3] = {0};
+    unsigned long long id[3] = {0};
+    int codes = 0;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                   CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                                   CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID};
+    bool one = true;
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr again_base = 0;
+        size_t again_bytes = 0;
+        unsigned long long again_id = 0;
+        void *answers[] = {&again_base, &again_bytes, &again_id};
+        codes |= (int)cuPointerGetAttribute(&base[i], asked[0], block + offsets[i]);
+        codes |= (int)cuPointerGetAttribute(&mapped_bytes[i], asked[1], block + offsets[i]);
+        codes |= (int)cuPointerGetAttribute(&id[i], asked[2], block + offsets[i]);
+        codes |= (int)cuPointerGetAttributes(3, asked, answers, block + offsets[i]);
+        one = one && base[i] == base[0] && mapped_bytes[i] == mapped_bytes[0] && id[i] == id[0] &&
+              again_base == base[i] && again_bytes == mapped_bytes[i] && again_id == id[i];
+    }
+    printf("  mapping: %d, %s answer, %s the block, %s pages\n", codes,
+           one ? "one" : "more than one",
+           base[0] <= block && block + size_bytes <= base[0] + mapped_bytes[0] ? "covers" : "misses",
+           base[0] % (2 * MIB) == 0 && mapped_bytes[0] % (2 * MIB) == 0 ? "whole" : "no");
+    return id[0];
+}
+
 static void from_another_context(uint64_t address)
 {
     CUcontext mine = NULL;
@@ -115,10 +147,18 @@ int main(void)
         printf("  numbers %s\n", id_a != id_b ? "differ" : "are one");
         describe_kind(a);
         describe_kind(b + sizes[i] / 2);
+        unsigned long long memory_a = describe_mapping(a, sizes[i]);
+        unsigned long long memory_b = describe_mapping(b, sizes[i]);
+        bool large = sizes[i] >= 2 * MIB; /* natively small blocks share memory */
+        if (large)
+            printf("  memory %s\n", memory_a != memory_b ? "of its own" : "shared");
         REQUIRE(gpu_free(a));
         REQUIRE(gpu_malloc(&a, sizes[i]));
         printf("  reissued: %s number\n",
                describe("  base", a, sizes[i], a) != id_a ? "a new" : "the old");
+        if (large)
+            printf("  reissued: %s memory\n",
+                   describe_mapping(a, sizes[i]) != memory_a ? "new" : "the same");
         REQUIRE(gpu_free(a));
         REQUIRE(gpu_free(b));
     }

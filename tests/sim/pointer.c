@@ -17,6 +17,17 @@ static bool is_plain(const struct memory *memory)
     return memory->kind == MEMORY_PAGES || memory->kind == MEMORY_SMALL;
 }
 
+/* Seen: the mapping of a small block is the whole page that it is a part of. */
+static struct range mapping_of(const struct memory *memory)
+{
+    struct range mapping = memory->range;
+    if (memory->kind == MEMORY_SMALL) {
+        mapping.lo -= mapping.lo % PAGE_BYTES;
+        mapping.hi = mapping.lo + PAGE_BYTES;
+    }
+    return mapping;
+}
+
 /* The size of what an attribute writes, or 0 for one that is not simulated. */
 static size_t size_of(CUpointer_attribute attribute)
 {
@@ -85,14 +96,16 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
         *out = is_plain(memory) && !memory->pooled && config.ipc;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *out = memory->range.lo;
+        break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *out = mapping_of(memory).lo;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         *out = memory->size;
         break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *out = memory->range.hi - memory->range.lo;
+        *out = mapping_of(memory).hi - mapping_of(memory).lo;
         break;
     case CU_POINTER_ATTRIBUTE_MAPPED:
         *out = 1;
