@@ -34,6 +34,17 @@
  * H100; waits for events of its own stream do not keep it back). tests/model/early.pml is this rule. Not
  * covered is memory that was freed just beside E's submission, and whose address reaches E while it runs.
  *
+ * Domains. A memory fence on the device orders the writes of its kernel's memory synchronisation
+ * domain only; kernels of two domains are as far apart as two devices (CUDA programming guide,
+ * "Memory Synchronization Domains"; CUlaunchMemSyncDomain in cuda.h). Nothing documented says that
+ * stream order alone reaches so far. Events do, as streams of other devices may wait for them. So one
+ * stream is not enough once a kernel may have a domain of its own:
+ * - by its launch: it counts as one for another stream (name_of), like other unknown attributes;
+ * - by its stream: a stream gets attributes by cuStreamSetAttribute, which ends the time of single
+ *   streams for good; cuStreamCopyAttributes copies only what was set so;
+ * - by its node of a graph: set there, or at a launch that was captured. Both end it for good. Not
+ *   noticed is a kernel that was captured before there was a pool.
+ *
  * What the driver does on streams of its own (copies from pageable memory) is ordered with the stream as
  * documented.
  *
@@ -353,6 +364,8 @@ enum submit_seen submit_note(CUstream stream, unsigned flags)
     if (!s && (watch & POOL_WATCH_STREAMS))
         s = find_record();
     uint64_t name = name_of(s, stream, flags);
+    if (__builtin_expect(flags & SUBMIT_FLAG_ATTRS, 0) && atomic_load(&captures))
+        stream_give_up();
     if (s && (watch & POOL_WATCH_STREAMS)) {
         seen = SUBMIT_SEEN;
         s->seals = 0;
@@ -435,4 +448,29 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
     if (rc == CUDA_SUCCESS)
         stream_give_up();
     return rc;
+}
+
+/* Before the driver: a launch beside this call may be the first that has the attribute. */
+CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
+{
+    if (!submit_keeps_order(id))
+        stream_give_up();
+    return real.cuStreamSetAttribute(stream, id, value);
+}
+
+CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
+                                   const CUstreamAttrValue *value)
+{
+    if (!submit_keeps_order(id))
+        stream_give_up();
+    return real.cuStreamSetAttribute_ptsz(stream, id, value);
+}
+
+/* A node with leave to start early does so within its graph. */
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
+                                       const CUkernelNodeAttrValue *value)
+{
+    if (!submit_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        stream_give_up();
+    return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

@@ -15,14 +15,19 @@
 #define SUBMIT_CONFIG_FLAGS(config) flags_of(config)
 #define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &turn) : (config))
 
-/* Launch attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
+/* Attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
  * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout, NVLink
  * hint. Every library for sm_90 sets some of these at every launch. Programmatic serialisation, unless it
  * is 0, lets it start early. All others, also those that this list does not know, may do so in ways of
- * their own, or put it into a memory domain of its own. */
+ * their own, or put it into a memory domain of its own (shim/stream.c, "Domains"). */
 #define ATTRIBUTES_IN_ORDER 0x1493fu
 #define ATTRIBUTE_SERIALIZATION 6
 #define ATTRIBUTES_MAX 24
+
+bool submit_keeps_order(CUlaunchAttributeID id)
+{
+    return (unsigned)id < 32 && ATTRIBUTES_IN_ORDER >> (unsigned)id & 1;
+}
 
 static unsigned flags_of(const CUlaunchConfig *config)
 {
@@ -35,7 +40,7 @@ static unsigned flags_of(const CUlaunchConfig *config)
         const CUlaunchAttribute *a = &config->attrs[i];
         if ((unsigned)a->id == ATTRIBUTE_SERIALIZATION)
             flags |= a->value.programmaticStreamSerializationAllowed ? SUBMIT_FLAG_EARLY : 0;
-        else if ((unsigned)a->id >= 32 || !(ATTRIBUTES_IN_ORDER >> a->id & 1))
+        else if (!submit_keeps_order(a->id))
             flags |= SUBMIT_FLAG_ATTRS;
     }
     return flags;

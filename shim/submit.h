@@ -24,6 +24,10 @@ enum submit_seen {
     SUBMIT_IN_TURN, /* the same; and the kernel must not start early, whatever its attributes say */
 };
 
+/* Whether work with this attribute runs behind what its stream holds as it does without. False also
+ * of attributes that are newer than the list, and of programmatic serialisation. */
+bool submit_keeps_order(CUlaunchAttributeID id);
+
 /* Implemented in shim/stream.c; may call the driver, must keep errno. NULL is the default stream, the
  * legacy one unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are.
  * Whether the stream is valid is not known yet. */

@@ -110,6 +110,35 @@ static void refused(void)
     printf("too much: %d\n", (int)cuMemAllocPitch(&block, &pitch_bytes, (size_t)1 << 40, 1 << 20, 4));
 }
 
+/* Memory that is not managed takes no advice, whole or in part. */
+static void advised(size_t size_bytes)
+{
+    CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    uint64_t block = 0;
+    int word = -77;
+    void *answer = &word;
+    size_t answer_bytes = sizeof word;
+    CUmem_range_attribute asked = CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
+    if (!scene_driver_has("cuMemAdvise_v2") || !scene_driver_has("cuMemPrefetchAsync_v2"))
+        return;
+    REQUIRE(gpu_malloc(&block, size_bytes));
+    for (int freed = 0; freed <= 1; freed++) {
+        printf("%zu bytes%s:", size_bytes, freed ? ", freed" : "");
+        for (int advice = 1; advice <= 6; advice++)
+            printf(" %d", (int)cuMemAdvise_v2(block + size_bytes / 2, size_bytes / 2,
+                                              (CUmem_advise)advice, device));
+        for (int which = 1; which <= 4; which++)
+            printf(" %d", (int)cuMemRangeGetAttribute(&word, sizeof word,
+                                                      (CUmem_range_attribute)which, block,
+                                                      size_bytes));
+        printf(" %d", (int)cuMemRangeGetAttributes(&answer, &answer_bytes, &asked, 1, block,
+                                                   size_bytes));
+        printf(" %d\n", (int)cuMemPrefetchAsync_v2(block, size_bytes, device, 0, NULL));
+        if (!freed)
+            REQUIRE(gpu_free(block));
+    }
+}
+
 static int inner(void)
 {
     uint64_t beside = 0;
@@ -121,6 +150,8 @@ static int inner(void)
     if (scene_driver_has("cuArray3DCreate_v2"))
         arrays();
     refused();
+    advised(4096);
+    advised(6 * MIB);
     use("beside them", beside);
     REQUIRE(gpu_free(beside));
     fflush(stdout);

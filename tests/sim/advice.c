@@ -38,12 +38,42 @@ static CUresult prefetch(CUdeviceptr addr, size_t size, CUstream handle)
     return rc == CUDA_SUCCESS ? stream_submit(stream, &marker, NULL) : rc;
 }
 
+/* Of managed memory: what it is where nobody advised anything. */
+static CUresult range_attribute(void *out, size_t out_bytes, CUmem_range_attribute which,
+                                CUdeviceptr addr, size_t size)
+{
+    CUresult rc = managed(addr, size);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (out == NULL || out_bytes == 0 || out_bytes % 4 != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    int value = which == CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY ? 0 : CU_DEVICE_INVALID;
+    for (size_t i = 0; i < out_bytes / 4; i++)
+        ((int *)out)[i] = value;
+    return CUDA_SUCCESS;
+}
+
+static CUresult range_attributes(void **out, size_t *out_bytes, CUmem_range_attribute *which,
+                                 size_t count, CUdeviceptr addr, size_t size)
+{
+    CUresult rc = managed(addr, size);
+    if (rc == CUDA_SUCCESS && (out == NULL || out_bytes == NULL || which == NULL || count == 0))
+        rc = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count && rc == CUDA_SUCCESS; i++)
+        rc = range_attribute(out[i], out_bytes[i], which[i], addr, size);
+    return rc;
+}
+
 static CUresult attach(CUstream handle, CUdeviceptr addr)
 {
     CUstream stream;
     CUresult rc = stream_resolve(handle, &stream);
     return rc == CUDA_SUCCESS ? managed(addr, 1) : rc;
 }
+
+/* Seen on an H200: these are all that a stream has, and 4 domains. They do not change what
+ * simulated work does. */
+#define DOMAINS 4
 
 static CUresult get_attribute(CUstream handle, CUstreamAttrID which, CUstreamAttrValue *out)
 {
@@ -53,9 +83,26 @@ static CUresult get_attribute(CUstream handle, CUstreamAttrID which, CUstreamAtt
         return rc;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    memset(out, 0, sizeof *out);
-    if (which == CU_LAUNCH_ATTRIBUTE_PRIORITY)
-        out->priority = stream->priority;
+    CUstreamAttrValue value = {0};
+    switch ((int)which) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        break;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        value.syncPolicy = stream->sync_policy;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        value.priority = stream->priority;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        value.memSyncDomainMap = stream->domain_map;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+        value.memSyncDomain = stream->domain;
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = value;
     return CUDA_SUCCESS;
 }
 
@@ -63,11 +110,37 @@ static CUresult set_attribute(CUstream handle, CUstreamAttrID which, const CUstr
 {
     CUstream stream;
     CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS && value == NULL)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    if (rc == CUDA_SUCCESS && which == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)which) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        break;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        if (value->syncPolicy < CU_SYNC_POLICY_AUTO ||
+            value->syncPolicy > CU_SYNC_POLICY_BLOCKING_SYNC)
+            return CUDA_ERROR_INVALID_VALUE;
+        stream->sync_policy = value->syncPolicy;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
         stream->priority = value->priority;
-    return rc;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        if (value->memSyncDomainMap.default_ >= DOMAINS ||
+            value->memSyncDomainMap.remote >= DOMAINS)
+            return CUDA_ERROR_INVALID_VALUE;
+        stream->domain_map = value->memSyncDomainMap;
+        break;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+        if ((unsigned)value->memSyncDomain > CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
+            return CUDA_ERROR_INVALID_VALUE;
+        stream->domain = value->memSyncDomain;
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
 }
 
 static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
@@ -76,8 +149,12 @@ static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
     CUresult rc = stream_resolve(to_handle, &to);
     if (rc == CUDA_SUCCESS)
         rc = stream_resolve(from_handle, &from);
-    if (rc == CUDA_SUCCESS)
+    if (rc == CUDA_SUCCESS) {
         to->priority = from->priority;
+        to->sync_policy = from->sync_policy;
+        to->domain = from->domain;
+        to->domain_map = from->domain_map;
+    }
     return rc;
 }
 
@@ -93,6 +170,13 @@ API(cuMemAdvise, (CUdeviceptr addr, size_t size, CUmem_advise advice, CUdevice d
     managed(addr, size))
 API(cuMemAdvise_v2, (CUdeviceptr addr, size_t size, CUmem_advise advice, CUmemLocation location),
     managed(addr, size))
+API(cuMemRangeGetAttribute,
+    (void *out, size_t out_bytes, CUmem_range_attribute which, CUdeviceptr addr, size_t size),
+    range_attribute(out, out_bytes, which, addr, size))
+API(cuMemRangeGetAttributes,
+    (void **out, size_t *out_bytes, CUmem_range_attribute *which, size_t count, CUdeviceptr addr,
+     size_t size),
+    range_attributes(out, out_bytes, which, count, addr, size))
 API_BOTH(cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz,
          (CUdeviceptr addr, size_t size, CUdevice device, CUstream stream),
          prefetch(addr, size, STREAM(stream)))

@@ -123,6 +123,13 @@ static CUresult get_before(CUgraphNode node, CUgraphNode *out, size_t *count)
     return CUDA_SUCCESS;
 }
 
+/* Taken from kernels' nodes and forgotten: none changes what simulated work does. */
+static CUresult set_attribute(CUgraphNode node, const CUkernelNodeAttrValue *value)
+{
+    bool kernel = node != NULL && node->command.kind == COMMAND_KERNEL;
+    return kernel && value != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult clone(CUgraph *out, CUgraph graph)
 {
     if (out == NULL || !graph_valid(graph))
@@ -142,6 +149,9 @@ API(cuGraphAddHostNode, (NODE, const CUDA_HOST_NODE_PARAMS *params),
     add_host(out, graph, before, count, params))
 API(cuGraphAddEmptyNode, (NODE), add_empty(out, graph, before, count))
 API(cuGraphAddChildGraphNode, (NODE, CUgraph child), add_child(out, graph, before, count, child))
+API(cuGraphKernelNodeSetAttribute,
+    (CUgraphNode node, CUkernelNodeAttrID which, const CUkernelNodeAttrValue *value),
+    set_attribute(node, value))
 API(cuGraphNodeGetType, (CUgraphNode node, CUgraphNodeType *out), get_type(node, out))
 API(cuGraphNodeGetDependencies, (CUgraphNode node, CUgraphNode *out, size_t *count),
     get_before(node, out, count))

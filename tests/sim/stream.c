@@ -55,6 +55,8 @@ CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags,
                                    .context = context,
                                    .flags = flags,
                                    .priority = priority,
+                                   .sync_policy = CU_SYNC_POLICY_AUTO,
+                                   .domain_map = {.default_ = 0, .remote = 1},
                                    .id = ++last_id,
                                    .clock = clock};
     stream->slot = slot_take(&stream->seq);

@@ -20,6 +20,9 @@ struct CUstream_st {
     CUcontext context;
     unsigned flags;
     int priority;
+    CUsynchronizationPolicy sync_policy;
+    CUlaunchMemSyncDomain domain;
+    CUlaunchMemSyncDomainMap domain_map;
     uint64_t id;
     struct work *tail;                    /* the last work, or NULL */
     unsigned slot;                        /* in vector clocks */
