@@ -1,12 +1,32 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Driver functions of releases after 13.0, for builds against older headers: their types, as
- * cudaTypedefs.h has them from the release on that each is guarded by. What is behind a pointer is the driver's
- * business. Drivers hand these functions out to the runtimes of their release, so the tables have to know
- * them (TABLES_KNOW in shim/resolve.c). Headers before 13.0 lack too many types: builds against them know less.
+ * Types of driver functions that <cuda.h> does not declare: those of cudaEGL.h, and those of
+ * releases after 13.0, for builds against older headers, as cudaTypedefs.h has them from the release
+ * on that each is guarded by. What is behind a pointer is the driver's business. Drivers hand the
+ * newer functions out to the runtimes of their release, so the tables have to know them
+ * (TABLES_KNOW in shim/resolve.c). Headers before 13.0 lack too many types: builds against them know
+ * less.
  */
 #ifndef SHIM_NEWER_H
 #define SHIM_NEWER_H
+
+/* As in cudaEGL.h, which needs the headers of EGL: not for use beside it. A frame goes by value, so
+ * its size and alignment are the ABI: three planes and nine words about them. */
+typedef struct CUeglStreamConnection_st *CUeglStreamConnection;
+typedef struct {
+    void *plane[3];
+    unsigned format[9];
+} CUeglFrame;
+typedef CUresult(CUDAAPI *PFN_cuEGLStreamConsumerAcquireFrame_v7000)(CUeglStreamConnection *,
+                                                                     CUgraphicsResource *,
+                                                                     CUstream *, unsigned);
+typedef CUresult(CUDAAPI *PFN_cuEGLStreamConsumerReleaseFrame_v7000)(CUeglStreamConnection *,
+                                                                     CUgraphicsResource,
+                                                                     CUstream *);
+typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerPresentFrame_v7000)(CUeglStreamConnection *,
+                                                                     CUeglFrame, CUstream *);
+typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerReturnFrame_v7000)(CUeglStreamConnection *,
+                                                                    CUeglFrame *, CUstream *);
 
 #if CUDA_VERSION >= 13000 && CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;

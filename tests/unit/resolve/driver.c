@@ -30,6 +30,13 @@ static CUresult called(int base, int id, ...)
                 i >= 1 && i <= 7 ? va_arg(args, unsigned) : (uintptr_t)va_arg(args, void *);
         va_end(args);
     }
+    if (id == HOOK_cuEGLStreamProducerPresentFrame) {
+        va_list args;
+        va_start(args, id);
+        driver.presented_on = va_arg(args, const CUeglStreamConnection *);
+        driver.presented = va_arg(args, CUeglFrame);
+        va_end(args);
+    }
     if (id == HOOK_cuLaunchKernelEx_ptsz) {
         va_list args;
         va_start(args, id);

@@ -32,6 +32,8 @@ struct driver {
     uintptr_t launch[11]; /* the arguments of the last cuLaunchKernel */
     const CUlaunchConfig *given; /* to the last cuLaunchKernelEx_ptsz; gone when it returns, but for: */
     unsigned given_early, given_attributes;
+    const CUeglStreamConnection *presented_on; /* by the last cuEGLStreamProducerPresentFrame */
+    CUeglFrame presented;
     /* cuGetProcAddress answers with other addresses than the symbol table has, and with one and the same
      * for a function and its per-thread variant. */
     int aliases;

@@ -337,6 +337,34 @@ static void an_early_launch_waits_its_turn_when_told_to(void **state)
     atomic_store(probe->watch, 0);
 }
 
+static void a_frame_of_an_egl_stream_arrives_whole(void **state)
+{
+    void *found = dlsym(libcuda, "cuEGLStreamProducerPresentFrame");
+    PFN_cuEGLStreamProducerPresentFrame_v7000 present =
+        (PFN_cuEGLStreamProducerPresentFrame_v7000)(uintptr_t)found;
+    CUeglStreamConnection connection = NULL;
+    CUeglFrame frame = {.plane = {&frame, NULL, &connection}};
+    CUstream stream = (CUstream)0x77;
+    for (unsigned i = 0; i < 9; i++)
+        frame.format[i] = 100 + i;
+    for (unsigned watch = 0; watch <= 1; watch++) {
+        atomic_store(probe->watch, watch);
+        memset(&driver->presented, 0, sizeof driver->presented);
+        probe->notes = 0;
+        assert_int_equal(present(&connection, frame, &stream),
+                         DRIVER_ANSWER + HOOK_cuEGLStreamProducerPresentFrame);
+        assert_int_equal(probe->notes, watch);
+        assert_ptr_equal(driver->presented_on, &connection);
+        assert_memory_equal(driver->presented.plane, frame.plane, sizeof frame.plane);
+        assert_memory_equal(driver->presented.format, frame.format, sizeof frame.format);
+    }
+    assert_ptr_equal(probe->note_stream, 0x77);
+    assert_int_equal(present(&connection, frame, NULL),
+                     DRIVER_ANSWER + HOOK_cuEGLStreamProducerPresentFrame);
+    assert_null(probe->note_stream);
+    atomic_store(probe->watch, 0);
+}
+
 static void every_submission_is_noted(void **state)
 {
     atomic_store(probe->watch, 1);
@@ -401,6 +429,7 @@ int main(void)
         cmocka_unit_test(linked_calls_reach_the_driver_too),
         cmocka_unit_test(submissions_are_noted_while_the_pool_watches),
         cmocka_unit_test(an_early_launch_waits_its_turn_when_told_to),
+        cmocka_unit_test(a_frame_of_an_egl_stream_arrives_whole),
         cmocka_unit_test(every_submission_is_noted),
         cmocka_unit_test(a_function_newer_than_the_tables_ends_the_single_stream),
     };
