@@ -236,6 +236,46 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuMemFree(other));
 }
 
+static void small_blocks_lie_in_the_mapping_of_their_page(void **state)
+{
+    static const size_t sizes[] = {512, 32 * KIB, 3 * MIB};
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr block[2] = {alloc(sizes[i]), alloc(sizes[i])}, base[2];
+        size_t size[2];
+        unsigned long long id[2];
+        for (int j = 0; j < 2; j++) {
+            CUdeviceptr last = block[j] + sizes[i] - 1;
+            OK(cuPointerGetAttribute(&base[j], CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, last));
+            OK(cuPointerGetAttribute(&size[j], CU_POINTER_ATTRIBUTE_MAPPING_SIZE, last));
+            OK(cuPointerGetAttribute(&id[j], CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, last));
+            assert_int_equal(size[j], sizes[i] < MIB ? 2 * MIB : 4 * MIB);
+        }
+        assert_int_equal(base[0], block[0]);
+        assert_int_equal(base[1], sizes[i] < MIB ? block[0] : block[1]);
+        assert_true((id[0] == id[1]) == (sizes[i] < MIB));
+        OK(cuMemFree(block[0]));
+        OK(cuMemFree(block[1]));
+    }
+}
+
+static void only_managed_memory_takes_advice(void **state)
+{
+    CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUdeviceptr plain = alloc(4096), managed;
+    int word = -77;
+    OK(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuMemAdvise_v2(plain, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuMemRangeGetAttribute(&word, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, plain, 4096));
+    assert_int_equal(word, -77);
+    OK(cuMemAdvise_v2(managed, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
+    OK(cuMemRangeGetAttribute(&word, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, managed, 4096));
+    assert_int_equal(word, CU_DEVICE_INVALID);
+    OK(cuMemFree(managed));
+    OK(cuMemFree(plain));
+}
+
 static void kernels_cannot_touch_what_is_not_there(void **state)
 {
     CUcontext own;
@@ -342,6 +382,8 @@ int main(void)
         TEST(freed_memory_is_gone),
         TEST(pitch_is_a_multiple_of_512),
         TEST(range_and_attributes_tell_the_allocation),
+        TEST(small_blocks_lie_in_the_mapping_of_their_page),
+        TEST(only_managed_memory_takes_advice),
         TEST(dma_bufs_are_of_whole_pages_with_memory),
         TEST(kernels_cannot_touch_what_is_not_there),
         TEST(host_memory_is_read_and_written_by_kernels),

@@ -328,6 +328,29 @@ static void threads_share_the_driver(void **state)
     assert_int_equal(simHazardCount(), 0);
 }
 
+static void streams_have_the_attributes_that_were_seen(void **state)
+{
+    CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
+    CUstreamAttrValue value = {.memSyncDomainMap = {.default_ = 3, .remote = 2}};
+    OK(cuStreamSetAttribute(a, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
+    value.memSyncDomainMap.default_ = 4;
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuStreamSetAttribute(a, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
+    value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+    OK(cuStreamSetAttribute(a, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value));
+    GIVES(CUDA_ERROR_INVALID_VALUE,
+          cuStreamSetAttribute(a, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, &value));
+    OK(cuStreamCopyAttributes(b, a));
+    OK(cuStreamGetAttribute(b, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value));
+    assert_int_equal(value.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE);
+    OK(cuStreamGetAttribute(b, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
+    assert_int_equal(value.memSyncDomainMap.default_, 3);
+    assert_int_equal(value.memSyncDomainMap.remote, 2);
+    OK(cuStreamGetAttribute(NULL, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
+    assert_int_equal(value.memSyncDomainMap.default_, 0);
+    assert_int_equal(value.memSyncDomainMap.remote, 1);
+}
+
 static void costs_can_be_set(void **state)
 {
     CUevent fence = event();
@@ -360,6 +383,7 @@ int main(void)
         TEST(a_hopeless_wait_is_reported),
         TEST(a_full_queue_blocks_the_host),
         TEST(threads_share_the_driver),
+        TEST(streams_have_the_attributes_that_were_seen),
         TEST(costs_can_be_set),
     };
     return RUN(tests);
