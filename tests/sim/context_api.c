@@ -121,9 +121,14 @@ static CUresult get_limit(size_t *out, CUlimit limit)
 
 static CUresult set_limit(CUlimit limit, size_t value)
 {
+    CUcontext context = thread_current();
     if ((unsigned)limit >= LIMITS_MAX)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    thread_current()->limits[limit] = value;
+    /* The heap of kernels is device memory; what is there at first is part of the context's own. */
+    size_t have = context->limits[limit];
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && value > have && !context_take(context, value - have))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->limits[limit] = value;
     return CUDA_SUCCESS;
 }
 
