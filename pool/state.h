@@ -30,6 +30,7 @@ struct pool {
     bool abandoned;
     unsigned busy;           /* threads that commit, move or release memory */
     uint64_t settled;        /* counts how often one of them was through */
+    uint64_t released_ns;    /* when idle memory went back last; 0: never */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
     uint64_t serial;         /* of the last block handed out, but for those out of magazines */
     uint64_t scan;           /* of the latest walk over the bins */

@@ -6,11 +6,11 @@
 #include "shim/context.h"
 
 #include "pool/host.h"
+#include "shim/answer.h"
 #include "shim/backing.h"
 #include "shim/control.h"
 #include "shim/green.h"
 #include "shim/log.h"
-#include "shim/peer.h"
 #include "shim/redzone.h"
 #include "shim/state.h"
 #include "shim/stream.h"
@@ -125,8 +125,8 @@ static void fill(struct context *c, CUcontext ctx)
         c->backing = "segment";
         c->reason = "no address space for an arena";
     }
-    if (c->pool && pool_uses_arena(c->pool))
-        peer_watch();
+    if (c->pool)
+        answer_watch();
 }
 
 /* Where a new record goes: behind the others, or where they are too many, in the place of the one whose
@@ -203,7 +203,7 @@ static struct context *find_or_make(CUcontext ctx)
 /* What everything rests on came with CUDA 7.0; an older driver keeps its programs to itself. */
 static bool driver_suffices(void)
 {
-    return real.cuDevicePrimaryCtxGetState && real.cuDevicePrimaryCtxRetain &&
+    return real.cuDevicePrimaryCtxGetState && hooks_present(HOOK_cuDevicePrimaryCtxRetain) &&
            real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
 }
 
@@ -284,6 +284,45 @@ uint64_t context_trim(int device, const struct pool_trim *trim)
         if (device < 0 || device == c->device)
             back += pool_trim(c->pool, trim);
     return back;
+}
+
+bool context_release(uint64_t devices, enum pool_release step)
+{
+    bool some = false;
+    FOR_EACH_CONTEXT(c)
+        if (answer_device(c->device) & devices)
+            some = pool_release(c->pool, step) || some;
+    return some;
+}
+
+static atomic_bool any_lost;
+
+/* The code of one context's work may come from a call in another, and codes do not always stick. The question
+ * waits for no work and is allowed in captures. */
+void context_look_for_loss(void)
+{
+    FOR_EACH_CONTEXT(c)
+    {
+        uint64_t free_bytes, total_bytes;
+        struct backend *b = &c->backend.base;
+        if (atomic_load(&c->lost_code) != CUDA_SUCCESS)
+            continue;
+        int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+        if (!answer_is_loss((CUresult)code))
+            continue;
+        atomic_store(&c->lost_code, code);
+        atomic_store(&any_lost, true);
+        pool_lose(c->pool);
+    }
+}
+
+CUresult context_loss_at(uint64_t addr)
+{
+    struct pool_block block;
+    if (!atomic_load_explicit(&any_lost, memory_order_relaxed) || pool_find(addr, &block) == POOL_FOREIGN)
+        return CUDA_SUCCESS;
+    const struct context *c = pool_owner(block.pool);
+    return (CUresult)atomic_load(&c->lost_code);
 }
 
 uint64_t context_tick(void)

@@ -23,6 +23,7 @@ struct context {
     CUdevice device;
     bool primary;
     atomic_bool ended;     /* for good: the record may make room for another */
+    _Atomic int lost_code; /* the driver's error of everything in it from here on, CUDA_SUCCESS: none */
     const char *backing;   /* "arena", "segment", "driver" */
     const char *reason;    /* why that one */
     uint64_t redzone_bytes; /* behind each block (shim/redzone.h), 0: none */
@@ -78,6 +79,12 @@ void context_for_each_pool(void (*f)(struct pool *p));
 void context_submit(uint64_t stream);
 /* Gives idle memory back: of one device, or of all (-1). Returns the bytes. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
+/* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see pool_release. */
+bool context_release(uint64_t devices, enum pool_release step);
+/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
+void context_look_for_loss(void);
+/* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS: none. */
+CUresult context_loss_at(uint64_t addr);
 uint64_t context_tick(void);
 /* The shortest of the pools' ticks, 0: none. */
 uint64_t context_tick_ns(void);

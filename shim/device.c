@@ -232,8 +232,9 @@ static bool init_arena(struct device_backend *d)
 /* Of what it takes the driver has all where it has memory pools. */
 static bool frees_beside(CUdevice device)
 {
-    return real.cuMemFreeAsync && real.cuStreamCreate && real.cuStreamSynchronize &&
-           real.cuStreamDestroy_v2 && attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+    return hooks_present(HOOK_cuMemFreeAsync) && hooks_present(HOOK_cuStreamCreate) &&
+           hooks_present(HOOK_cuStreamSynchronize) && hooks_present(HOOK_cuStreamDestroy_v2) &&
+           attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
 }
 
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream)

@@ -17,8 +17,9 @@
 
 bool device_fence_has_events(void)
 {
-    return real.cuCtxRecordEvent && real.cuCtxWaitEvent && real.cuEventCreate && real.cuEventQuery &&
-           real.cuEventSynchronize && real.cuEventDestroy_v2;
+    return real.cuCtxRecordEvent && real.cuCtxWaitEvent && hooks_present(HOOK_cuEventCreate) &&
+           hooks_present(HOOK_cuEventQuery) && hooks_present(HOOK_cuEventSynchronize) &&
+           real.cuEventDestroy_v2;
 }
 
 static struct device_fence *fence_at(struct backend *b, uint64_t fence)

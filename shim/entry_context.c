@@ -4,6 +4,7 @@
  * an arena's memory outlives it (measured) and is given back here. The pool is closed to new requests first, then the driver ends the context and with
  * it all its work, then the memory goes. No lock.
  */
+#include "shim/answer.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/green.h"
@@ -154,7 +155,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags)
 {
     green_expect();
-    return real.cuGreenCtxCreate(green, desc, dev, flags);
+    return answer_cuGreenCtxCreate(green, desc, dev, flags);
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)

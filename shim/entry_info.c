@@ -3,6 +3,7 @@
  * The wrapped functions that tell about memory, or make it known outside: a pooled block must look like
  * an allocation of its own. No lock.
  */
+#include "shim/answer.h"
 #include "shim/context.h"
 #include "shim/hooks.h"
 #include "shim/ipc.h"
@@ -14,7 +15,7 @@
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
-    CUresult rc = real.cuMemGetInfo_v2(free, total);
+    CUresult rc = answer_cuMemGetInfo_v2(free, total);
     if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
         real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return rc;

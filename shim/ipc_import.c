@@ -7,6 +7,7 @@
  * not return before the memory is out of use either). During a capture that would break the capture:
  * then the mapping stays until it is over.
  */
+#include "shim/answer.h"
 #include "shim/ipc.h"
 
 #include "pool/bits.h"
@@ -16,7 +17,6 @@
 #include "shim/device.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
-#include "shim/peer.h"
 #include "shim/reservation.h"
 #include "shim/state.h"
 
@@ -297,7 +297,8 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         return CUDA_ERROR_INVALID_VALUE;
     if (!ctx || ipc_door_is_ours(&ticket.token))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!real.cuMemImportFromShareableHandle || !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemMap) ||
+    if (!hooks_present(HOOK_cuMemImportFromShareableHandle) || !real.cuMemAddressReserve ||
+        !hooks_present(HOOK_cuMemMap) ||
         !hooks_present(HOOK_cuMemSetAccess) || !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease ||
         !hooks_present(HOOK_cuMemAddressFree))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -331,7 +332,7 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
     }
     pthread_mutex_unlock(&lock);
     if (mapped)
-        peer_watch();
+        answer_watch();
     if (mapped && late.wanted)
         device_visit(NULL, allow_late, &late);
     return rc;

@@ -16,6 +16,8 @@ enum {
     SUBMIT_FLAG_KERNEL = 8, /* one kernel: starts when what its stream holds is complete, but ... */
     SUBMIT_FLAG_EARLY = 16, /* ... this one may start before the kernels right before it end */
     SUBMIT_FLAG_COPY = 32, /* from one memory to another */
+    SUBMIT_FLAG_ANYWHERE = 64, /* may need memory of any device */
+    SUBMIT_FLAG_PARTS = 128, /* several operations: if one fails others may have been submitted */
 };
 
 enum submit_seen {
