@@ -60,19 +60,18 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     arena_reap(p, false);
 }
 
-/* First for what the frees would natively have waited for, then, for a moment, behind later work too; for the end
- * of other threads' captures, which natively forbid no free, as well. See wait_for_more in request.c. */
-static void await_pending(struct pool *p)
+/* First for what the frees would natively have waited for, then, for a moment, behind later work
+ * too; for the end of other threads' captures, which natively forbid no free, as well (see
+ * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete fences. */
+static void await_fences(struct pool *p)
 {
     struct fences *f = &p->fences;
     rack_empty_all(p);
     fence_seal_patiently(p, OOM_WAIT_NS);
     fence_poll(p);
-    pending_retire(p, fence_ready_epoch(f));
-    if (p->pendings.head)
+    if (fence_is_running(f))
         fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
-    pending_retire(p, fence_ready_epoch(f));
-    if (p->pendings.head)
+    if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
     pending_retire(p, fence_ready_epoch(f));
     arena_reap(p, false);
@@ -94,7 +93,7 @@ bool pool_release(struct pool *p, enum pool_release step)
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), settled = p->settled;
         some = step == POOL_RELEASE_IDLE && p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
         if (step == POOL_RELEASE_PENDING)
-            await_pending(p);
+            await_fences(p);
         else
             trim_settle(p, 0);
         uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);

@@ -36,8 +36,10 @@ static void fill_and_free(bool late)
 {
     size_t most = free_bytes() / 32 / (2 * MIB) * (2 * MIB);
     int n = fill_with(fill_with(0, most), 2 * MIB);
+    for (int i = 0; i < n; i++)
+        REQUIRE(gpu_memset_async(blocks[i], i, 4, NULL));
     if (late)
-        REQUIRE(gpu_spin_fill(blocks[0], 1024, 7, 20 * MS_NS, NULL));
+        REQUIRE(gpu_spin_fill(blocks[0], 1024, 7, 2 * MS_NS, NULL));
     for (int i = 0; i < n; i++)
         REQUIRE(gpu_free(blocks[i]));
 }
@@ -261,27 +263,84 @@ static int take_in_capture(void)
     return rc != 0 ? rc : ended;
 }
 
+/* `symbol`: what it calls, if it is by one call. */
 static const struct means {
     const char *name;
     int (*take)(void);
+    const char *symbol;
 } means[] = {
-    {"first launch", take_launch},
-    {"stream-ordered", take_async},
-    {"memory pool", take_pool},
-    {"physical", take_physical},
-    {"physical, piece by piece", take_pieces},
-    {"array", take_array},
-    {"array of three dimensions", take_array_3d},
-    {"mipmapped array", take_levels},
-    {"pitch", take_pitch},
-    {"context", take_context},
-    {"stream", take_stream},
-    {"event", take_event},
-    {"module", take_module},
-    {"graph", take_graph},
-    {"heap of kernels", take_heap},
-    {"physical, in a capture", take_in_capture},
+    {"first launch", take_launch, "cuLaunchKernel"},
+    {"stream-ordered", take_async, "cuMemAllocAsync"},
+    {"memory pool", take_pool, NULL},
+    {"physical", take_physical, "cuMemCreate"},
+    {"physical, piece by piece", take_pieces, NULL},
+    {"array", take_array, "cuArrayCreate_v2"},
+    {"array of three dimensions", take_array_3d, "cuArray3DCreate_v2"},
+    {"mipmapped array", take_levels, "cuMipmappedArrayCreate"},
+    {"pitch", take_pitch, NULL},
+    {"context", take_context, NULL},
+    {"stream", take_stream, "cuStreamCreateWithPriority"},
+    {"event", take_event, NULL},
+    {"module", take_module, "cuModuleLoadData"},
+    {"graph", take_graph, "cuGraphInstantiateWithFlags"},
+    {"heap of kernels", take_heap, "cuCtxSetLimit"},
+    {"physical, in a capture", take_in_capture, NULL},
 };
+
+/* Eight threads at once take a tenth each. */
+static int take_tenth(int index, void *bytes)
+{
+    CUmemAllocationProp prop = physical_prop();
+    CUmemGenericAllocationHandle handle = 0;
+    int rc = cuMemCreate(&handle, *(size_t *)bytes, &prop, 0);
+    scene_sleep_ms(rc == 0 ? 20 : 0);
+    if (rc == 0)
+        REQUIRE(cuMemRelease(handle));
+    return rc;
+}
+
+static void take_in_threads(void)
+{
+    int sum = 0;
+    for (int round = 0; round < 20; round++) {
+        fill_and_free(false);
+        size_t tenth = free_bytes() / 10 / (2 * MIB) * (2 * MIB);
+        sum += scene_threads(8, take_tenth, &tenth);
+    }
+    printf("physical, by eight threads: %d\n", sum);
+    wrong += sum != 0;
+}
+
+/* A call that the driver refuses is made once more if there was idle memory to give back, and only
+ * then. */
+static void refuse_once(bool idle)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    int (*fail)(const char *, unsigned, int) =
+        (int (*)(const char *, unsigned, int))(uintptr_t)dlsym(driver, "simFail");
+    uint64_t (*calls)(const char *) =
+        (uint64_t(*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
+    for (size_t i = 0; fail != NULL && i < sizeof means / sizeof *means; i++) {
+        const char *symbol = means[i].symbol;
+        uint64_t block = 0;
+        if (symbol == NULL || (!idle && means[i].take == take_launch)) /* that allocates by itself */
+            continue;
+        if (idle) {
+            REQUIRE(gpu_malloc(&block, 8 * MIB));
+            REQUIRE(gpu_free(block));
+        }
+        bool again = idle && scene_preloaded();
+        uint64_t before = calls(symbol);
+        REQUIRE(fail(symbol, 1, CUDA_ERROR_OUT_OF_MEMORY));
+        int rc = means[i].take();
+        uint64_t made = calls(symbol) - before;
+        if (rc != (again ? 0 : CUDA_ERROR_OUT_OF_MEMORY) || made != (again ? 2 : 1)) {
+            printf("%s with%s idle memory: %d after %d calls\n", symbol, idle ? "" : "out", rc,
+                   (int)made);
+            wrong++;
+        }
+    }
+}
 
 /* Device memory that is taken on the simulated device, 0 on a real one. */
 static uint64_t used_bytes(int device)
@@ -332,7 +391,13 @@ int main(void)
     int rc = take_physical();
     printf("physical, freed behind work: %d\n", rc);
     wrong += rc != 0;
+    take_in_threads();
     leave_other_device_alone();
+    refuse_once(true);
+    /* Everything goes back; what did just now may be why a call is made again. */
+    wrong += take_pieces() != 0;
+    scene_sleep_ms(300);
+    refuse_once(false);
     printf("%d wrong\n", wrong);
     return wrong != 0;
 }
