@@ -295,7 +295,7 @@ bool context_release(uint64_t devices, enum pool_release step)
     return some;
 }
 
-static atomic_bool any_lost;
+atomic_bool context_any_lost;
 
 /* The code of one context's work may come from a call in another, and codes do not always stick. The question
  * waits for no work and is allowed in captures. */
@@ -311,15 +311,15 @@ void context_look_for_loss(void)
         if (!answer_is_loss((CUresult)code))
             continue;
         atomic_store(&c->lost_code, code);
-        atomic_store(&any_lost, true);
+        atomic_store(&context_any_lost, true);
         pool_lose(c->pool);
     }
 }
 
-CUresult context_loss_at(uint64_t addr)
+CUresult context_loss_of(uint64_t addr)
 {
     struct pool_block block;
-    if (!atomic_load_explicit(&any_lost, memory_order_relaxed) || pool_find(addr, &block) == POOL_FOREIGN)
+    if (pool_find(addr, &block) == POOL_FOREIGN)
         return CUDA_SUCCESS;
     const struct context *c = pool_owner(block.pool);
     return (CUresult)atomic_load(&c->lost_code);

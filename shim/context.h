@@ -84,7 +84,13 @@ bool context_release(uint64_t devices, enum pool_release step);
 /* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
 void context_look_for_loss(void);
 /* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS: none. */
-CUresult context_loss_at(uint64_t addr);
+CUresult context_loss_of(uint64_t addr);
+extern atomic_bool context_any_lost __attribute__((visibility("hidden")));
+static inline CUresult context_loss_at(uint64_t addr)
+{
+    bool any = atomic_load_explicit(&context_any_lost, memory_order_relaxed);
+    return __builtin_expect(any, 0) ? context_loss_of(addr) : CUDA_SUCCESS;
+}
 uint64_t context_tick(void);
 /* The shortest of the pools' ticks, 0: none. */
 uint64_t context_tick_ns(void);
