@@ -14,8 +14,6 @@
 /* As in request.c: how long GPU work is waited for when the driver has no memory. */
 #define OOM_WAIT_NS (10 * SECOND_NS)
 #define OOM_LATE_WAIT_NS SECOND_NS
-/* How often other threads that have memory in work are waited for then. */
-#define RELEASE_TRIES 8
 /* A call of the driver that failed may have come before another thread gave memory back, and is told of it later. */
 #define RELEASED_LATELY_NS (100 * MS)
 
@@ -85,22 +83,29 @@ static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
     p->stats.flush_ns += p->now_ns - start_ns;
 }
 
+/* Several threads may come at once, each after a call of the driver that failed. None is told that
+ * nothing came back while idle memory is on its way to the driver:
+ * 1. What another thread gave back between the failure and this lock tells released_ns.
+ * 2. What another thread holds is busy. It is waited for, and counts in settled.
+ * 3. What is neither idle nor held is live, or behind a fence that the second step waits for.
+ * A thread whose call is made again after the second step competes only with what others took. */
 bool pool_release(struct pool *p, enum pool_release step)
 {
     bool some = false;
     state_lock(p);
     if (!p->abandoned && p->stats.reserved_bytes + p->planned_bytes + p->released_ns) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), settled = p->settled;
-        some = step == POOL_RELEASE_IDLE && p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
+        some = p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
         if (step == POOL_RELEASE_PENDING)
             await_fences(p);
         else
             trim_settle(p, 0);
         uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);
-        for (unsigned tries = 0; p->busy && tries < RELEASE_TRIES; tries++)
+        count_flush(p, start_ns, back);
+        /* What others hold is on its way back, as a rule; each of their turns is a few driver calls. */
+        while (p->busy && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
             state_wait(p);
         some = some || back || p->settled != settled;
-        count_flush(p, start_ns, back);
     }
     state_unlock(p);
     return some;
