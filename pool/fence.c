@@ -400,3 +400,19 @@ void fence_finish(struct pool *p)
         state_lock(p);
     }
 }
+
+/* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old context. */
+void fence_restart(struct fences *f, bool single_stream)
+{
+    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
+        watch_unsealed(-1);
+    f->ring.count = f->ring.spares = 0;
+    f->complete_epoch = f->ordered_epoch = atomic_fetch_add(&f->open_epoch, 1);
+    f->late_epoch = f->open_bytes = f->open_frees = 0;
+    atomic_store(&f->wanted, false);
+    atomic_store(&f->patience_bytes, 0);
+    atomic_store(&f->run_length, FENCE_RUN);
+    f->sealing_late = f->refused = f->lost = false;
+    sole_init(f, single_stream);
+    fence_publish(f);
+}

@@ -53,7 +53,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
 uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
 {
     uint64_t back = 0;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
         trim_settle(p, t->wait_ns);
@@ -65,7 +65,7 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
         p->stats.flushed_bytes += back;
         p->stats.flush_ns += p->now_ns - start_ns;
     }
-    state_unlock(p);
+    state_leave(p);
     return back;
 }
 
@@ -98,7 +98,7 @@ uint64_t pool_tick(struct pool *p)
 {
     const struct pool_config *c = p->config;
     uint64_t back = 0;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes) {
         p->now_ns = p->backend->ops->now_ns(p->backend);
         trim_settle(p, 0);
@@ -112,6 +112,6 @@ uint64_t pool_tick(struct pool *p)
             back += trim_release(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
         p->stats.flushed_bytes += back;
     }
-    state_unlock(p);
+    state_leave(p);
     return back;
 }
