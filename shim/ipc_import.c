@@ -479,3 +479,19 @@ size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, s
     pthread_mutex_unlock(&lock);
     return count;
 }
+
+size_t ipc_contexts(CUcontext *ctx, size_t max)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        for (const struct opened *o = i ? closed : list; o; o = o->next) {
+            bool known = false;
+            for (size_t at = 0; at < count && !known; at++)
+                known = ctx[at] == o->ctx;
+            if (!known && count < max)
+                ctx[count++] = o->ctx;
+        }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
