@@ -193,7 +193,8 @@ void fence_seal(struct pool *p)
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);
     late = late || f->sealing_late;
-    f->refused = r == FENCE_REFUSED;
+    f->barred = r == FENCE_BARRED;
+    f->refused = r == FENCE_REFUSED || f->barred;
     if (f->refused)
         give_back_marks(f, late);
     if (atomic_fetch_sub(&f->sealing, 1) == 1)
@@ -233,6 +234,8 @@ bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns)
         fence_await_records(p);
         if (!f->refused || !fence_is_unsealed(f) || f->lost)
             return true;
+        if (f->barred)
+            return false;
         state_unlock(p);
         may = ops->fence_await(p->backend, timeout_ns - waited_ns);
         state_lock(p);

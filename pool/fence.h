@@ -79,6 +79,7 @@ struct fences {
     bool sealing_late;       /* work was submitted while one was under way */
     _Atomic unsigned refusals; /* records that captures forbade */
     bool refused;            /* the latest was one */
+    bool barred;             /* and there is nothing to wait for */
     bool watches;            /* counted in pool_watch as relying on stream order, now or again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;

@@ -113,13 +113,13 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     struct visit v;
     if (!visit_enter(&v, d->ctx)) {
         capture_let_go();
-        return FENCE_REFUSED;
+        return FENCE_BARRED; /* the process leaves */
     }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     visit_end(&v);
     capture_let_go();
     if (is_capture_error(rc))
-        return FENCE_REFUSED;
+        return FENCE_BARRED; /* by one that began unseen */
     if (rc == CUDA_SUCCESS) {
         atomic_store(&f->number, 0);
         return FENCE_RECORDED;
