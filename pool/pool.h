@@ -48,8 +48,12 @@ struct pool_trim {
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
 
 /* The context is gone. Forgets every block; memory that outlives a context (an arena's) is given back.
- * The pool object itself stays for ever: other threads may still look at it. */
+ * The pool object itself stays for ever: other threads may still look at it. It can become the pool of another
+ * context, with the same backend and config (abandon.c). */
 void pool_abandon(struct pool *p);
+/* The pool of a new context, of which the backend tells by now. False: it was not abandoned, or a thread that was
+ * inside then is not through yet. Statistics go on. */
+bool pool_revive(struct pool *p);
 
 /* The context is lost: the driver will give the same error for ever. Nothing is handed out after the return. */
 void pool_lose(struct pool *p);

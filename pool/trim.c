@@ -114,7 +114,7 @@ bool pool_release(struct pool *p, enum pool_release step)
 uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
 {
     uint64_t back = 0;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
         trim_settle(p, t->wait_ns);
@@ -123,7 +123,7 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
             back = trim_release(p, idle - t->keep_bytes, p->now_ns - min_u64(t->idle_ns, p->now_ns));
         count_flush(p, start_ns, back);
     }
-    state_unlock(p);
+    state_leave(p);
     return back;
 }
 
@@ -156,7 +156,7 @@ uint64_t pool_tick(struct pool *p)
 {
     const struct pool_config *c = p->config;
     uint64_t back = 0;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes) {
         p->now_ns = p->backend->ops->now_ns(p->backend);
         trim_settle(p, 0);
@@ -170,6 +170,6 @@ uint64_t pool_tick(struct pool *p)
             back += trim_release(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
         p->stats.flushed_bytes += back;
     }
-    state_unlock(p);
+    state_leave(p);
     return back;
 }

@@ -257,6 +257,25 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
     };
 }
 
+void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
+{
+    bool events = device_fence_has_events();
+    d->ctx = ctx;
+    atomic_store(&d->context_events, events);
+    atomic_store(&d->base.has_order, events);
+    atomic_store(&d->base.frees_beside, frees_beside(d->device));
+    d->base.single_stream = single_stream;
+    atomic_store(&d->freeing_stream, NULL);
+    atomic_store(&d->numbers_drawn, 0);
+    atomic_store(&d->numbers_done, 0);
+    for (int i = 0; i < DEVICE_FENCES; i++) {
+        d->fences[i].event = NULL;
+        atomic_store(&d->fences[i].number, 0);
+    }
+    atomic_store(&d->fence_count, 0);
+    atomic_store(&d->gone, false);
+}
+
 uint64_t device_peers(CUdevice owner)
 {
     return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;

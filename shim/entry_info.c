@@ -116,7 +116,7 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){atomic_load(&c->handle), c->device, block.addr, block.requested_bytes, block.serial,
+    *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes, block.serial,
                               ipc_is_capable(&block), true, block.noted};
     return true;
 }

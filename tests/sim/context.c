@@ -36,6 +36,7 @@ CUresult context_revive(CUcontext context, unsigned flags)
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->alive = true;
     context->flags = flags;
+    context->uses = 1;
     context->id = ++last_id;
     context->error = CUDA_SUCCESS;
     context->peers = 0;

@@ -14,6 +14,7 @@ struct CUctx_st {
     bool primary;
     int device;
     unsigned flags;
+    unsigned uses; /* of a created one: cuCtxAttach counts up, cuCtxDetach down, and at 0 it ends */
     _Atomic uint64_t id; /* unique; a primary context gets a new one each time it comes to life */
     CUresult error;      /* sticky */
     unsigned pending;    /* unfinished work */

@@ -111,7 +111,7 @@ static CUresult ask_context(CUstream handle, CUcontext *context, CUgreenCtx *gre
     if (green != NULL)
         *green = (*context)->green;
     if ((*context)->green != NULL)
-        *context = NULL; /* one or the other */
+        *context = (*context)->parent; /* the primary context of the device (so documented) */
     return CUDA_SUCCESS;
 }
 
