@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrappers of everything in shim/submit.def: tell the pool that work is about to be submitted, if
- * it wants to know, then go on to the driver. No state but the driver's functions, no lock.
+ * it wants to know, then go on to the driver and see to its answer. No state but the driver's
+ * functions, no lock.
  */
 #include "shim/submit.h"
 

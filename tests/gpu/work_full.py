@@ -41,8 +41,8 @@ def fill_all():
 
 def sums():
     """By NCCL, in a group of this process alone."""
-    with tempfile.NamedTemporaryFile() as file:
-        dist.init_process_group("nccl", init_method=f"file://{file.name}.store", world_size=1, rank=0)
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("nccl", init_method=f"file://{folder}/store", world_size=1, rank=0)
         numbers = torch.arange(1 << 20, device="cuda", dtype=torch.float64)
         dist.all_reduce(numbers)
         print("sum", numbers.sum().item())

@@ -379,7 +379,7 @@ static void leave_other_device_alone(void)
 
 int main(void)
 {
-    scene_start(1, 120);
+    scene_start(1, 200);
     REQUIRE(cuCtxGetCurrent(&primary));
     for (size_t i = 0; i < sizeof means / sizeof *means; i++) {
         fill_and_free(false);
