@@ -7,6 +7,24 @@
  * have dropped the lock for a call about a fence, with nothing of the pool's in their hands; when they go on
  * they find it empty, in every list that leads to memory. The records of blocks stay, as all of the pool's
  * host memory does.
+ *
+ * The next context may have the pool (pool_revive): its object, its lock, its magazines and its host memory, whose
+ * records are free again and stay what they are, blocks as blocks, slabs as slabs. Why that harms nobody who
+ * still looks at the old one:
+ * 1. Whoever may drop the lock on its way counts in `inside`, under the lock. While anybody does, the pool is not
+ *    revived: none goes on in the new one with what it saw of the old one, an event, an epoch, a place in the ring.
+ * 2. Whoever comes later, with a pointer from before, finds a pool like any other. What is done for all pools
+ *    (submission, trim, leaving the sole stream) may be done for this one. Only a request is for one context. It can come
+ *    here with the old context only if that ends while one of its threads is between asking which context is
+ *    current and asking this pool; natively that request fails, or its memory goes with the context. Here the thread gets a block
+ *    of the new context that nobody else has.
+ * 3. Magazines are their threads', and their pool stays the same object. After the pool is published as lost, each
+ *    is locked and emptied: a thread that was taking or giving then is through, and whoever locks it afterwards
+ *    sees that nothing is ready, so that nothing is taken out and nothing put in.
+ * 4. After that no piece becomes held, and the mark is taken off every piece that the program still held: an
+ *    address of the old context frees nothing of the new one by way of what a thread was handed out lately.
+ * 5. The map leads to the pool by its chunks only, and all of them are out of it. Who found the pool there locks it
+ *    and looks again (find_owner).
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
@@ -31,21 +49,25 @@ static struct chunk *detach_chunks(struct pool *p)
     return list;
 }
 
-static void empty_zone(struct zone *z)
+static void disown_block(void *record)
 {
-    bins_init(&z->bins);
-    list_init(&z->holes);
-    list_init(&z->dead);
-    z->first = NULL;
-    z->pending_bytes = z->looked_bytes = 0;
+    struct block *b = record;
+    piece_claim(&b->piece);
+}
+
+static void disown_slab(void *record)
+{
+    struct slab *s = record;
+    for (unsigned slot = 0; slot < s->object_count; slot++)
+        piece_claim(&s->pieces[slot]);
 }
 
 void pool_abandon(struct pool *p)
 {
     const struct backend_ops *ops = p->backend->ops;
-    state_lock(p);
+    state_enter(p);
     if (p->abandoned) {
-        state_unlock(p);
+        state_leave(p);
         return;
     }
     p->abandoned = true;
@@ -59,18 +81,23 @@ void pool_abandon(struct pool *p)
     }
     struct chunk *list = detach_chunks(p);
     rack_forget_all(p);
+    host_cache_each(&p->block_cache, disown_block);
+    host_cache_each(&p->slab_cache, disown_slab);
     slab_init(&p->slabs);
     pending_init(&p->pendings);
-    empty_zone(&p->small);
-    empty_zone(&p->large);
+    uint64_t reserved = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
+    zone_init(&p->small, p, ZONE_SMALL);
+    zone_init(&p->large, p, ZONE_LARGE);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
     p->stats.pending_bytes = p->stats.live_blocks = 0;
     state_unlock(p);
-    if (!p->arena)
-        return; /* the driver freed the segments with the context */
-    for (struct chunk *c = list; c; c = c->plan) {
+    /* The driver freed segments with the context. */
+    for (struct chunk *c = list; c && p->arena; c = c->plan) {
         ops->unmap(p->backend, c->addr, c->size_bytes);
         ops->release(p->backend, c->handle, c->size_bytes);
     }
-    arena_unreserve(p);
+    if (reserved_bytes)
+        ops->unreserve(p->backend, reserved, reserved_bytes);
+    state_lock(p);
+    state_leave(p);
 }

@@ -20,8 +20,12 @@ static unsigned bin_of(uint64_t size_bytes)
     return bin < BIN_COUNT ? bin : BIN_COUNT - 1;
 }
 
+/* Whose bit is not set has an empty list, or none yet. */
 void bins_init(struct bins *bins)
 {
+    for (unsigned bin = 0; bin < BIN_COUNT; bin++)
+        if (bins->map[bin / 64] >> (bin % 64) & 1)
+            list_init(&bins->heads[bin]);
     memset(bins->map, 0, sizeof bins->map);
 }
 

@@ -16,6 +16,7 @@ struct bins {
     struct list heads[BIN_COUNT]; /* only those whose bit is set: a new pool touches few pages */
 };
 
+/* All zero so far, or in use: then what is in them is forgotten. */
 void bins_init(struct bins *bins);
 void bins_insert(struct bins *bins, struct block *b);
 void bins_remove(struct bins *bins, struct block *b);

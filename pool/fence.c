@@ -193,7 +193,8 @@ void fence_seal(struct pool *p)
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);
     late = late || f->sealing_late;
-    f->refused = r == FENCE_REFUSED;
+    f->barred = r == FENCE_BARRED;
+    f->refused = r == FENCE_REFUSED || f->barred;
     if (f->refused)
         give_back_marks(f, late);
     if (atomic_fetch_sub(&f->sealing, 1) == 1)
@@ -233,6 +234,8 @@ bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns)
         fence_await_records(p);
         if (!f->refused || !fence_is_unsealed(f) || f->lost)
             return true;
+        if (f->barred)
+            return false;
         state_unlock(p);
         may = ops->fence_await(p->backend, timeout_ns - waited_ns);
         state_lock(p);
@@ -399,4 +402,20 @@ void fence_finish(struct pool *p)
         p->backend->ops->fence_destroy(p->backend, event);
         state_lock(p);
     }
+}
+
+/* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old context. */
+void fence_restart(struct fences *f, bool single_stream)
+{
+    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
+        watch_unsealed(-1);
+    f->ring.count = f->ring.spares = 0;
+    f->complete_epoch = f->ordered_epoch = atomic_fetch_add(&f->open_epoch, 1);
+    f->late_epoch = f->open_bytes = f->open_frees = 0;
+    atomic_store(&f->wanted, false);
+    atomic_store(&f->patience_bytes, 0);
+    atomic_store(&f->run_length, FENCE_RUN);
+    f->sealing_late = f->refused = f->lost = false;
+    sole_init(f, single_stream);
+    fence_publish(f);
 }

@@ -79,6 +79,7 @@ struct fences {
     bool sealing_late;       /* work was submitted while one was under way */
     _Atomic unsigned refusals; /* records that captures forbade */
     bool refused;            /* the latest was one */
+    bool barred;             /* and there is nothing to wait for */
     bool watches;            /* counted in pool_watch as relying on stream order, now or again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;
@@ -170,5 +171,7 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
 /* Destroys every event; the context may be gone. Drops the lock. */
 void fence_finish(struct pool *p);
+/* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes twice. */
+void fence_restart(struct fences *f, bool single_stream);
 
 #endif

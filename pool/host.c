@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #define BATCH_BYTES (64 * 1024)
+#define BATCH_ROOM_BYTES (BATCH_BYTES - sizeof(char *)) /* behind it: where the batch before is */
 
 void *host_pages(size_t bytes)
 {
@@ -51,7 +52,9 @@ bool host_cache_ensure(struct host_cache *c, size_t count)
         while (c->fresh_count) /* fewer than count */
             host_cache_put(c, take_fresh(c));
         c->fresh = batch;
-        c->fresh_count = BATCH_BYTES / c->record_bytes;
+        c->fresh_count = BATCH_ROOM_BYTES / c->record_bytes;
+        memcpy(batch + BATCH_ROOM_BYTES, &c->batches, sizeof c->batches);
+        c->batches = batch;
         c->count += c->fresh_count;
     }
     return true;
@@ -75,4 +78,30 @@ void host_cache_put(struct host_cache *c, void *record)
     memcpy(record, &c->free, sizeof c->free);
     c->free = record;
     c->count++;
+}
+
+void host_cache_each(const struct host_cache *c, void (*f)(void *record))
+{
+    for (char *batch = c->batches, *before; batch; batch = before) {
+        size_t used = BATCH_ROOM_BYTES / c->record_bytes;
+        memcpy(&before, batch + BATCH_ROOM_BYTES, sizeof before);
+        if (batch == c->batches)
+            used -= c->fresh_count;
+        for (size_t i = 0; i < used; i++)
+            f(batch + i * c->record_bytes);
+    }
+}
+
+void host_cache_reclaim(struct host_cache *c)
+{
+    c->free = NULL;
+    c->count = c->fresh_count;
+    for (char *batch = c->batches, *before; batch; batch = before) {
+        size_t used = BATCH_ROOM_BYTES / c->record_bytes;
+        memcpy(&before, batch + BATCH_ROOM_BYTES, sizeof before);
+        if (batch == c->batches)
+            used -= c->fresh_count;
+        while (used > 0)
+            host_cache_put(c, batch + --used * c->record_bytes);
+    }
 }

@@ -17,6 +17,7 @@ struct host_cache {
     void *free;          /* used before, linked through the first word */
     char *fresh;         /* the next that was never used: its page is not touched before it is */
     size_t fresh_count;
+    char *batches;       /* all of its memory: the newest batch, whose end leads to the one before */
 };
 
 /* What lies behind the first zeroed_bytes (a word at least) of a record is zero when it is new, and then as its last
@@ -27,6 +28,10 @@ bool host_cache_ensure(struct host_cache *c, size_t count);
 /* A record, zeroed so far, or NULL (never after enough was ensured). */
 void *host_cache_get(struct host_cache *c);
 void host_cache_put(struct host_cache *c, void *record);
+/* Calls f for each record that was ever used, be it free by now or not. */
+void host_cache_each(const struct host_cache *c, void (*f)(void *record));
+/* All records are free again, whoever has them. */
+void host_cache_reclaim(struct host_cache *c);
 
 /* Zeroed pages, touched only when used; NULL if there are none. */
 void *host_pages(size_t bytes);

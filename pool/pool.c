@@ -24,6 +24,40 @@ uint64_t state_serials(void)
     return (atomic_fetch_add(&serials_drawn, 1) + 1) << SERIALS_SHIFT;
 }
 
+/* The address space of an arena, if it is to be one. */
+static bool reserve(struct pool *p)
+{
+    return p->config->backing != BACKING_SEGMENT && p->backend->has_arena && arena_reserve(p);
+}
+
+static void preallocate(struct pool *p)
+{
+    int code;
+    if (!p->config->prealloc_bytes || p->config->prealloc_bytes > p->backend->total_bytes)
+        return;
+    state_enter(p);
+    if (p->arena)
+        arena_grow(p, &p->large, round_up(p->config->prealloc_bytes, GRANULE_BYTES), 1, &code);
+    else
+        segment_grow(p, &p->large, p->config->prealloc_bytes, &code);
+    state_leave(p);
+}
+
+/* Nothing in it, and nothing freed. */
+static void init_contents(struct pool *p)
+{
+    p->now_ns = p->backend->ops->now_ns(p->backend);
+    p->small_max_bytes = SMALL_MAX_BYTES;
+    p->planned_bytes = p->ghost_bytes = p->unpaid_epoch = p->stuck_epoch = p->released_ns = 0;
+    p->awaited = p->look_after = p->owes_beyond_shift = 0;
+    p->effort = (struct effort){0};
+    list_init(&p->ghosts);
+    zone_init(&p->small, p, ZONE_SMALL);
+    zone_init(&p->large, p, ZONE_LARGE);
+    slab_init(&p->slabs);
+    pending_init(&p->pendings);
+}
+
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner)
 {
     struct pool *p = host_pages(sizeof *p);
@@ -33,8 +67,6 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->config = config;
     p->owner = owner;
     p->serial = state_serials();
-    p->now_ns = b->ops->now_ns(b);
-    p->small_max_bytes = SMALL_MAX_BYTES;
     state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
     host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
@@ -42,24 +74,45 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, pieces));
     host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
-    list_init(&p->ghosts);
-    zone_init(&p->small, p, ZONE_SMALL);
-    zone_init(&p->large, p, ZONE_LARGE);
-    slab_init(&p->slabs);
-    pending_init(&p->pendings);
+    init_contents(p);
     fence_init(&p->fences, b->single_stream);
-    if (config->backing != BACKING_SEGMENT && b->has_arena)
-        p->arena = arena_reserve(p);
-    if (config->prealloc_bytes && config->prealloc_bytes <= b->total_bytes) {
-        int code;
-        state_lock(p);
-        if (p->arena)
-            arena_grow(p, &p->large, round_up(config->prealloc_bytes, GRANULE_BYTES), 1, &code);
-        else
-            segment_grow(p, &p->large, config->prealloc_bytes, &code);
-        state_unlock(p);
-    }
+    p->arena = reserve(p);
+    preallocate(p);
     return p;
+}
+
+void pool_lose(struct pool *p)
+{
+    state_lock(p);
+    if (!p->fences.lost)
+        fence_lose(p);
+    rack_pass_all(p); /* who looked into a magazine before that is through */
+    state_unlock(p);
+}
+
+/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds nothing. */
+bool pool_revive(struct pool *p)
+{
+    state_lock(p);
+    bool vacant = p->abandoned && !p->inside && !p->busy;
+    p->inside += vacant; /* by this thread */
+    if (vacant) {
+        host_cache_reclaim(&p->block_cache);
+        host_cache_reclaim(&p->chunk_cache);
+        host_cache_reclaim(&p->slab_cache);
+        init_contents(p);
+    }
+    state_unlock(p);
+    if (!vacant)
+        return false;
+    bool arena = reserve(p);
+    state_lock(p);
+    p->arena = arena;
+    fence_restart(&p->fences, p->backend->single_stream);
+    p->abandoned = false;
+    state_leave(p);
+    preallocate(p);
+    return true;
 }
 
 void *pool_owner(const struct pool *p)
@@ -125,6 +178,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
     struct pool *p = find_owner(addr, &g);
     if (!p)
         return POOL_FOREIGN;
+    p->inside++;
     if (unlikely(p->config->sync_free))
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
@@ -146,7 +200,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
         if (++p->stats.num_frees % CLOCK_EVERY == 0)
             p->now_ns = p->backend->ops->now_ns(p->backend);
     }
-    state_unlock(p);
+    state_leave(p);
     return status;
 }
 
@@ -159,16 +213,16 @@ void pool_submit(struct pool *p, uint64_t stream)
 {
     if (fence_pass(&p->fences, stream))
         return;
-    state_lock(p);
+    state_enter(p);
     fence_submit(p);
-    state_unlock(p);
+    state_leave(p);
 }
 
 bool pool_leave_single_stream(struct pool *p)
 {
-    state_lock(p);
+    state_enter(p);
     bool waited = sole_leave(p);
-    state_unlock(p);
+    state_leave(p);
     return waited;
 }
 
@@ -179,37 +233,37 @@ uint64_t pool_mark(struct pool *p)
 
 bool pool_passed(struct pool *p, uint64_t mark)
 {
-    state_lock(p);
+    state_enter(p);
     struct fences *f = &p->fences;
     if (f->complete_epoch < mark || f->complete_epoch < f->late_epoch) /* see sole_enter */
         fence_poll(p);
     bool passed = f->complete_epoch >= mark;
-    state_unlock(p);
+    state_leave(p);
     return passed;
 }
 
 bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
-    state_lock(p);
+    state_enter(p);
     bool entered = sole_enter(p, mark, stream, breach);
-    state_unlock(p);
+    state_leave(p);
     return entered;
 }
 
 bool pool_is_idle(struct pool *p)
 {
-    state_lock(p);
+    state_enter(p);
     bool idle = !p->backend->has_order || fence_is_idle(p);
-    state_unlock(p);
+    state_leave(p);
     return idle;
 }
 
 void pool_give_up_single_stream(struct pool *p)
 {
-    state_lock(p);
+    state_enter(p);
     sole_leave(p);
     sole_unwatch(p);
-    state_unlock(p);
+    state_leave(p);
 }
 
 void pool_stats(struct pool *p, struct pool_stats *stats)

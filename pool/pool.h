@@ -48,8 +48,15 @@ struct pool_trim {
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
 
 /* The context is gone. Forgets every block; memory that outlives a context (an arena's) is given back.
- * The pool object itself stays for ever: other threads may still look at it. */
+ * The pool object itself stays for ever: other threads may still look at it. It can become the pool of another
+ * context, with the same backend and config (abandon.c). */
 void pool_abandon(struct pool *p);
+/* The pool of a new context, of which the backend tells by now. False: it was not abandoned, or a thread that was
+ * inside then is not through yet. Statistics go on. */
+bool pool_revive(struct pool *p);
+
+/* The context is lost: the driver will give the same error for ever. Nothing is handed out after the return. */
+void pool_lose(struct pool *p);
 
 void *pool_owner(const struct pool *p);
 bool pool_uses_arena(const struct pool *p);
@@ -127,6 +134,12 @@ void pool_give_up_single_stream(struct pool *p);
 /* Idle memory back to the driver; returns the bytes given back. Waits for no GPU work but within
  * wait_ns. To be called on the control thread, or where the program waits anyway. */
 uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
+/* The driver has no memory for another call of the program's: everything idle goes back. IDLE: what is idle or
+ * becomes so without a wait. PENDING: also what was freed while work was in flight, which the frees would natively
+ * have waited for: 10 s at most, and 1 s more behind work that came after them. True: some went back, by this
+ * call, another thread just now, or one that this one waited for. */
+enum pool_release { POOL_RELEASE_IDLE, POOL_RELEASE_PENDING, POOL_RELEASE_STEPS };
+bool pool_release(struct pool *p, enum pool_release step);
 /* What limits and timeouts ask for now; to be called every pool_tick_ns() (0: no need) and after a
  * wake-up asked for by pool_wants_tick. */
 uint64_t pool_tick(struct pool *p);

@@ -334,7 +334,7 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     }
 
     enum pool_status status = POOL_PASS;
-    state_lock(p);
+    state_enter(p);
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
     rack_tell(p);
     /* A program whose sizes vary has little use of its magazine, whose blocks keep free memory apart. */
@@ -356,6 +356,6 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
         if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
             status = POOL_PASS;
     }
-    state_unlock(p);
+    state_leave(p);
     return status;
 }

@@ -193,6 +193,7 @@ void pool_repay(uint64_t freed_addr)
     atomic_store_explicit(&pool_owes, false, memory_order_relaxed);
     if (!p)
         return;
+    p->inside++;
     unsigned beyond_shift = p->owes_beyond_shift;
     if (beyond_shift && !p->fences.lost) {
         p->owes_beyond_shift = 0;
@@ -206,7 +207,7 @@ void pool_repay(uint64_t freed_addr)
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
         effort_spend(&p->effort, min_u64(waited_ns - start_ns, WAIT_COUNTS_NS) + end_ns - waited_ns);
     }
-    state_unlock(p);
+    state_leave(p);
 }
 
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)

@@ -28,8 +28,10 @@ struct pool {
     void *owner;
     bool arena;              /* backing */
     bool abandoned;
+    unsigned inside;         /* threads in a function that may drop the lock on its way */
     unsigned busy;           /* threads that commit, move or release memory */
     uint64_t settled;        /* counts how often one of them was through */
+    uint64_t released_ns;    /* when idle memory went back last; 0: never */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
     uint64_t serial;         /* of the last block handed out, but for those out of magazines */
     uint64_t scan;           /* of the latest walk over the bins */
@@ -77,6 +79,19 @@ static inline void state_lock(struct pool *p)
 static inline void state_unlock(struct pool *p)
 {
     pthread_mutex_unlock(&p->lock);
+}
+
+/* Instead of those two, around whatever may drop the lock on its way: see abandon.c. */
+static inline void state_enter(struct pool *p)
+{
+    state_lock(p);
+    p->inside++;
+}
+
+static inline void state_leave(struct pool *p)
+{
+    p->inside--;
+    state_unlock(p);
 }
 
 static inline void state_wait(struct pool *p)

@@ -10,6 +10,12 @@
 #include "pool/state.h"
 
 #define MS UINT64_C(1000000)
+#define SECOND_NS (1000 * MS)
+/* As in request.c: how long GPU work is waited for when the driver has no memory. */
+#define OOM_WAIT_NS (10 * SECOND_NS)
+#define OOM_LATE_WAIT_NS SECOND_NS
+/* A call of the driver that failed may have come before another thread gave memory back, and is told of it later. */
+#define RELEASED_LATELY_NS (100 * MS)
 
 uint64_t trim_idle_bytes(const struct pool *p)
 {
@@ -30,6 +36,8 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
         back += chunk_release(p, list);
         i += list == NULL;
     }
+    if (back)
+        p->released_ns = p->backend->ops->now_ns(p->backend);
     return back;
 }
 
@@ -50,22 +58,72 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     arena_reap(p, false);
 }
 
+/* First for what the frees would natively have waited for, then, for a moment, behind later work
+ * too; for the end of other threads' captures, which natively forbid no free, as well (see
+ * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete fences. */
+static void await_fences(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    rack_empty_all(p);
+    fence_seal_patiently(p, OOM_WAIT_NS);
+    fence_poll(p);
+    if (fence_is_running(f))
+        fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
+    if (fence_is_running(f))
+        fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
+    pending_retire(p, fence_ready_epoch(f));
+    arena_reap(p, false);
+}
+
+static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
+{
+    p->now_ns = p->backend->ops->now_ns(p->backend);
+    p->stats.num_flushes++;
+    p->stats.flushed_bytes += back;
+    p->stats.flush_ns += p->now_ns - start_ns;
+}
+
+/* Several threads may come at once, each after a call of the driver that failed. None is told that
+ * nothing came back while idle memory is on its way to the driver:
+ * 1. What another thread gave back between the failure and this lock tells released_ns.
+ * 2. What another thread holds is busy. It is waited for, and counts in settled.
+ * 3. What is neither idle nor held is live, or behind a fence that the second step waits for.
+ * A thread whose call is made again after the second step competes only with what others took. */
+bool pool_release(struct pool *p, enum pool_release step)
+{
+    bool some = false;
+    state_lock(p);
+    if (!p->abandoned && p->stats.reserved_bytes + p->planned_bytes + p->released_ns) {
+        uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), settled = p->settled;
+        some = p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
+        if (step == POOL_RELEASE_PENDING)
+            await_fences(p);
+        else
+            trim_settle(p, 0);
+        uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);
+        count_flush(p, start_ns, back);
+        /* What others hold is on its way back, as a rule; each of their turns is a few driver calls. */
+        while (p->busy && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
+            state_wait(p);
+        some = some || back || p->settled != settled;
+    }
+    state_unlock(p);
+    return some;
+}
+
 uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
 {
     uint64_t back = 0;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
         trim_settle(p, t->wait_ns);
         uint64_t idle = trim_idle_bytes(p);
         if (idle > t->keep_bytes)
             back = trim_release(p, idle - t->keep_bytes, p->now_ns - min_u64(t->idle_ns, p->now_ns));
-        p->now_ns = p->backend->ops->now_ns(p->backend);
-        p->stats.num_flushes++;
-        p->stats.flushed_bytes += back;
-        p->stats.flush_ns += p->now_ns - start_ns;
+        count_flush(p, start_ns, back);
     }
-    state_unlock(p);
+    state_leave(p);
     return back;
 }
 
@@ -98,7 +156,7 @@ uint64_t pool_tick(struct pool *p)
 {
     const struct pool_config *c = p->config;
     uint64_t back = 0;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes) {
         p->now_ns = p->backend->ops->now_ns(p->backend);
         trim_settle(p, 0);
@@ -112,6 +170,6 @@ uint64_t pool_tick(struct pool *p)
             back += trim_release(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
         p->stats.flushed_bytes += back;
     }
-    state_unlock(p);
+    state_leave(p);
     return back;
 }

@@ -21,7 +21,8 @@ enum { CAPTURES_MAX = 256 };
 /* A stream is known by its handle, until it is destroyed: then another thread may be given the handle. The per-thread
  * default stream is known by its thread too. */
 struct capture {
-    CUcontext ctx;
+    CUcontext ctx;   /* the stream's, whatever was current; a green context's stream has that one */
+    CUcontext owner; /* of a green context: the primary one; else ctx */
     CUstream stream;
     pthread_t thread;
     uint64_t number; /* 0: none */
@@ -31,6 +32,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture captures[CAPTURES_MAX];
 static uint64_t last_number;
 static atomic_int open_count, holders;
+static atomic_int waiters; /* among the holders: who waits for GPU work */
+
+/* A call that waits has begun after so long, unless its thread was not run. */
+#define BEGIN_NS UINT64_C(20000000)
+/* The start of a capture looks so often before it sleeps in between. */
+#define LOOKS 1000
 
 bool capture_open(void)
 {
@@ -51,6 +58,23 @@ void capture_let_go(void)
     atomic_fetch_sub(&holders, 1);
 }
 
+void capture_wait_begins(void)
+{
+    atomic_fetch_add(&waiters, 1);
+}
+
+void capture_wait_ends(void)
+{
+    atomic_fetch_sub(&waiters, 1);
+}
+
+static void pause_ns(uint64_t ns)
+{
+    int saved_errno = errno;
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    errno = saved_errno;
+}
+
 static bool own_is_open(void)
 {
     bool own = false;
@@ -63,14 +87,12 @@ static bool own_is_open(void)
 
 bool capture_await(uint64_t timeout_ns)
 {
-    uint64_t start_ns = state_clock_ns(), pause_ns = 10000;
+    uint64_t start_ns = state_clock_ns(), wait_ns = 10000;
     while (capture_open()) {
         if (own_is_open() || state_clock_ns() - start_ns >= timeout_ns)
             return false;
-        int saved_errno = errno;
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
-        errno = saved_errno;
-        pause_ns = min_u64(pause_ns * 2, 1000000);
+        pause_ns(wait_ns);
+        wait_ns = min_u64(wait_ns * 2, 1000000);
     }
     return true;
 }
@@ -87,11 +109,24 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
     return true;
 }
 
+/* Waiters are counted among the holders, before and after, so that of two looks one may miss a holder, but not take a
+ * waiter for none. Others who come from here on see the capture and do not hold it off. */
 static void opening(void)
 {
+    uint64_t start_ns = 0;
     atomic_fetch_add(&open_count, 1);
-    while (atomic_load(&holders) > 0)
-        sched_yield();
+    for (unsigned looks = 1; atomic_load(&holders) > 0; looks++) {
+        if (atomic_load(&holders) > atomic_load(&waiters))
+            start_ns = 0; /* those are through in no time */
+        else if (!start_ns)
+            start_ns = state_clock_ns();
+        else if (state_clock_ns() - start_ns >= BEGIN_NS)
+            return;
+        if (looks < LOOKS)
+            sched_yield();
+        else
+            pause_ns(50000);
+    }
 }
 
 /* One stream may be enough only when fences can be recorded again, with which to leave it. */
@@ -162,7 +197,7 @@ void capture_forget(CUcontext ctx)
     int gone = 0;
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
-        if (c->number && c->ctx == ctx) {
+        if (c->number && (c->ctx == ctx || c->owner == ctx)) {
             c->number = 0;
             gone++;
         }
@@ -171,15 +206,44 @@ void capture_forget(CUcontext ctx)
         closed();
 }
 
+size_t capture_contexts(CUcontext *ctx, size_t max)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (const struct capture *c = captures; c < captures + CAPTURES_MAX; c++) {
+        bool known = !c->number;
+        for (size_t i = 0; i < count && !known; i++)
+            known = ctx[i] == c->owner;
+        if (!known && count < max)
+            ctx[count++] = c->owner;
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* Whose stream it is, which need not be the current context. The driver has just taken the handle, so that it
+ * may be asked about it; for the default streams it tells of the current one. */
+static CUcontext context_of(CUstream stream, CUcontext *owner)
+{
+    CUcontext ctx = NULL;
+    CUgreenCtx green = NULL;
+    if (!real.cuStreamGetCtx || real.cuStreamGetCtx(stream, &ctx) != CUDA_SUCCESS || !ctx)
+        ctx = current();
+    if (!real.cuStreamGetCtx_v2 || stream == CU_STREAM_PER_THREAD ||
+        real.cuStreamGetCtx_v2(stream, owner, &green) != CUDA_SUCCESS || !green || !*owner)
+        *owner = ctx;
+    return ctx;
+}
+
 /* A capture beyond what the list holds stays counted for ever: then no fence is recorded any more, and
  * memory is reused only when all work is known to be done. Nothing breaks. */
 static void remember(CUstream stream)
 {
-    CUcontext ctx = current();
+    CUcontext owner, ctx = context_of(stream, &owner);
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
         if (!c->number) {
-            *c = (struct capture){ctx, stream, pthread_self(), ++last_number};
+            *c = (struct capture){ctx, owner, stream, pthread_self(), ++last_number};
             break;
         }
     pthread_mutex_unlock(&lock);

@@ -6,9 +6,12 @@
 #include "shim/context.h"
 
 #include "pool/host.h"
+#include "shim/answer.h"
 #include "shim/backing.h"
+#include "shim/capture.h"
 #include "shim/control.h"
 #include "shim/green.h"
+#include "shim/ipc.h"
 #include "shim/log.h"
 #include "shim/peer.h"
 #include "shim/redzone.h"
@@ -25,6 +28,10 @@ static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
 static bool making;
 
+/* Of the lives of contexts: held for a few instructions each, over no driver call. */
+static pthread_mutex_t lives_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(CUcontext) primaries[DEVICES_MAX];
+
 /* Without a context none is current: the two are the same. */
 static struct context no_context;
 __thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
@@ -33,20 +40,6 @@ void context_forget_thread(void)
 {
     context_latest = &no_context;
     pool_forget_thread();
-}
-
-void context_close(struct context *c)
-{
-    atomic_store(&c->backend.gone, true);
-    atomic_store(&c->quick_handle, (CUcontext)(void *)c);
-    atomic_store(&c->handle, NULL);
-}
-
-void context_reopen(struct context *c, CUcontext ctx)
-{
-    atomic_store(&c->backend.gone, false);
-    atomic_store(&c->handle, ctx);
-    atomic_store(&c->quick_handle, ctx);
 }
 
 struct context *context_find(CUcontext ctx)
@@ -71,27 +64,155 @@ bool context_is_pooled(void)
 
 CUcontext context_primary_handle(CUdevice device)
 {
+    return device >= 0 && device < DEVICES_MAX ? atomic_load(&primaries[device]) : NULL;
+}
+
+/* A thread may have a context current that was reset or destroyed; the driver refuses to serve it. */
+bool context_is_alive(CUcontext ctx)
+{
+    unsigned version;
+    return !real.cuCtxGetApiVersion || real.cuCtxGetApiVersion(ctx, &version) == CUDA_SUCCESS;
+}
+
+static unsigned long long life_of(CUcontext ctx)
+{
+    unsigned long long id = 0;
+    return real.cuCtxGetId && real.cuCtxGetId(ctx, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+static bool primary_is_active(CUdevice device)
+{
     unsigned flags;
     int active = 0;
-    CUcontext primary = NULL;
-    if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active ||
-        real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
-        return NULL;
-    if (hooks_present(HOOK_cuDevicePrimaryCtxRelease_v2))
-        atomic_load(&real.cuDevicePrimaryCtxRelease_v2)(device);
-    else
-        atomic_load(&real.cuDevicePrimaryCtxRelease)(device); /* before 11.0 */
-    return primary;
+    return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* Asks the driver. Not of a created context that may have been destroyed by another thread (context_is_alive). */
+static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary primary, CUdevice device)
+{
+    if ((primary == CONTEXT_PRIMARY && !primary_is_active(device)) || !context_is_alive(ctx))
+        return true;
+    return life && life_of(ctx) != life;
+}
+
+#define FOR_EACH_RECORD(c)                                                                         \
+    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
+        for (struct context *c = atomic_load_explicit(&contexts[i_], memory_order_acquire); c; c = NULL)
+
+/* Those that all pools are asked for. */
+#define FOR_EACH_CONTEXT(c)                                                                        \
+    FOR_EACH_RECORD(c)                                                                             \
+        if (c->pool && !atomic_load(&c->hidden))
+
+/* Lock held. */
+static void show(struct context *c)
+{
+    CUcontext ctx = atomic_load(&c->ctx);
+    if (c->enders || c->state != CONTEXT_ALIVE)
+        return;
+    atomic_store(&c->handle, ctx);
+    atomic_store(&c->quick_handle, ctx);
+}
+
+/* Lock held. */
+static void withdraw(struct context *c)
+{
+    atomic_store(&c->quick_handle, (CUcontext)(void *)c);
+    atomic_store(&c->handle, NULL);
+}
+
+/* Lock held. True: the caller is to bury it. One that is being made is left to its maker. */
+static bool condemn(struct context *c)
+{
+    c->condemned = c->state == CONTEXT_MAKING;
+    if (c->state != CONTEXT_ALIVE)
+        return false;
+    c->state = CONTEXT_ENDING;
+    atomic_store(&c->backend.gone, true);
+    atomic_store(&c->hidden, true);
+    withdraw(c);
+    return true;
+}
+
+/* What else is kept for a context. */
+static void forget(CUcontext ctx)
+{
+    capture_forget(ctx);
+    peer_forget(ctx);
+    ipc_forget(ctx);
+    green_forget_primary(ctx);
+}
+
+static void bury(struct context *c)
+{
+    if (c->pool)
+        pool_abandon(c->pool);
+    pthread_mutex_lock(&lives_lock);
+    c->state = CONTEXT_ENDED;
+    pthread_mutex_unlock(&lives_lock);
+}
+
+/* In a forked child locks may be held by threads that are not there. But before there is a pool there may be captures. */
+static bool is_off(void)
+{
+    return atomic_load(&state_now) == STATE_OFF;
+}
+
+static bool is_meant(const struct context *c, const struct context_end *e)
+{
+    if (c->state != CONTEXT_MAKING && c->state != CONTEXT_ALIVE)
+        return false;
+    if (e->ctx)
+        return atomic_load(&c->ctx) == e->ctx;
+    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED;
+}
+
+static void begin_end(struct context_end *e)
+{
+    pthread_mutex_lock(&lives_lock);
+    FOR_EACH_RECORD(c)
+        if (is_meant(c, e)) {
+            c->enders++;
+            e->records[i_ / 64] |= UINT64_C(1) << (i_ % 64);
+            withdraw(c);
+            if (e->hides && c->state == CONTEXT_ALIVE) {
+                atomic_store(&c->backend.gone, true);
+                atomic_store(&c->hidden, true);
+            }
+        }
+    pthread_mutex_unlock(&lives_lock);
+}
+
+void context_destroy_begins(struct context_end *e, CUcontext ctx)
+{
+    *e = (struct context_end){.ctx = ctx, .hides = true};
+    if (!ctx || is_off())
+        return;
+    if (state_is_on())
+        e->life = life_of(ctx);
+    begin_end(e);
+}
+
+/* What captures and imports were made in may be a primary context without a record. */
+void context_release_begins(struct context_end *e, CUdevice device, bool reset)
+{
+    *e = (struct context_end){.device = device, .hides = reset};
+    if (is_off())
+        return;
+    begin_end(e);
+    if (capture_open())
+        e->count = capture_contexts(e->others, CONTEXT_OTHERS_MAX);
+    if (ipc_any_open() || ipc_any_closed())
+        e->count += ipc_contexts(e->others + e->count, CONTEXT_OTHERS_MAX - e->count);
+    for (size_t i = 0; i < e->count; i++)
+        e->lives[i] = life_of(e->others[i]);
 }
 
 static bool others_alive(const struct context *c)
 {
-    int count = atomic_load(&context_count);
-    for (int i = 0; i < count; i++) {
-        const struct context *other = atomic_load(&contexts[i]);
-        if (other != c && other->pool && atomic_load(&other->handle))
+    FOR_EACH_CONTEXT(other)
+        if (other != c)
             return true;
-    }
     return false;
 }
 
@@ -106,24 +227,122 @@ static void warn_of_short_prealloc(const struct context *c)
                  (double)stats.reserved_bytes / (1 << 20));
 }
 
+/* Not over: it is found again, unless others may be ending it. While it was hidden work may have been submitted
+ * that its pool was not told of, and another pool made that did not know of it. */
+static void reopen(struct context *c)
+{
+    pthread_mutex_lock(&lives_lock);
+    bool was_hidden = atomic_load(&c->hidden) && !c->enders && c->state == CONTEXT_ALIVE;
+    if (was_hidden) {
+        atomic_store(&c->backend.gone, false);
+        atomic_store(&c->hidden, false);
+    }
+    pthread_mutex_unlock(&lives_lock);
+    if (was_hidden && others_alive(c))
+        stream_give_up();
+    if (was_hidden && c->pool)
+        pool_leave_single_stream(c->pool);
+    pthread_mutex_lock(&lives_lock);
+    show(c);
+    pthread_mutex_unlock(&lives_lock);
+}
+
+/* A record that was found before the call, or came meanwhile. */
+static void judge(struct context_end *e, struct context *c, bool known, bool done)
+{
+    pthread_mutex_lock(&lives_lock);
+    bool meant = is_meant(c, e);
+    CUcontext ctx = atomic_load(&c->ctx);
+    unsigned long long life = c->life;
+    enum context_primary primary = c->primary;
+    pthread_mutex_unlock(&lives_lock);
+    bool over = done && meant;
+    if (over && !e->ctx)
+        over = (e->hides && known && primary == CONTEXT_PRIMARY) || is_over(ctx, life, primary, c->device);
+    else if (over)
+        over = known || (life && life == e->life);
+    pthread_mutex_lock(&lives_lock);
+    c->enders -= known;
+    bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && condemn(c);
+    pthread_mutex_unlock(&lives_lock);
+    if (mine) {
+        forget(ctx);
+        bury(c);
+    } else if (known) {
+        reopen(c);
+    }
+}
+
+void context_end_finish(struct context_end *e, bool done)
+{
+    int saved_errno = errno;
+    if (is_off())
+        return;
+    if (e->ctx && done)
+        forget(e->ctx);
+    FOR_EACH_RECORD(c)
+        judge(e, c, e->records[i_ / 64] >> (i_ % 64) & 1, done);
+    for (size_t i = 0; i < e->count && done; i++)
+        if (is_over(e->others[i], e->lives[i], CONTEXT_MAYBE_PRIMARY, e->device))
+            forget(e->others[i]);
+    errno = saved_errno;
+}
+
+/* Whatever way the last life ended by: nothing of it is found in this one. */
+void context_retained(CUdevice device, CUcontext primary)
+{
+    struct context_end e = {.device = device};
+    if (device >= 0 && device < DEVICES_MAX)
+        atomic_store(&primaries[device], primary);
+    if (is_off())
+        return;
+    pthread_mutex_lock(&lives_lock);
+    FOR_EACH_RECORD(c)
+        if (is_meant(c, &e))
+            c->primary = atomic_load(&c->ctx) == primary ? CONTEXT_PRIMARY : CONTEXT_CREATED;
+    pthread_mutex_unlock(&lives_lock);
+    context_end_finish(&e, true);
+}
+
+/* The record's own fields, which say who may end it. */
+static void name(struct context *c, CUcontext ctx, CUdevice device)
+{
+    CUcontext primary = context_primary_handle(device);
+    if (c->device != device)
+        c->device = device; /* others may look at it */
+    c->life = life_of(ctx);
+    if (primary)
+        c->primary = primary == ctx ? CONTEXT_PRIMARY : CONTEXT_CREATED;
+    else
+        c->primary = primary_is_active(device) ? CONTEXT_MAYBE_PRIMARY : CONTEXT_CREATED;
+    pthread_mutex_lock(&lives_lock);
+    withdraw(c);
+    atomic_store(&c->ctx, ctx);
+    atomic_store(&c->hidden, true);
+    c->condemned = false;
+    c->state = CONTEXT_MAKING;
+    pthread_mutex_unlock(&lives_lock);
+}
+
+/* Two pools cannot rely on one stream each: the first is told before there is a second. And the pattern of
+ * redzones is written on a stream of our own: stream order alone says nothing any more. */
+static bool may_be_single(const struct context *c)
+{
+    if (c->redzone_bytes || others_alive(c))
+        stream_give_up();
+    return stream_may_be_single();
+}
+
 static void fill(struct context *c, CUcontext ctx)
 {
     size_t total = 0;
-    real.cuCtxGetDevice(&c->device);
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
     real.cuDeviceTotalMem_v2(&total, c->device);
-    c->primary = context_primary_handle(c->device) == ctx;
     options_pool_config(state_options(), c->device, total, &c->config);
     c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
-    if (c->redzone_bytes) {
-        /* The pattern is written on a stream of our own: stream order alone says nothing any more. */
-        stream_give_up();
+    if (c->redzone_bytes)
         atomic_store(&redzone_in_use, true);
-    }
-    /* Two pools cannot rely on one stream each: the first is told before there is a second. */
-    if (others_alive(c))
-        stream_give_up();
-    device_init(&c->backend, ctx, c->device, stream_may_be_single());
+    device_init(&c->backend, ctx, c->device, may_be_single(c));
     c->backend.base.sees_all = c->redzone_bytes;
     backing_choose(&c->backend, &c->config, &c->backing, &c->reason);
     if (c->config.backing == BACKING_DRIVER)
@@ -136,61 +355,123 @@ static void fill(struct context *c, CUcontext ctx)
         c->backing = "segment";
         c->reason = "no address space for an arena";
     }
-    if (c->pool && pool_uses_arena(c->pool))
-        peer_watch();
     if (c->pool && c->config.prealloc_bytes)
         warn_of_short_prealloc(c);
 }
 
-/* Where a new record goes: behind the others, or where they are too many, in the place of the one whose
- * context ended first; that one is in no report any more, but stays for those who still look at it. -1:
- * so many contexts are alive. */
-static int find_place(void)
+/* Would the device's memory still be had in the same way? */
+static bool suits(const struct context *c)
 {
-    static int next;
-    int count = atomic_load(&context_count);
-    if (count < CONTEXTS_MAX)
-        return count;
-    for (int tries = 0; tries < CONTEXTS_MAX; tries++) {
-        int at = next++ % CONTEXTS_MAX;
-        if (atomic_load(&atomic_load(&contexts[at])->ended))
-            return at;
-    }
-    return -1;
+    struct pool_config config;
+    const char *backing, *reason;
+    size_t total = 0;
+    real.cuDeviceTotalMem_v2(&total, c->device);
+    options_pool_config(state_options(), c->device, total, &config);
+    backing_choose(&c->backend, &config, &backing, &reason);
+    return config.backing == c->config.backing;
 }
 
-static void publish(struct context *c, CUcontext ctx, int at)
+/* For the next context of its device: what was found out about the device stays, and is not written again, since others
+ * may look at it. */
+static bool refill(struct context *c, CUcontext ctx)
 {
+    if (!suits(c))
+        return false;
+    device_renew(&c->backend, ctx, may_be_single(c));
+    atomic_store(&c->redzone_stream, NULL);
+    atomic_store(&c->lost_code, CUDA_SUCCESS);
+    if (c->pool && !pool_revive(c->pool))
+        return false;
+    if (c->pool && c->config.prealloc_bytes)
+        warn_of_short_prealloc(c);
+    return true;
+}
+
+static bool has_ended(struct context *c)
+{
+    pthread_mutex_lock(&lives_lock);
+    bool ended = c->state == CONTEXT_ENDED && !c->enders;
+    pthread_mutex_unlock(&lives_lock);
+    return ended;
+}
+
+static void end_in_vain(struct context *c)
+{
+    pthread_mutex_lock(&lives_lock);
+    c->state = CONTEXT_ENDED;
+    pthread_mutex_unlock(&lives_lock);
+}
+
+/* A record that has ended and suits, or a new one behind the others. NULL: so many contexts are alive, or there is no
+ * host memory. By one thread at a time. */
+static struct context *make_record(CUcontext ctx, CUdevice device)
+{
+    FOR_EACH_RECORD(c)
+        if (c->device == device && has_ended(c)) {
+            name(c, ctx, device);
+            if (refill(c, ctx))
+                return c;
+            end_in_vain(c);
+        }
     int count = atomic_load(&context_count);
-    atomic_store_explicit(&c->quick_handle, ctx, memory_order_relaxed);
-    atomic_store_explicit(&c->handle, ctx, memory_order_release);
-    atomic_store_explicit(&contexts[at], c, memory_order_seq_cst);
-    if (at == count)
-        atomic_store_explicit(&context_count, at + 1, memory_order_seq_cst);
+    struct context *c = count < CONTEXTS_MAX ? host_pages(sizeof *c) : NULL;
+    if (c) {
+        name(c, ctx, device);
+        atomic_store_explicit(&contexts[count], c, memory_order_seq_cst);
+        atomic_store_explicit(&context_count, count + 1, memory_order_seq_cst);
+        fill(c, ctx);
+    }
+    return c;
+}
+
+/* False: its context has ended meanwhile. */
+static bool publish(struct context *c, CUcontext ctx)
+{
+    atomic_store(&c->hidden, false);
+    if (c->pool)
+        answer_watch();
     /* A capture may have begun since the pool was told that one stream may be enough, or a second
      * context is at work: now that it is listed, tell it. */
     stream_pool_listed(!others_alive(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
     control_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
+    bool over = is_over(ctx, c->life, c->primary, c->device);
+    pthread_mutex_lock(&lives_lock);
+    c->state = CONTEXT_ALIVE;
+    bool mine = (over || c->condemned) && condemn(c);
+    show(c);
+    pthread_mutex_unlock(&lives_lock);
+    if (mine)
+        bury(c);
+    return atomic_load(&c->handle) == ctx;
+}
+
+/* Somebody may be ending it: requests go to the driver meanwhile. */
+static bool is_withdrawn(CUcontext ctx)
+{
+    bool found = false;
+    pthread_mutex_lock(&lives_lock);
+    FOR_EACH_RECORD(c)
+        found = found || (c->state == CONTEXT_ALIVE && atomic_load(&c->ctx) == ctx && !atomic_load(&c->handle));
+    pthread_mutex_unlock(&lives_lock);
+    return found;
 }
 
 static struct context *make(CUcontext ctx)
 {
+    CUdevice device;
     pthread_mutex_lock(&making_lock);
     while (making)
         pthread_cond_wait(&made, &making_lock);
     struct context *c = context_find(ctx);
-    int at = c ? -1 : find_place();
-    bool mine = at >= 0;
-    making = mine;
+    bool mine = making = !c && !is_withdrawn(ctx);
     pthread_mutex_unlock(&making_lock);
     if (!mine)
         return c;
-    c = host_pages(sizeof *c);
-    if (c) {
-        fill(c, ctx);
-        publish(c, ctx, at);
-    }
+    if (real.cuCtxGetDevice(&device) == CUDA_SUCCESS)
+        c = make_record(ctx, device);
+    if (c && !publish(c, ctx))
+        c = NULL;
     pthread_mutex_lock(&making_lock);
     making = false;
     pthread_cond_broadcast(&made);
@@ -216,8 +497,7 @@ static struct context *find_or_make(CUcontext ctx)
 /* What everything rests on came with CUDA 7.0; an older driver keeps its programs to itself. */
 static bool driver_suffices(void)
 {
-    return real.cuDevicePrimaryCtxGetState && real.cuDevicePrimaryCtxRetain &&
-           real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
+    return real.cuDevicePrimaryCtxGetState && real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
 }
 
 /* The first call of a thread or of the process, and whenever another context is current. Apart, so that
@@ -246,19 +526,6 @@ struct context *context_current(void)
     return current_anew();
 }
 
-#define FOR_EACH_CONTEXT(c)                                                                        \
-    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
-        for (struct context *c = atomic_load_explicit(&contexts[i_], memory_order_acquire);        \
-             c && c->pool && atomic_load(&c->handle); c = NULL)
-
-struct context *context_primary(CUdevice device)
-{
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device && c->primary)
-            return c;
-    return NULL;
-}
-
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                             void *arg)
 {
@@ -273,7 +540,7 @@ size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner
     FOR_EACH_CONTEXT(c)
         if (c->device != device && pool_uses_arena(c->pool) && count < max) {
             owner[count] = c->device;
-            ctx[count++] = atomic_load(&c->handle);
+            ctx[count++] = atomic_load(&c->ctx);
         }
     return count;
 }
@@ -297,6 +564,45 @@ uint64_t context_trim(int device, const struct pool_trim *trim)
         if (device < 0 || device == c->device)
             back += pool_trim(c->pool, trim);
     return back;
+}
+
+bool context_release(uint64_t devices, enum pool_release step)
+{
+    bool some = false;
+    FOR_EACH_CONTEXT(c)
+        if (answer_device(c->device) & devices)
+            some = pool_release(c->pool, step) || some;
+    return some;
+}
+
+atomic_bool context_any_lost;
+
+/* The code of one context's work may come from a call in another, and codes do not always stick. The question
+ * waits for no work and is allowed in captures. */
+void context_look_for_loss(void)
+{
+    FOR_EACH_CONTEXT(c)
+    {
+        uint64_t free_bytes, total_bytes;
+        struct backend *b = &c->backend.base;
+        if (atomic_load(&c->lost_code) != CUDA_SUCCESS)
+            continue;
+        int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+        if (!answer_is_loss((CUresult)code))
+            continue;
+        atomic_store(&c->lost_code, code);
+        atomic_store(&context_any_lost, true);
+        pool_lose(c->pool);
+    }
+}
+
+CUresult context_loss_of(uint64_t addr)
+{
+    struct pool_block block;
+    if (pool_find(addr, &block) == POOL_FOREIGN)
+        return CUDA_SUCCESS;
+    const struct context *c = pool_owner(block.pool);
+    return (CUresult)atomic_load(&c->lost_code);
 }
 
 uint64_t context_tick(void)
@@ -329,17 +635,18 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
-/* Pools of contexts that are gone are reported too: what they did is part of the story. */
+/* Pools of contexts that are gone are reported too, with those that had them later: what they did is part of the
+ * story. */
 size_t context_report(struct report_pool *out, size_t max)
 {
     size_t count = 0;
-    for (int i = 0; i < atomic_load(&context_count) && count < max; i++) {
-        struct context *c = atomic_load(&contexts[i]);
-        out[count] = (struct report_pool){
-            .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
-        if (c->pool)
-            pool_stats(c->pool, &out[count].stats);
-        count++;
-    }
+    FOR_EACH_RECORD(c)
+        if (c->backing && count < max) {
+            out[count] = (struct report_pool){
+                .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
+            if (c->pool)
+                pool_stats(c->pool, &out[count].stats);
+            count++;
+        }
     return count;
 }

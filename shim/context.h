@@ -1,7 +1,24 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * CUDA contexts and their pools. A record is made at the first allocation in a context and stays for
- * ever, so that it may be looked at without a lock; `handle` is NULL once its context is gone.
+ * CUDA contexts and their pools. A record is made at the first allocation in a context and stays a record
+ * for ever, so that it may be looked at without a lock; its context is found by `handle`, which is NULL while
+ * the record is being made, while its context may be ending, and once it has ended. Then record and pool serve the next context of the
+ * device: what stays for good is a record for each context of a device that were alive at a time (some 70 KiB, and
+ * the map's 32 KiB for each 2 MiB of addresses that small blocks ever lay at).
+ *
+ * The lives of contexts. The driver is asked, and no reference of ours is ever held: a primary context would end
+ * later than the program wants. Runtimes retain it by ways of their own, so that no count of ours tells either.
+ * A context is known to be primary (a retain was seen), known not to be (the primary one is another, or not
+ * active), or may be: then it is looked at whenever the primary one may have ended.
+ * 1. Whoever calls what may end a context (context_end_begins, context_end_finish around it) first takes its
+ *    record out of what allocations find, and afterwards asks the driver whether that very life is over: the
+ *    context's id is another in each life, also where the handle is the same. So a context that was retained anew
+ *    meanwhile has no memory of the last one's pool; requests in between go to the driver.
+ * 2. Afterwards it looks again for records that came meanwhile. A maker lists its record, asks the driver whether
+ *    the life is still the one that it made the record for, and only then lets it be found, unless somebody
+ *    is ending it. Of a maker and an ender, either the ender's second look comes after the listing and finds the record, or
+ *    the driver ended the context before the maker asked.
+ * 3. Who finds a life over ends the record, once: several may find it.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -14,16 +31,27 @@
 
 #include <stdatomic.h>
 
-enum { CONTEXTS_MAX = 128 };
+enum { CONTEXTS_MAX = 128, CONTEXT_OTHERS_MAX = 48 };
+
+enum context_state { CONTEXT_ENDED, CONTEXT_MAKING, CONTEXT_ALIVE, CONTEXT_ENDING };
+enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY };
 
 struct context {
     _Atomic(CUcontext) handle;
-    _Atomic(CUcontext) quick_handle; /* the same while it is alive, then no context's */
+    _Atomic(CUcontext) quick_handle; /* the same while it is found by it, else no context's */
+    _Atomic(CUcontext) ctx; /* whose record it is, or was last */
     struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
     CUdevice device;
-    bool primary;
-    atomic_bool ended;     /* for good: the record may make room for another */
-    const char *backing;   /* "arena", "segment", "driver" */
+    atomic_bool hidden;    /* not for what is done to all pools: it is being made, destroyed, or has ended */
+    /* These belong to the lock of lives in context.c. */
+    enum context_state state;
+    enum context_primary primary;
+    unsigned long long life; /* the context's id; 0: the driver knows none (before 12.0) */
+    unsigned enders;       /* threads in a call that may end it */
+    bool condemned;        /* it ended while the record was being made */
+
+    _Atomic int lost_code; /* the driver's error of everything in it from here on, CUDA_SUCCESS: none */
+    const char *backing;   /* "arena", "segment", "driver"; NULL: being made for the first time */
     const char *reason;    /* why that one */
     uint64_t redzone_bytes; /* behind each block (shim/redzone.h), 0: none */
     _Atomic(CUstream) redzone_stream;
@@ -47,9 +75,28 @@ static inline struct pool *context_quick_pool(void)
     return __builtin_expect(atomic_load_explicit(&c->quick_handle, memory_order_relaxed) == ctx, 1) ? c->pool : NULL;
 }
 
-/* The context ends, or after all it does not: it is not found meanwhile. */
-void context_close(struct context *c);
-void context_reopen(struct context *c, CUcontext ctx);
+/* What may end with a call of the program's. */
+struct context_end {
+    CUcontext ctx;           /* a created one; NULL: primary ones */
+    CUdevice device;         /* of those; -1: any */
+    unsigned long long life; /* of the created one */
+    bool hides;
+    uint64_t records[CONTEXTS_MAX / 64];
+    CUcontext others[CONTEXT_OTHERS_MAX]; /* that have no record here, but something else of ours */
+    unsigned long long lives[CONTEXT_OTHERS_MAX];
+    size_t count;
+};
+
+/* A created context (NULL: none) is about to be destroyed. */
+void context_destroy_begins(struct context_end *e, CUcontext ctx);
+/* Primary contexts of the device (-1: of any) are about to be reset, or to lose a user. */
+void context_release_begins(struct context_end *e, CUdevice device, bool reset);
+/* The driver has answered. Everything of what ended goes; what did not end is found again. Keeps errno. */
+void context_end_finish(struct context_end *e, bool done);
+/* The program holds the device's primary context, by this handle. */
+void context_retained(CUdevice device, CUcontext primary);
+/* The driver serves it. It may be dead, but must be some thread's, or a primary one. */
+bool context_is_alive(CUcontext ctx);
 /* The only thread of a forked child has no context. */
 void context_forget_thread(void);
 
@@ -61,11 +108,8 @@ struct context *context_find(CUcontext ctx);
 /* Does the calling thread's current context have a pool? Makes none. */
 bool context_is_pooled(void);
 
-/* The device's primary context if it is alive, else NULL. It is retained and released on the way: the
- * count comes out even. */
+/* The device's primary context, alive or not, as a retain of the program's told; NULL: none was seen. */
 CUcontext context_primary_handle(CUdevice device);
-/* The record of a device's primary context, if there is one. */
-struct context *context_primary(CUdevice device);
 /* Every range committed in arenas of the device. */
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                             void *arg);
@@ -78,6 +122,18 @@ void context_for_each_pool(void (*f)(struct pool *p));
 void context_submit(uint64_t stream);
 /* Gives idle memory back: of one device, or of all (-1). Returns the bytes. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
+/* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see pool_release. */
+bool context_release(uint64_t devices, enum pool_release step);
+/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
+void context_look_for_loss(void);
+/* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS: none. */
+CUresult context_loss_of(uint64_t addr);
+extern atomic_bool context_any_lost __attribute__((visibility("hidden")));
+static inline CUresult context_loss_at(uint64_t addr)
+{
+    bool any = atomic_load_explicit(&context_any_lost, memory_order_relaxed);
+    return __builtin_expect(any, 0) ? context_loss_of(addr) : CUDA_SUCCESS;
+}
 uint64_t context_tick(void);
 /* The shortest of the pools' ticks, 0: none. */
 uint64_t context_tick_ns(void);

@@ -204,8 +204,11 @@ static void run_due(struct schedule *s)
     const struct options *o = state_options();
     uint64_t now_ns = state_clock_ns();
     ipc_answer();
-    if (ipc_any_closed() && may_flush())
+    if (ipc_any_closed() && may_flush()) {
         ipc_tidy();
+        if (ipc_any_closed())
+            may_flush(); /* a capture has begun: its end wakes this thread */
+    }
     if (atomic_load(&signalled) && may_flush()) {
         atomic_store(&signalled, false);
         counter_add(COUNTER_SIGNAL, 1);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers that only count: kinds of memory that are the driver's business. No state of its own, no
- * lock.
+ * The wrappers that only look at the driver's answer, and count some of them: kinds of memory that are the
+ * driver's business. No state of its own, no lock.
  */
+#include "shim/answer.h"
 #include "shim/counters.h"
 #include "shim/hooks.h"
 
@@ -14,13 +15,18 @@
 #define LONG_PROLOGUE() ((void)0)
 #endif
 
-#define HOOK_COUNTED(symbol, pfn, params, args, counter)                                           \
+#define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     CUresult symbol params                                                                         \
     {                                                                                              \
         LONG_PROLOGUE();                                                                           \
-        CUresult rc = real.symbol args;                                                            \
+        CUresult rc = answer_##symbol args;                                                            \
         if (rc == CUDA_SUCCESS)                                                                    \
             counter_add(COUNTER_##counter, 1);                                                     \
         return rc;                                                                                 \
+    }
+#define HOOK_PASSED(symbol, pfn, params, args, devices)                                            \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        return answer_##symbol args;                                                               \
     }
 #include "shim/hooks.def"

@@ -232,8 +232,9 @@ static bool init_arena(struct device_backend *d)
 /* Of what it takes the driver has all where it has memory pools. */
 static bool frees_beside(CUdevice device)
 {
-    return real.cuMemFreeAsync && real.cuStreamCreate && real.cuStreamSynchronize &&
-           real.cuStreamDestroy_v2 && attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+    return hooks_present(HOOK_cuMemFreeAsync) && hooks_present(HOOK_cuStreamCreate) &&
+           hooks_present(HOOK_cuStreamSynchronize) && hooks_present(HOOK_cuStreamDestroy_v2) &&
+           attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
 }
 
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream)
@@ -254,6 +255,25 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .frees_beside = frees_beside(device),
         .single_stream = single_stream,
     };
+}
+
+void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
+{
+    bool events = device_fence_has_events();
+    d->ctx = ctx;
+    atomic_store(&d->context_events, events);
+    atomic_store(&d->base.has_order, events);
+    atomic_store(&d->base.frees_beside, frees_beside(d->device));
+    d->base.single_stream = single_stream;
+    atomic_store(&d->freeing_stream, NULL);
+    atomic_store(&d->numbers_drawn, 0);
+    atomic_store(&d->numbers_done, 0);
+    for (int i = 0; i < DEVICE_FENCES; i++) {
+        d->fences[i].event = NULL;
+        atomic_store(&d->fences[i].number, 0);
+    }
+    atomic_store(&d->fence_count, 0);
+    atomic_store(&d->gone, false);
 }
 
 uint64_t device_peers(CUdevice owner)

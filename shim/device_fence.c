@@ -17,8 +17,9 @@
 
 bool device_fence_has_events(void)
 {
-    return real.cuCtxRecordEvent && real.cuCtxWaitEvent && real.cuEventCreate && real.cuEventQuery &&
-           real.cuEventSynchronize && real.cuEventDestroy_v2;
+    return real.cuCtxRecordEvent && real.cuCtxWaitEvent && hooks_present(HOOK_cuEventCreate) &&
+           hooks_present(HOOK_cuEventQuery) && hooks_present(HOOK_cuEventSynchronize) &&
+           real.cuEventDestroy_v2;
 }
 
 static struct device_fence *fence_at(struct backend *b, uint64_t fence)
@@ -63,6 +64,39 @@ static bool is_capture_error(CUresult rc)
     return rc >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
+/* By an event of its own. False: the driver has none, or makes none. */
+static bool drain_by_event(CUcontext ctx, CUresult *rc)
+{
+    CUevent event;
+    if (!device_fence_has_events() || real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return false;
+    *rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    bool recorded = true;
+    if (capture_hold_off()) {
+        *rc = real.cuCtxRecordEvent(ctx, event);
+        capture_let_go();
+        recorded = *rc == CUDA_SUCCESS || is_capture_error(*rc);
+    }
+    if (*rc == CUDA_SUCCESS)
+        *rc = real.cuEventSynchronize(event);
+    real.cuEventDestroy_v2(event);
+    return recorded;
+}
+
+CUresult device_fence_drain(CUcontext ctx)
+{
+    CUresult rc;
+    if (drain_by_event(ctx, &rc))
+        return rc;
+    if (!capture_hold_off())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    capture_wait_begins();
+    rc = real.cuCtxSynchronize();
+    capture_wait_ends();
+    capture_let_go();
+    return rc;
+}
+
 static enum fence_record draw_number(struct device_backend *d, struct device_fence *f)
 {
     atomic_store(&f->number, atomic_fetch_add(&d->numbers_drawn, 1) + 1);
@@ -80,13 +114,13 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     struct visit v;
     if (!visit_enter(&v, d->ctx)) {
         capture_let_go();
-        return FENCE_REFUSED;
+        return FENCE_BARRED; /* the process leaves */
     }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     visit_end(&v);
     capture_let_go();
     if (is_capture_error(rc))
-        return FENCE_REFUSED;
+        return FENCE_BARRED; /* by one that began unseen */
     if (rc == CUDA_SUCCESS) {
         atomic_store(&f->number, 0);
         return FENCE_RECORDED;
@@ -147,7 +181,9 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
+    capture_wait_begins();
     CUresult rc = real.cuCtxSynchronize();
+    capture_wait_ends();
     visit_end(&v);
     capture_let_go();
     while (rc == CUDA_SUCCESS && done < drawn &&

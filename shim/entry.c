@@ -4,6 +4,7 @@
  * the caller's own arguments, and the answer is the driver's. No lock.
  */
 #include "pool/bits.h"
+#include "shim/answer.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/control.h"
@@ -79,10 +80,8 @@ static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size
 /* The driver's own allocation, when memory is short after what we hold idle went back. */
 static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
 {
-    CUresult rc = real.cuMemAlloc_v2(dptr, size_bytes);
-    if (rc == CUDA_ERROR_OUT_OF_MEMORY && c && size_bytes <= c->backend.base.total_bytes &&
-        release_elsewhere(c))
-        rc = real.cuMemAlloc_v2(dptr, size_bytes);
+    bool never_fits = c && size_bytes > c->backend.base.total_bytes;
+    CUresult rc = never_fits ? real.cuMemAlloc_v2(dptr, size_bytes) : answer_cuMemAlloc_v2(dptr, size_bytes);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_DRIVER, 1);
     return rc;
@@ -170,7 +169,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
             return rc;
         }
     }
-    rc = real.cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
+    rc = answer_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_DRIVER, 1);
     return rc;
@@ -192,6 +191,9 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
 {
     if (unlikely(!state_is_on()))
         return false;
+    *rc = context_loss_at(dptr);
+    if (unlikely(*rc != CUDA_SUCCESS))
+        return true;
     int saved_errno = errno;
     if (redzone_watches())
         redzone_check(dptr);
@@ -218,7 +220,7 @@ static CUresult pass_free(CUdeviceptr dptr)
 {
     if (dptr && state_is_on())
         counter_add(COUNTER_FOREIGN_FREE, 1);
-    return real.cuMemFree_v2(dptr);
+    return answer_cuMemFree_v2(dptr);
 }
 
 static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
@@ -264,14 +266,14 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
-    return serve_free_async(dptr, stream, &rc) ? rc : real.cuMemFreeAsync(dptr, stream);
+    return serve_free_async(dptr, stream, &rc) ? rc : answer_cuMemFreeAsync(dptr, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
     CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
-    return serve_free_async(dptr, named, &rc) ? rc : real.cuMemFreeAsync_ptsz(dptr, stream);
+    return serve_free_async(dptr, named, &rc) ? rc : answer_cuMemFreeAsync_ptsz(dptr, stream);
 }
 
 static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
@@ -309,7 +311,7 @@ static inline bool has_context(void)
 static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
 {
     uint64_t addr = (uint64_t)(uintptr_t)p;
-    if (!state_is_on() || !has_context())
+    if (!state_is_on() || !has_context() || context_loss_at(addr) != CUDA_SUCCESS)
         return ENTRY_PASSED;
     int saved_errno = errno;
     if (redzone_watches())

@@ -1,56 +1,79 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that end contexts. A context's end frees its allocations without a call for each;
- * an arena's memory outlives it (measured) and is given back here. The pool is closed to new requests first, then the driver ends the context and with
- * it all its work, then the memory goes. No lock.
+ * The wrapped functions that end contexts, and those that keep them alive. A context's end frees its allocations
+ * without a call for each; an arena's memory outlives it (measured) and is given back here. The pool is closed to new
+ * requests first, then the driver ends the context and with it all its work, then the memory goes
+ * (context_end_begins and context_end_finish). No lock is held over a driver call.
  */
+#include "shim/answer.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/green.h"
 #include "shim/hooks.h"
-#include "shim/ipc.h"
-#include "shim/peer.h"
 #include "shim/state.h"
 #include "shim/stream.h"
 
-#include <errno.h>
+#include <pthread.h>
 
-/* From here on the context is not found any more; NULL: it had no pool. */
-static struct context *close_context(CUcontext ctx)
+enum { ATTACHED_MAX = 256 };
+
+/* Created contexts that were attached, and how often more than they were detached. Has a lock of its own, held over no
+ * driver call. An attachment counts before the driver is asked, a detachment too: whoever finds no other use
+ * left is the last, and who attached in vain is not counted. */
+static struct attached {
+    CUcontext ctx;
+    unsigned uses;
+} attached[ATTACHED_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Its row; for NULL, a free one. Lock held. */
+static struct attached *find(CUcontext ctx)
 {
-    struct context *c = ctx && state_is_on() ? context_find(ctx) : NULL;
-    if (c)
-        context_close(c);
-    return c;
+    for (struct attached *a = attached; a < attached + ATTACHED_MAX; a++)
+        if (a->ctx == ctx)
+            return a;
+    return NULL;
 }
 
-static void reopen_context(struct context *c, CUcontext ctx)
+static void attach(CUcontext ctx)
 {
-    if (c)
-        context_reopen(c, ctx);
+    pthread_mutex_lock(&lock);
+    struct attached *a = find(ctx);
+    if (!a && (a = find(NULL)))
+        a->ctx = ctx;
+    if (a)
+        a->uses++;
+    pthread_mutex_unlock(&lock);
 }
 
-static void end_context(struct context *c, CUcontext ctx)
+/* False: there was none but the first use, of who created it. */
+static bool detach(CUcontext ctx)
 {
-    int saved_errno = errno;
-    capture_forget(ctx);
-    peer_forget(ctx);
-    ipc_forget(ctx);
-    if (c && c->pool)
-        pool_abandon(c->pool);
-    if (c)
-        atomic_store(&c->ended, true);
-    errno = saved_errno;
+    pthread_mutex_lock(&lock);
+    struct attached *a = find(ctx);
+    if (a && --a->uses == 0)
+        a->ctx = NULL;
+    pthread_mutex_unlock(&lock);
+    return a;
+}
+
+static void forget(CUcontext ctx)
+{
+    pthread_mutex_lock(&lock);
+    struct attached *a = find(ctx);
+    if (a)
+        *a = (struct attached){0};
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
 {
-    struct context *c = close_context(ctx);
+    struct context_end end;
+    context_destroy_begins(&end, ctx);
     CUresult rc = how(ctx);
-    if (rc == CUDA_SUCCESS)
-        end_context(c, ctx);
-    else
-        reopen_context(c, ctx);
+    if (rc == CUDA_SUCCESS && ctx)
+        forget(ctx);
+    context_end_finish(&end, rc == CUDA_SUCCESS);
     return rc;
 }
 
@@ -64,40 +87,63 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     return destroy(real.cuCtxDestroy_v2, ctx);
 }
 
-CUresult cuCtxDetach(CUcontext ctx)
-{
-    return destroy(real.cuCtxDetach, ctx);
-}
-
-static bool primary_is_active(CUdevice dev)
-{
-    unsigned flags;
-    int active = 0;
-    return real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
-}
-
-/* A reset ends the primary context at once, a release with the last of its users. The handle stays the
- * same when the context comes to life again, so it is closed before and, if it lives on, reopened. */
-static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
+static CUcontext current(void)
 {
     CUcontext ctx = NULL;
-    struct context *c = state_is_on() ? context_primary(dev) : NULL;
-    if (c)
-        ctx = atomic_load(&c->handle);
-    else if (capture_open() || ipc_any_open())
-        ctx = context_primary_handle(dev);
-    if (c && reset)
-        close_context(ctx);
-    CUresult rc = how(dev);
-    if (!ctx)
-        return rc;
-    if (rc == CUDA_SUCCESS && (reset || !primary_is_active(dev))) {
-        if (!reset)
-            close_context(ctx);
-        end_context(c, ctx);
-    } else if (reset) {
-        reopen_context(c, ctx);
+    return real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS ? ctx : NULL;
+}
+
+/* An attachment in vain may have been what another thread's detachment took for a use. */
+CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
+{
+    struct context_end end;
+    CUcontext here = hooks_init() ? current() : NULL;
+    if (!here)
+        return real.cuCtxAttach(ctx, flags);
+    attach(here);
+    CUresult rc = real.cuCtxAttach(ctx, flags);
+    if (rc != CUDA_SUCCESS && !detach(here)) {
+        context_destroy_begins(&end, here);
+        context_end_finish(&end, !context_is_alive(here));
     }
+    return rc;
+}
+
+/* The last use ends it. The context was current: if it still is, the driver can be asked whether it lives, and that
+ * goes before the count, which misses uses that were taken past us. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    struct context_end end;
+    bool counted = ctx && detach(ctx);
+    if (counted) {
+        CUresult rc = real.cuCtxDetach(ctx);
+        if (rc != CUDA_SUCCESS)
+            attach(ctx);
+        return rc;
+    }
+    context_destroy_begins(&end, ctx);
+    CUresult rc = real.cuCtxDetach(ctx);
+    bool lives = rc != CUDA_SUCCESS || (ctx && current() == ctx && context_is_alive(ctx));
+    context_end_finish(&end, !lives);
+    return rc;
+}
+
+/* The handle stays the same when the context comes to life again. */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
+{
+    CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
+    if (rc == CUDA_SUCCESS)
+        context_retained(dev, *ctx);
+    return rc;
+}
+
+/* A reset ends the primary context at once, a release with the last of its users. */
+static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
+{
+    struct context_end end;
+    context_release_begins(&end, dev, reset);
+    CUresult rc = how(dev);
+    context_end_finish(&end, rc == CUDA_SUCCESS);
     return rc;
 }
 
@@ -121,40 +167,27 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     return end_primary(real.cuDevicePrimaryCtxRelease_v2, dev, false);
 }
 
-/* Primary contexts that ended with the last of their users. */
-static void end_inactive_primaries(void)
-{
-    int count = 0;
-    real.cuDeviceGetCount(&count);
-    for (CUdevice device = 0; device < count; device++) {
-        struct context *c = context_primary(device);
-        if (c && !primary_is_active(device)) {
-            CUcontext ctx = atomic_load(&c->handle);
-            close_context(ctx);
-            end_context(c, ctx);
-        }
-    }
-}
-
 /* A green context is one of the users of its device's primary context. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
+    struct context_end end;
     CUcontext ctx = NULL;
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);
+    context_release_begins(&end, -1, false);
     CUresult rc = real.cuGreenCtxDestroy(green);
     if (rc == CUDA_SUCCESS && ctx) {
         green_forget(ctx);
         capture_forget(ctx);
-        end_inactive_primaries();
     }
+    context_end_finish(&end, rc == CUDA_SUCCESS);
     return rc;
 }
 
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags)
 {
     green_expect();
-    return real.cuGreenCtxCreate(green, desc, dev, flags);
+    return answer_cuGreenCtxCreate(green, desc, dev, flags);
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)

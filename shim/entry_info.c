@@ -4,6 +4,7 @@
  * an allocation of its own. No lock.
  */
 #include "pool/bits.h"
+#include "shim/answer.h"
 #include "shim/context.h"
 #include "shim/hooks.h"
 #include "shim/ipc.h"
@@ -15,7 +16,7 @@
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
-    CUresult rc = real.cuMemGetInfo_v2(free, total);
+    CUresult rc = answer_cuMemGetInfo_v2(free, total);
     if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
         real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return rc;
@@ -116,7 +117,7 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){atomic_load(&c->handle), c->device, block.addr, block.requested_bytes, block.serial,
+    *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes, block.serial,
                               ipc_is_capable(&block), true, block.noted};
     return true;
 }

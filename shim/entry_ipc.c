@@ -3,6 +3,7 @@
  * The wrapped functions of legacy CUDA IPC. What is the driver's own (handles of its allocations, and
  * those that programs without the library made) goes to the driver. No lock.
  */
+#include "shim/answer.h"
 #include "shim/context.h"
 #include "shim/counters.h"
 #include "shim/hooks.h"
@@ -63,7 +64,11 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
     if (!ipc_is_ours(&handle) || !hooks_init() || !is_started())
         return native(dptr, handle, flags);
     int saved_errno = errno;
-    CUresult rc = ipc_open(dptr, &handle, flags, native);
+    CUresult rc;
+    unsigned step = 0;
+    do
+        rc = ipc_open(dptr, &handle, flags, native);
+    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &step));
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_IPC_OPEN, 1);
     errno = saved_errno;
@@ -72,12 +77,12 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
 {
-    return open_handle(dptr, handle, flags, real.cuIpcOpenMemHandle);
+    return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
 {
-    return open_handle(dptr, handle, flags, real.cuIpcOpenMemHandle_v2);
+    return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle_v2);
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)

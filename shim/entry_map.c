@@ -3,6 +3,7 @@
  * The wrapped functions for memory that a program maps itself: memory of cuMemAlloc is none of it, nor is
  * address space that the program did not reserve. No lock.
  */
+#include "shim/answer.h"
 #include "shim/hooks.h"
 #include "shim/reservation.h"
 #include "shim/state.h"
@@ -18,7 +19,7 @@ static CUdeviceptr unless_ours(CUdeviceptr ptr, size_t size)
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
 {
-    return real.cuMemMap(unless_ours(ptr, size), size, offset, handle, flags);
+    return answer_cuMemMap(unless_ours(ptr, size), size, offset, handle, flags);
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
@@ -28,7 +29,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-    return real.cuMemSetAccess(unless_ours(ptr, size), size, desc, count);
+    return answer_cuMemSetAccess(unless_ours(ptr, size), size, desc, count);
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
@@ -40,14 +41,14 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr ptr, size_t size,
                              unsigned long long flags)
 {
-    return real.cuMulticastBindAddr(object, offset, unless_ours(ptr, size), size, flags);
+    return answer_cuMulticastBindAddr(object, offset, unless_ours(ptr, size), size, flags);
 }
 
 #if CUDA_VERSION >= 13000
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
                                 size_t size, unsigned long long flags)
 {
-    return real.cuMulticastBindAddr_v2(object, dev, offset, unless_ours(ptr, size), size, flags);
+    return answer_cuMulticastBindAddr_v2(object, dev, offset, unless_ours(ptr, size), size, flags);
 }
 #endif
 

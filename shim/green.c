@@ -52,9 +52,25 @@ void green_forget(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
+void green_forget_primary(CUcontext primary)
+{
+    pthread_mutex_lock(&lock);
+    for (struct green *g = greens; g < greens + GREENS_MAX; g++)
+        if (atomic_load(&g->ctx) && atomic_load(&g->primary) == primary)
+            atomic_store(&g->ctx, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The driver tells it of the current green context's default stream (documented). Nothing is retained for it: the
+ * last green context may end, and the primary one with it, while we held it. */
 static CUcontext primary_here(void)
 {
     CUdevice device;
+    CUcontext primary = NULL;
+    CUgreenCtx green = NULL;
+    if (real.cuStreamGetCtx_v2 && real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
+        green && primary)
+        return primary;
     return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;
 }
 
@@ -63,20 +79,13 @@ void green_expect(void)
     atomic_store(&expected, true);
 }
 
-/* A thread may have a context current that was reset or destroyed; the driver refuses to serve it. */
-static bool is_alive(CUcontext ctx)
-{
-    unsigned version;
-    return !real.cuCtxGetApiVersion || real.cuCtxGetApiVersion(ctx, &version) == CUDA_SUCCESS;
-}
-
 /* The driver is asked only where there may be one: the question makes a per-thread stream, with which a
  * forked child of the process does not survive exit() (seen on an H200, driver 580). */
 CUcontext green_owner(CUcontext ctx)
 {
     CUgreenCtx green = NULL;
     if (!atomic_load(&expected))
-        return is_alive(ctx) ? ctx : NULL;
+        return context_is_alive(ctx) ? ctx : NULL;
     struct green *g = find(ctx);
     if (g)
         return atomic_load(&g->primary);

@@ -19,5 +19,7 @@ void green_expect(void);
 
 /* The context is no more. */
 void green_forget(CUcontext ctx);
+/* The primary context is no more, nor are those that are parts of it. */
+void green_forget_primary(CUcontext primary);
 
 #endif

@@ -58,6 +58,8 @@ void ipc_tidy(void);
 bool ipc_any_open(void);
 /* The context is gone: so is what was opened in it. */
 void ipc_forget(CUcontext ctx);
+/* The contexts in which something was opened that is still there: up to max of them. Returns how many. */
+size_t ipc_contexts(CUcontext *ctx, size_t max);
 
 /* What was opened around an address. */
 struct ipc_range {

@@ -38,7 +38,7 @@ bool ipc_is_capable(const struct pool_block *block)
 {
     if (block->segment_addr)
         return true;
-    return real.cuMemExportToShareableHandle && real.cuMemImportFromShareableHandle &&
+    return real.cuMemExportToShareableHandle && hooks_present(HOOK_cuMemImportFromShareableHandle) &&
            owner_of(block)->backend.prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 

@@ -5,8 +5,10 @@
  *
  * Closing waits for the work of the context before it takes the memory away (the driver's own close does
  * not return before the memory is out of use either). During a capture that would break the capture:
- * then the mapping stays until it is over.
+ * then the mapping stays until it is over. While it waits captures may begin: what is left to do then is
+ * not forbidden in a visit's capture mode.
  */
+#include "shim/answer.h"
 #include "shim/ipc.h"
 
 #include "pool/bits.h"
@@ -16,7 +18,6 @@
 #include "shim/device.h"
 #include "shim/ipc_door.h"
 #include "shim/log.h"
-#include "shim/peer.h"
 #include "shim/reservation.h"
 #include "shim/state.h"
 
@@ -229,14 +230,22 @@ static struct opened *add(const struct ipc_ticket *ticket, CUcontext ctx)
     return o;
 }
 
-/* Takes away what is in an entry that is in no list. */
+/* An entry that is in no list. */
+struct departure {
+    const struct opened *entry;
+    bool refused; /* a capture is open: nothing was taken away */
+};
+
 static void take_away(void *data)
 {
-    const struct opened *o = data;
+    struct departure *d = data;
+    const struct opened *o = d->entry;
     CUcontext ignored;
     bool pushed = real.cuCtxPushCurrent_v2(o->ctx) == CUDA_SUCCESS;
-    real.cuCtxSynchronize();
-    if (o->total_bytes)
+    d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (d->refused)
+        ;
+    else if (o->total_bytes)
         unmap_all(o->base, o->total_bytes, o->total_bytes);
     else
         real.cuIpcCloseMemHandle(o->base);
@@ -247,14 +256,20 @@ static void take_away(void *data)
 /* Lock held on entry and exit. */
 static void clear_closed(void)
 {
-    while (closed && capture_hold_off()) {
+    while (closed && !capture_open()) {
         struct opened *o = closed;
+        struct departure d = {.entry = o};
         closed = o->next;
         atomic_fetch_sub(&closed_count, 1);
         pthread_mutex_unlock(&lock);
-        device_visit(NULL, take_away, o);
-        capture_let_go();
+        device_visit(NULL, take_away, &d);
         pthread_mutex_lock(&lock);
+        if (d.refused) {
+            o->next = closed;
+            closed = o;
+            atomic_fetch_add(&closed_count, 1);
+            return;
+        }
         host_cache_put(&records, o);
     }
 }
@@ -297,7 +312,8 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
         return CUDA_ERROR_INVALID_VALUE;
     if (!ctx || ipc_door_is_ours(&ticket.token))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!real.cuMemImportFromShareableHandle || !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemMap) ||
+    if (!hooks_present(HOOK_cuMemImportFromShareableHandle) || !real.cuMemAddressReserve ||
+        !hooks_present(HOOK_cuMemMap) ||
         !hooks_present(HOOK_cuMemSetAccess) || !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease ||
         !hooks_present(HOOK_cuMemAddressFree))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -331,7 +347,7 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
     }
     pthread_mutex_unlock(&lock);
     if (mapped)
-        peer_watch();
+        answer_watch();
     if (mapped && late.wanted)
         device_visit(NULL, allow_late, &late);
     return rc;
@@ -461,6 +477,22 @@ size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, s
             ctx[count++] = o->ctx;
         }
     }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+size_t ipc_contexts(CUcontext *ctx, size_t max)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        for (const struct opened *o = i ? closed : list; o; o = o->next) {
+            bool known = false;
+            for (size_t at = 0; at < count && !known; at++)
+                known = ctx[at] == o->ctx;
+            if (!known && count < max)
+                ctx[count++] = o->ctx;
+        }
     pthread_mutex_unlock(&lock);
     return count;
 }

@@ -7,6 +7,7 @@
 #include "shim/peer.h"
 
 #include "pool/pool.h"
+#include "shim/answer.h"
 #include "shim/context.h"
 #include "shim/ipc.h"
 #include "shim/state.h"
@@ -140,13 +141,6 @@ static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner
     return rc == CUDA_SUCCESS && owner->device != accessor->device;
 }
 
-void peer_watch(void)
-{
-    int count = 0;
-    if (real.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 1)
-        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS);
-}
-
 static bool is_granted(CUcontext accessor, CUcontext owner)
 {
     pthread_mutex_lock(&lock);
@@ -185,13 +179,17 @@ bool peer_mend(void)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-    CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
+    CUresult rc = answer_cuCtxEnablePeerAccess(peer, flags);
     if (rc == CUDA_SUCCESS) {
         int saved_errno = errno;
         struct side accessor, owner;
         stream_give_up();
-        if (find_sides(peer, &accessor, &owner))
-            rc = add(&accessor, &owner);
+        if (find_sides(peer, &accessor, &owner)) {
+            unsigned step = 0;
+            do
+                rc = add(&accessor, &owner);
+            while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &step));
+        }
         if (rc != CUDA_SUCCESS) { /* as natively: all of the peer's memory, or none */
             take_away(accessor.ctx, peer);
             real.cuCtxDisablePeerAccess(peer);

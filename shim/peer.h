@@ -14,9 +14,6 @@
  * devices, and to what was opened there (shim/ipc.h); true: there was one to which it had none, the copy is to be tried again. Keeps errno. (Where
  * devices cannot be peers there are no arenas: see backing.h.) */
 bool peer_mend(void);
-/* A device of the process has an arena, or memory of another process: copies are to be looked at if there are other
- * devices. */
-void peer_watch(void);
 
 /* The context is gone, and what it was allowed, and what was allowed on it. */
 void peer_forget(CUcontext ctx);

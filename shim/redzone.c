@@ -48,7 +48,7 @@ static void write_or_read(void *arg)
 {
     struct look *l = arg;
     CUstream stream;
-    l->rc = l->bytes ? real.cuCtxSynchronize() : CUDA_SUCCESS;
+    l->rc = l->bytes ? device_fence_drain(l->c->backend.ctx) : CUDA_SUCCESS;
     if (l->rc == CUDA_SUCCESS)
         l->rc = stream_of(l->c, &stream);
     if (l->rc != CUDA_SUCCESS)
@@ -98,12 +98,8 @@ void redzone_check(uint64_t addr)
     redzone_hide(&block);
     l.addr = addr + block.requested_bytes;
     l.bytes = malloc(l.c->redzone_bytes);
-    if (l.bytes && capture_hold_off()) {
-        bool seen = device_visit(&l.c->backend, write_or_read, &l) && l.rc == CUDA_SUCCESS;
-        capture_let_go();
-        if (seen)
-            judge(&l, &block);
-    }
+    if (l.bytes && !capture_open() && device_visit(&l.c->backend, write_or_read, &l) && l.rc == CUDA_SUCCESS)
+        judge(&l, &block);
     free(l.bytes);
     errno = saved_errno;
 }

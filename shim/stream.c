@@ -72,6 +72,7 @@
 #include "shim/stream.h"
 
 #include "pool/pool.h"
+#include "shim/answer.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/state.h"
@@ -430,21 +431,21 @@ static void made(CUresult rc)
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
-    CUresult rc = real.cuStreamCreate(stream, flags);
+    CUresult rc = answer_cuStreamCreate(stream, flags);
     made(rc);
     return rc;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
-    CUresult rc = real.cuStreamCreateWithPriority(stream, flags, priority);
+    CUresult rc = answer_cuStreamCreateWithPriority(stream, flags, priority);
     made(rc);
     return rc;
 }
 
 CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
 {
-    CUresult rc = real.cuGreenCtxStreamCreate(stream, green, flags, priority);
+    CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
     if (rc == CUDA_SUCCESS)
         stream_give_up();
     return rc;

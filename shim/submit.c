@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrappers of everything in shim/submit.def: tell the pool that work is about to be submitted, if
- * it wants to know, then go on to the driver. No state but the driver's functions, no lock.
+ * it wants to know, then go on to the driver and see to its answer. No state but the driver's
+ * functions, no lock.
  */
 #include "shim/submit.h"
 
 #include "pool/pool.h"
+#include "shim/answer.h"
 #include "shim/peer.h"
 
 #include <stdatomic.h>
@@ -104,19 +106,36 @@ static enum submit_seen enter(CUstream stream, unsigned flags)
     return is_wanted ? submit_note(stream, flags) : SUBMIT_UNSEEN;
 }
 
-/* The way through the pool, and through the search for the driver at the first call of all. */
+/* What cannot be made again as a whole needs memory of no device. */
+static uint64_t devices_of(CUstream stream, unsigned flags)
+{
+    if (flags & (SUBMIT_FLAG_PARTS | SUBMIT_FLAG_MANY))
+        return ANSWER_NOWHERE;
+    return flags & SUBMIT_FLAG_ANYWHERE ? ANSWER_ANYWHERE : answer_stream(stream);
+}
+
+/* The way through the pool, for who looks at the answers, and through the search for the driver at the first call of
+ * all. A submission for which there was no memory is over for the pool before idle memory goes back, and is noted
+ * anew when it is made again: frees that came meanwhile lie before it, as for any other one. */
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
-    CUresult slow_##symbol params __attribute__((used, cold, visibility("hidden")));               \
+    CUresult slow_##symbol params __attribute__((used, visibility("hidden")));                     \
     CUresult slow_##symbol params                                                                  \
     {                                                                                              \
         struct turn turn __attribute__((unused)); /* for SUBMIT_CONFIG */                          \
-        enum submit_seen seen = enter(stream, flags);                                              \
-        pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);                \
-        CUresult rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;    \
-        if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_mend())           \
-            rc = driver_fn args;                                                                   \
-        if (seen != SUBMIT_UNSEEN)                                                                 \
-            submit_done(rc == CUDA_SUCCESS);                                                       \
+        CUresult rc;                                                                               \
+        unsigned step = 0;                                                                         \
+        do {                                                                                       \
+            unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);              \
+            enum submit_seen seen =                                                                \
+                watch == POOL_WATCH_ANSWERS ? SUBMIT_UNSEEN : enter(stream, flags);                \
+            pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);            \
+            rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;         \
+            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_mend())       \
+                rc = driver_fn args;                                                               \
+            if (seen != SUBMIT_UNSEEN)                                                             \
+                submit_done(rc == CUDA_SUCCESS);                                                   \
+        } while (answer_tells(rc) && answer_note(rc) &&                                            \
+                 answer_release(devices_of(stream, flags), &step));                                \
         return rc;                                                                                 \
     }                                                                                              \
     _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;

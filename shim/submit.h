@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The work-submission entry points (shim/submit.def), seen from outside: what their wrappers call
- * before the driver. They do so only while the pool asks for it (pool_watch, pool/pool.h); otherwise
- * a wrapper is a compare, a branch and a jump, with the caller's arguments where they were.
+ * before the driver. They do so only while the pool asks for it (pool_watch, pool/pool.h). From the
+ * first pool on they look at the driver's answer (shim/answer.h); before it a wrapper is a compare, a
+ * branch and a jump, with the caller's arguments where they were.
  */
 #ifndef SHIM_SUBMIT_H
 #define SHIM_SUBMIT_H
@@ -16,6 +17,8 @@ enum {
     SUBMIT_FLAG_KERNEL = 8, /* one kernel: starts when what its stream holds is complete, but ... */
     SUBMIT_FLAG_EARLY = 16, /* ... this one may start before the kernels right before it end */
     SUBMIT_FLAG_COPY = 32, /* from one memory to another */
+    SUBMIT_FLAG_ANYWHERE = 64, /* may need memory of any device */
+    SUBMIT_FLAG_PARTS = 128, /* several operations: if one fails others may have been submitted */
 };
 
 enum submit_seen {

@@ -36,9 +36,11 @@ CUresult context_revive(CUcontext context, unsigned flags)
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->alive = true;
     context->flags = flags;
+    context->uses = 1;
     context->id = ++last_id;
     context->error = CUDA_SUCCESS;
     context->peers = 0;
+    context->launched = false;
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 * MIB;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
@@ -69,7 +71,24 @@ void context_destroy(CUcontext context)
     vector_finish(&context->orphan_clock);
     context->legacy = NULL;
     context->alive = false;
-    device_give(context->device, config.context_bytes);
+    device_give(context->device, config.context_bytes + context->object_bytes);
+    context->object_bytes = 0;
+}
+
+bool context_take(CUcontext context, uint64_t bytes)
+{
+    if (bytes > 0 && !device_take(context->device, bytes))
+        return false;
+    context->object_bytes += bytes;
+    return true;
+}
+
+void context_give(CUcontext context, uint64_t bytes)
+{
+    if (bytes > context->object_bytes)
+        bytes = context->object_bytes;
+    device_give(context->device, bytes);
+    context->object_bytes -= bytes;
 }
 
 bool context_known(CUcontext context)

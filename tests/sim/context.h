@@ -14,6 +14,7 @@ struct CUctx_st {
     bool primary;
     int device;
     unsigned flags;
+    unsigned uses; /* of a created one: cuCtxAttach counts up, cuCtxDetach down, and at 0 it ends */
     _Atomic uint64_t id; /* unique; a primary context gets a new one each time it comes to life */
     CUresult error;      /* sticky */
     unsigned pending;    /* unfinished work */
@@ -25,6 +26,8 @@ struct CUctx_st {
     struct vector orphan_clock;
     uint32_t peers; /* bit d: access to memory of device d is enabled */
     size_t limits[LIMITS_MAX];
+    uint64_t object_bytes; /* of what lives in it beside memory */
+    bool launched;         /* it has memory for the local variables of kernels */
     struct block *blocks; /* pages that small allocations share */
     CUcontext parent;     /* of a green context: the primary context */
     CUgreenCtx green;
@@ -39,6 +42,10 @@ CUcontext context_blank(int device);
 
 /* Waits for its work, then frees everything in it but VMM memory. */
 void context_destroy(CUcontext context);
+
+/* Device memory for an object that lives in it, and back; what is left goes with the context. */
+bool context_take(CUcontext context, uint64_t bytes);
+void context_give(CUcontext context, uint64_t bytes);
 
 /* CUDA_SUCCESS, INVALID_CONTEXT (NULL), CONTEXT_IS_DESTROYED, or the sticky error. */
 CUresult context_usable(CUcontext context);

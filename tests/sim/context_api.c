@@ -38,6 +38,32 @@ static CUresult destroy(CUcontext context)
     return CUDA_SUCCESS;
 }
 
+/* A primary context has counted uses of its own (primary.c). */
+static CUresult attach(CUcontext *out, unsigned flags)
+{
+    CUcontext context = thread_current();
+    if (out == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = context_usable(context);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (context->primary || context->parent != NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context->uses++;
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+/* The context has to be current (so documented). The last use ends it. */
+static CUresult detach(CUcontext context)
+{
+    if (context == NULL || context != thread_current() || context->primary || context->parent != NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return --context->uses > 0 ? CUDA_SUCCESS : destroy(context);
+}
+
 static CUresult synchronize(CUcontext context)
 {
     if (context == NULL)
@@ -121,9 +147,14 @@ static CUresult get_limit(size_t *out, CUlimit limit)
 
 static CUresult set_limit(CUlimit limit, size_t value)
 {
+    CUcontext context = thread_current();
     if ((unsigned)limit >= LIMITS_MAX)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    thread_current()->limits[limit] = value;
+    /* The heap of kernels is device memory; what is there at first is part of the context's own. */
+    size_t have = context->limits[limit];
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && value > have && !context_take(context, value - have))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->limits[limit] = value;
     return CUDA_SUCCESS;
 }
 
@@ -153,7 +184,8 @@ API(cuCtxCreate_v4, (CUcontext * out, CUctxCreateParams *params, unsigned flags,
                                                 : create(out, flags, device))
 API(cuCtxDestroy, (CUcontext context), destroy(context))
 API(cuCtxDestroy_v2, (CUcontext context), destroy(context))
-API(cuCtxDetach, (CUcontext context), destroy(context))
+API(cuCtxAttach, (CUcontext * out, unsigned flags), attach(out, flags))
+API(cuCtxDetach, (CUcontext context), detach(context))
 API(cuCtxSynchronize, (void), synchronize(NULL))
 API(cuCtxSynchronize_v2, (CUcontext context), synchronize(context))
 API_UNLOCKED(cuCtxGetDevice, (CUdevice * out), get_device(out, NULL))

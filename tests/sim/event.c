@@ -33,6 +33,8 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
     bool shared = flags & CU_EVENT_INTERPROCESS;
     if (out == NULL || (flags & ~known) != 0 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
+    if (!context_take(context, config.object_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUevent event = handles_take(&events);
     struct vector clock = event->clock;
     clock.length = 0;
@@ -55,6 +57,8 @@ static CUresult destroy(CUevent event)
     CUresult rc = event_check(event);
     if (rc == CUDA_ERROR_INVALID_HANDLE)
         return rc;
+    if (context_is(event->context, event->context_id))
+        context_give(event->context, config.object_bytes);
     work_assign(&event->work, NULL);
     ipc_event_destroy(event->shared);
     event->shared = NULL;

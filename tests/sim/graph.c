@@ -8,8 +8,10 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/handles.h"
+#include "tests/sim/thread.h"
 
 #define MAGIC 0x47525048u
 #define EXEC_MAGIC 0x47455845u
@@ -18,6 +20,8 @@ struct CUgraphExec_st {
     uint32_t magic;
     CUgraph graph;
     unsigned long long flags;
+    CUcontext context; /* that it was made in, or NULL */
+    uint64_t context_id;
 };
 
 static struct handles graphs = {.size = sizeof(struct CUgraph_st)};
@@ -140,9 +144,17 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 {
     if (out == NULL || !graph_valid(graph))
         return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = thread_current();
+    if (context_usable(context) != CUDA_SUCCESS)
+        context = NULL;
+    if (context != NULL && !context_take(context, config.object_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUgraphExec exec = handles_take(&execs);
-    *exec =
-        (struct CUgraphExec_st){.magic = EXEC_MAGIC, .graph = graph_clone(graph), .flags = flags};
+    *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC,
+                                    .graph = graph_clone(graph),
+                                    .flags = flags,
+                                    .context = context,
+                                    .context_id = context != NULL ? context->id : 0};
     *out = exec;
     return CUDA_SUCCESS;
 }
@@ -210,6 +222,8 @@ static CUresult exec_destroy(CUgraphExec exec)
 {
     if (!exec_valid(exec))
         return CUDA_ERROR_INVALID_VALUE;
+    if (exec->context != NULL && context_is(exec->context, exec->context_id))
+        context_give(exec->context, config.object_bytes);
     graph_destroy(exec->graph);
     exec->magic = 0;
     handles_give(&execs, exec);

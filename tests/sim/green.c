@@ -6,6 +6,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/device.h"
 #include "tests/sim/event.h"
@@ -148,6 +149,8 @@ static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags, i
         return rc;
     if (out == NULL || flags != CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!context_take(green->context, config.object_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *out = stream_create(green->context, STREAM_NON_BLOCKING, flags, priority);
     return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/sim/api.h"
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/module.h"
 #include "tests/sim/thread.h"
@@ -69,15 +70,19 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
         context_owner(stream->context) != context_owner(thread_current()))
         return CUDA_ERROR_INVALID_HANDLE;
     rc = launch_command(&command, stream->context, handle, shape, params, extra);
+    if (rc == CUDA_SUCCESS && !stream->context->launched &&
+        !context_take(stream->context, config.object_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stream->context->launched = stream->context->launched || rc == CUDA_SUCCESS;
     command.launch.early = early;
     return rc == CUDA_SUCCESS ? stream_submit(stream, &command, NULL) : rc;
 }
 
-static bool is_early(const CUlaunchConfig *config)
+static bool is_early(const CUlaunchConfig *launch_config)
 {
-    for (unsigned i = 0; i < config->numAttrs; i++)
-        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
-            config->attrs[i].value.programmaticStreamSerializationAllowed)
+    for (unsigned i = 0; i < launch_config->numAttrs; i++)
+        if (launch_config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+            launch_config->attrs[i].value.programmaticStreamSerializationAllowed)
             return true;
     return false;
 }

@@ -4,6 +4,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
+#include "tests/sim/context.h"
 #include "tests/sim/device.h"
 #include "tests/sim/hazard.h"
 #include "tests/sim/memory.h"
@@ -68,7 +69,9 @@ static CUresult free_device(CUdeviceptr addr)
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL &&
          memory->kind != MEMORY_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = memory->kind != MEMORY_SMALL ? capture_unsafe() : CUDA_SUCCESS;
+    CUresult rc = memory->context != NULL ? memory->context->error : CUDA_SUCCESS; /* sticks here too */
+    if (rc == CUDA_SUCCESS && memory->kind != MEMORY_SMALL)
+        rc = capture_unsafe();
     if (rc != CUDA_SUCCESS)
         return rc;
     api_charge_size(FN_cuMemFree_v2, memory->size);

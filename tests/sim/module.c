@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/sim/api.h"
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/handles.h"
 #include "tests/sim/thread.h"
@@ -105,8 +106,13 @@ static CUresult load(CUmodule *out, const void *text)
     if (module == NULL)
         abort();
     module->context = context_owner(thread_current());
+    if (!context_take(module->context, config.object_bytes)) {
+        free(module);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult rc = parse(&module->image, text, module, NULL);
     if (rc != CUDA_SUCCESS) {
+        context_give(module->context, config.object_bytes);
         free(module);
         return rc;
     }
@@ -144,6 +150,7 @@ static CUresult unload(CUmodule module)
     if (*link == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     *link = module->next;
+    context_give(module->context, config.object_bytes);
     clear(&module->image);
     free(module);
     return CUDA_SUCCESS;

@@ -82,6 +82,14 @@ static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
+/* The runtimes' own way to it, past the exported one (measured: hooks do not see it). It counts and costs the same. */
+__attribute__((visibility("default"))) CUresult simPrimaryRetain(CUcontext *out, CUdevice device);
+CUresult simPrimaryRetain(CUcontext *out, CUdevice device)
+{
+    CUresult entered = api_enter(FN_cuDevicePrimaryCtxRetain);
+    return entered == CUDA_SUCCESS ? api_leave(primary_retain(out, device)) : entered;
+}
+
 API(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device), primary_retain(out, device))
 API(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release(device))
 API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))

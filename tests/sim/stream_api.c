@@ -3,6 +3,7 @@
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/clock.h"
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/event.h"
 #include "tests/sim/thread.h"
@@ -18,6 +19,8 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
         priority = LEAST_PRIORITY;
     if (priority < GREATEST_PRIORITY)
         priority = GREATEST_PRIORITY;
+    if (!context_take(thread_current(), config.object_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *out = stream_create(thread_current(),
                          flags & CU_STREAM_NON_BLOCKING ? STREAM_NON_BLOCKING : STREAM_BLOCKING,
                          flags, priority);
@@ -33,6 +36,7 @@ static CUresult destroy(CUstream handle)
     if (stream->kind == STREAM_LEGACY || stream->kind == STREAM_PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
     clock_run();
+    context_give(stream->context, config.object_bytes);
     stream_destroy(stream);
     return CUDA_SUCCESS;
 }
@@ -107,7 +111,7 @@ static CUresult ask_context(CUstream handle, CUcontext *context, CUgreenCtx *gre
     if (green != NULL)
         *green = (*context)->green;
     if ((*context)->green != NULL)
-        *context = NULL; /* one or the other */
+        *context = (*context)->parent; /* the primary context of the device (so documented) */
     return CUDA_SUCCESS;
 }
 

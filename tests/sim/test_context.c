@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
+
 static void devices_tell_what_they_are(void **state)
 {
     int count, value, version;
@@ -71,6 +73,34 @@ static void contexts_stack_and_are_several(void **state)
     assert_ptr_equal(now, context);
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy(context)); /* primary */
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent((CUcontext)(uintptr_t)0x1234000));
+}
+
+static void attached_contexts_end_with_their_last_use(void **state)
+{
+    CUcontext own, same, now;
+    CUdeviceptr at;
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxAttach(&same, 0)); /* primary */
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(context));
+    OK(cuCtxCreate(&own, NULL, 0, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuCtxAttach(&same, 1));
+    OK(cuCtxAttach(&same, 0));
+    assert_ptr_equal(same, own);
+    OK(cuCtxDetach(own));
+    OK(cuCtxGetCurrent(&now));
+    assert_ptr_equal(now, own);
+    OK(cuMemAlloc(&at, 1));
+    OK(cuCtxPushCurrent(context));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(own)); /* not current */
+    OK(cuCtxPopCurrent(NULL));
+    OK(cuCtxDetach(own));
+    OK(cuCtxGetCurrent(&now));
+    assert_ptr_equal(now, context);
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(own));
+    /* Destruction does not count. */
+    OK(cuCtxCreate(&own, NULL, 0, 0));
+    OK(cuCtxAttach(&same, 0));
+    OK(cuCtxDestroy(own));
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(own));
 }
 
 static void destruction_frees_all(void **state)
@@ -249,6 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(devices_tell_what_they_are),
         TEST(contexts_stack_and_are_several),
+        TEST(attached_contexts_end_with_their_last_use),
         TEST(destruction_frees_all),
         TEST(primary_context_lives_again),
         TEST(peers_need_to_be_enabled),

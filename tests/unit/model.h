@@ -87,6 +87,7 @@ struct model {
     uint32_t fence_count;
     unsigned captures;
     bool own_capture;   /* of the calling thread: nobody waits for its end */
+    bool unseen_capture;       /* records are refused, and nobody knows for how long */
     bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
     bool late_allowed;  /* the host may wait for, or order behind, later work now */
     bool broken;        /* a sticky error: set by a test, or by a failing record, query or create */

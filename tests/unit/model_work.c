@@ -334,6 +334,8 @@ static enum fence_record row_fence_record(struct backend *b, uint64_t fence)
             break_context(m);
     } else if (m->captures) {
         r = FENCE_REFUSED;
+    } else if (m->unseen_capture) {
+        r = FENCE_BARRED;
     } else {
         f->recorded = true;
         memcpy(f->seq, m->submitted, sizeof f->seq);

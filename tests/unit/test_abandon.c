@@ -3,6 +3,7 @@
  * pool/abandon.c: a context ends while other threads are inside its pool, at every moment at which the
  * pool's lock is dropped for a call of the backend.
  */
+#include "pool/state.h"
 #include "tests/unit/expect.h"
 
 #include <string.h>
@@ -155,11 +156,137 @@ static void what_it_had_handed_out_is_nobodys(void **state)
     }
 }
 
+static void next_context(struct rig *r)
+{
+    model_destroy_context(r->model);
+    pool_abandon(r->pool);
+    r->count = 0;
+    r->model->context_gone = false;
+}
+
+static void the_next_contexts_pool_may_be_the_same(void **state)
+{
+    enum { LIVES = 60 };
+    (void)state;
+    for (unsigned backing = 0; backing < 2; backing++)
+        for (unsigned single = 0; single < 2; single++) {
+            struct rig *r = rig_create(RIG_BYTES);
+            const char *batches[4] = {0};
+            r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+            r->model->backend.single_stream = single;
+            rig_start(r);
+            EXPECT(!pool_revive(r->pool), "it lives");
+            for (unsigned life = 0; life < LIVES; life++) {
+                if (life) {
+                    next_context(r);
+                    EXPECT_EQ(model_used_bytes(r->model), 0, "all memory went with its context");
+                    EXPECT(pool_revive(r->pool), "nobody is inside");
+                }
+                fill(r);
+                for (unsigned i = 0; i < r->count; i++)
+                    rig_launch(r, 1, MS(1), r->blocks[i].addr);
+                EXPECT(!rig_check(r), rig_check(r));
+                const struct pool *p = r->pool;
+                const char *now[4] = {p->block_cache.batches, p->chunk_cache.batches, p->slab_cache.batches,
+                                      p->magazine_cache.batches};
+                if (life == 1)
+                    memcpy(batches, now, sizeof now);
+                EXPECT(life < 2 || !memcmp(batches, now, sizeof now), "no host memory was added");
+            }
+            EXPECT_EQ(rig_stats(r).num_allocs, LIVES * 20, "statistics go on");
+            const char *words = rig_destroy(r);
+            EXPECT(!words, words);
+        }
+}
+
+/* What a thread was handed out in the last context, and still holds, in the pool of the next one. */
+static void what_it_had_handed_out_stays_nobodys(void **state)
+{
+    static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
+    (void)state;
+    for (unsigned single = 0; single < 2; single++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        uint64_t addrs[3];
+        r->model->backend.single_stream = single;
+        rig_start(r);
+        for (unsigned i = 0; i < 3; i++) {
+            rig_free(r, rig_alloc(r, sizes[i]));
+            rig_free(r, rig_alloc(r, sizes[i]));
+            addrs[i] = rig_alloc(r, sizes[i]);
+        }
+        next_context(r);
+        EXPECT(pool_revive(r->pool), "nobody is inside");
+        for (unsigned i = 0; i < 3; i++) {
+            EXPECT(pool_free(addrs[i]) != POOL_OK, "it is not this pool's");
+            EXPECT(!pool_take(r->pool, sizes[i]), "and nothing comes out of the magazine");
+        }
+        fill(r);
+        for (unsigned i = 0; i < 3; i++) {
+            struct pool_block found;
+            bool lives = pool_find(addrs[i], &found) == POOL_OK && found.addr == addrs[i];
+            EXPECT_EQ(pool_free(addrs[i]) == POOL_OK, lives, "unless it was handed out again");
+            for (unsigned at = 0; at < r->count && lives; at++)
+                if (r->blocks[at].addr == addrs[i])
+                    r->blocks[at] = r->blocks[--r->count];
+        }
+        const char *words = rig_destroy(r);
+        EXPECT(!words, words);
+    }
+}
+
+/* Its context ends while this thread is inside, and another thread wants the pool for the next one. */
+static void end_and_revive(struct model *m, enum model_row row)
+{
+    struct end *e = m->hook_arg;
+    end_meanwhile(m, row);
+    if (e->ended && pool_revive(e->pool))
+        e->calls = UINT64_MAX;
+}
+
+static void a_pool_is_not_anothers_while_a_thread_is_inside(void **state)
+{
+    unsigned ended = 0;
+    (void)state;
+    for (unsigned step = 0; step < STEPS; step++)
+        for (uint64_t at = 1; at <= MOMENTS; at++) {
+            struct rig *r = rig_create(RIG_BYTES);
+            struct end end = {.at = at};
+            r->config.idle_timeout_ns = MS(1);
+            r->config.sync_free = steps[step] == free_one;
+            r->model->backend.single_stream = steps[step] == leave_single;
+            rig_start(r);
+            fill(r);
+            end.pool = r->pool;
+            r->model->hook_arg = &end;
+            r->model->hook = end_and_revive;
+            steps[step](r);
+            r->model->hook = NULL;
+            if (end.ended) {
+                EXPECT(end.calls != UINT64_MAX, "it goes on in what it knows");
+                r->count = 0;
+                r->model->context_gone = r->model->broken = false; /* it asked for an event of the old one */
+                EXPECT(pool_revive(r->pool), "now it is through");
+                fill(r);
+                EXPECT(!rig_check(r), rig_check(r));
+            }
+            ended += end.ended;
+            const char *words = rig_destroy(r);
+            if (words && strcmp(words, "a fence is left") != 0)
+                fail_msg("step %u, moment %u: %s", step, (unsigned)at, words);
+            if (!end.ended)
+                break;
+        }
+    EXPECT(ended > 20, "it was tried at many moments");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
         cmocka_unit_test(what_it_had_handed_out_is_nobodys),
+        cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
+        cmocka_unit_test(what_it_had_handed_out_stays_nobodys),
+        cmocka_unit_test(a_pool_is_not_anothers_while_a_thread_is_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,6 +138,34 @@ static void a_capture_of_the_threads_own_is_not_awaited(void **state)
     EXPECT(rig_alloc(r, MIB(32)), "later it is there");
 }
 
+static unsigned records;
+
+static void count_records(struct model *m, enum model_row row)
+{
+    (void)m;
+    records += row == MODEL_ROW_fence_record;
+}
+
+static void a_capture_that_nobody_knows_of_is_not_awaited(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(32);
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(32));
+    rig_launch(r, 1, MS(5), a);
+    r->model->unseen_capture = true;
+    rig_free(r, a);
+    r->model->hook = count_records;
+    records = 0;
+    uint64_t before = model_now(r->model);
+    EXPECT(!rig_alloc(r, MIB(32)), "nothing is known complete");
+    EXPECT(model_now(r->model) - before < MS(1000), "and nothing to wait for");
+    EXPECT(records > 0 && records < 100, "records are not tried again without a pause");
+    r->model->hook = NULL;
+    r->model->unseen_capture = false;
+    EXPECT(rig_alloc(r, MIB(32)), "later it is there");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +176,7 @@ int main(void)
         RIG_TEST(captures_in_turn_are_all_awaited),
         RIG_TEST(a_capture_without_end_is_not_awaited_for_ever),
         RIG_TEST(a_capture_of_the_threads_own_is_not_awaited),
+        RIG_TEST(a_capture_that_nobody_knows_of_is_not_awaited),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,37 @@ static void nothing_is_lost_between_batches(void **state)
     size_t left = c.count;
     for (size_t i = 0; i < left; i++)
         EXPECT(host_cache_get(&c), "all that is counted is there");
-    EXPECT_EQ((150 + left) % 16, 0, "whole batches of 16 in all");
+    EXPECT_EQ((150 + left) % 15, 0, "whole batches of 15 in all");
+}
+
+static unsigned visited;
+
+static void visit(void *record)
+{
+    visited++;
+    ((char *)record)[63] = 1;
+}
+
+static void all_records_are_found_and_free_again_at_once(void **state)
+{
+    enum { COUNT = 2500, BATCH = 1023 };
+    (void)state;
+    struct host_cache c;
+    host_cache_init(&c, 64, 40);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < COUNT; i++)
+            EXPECT(host_cache_get(&c), "there is host memory");
+        visited = 0;
+        host_cache_each(&c, visit);
+        EXPECT_EQ(visited, COUNT, "each that was ever used, once");
+        host_cache_reclaim(&c);
+        EXPECT_EQ(c.count, 3 * BATCH, "all are free, those never used too, and no memory was added");
+    }
+    for (unsigned i = 0; i < 3 * BATCH; i++) {
+        const char *record = host_cache_get(&c);
+        EXPECT(record && !record[0] && record[63] == (i < COUNT), "as zero as ever, and kept behind that");
+    }
+    EXPECT_EQ(c.count, 0, "there were no more");
 }
 
 static void pages_are_zero(void **state)
@@ -113,6 +143,7 @@ int main(void)
         cmocka_unit_test(what_others_may_look_at_stays),
         cmocka_unit_test(ensured_records_need_no_host_memory),
         cmocka_unit_test(nothing_is_lost_between_batches),
+        cmocka_unit_test(all_records_are_found_and_free_again_at_once),
         cmocka_unit_test(pages_are_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,58 @@ static void the_wait_is_bounded(void **state)
     EXPECT_EQ(model_now(r->model) - before, MS(10), "no longer than asked");
 }
 
+/* The call whose failure asks for it may be told of it late: memory that just went back counts as well. */
+static void a_driver_without_memory_gets_what_is_idle_then_what_is_pending(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
+    EXPECT(!pool_release(r->pool, POOL_RELEASE_IDLE), "nothing is idle");
+    EXPECT(!pool_release(r->pool, POOL_RELEASE_PENDING), "nor freed at all");
+    rig_launch(r, 1, 0, a);
+    rig_launch(r, 2, MS(3000), b);
+    rig_free(r, a);
+    rig_free(r, b);
+    uint64_t before = model_now(r->model);
+    pool_release(r->pool, POOL_RELEASE_IDLE);
+    EXPECT_EQ(model_now(r->model), before, "no wait");
+    EXPECT(pool_release(r->pool, POOL_RELEASE_PENDING), "what was freed behind work");
+    EXPECT_EQ(model_now(r->model) - before, MS(3000), "is waited for");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "all of it");
+    EXPECT(pool_release(r->pool, POOL_RELEASE_IDLE), "it went back just now");
+    model_advance(r->model, MS(200));
+    EXPECT(!pool_release(r->pool, POOL_RELEASE_IDLE), "long ago");
+    EXPECT_SOUND(r);
+}
+
+static void the_wait_of_a_driver_without_memory_is_bounded(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(30000), a);
+    rig_free(r, a);
+    uint64_t before = model_now(r->model);
+    EXPECT(!pool_release(r->pool, POOL_RELEASE_PENDING), "its work takes too long");
+    EXPECT(model_now(r->model) - before <= MS(11000), "10 s, and one for what came later");
+}
+
+static void a_lost_pool_serves_nothing(void **state)
+{
+    struct rig *r = expect_arena(state);
+    static const uint64_t sizes[] = {512, KIB(40), MIB(1), MIB(20)};
+    uint64_t addr;
+    int code;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int again = 0; again < 2; again++)
+            rig_free(r, rig_alloc(r, sizes[i]));
+    pool_lose(r->pool);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        EXPECT_EQ(pool_alloc(r->pool, sizes[i], &addr, &code), POOL_PASS, "the driver is to say why");
+    EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "counted");
+    pool_lose(r->pool);
+    EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "once");
+    r->lost = true;
+}
+
 static void an_idle_pool_has_no_timer(void **state)
 {
     struct rig *r = expect_arena(state);
@@ -170,6 +222,9 @@ int main(void)
         RIG_TEST(what_is_to_be_kept_is_kept),
         RIG_TEST(pending_memory_is_waited_for_if_asked),
         RIG_TEST(the_wait_is_bounded),
+        RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending),
+        RIG_TEST(the_wait_of_a_driver_without_memory_is_bounded),
+        RIG_TEST(a_lost_pool_serves_nothing),
         RIG_TEST(an_idle_pool_has_no_timer),
         RIG_TEST(idle_memory_over_the_limit_goes_back),
         RIG_TEST(others_are_left_their_part),

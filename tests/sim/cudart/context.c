@@ -28,7 +28,7 @@ static cudaError_t retain(int device, CUcontext *context, unsigned *resets)
     pthread_mutex_lock(&primary_lock);
     cudaError_t error = cudaSuccess;
     if (primaries[device].context == NULL)
-        error = CALL(cuDevicePrimaryCtxRetain, 7000, &primaries[device].context, device);
+        error = driver_retain(&primaries[device].context, device);
     *context = primaries[device].context;
     *resets = primaries[device].resets;
     pthread_mutex_unlock(&primary_lock);
@@ -63,7 +63,7 @@ static cudaError_t make_current(int device)
 static cudaError_t make_current_later(int device)
 {
     CUcontext context = NULL;
-    cudaError_t error = CALL(cuDevicePrimaryCtxRetain, 7000, &context, device);
+    cudaError_t error = driver_retain(&context, device);
     if (error == cudaSuccess)
         error = CALL_AS(PFN_cuDevicePrimaryCtxRelease_v11000, cuDevicePrimaryCtxRelease, 7000, 0,
                         device);

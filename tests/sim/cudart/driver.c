@@ -36,6 +36,7 @@ static PFN_cuGetProcAddress_v12000 lookup;
 static PFN_cuGetProcAddress_v11030 lookup;
 #define LOOKUP_ENTRY ENTRY_cuGetProcAddress_11030_0
 #endif
+static CUresult (*private_retain)(CUcontext *, CUdevice);
 static cudaError_t load_error = cudaErrorInsufficientDriver;
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
@@ -99,6 +100,8 @@ static void load(void)
         return;
     memcpy(&lookup, &symbol, sizeof lookup);
     ask_all(newest);
+    symbol = dlsym(driver, "simPrimaryRetain");
+    memcpy(&private_retain, &symbol, sizeof private_retain);
     int version = 0;
     if (CALL(cuDriverGetVersion, 2020, &version) != cudaSuccess ||
         version / 1000 < RUNTIME_VERSION / 1000)
@@ -110,6 +113,12 @@ cudaError_t driver_load(void)
 {
     pthread_once(&load_once, load);
     return load_error;
+}
+
+cudaError_t driver_retain(CUcontext *context, CUdevice device)
+{
+    return private_retain != NULL ? error_of(private_retain(context, device))
+                                  : CALL(cuDevicePrimaryCtxRetain, 7000, context, device);
 }
 
 cudaError_t driver_lookup(const char *symbol, void **pfn, int version, cuuint64_t flags,

@@ -22,6 +22,10 @@ SHIM_EXPORT struct driver *driver_probe(void)
 static CUresult called(int base, int id, ...)
 {
     driver.calls[id]++;
+    if (driver.refusals) {
+        driver.refusals--;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (id == HOOK_cuLaunchKernel) {
         va_list args;
         va_start(args, id);
@@ -52,17 +56,19 @@ static CUresult called(int base, int id, ...)
 }
 
 #define LIST(...) __VA_ARGS__
+#define CALLED(base, id, ...) called(base, id __VA_OPT__(, ) __VA_ARGS__)
 #define DEFINE(symbol, params, args)                                                               \
     CUresult symbol params                                                                         \
     {                                                                                              \
-        return called(DRIVER_ANSWER, HOOK_##symbol, LIST args);                                    \
+        return CALLED(DRIVER_ANSWER, HOOK_##symbol, LIST args);                                    \
     }                                                                                              \
     static CUresult alias_##symbol params                                                          \
     {                                                                                              \
-        return called(DRIVER_ALIAS, HOOK_##symbol, LIST args);                                     \
+        return CALLED(DRIVER_ALIAS, HOOK_##symbol, LIST args);                                     \
     }
 #define HOOK(symbol, pfn, params, args, group) DEFINE(symbol, params, args)
-#define HOOK_COUNTED(symbol, pfn, params, args, counter) DEFINE(symbol, params, args)
+#define HOOKS_ANSWERED
+#define HOOK_ANSWER(symbol, pfn, params, args, devices) DEFINE(symbol, params, args)
 #include "shim/hooks.def"
 #define SUBMIT_CONFIG(config) config
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
@@ -100,7 +106,8 @@ struct entry {
 static const struct entry entries[] = {
 #define ENTRY(symbol, pfn) {#pfn, (void *)symbol, (void *)alias_##symbol},
 #define HOOK(symbol, pfn, params, args, group) ENTRY(symbol, pfn)
-#define HOOK_COUNTED(symbol, pfn, params, args, counter) ENTRY(symbol, pfn)
+#define HOOKS_ANSWERED
+#define HOOK_ANSWER(symbol, pfn, params, args, devices) ENTRY(symbol, pfn)
 #define HOOK_RESOLVER(symbol, pfn, params, args) {#pfn, (void *)symbol, (void *)symbol},
 #include "shim/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ENTRY(symbol, pfn)

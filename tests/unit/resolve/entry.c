@@ -6,6 +6,7 @@
 #include "tests/unit/resolve/probe.h"
 
 #include "pool/pool.h"
+#include "shim/answer.h"
 #include "shim/peer.h"
 #include "shim/runtime.h"
 #include "shim/stream.h"
@@ -23,6 +24,43 @@ SHIM_EXPORT struct probe *resolve_probe(void)
 bool peer_mend(void)
 {
     return false;
+}
+
+/* Submissions are wrapped whether anybody looks at answers or not; who asks for more gets it once. */
+bool answer_note(CUresult rc)
+{
+    return rc == CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool answer_release(uint64_t devices, unsigned *step)
+{
+    probe.released = devices;
+    return probe.release && !(*step)++;
+}
+
+#define NOWHERE(name, type)                                                                        \
+    uint64_t name(type asked)                                                                      \
+    {                                                                                              \
+        return ANSWER_NOWHERE;                                                                     \
+    }
+NOWHERE(answer_device, CUdevice)
+NOWHERE(answer_context, CUcontext)
+NOWHERE(answer_peers, CUcontext)
+NOWHERE(answer_stream, CUstream)
+NOWHERE(answer_green, CUgreenCtx)
+NOWHERE(answer_location, const CUmemLocation *)
+NOWHERE(answer_physical, const CUmemAllocationProp *)
+NOWHERE(answer_handle, CUmemGenericAllocationHandle)
+NOWHERE(answer_pool, CUmemoryPool)
+
+uint64_t answer_current(void)
+{
+    return ANSWER_NOWHERE;
+}
+
+uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
+{
+    return ANSWER_NOWHERE;
 }
 
 void submit_done(bool taken)
@@ -64,10 +102,12 @@ bool entry_in_pool(const void *p)
     return probe.in_pool;
 }
 
-#define HOOK(symbol, pfn, params, args, group)                                                     \
+#define PASS_ON(symbol, params, args)                                                              \
     CUresult symbol params                                                                         \
     {                                                                                              \
         probe.calls[HOOK_##symbol]++;                                                              \
         return real.symbol args;                                                                   \
     }
+#define HOOK(symbol, pfn, params, args, group) PASS_ON(symbol, params, args)
+#define HOOK_ASKED(symbol, pfn, params, args, group, devices) PASS_ON(symbol, params, args)
 #include "shim/hooks.def"

@@ -7,6 +7,8 @@
  */
 #include "tests/unit/resolve/probe.h"
 
+#include "pool/pool.h"
+
 #include "shim/submit.h"
 
 #include <dlfcn.h>
@@ -376,6 +378,42 @@ static void every_submission_is_noted(void **state)
     atomic_store(probe->watch, 0);
 }
 
+/* Refused twice, a call that is made again once gives the driver's own error. */
+static void check_retry(const char *symbol, enum hook_id id, bool again)
+{
+    probe->release = true;
+    for (unsigned refusals = 1; refusals <= 2; refusals++) {
+        unsigned before = driver->calls[id];
+        driver->refusals = refusals;
+        CUresult rc = (CUresult)call(dlsym(libcuda, symbol));
+        if (rc != (again && refusals == 1 ? DRIVER_ANSWER + (CUresult)id : CUDA_ERROR_OUT_OF_MEMORY) ||
+            driver->calls[id] - before != (again ? 2u : 1u))
+            fail_msg("%s refused %u times: %d after %u calls", symbol, refusals, (int)rc, driver->calls[id] - before);
+    }
+    driver->refusals = 1;
+    probe->release = false;
+    if (call(dlsym(libcuda, symbol)) != CUDA_ERROR_OUT_OF_MEMORY)
+        fail_msg("%s: an error without memory to give back is not the driver's", symbol);
+    driver->refusals = 0;
+}
+
+static void a_call_without_memory_is_made_again_once_some_went_back(void **state)
+{
+#define HOOK_COUNTED(symbol, pfn, params, args, counter, devices) check_retry(#symbol, HOOK_##symbol, true);
+#define HOOK_PASSED(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
+#include "shim/hooks.def"
+    /* Whether the pool wants to hear of submissions or nobody but who looks at the answers */
+    for (unsigned watch = 1; watch <= POOL_WATCH_ANSWERS; watch *= POOL_WATCH_ANSWERS) {
+        atomic_store(probe->watch, watch);
+        unsigned notes = probe->notes, done = probe->done;
+#define SUBMIT(symbol, pfn, params, args, stream, flags) check_retry(#symbol, HOOK_##symbol, true);
+#include "shim/submit.def"
+        assert_int_equal(probe->notes - notes, probe->done - done);
+        assert_true((probe->notes == notes) == (watch == POOL_WATCH_ANSWERS));
+    }
+    atomic_store(probe->watch, 0);
+}
+
 static int find_all(void **state)
 {
     struct probe *(*get_probe)(void) =
@@ -431,6 +469,7 @@ int main(void)
         cmocka_unit_test(an_early_launch_waits_its_turn_when_told_to),
         cmocka_unit_test(a_frame_of_an_egl_stream_arrives_whole),
         cmocka_unit_test(every_submission_is_noted),
+        cmocka_unit_test(a_call_without_memory_is_made_again_once_some_went_back),
         cmocka_unit_test(a_function_newer_than_the_tables_ends_the_single_stream),
     };
     return cmocka_run_group_tests(tests, find_all, NULL);

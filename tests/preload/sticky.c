@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A kernel writes where nothing is. Whichever call tells the program first, everything after it
+ * fails with the same error: allocations that a cache could serve, in this thread and in others
+ * that have cached blocks of their own, and frees.
+ */
+#include "tests/preload/scene.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { SIZES = 5, THREADS = 3 };
+static const size_t sizes[SIZES] = {512, 30 * KIB, 200 * KIB, 3 * MIB, 40 * MIB};
+static const uint64_t nowhere = 0x1000;
+
+static CUstream stream;
+static CUevent event;
+static uint64_t kept;
+static pthread_barrier_t cached, broken;
+
+/* Blocks of each size that were allocated and freed. */
+static void cache_blocks(void)
+{
+    uint64_t blocks[SIZES];
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < SIZES; i++)
+            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+        for (int i = 0; i < SIZES; i++)
+            REQUIRE(gpu_free(blocks[i]));
+    }
+}
+
+static int by_sync(void)
+{
+    return gpu_sync();
+}
+
+static int by_stream(void)
+{
+    return gpu_stream_sync(stream);
+}
+
+static int by_query(void)
+{
+    int rc = CUDA_ERROR_NOT_READY;
+    while (rc == CUDA_ERROR_NOT_READY)
+        rc = gpu_stream_query(stream);
+    return rc;
+}
+
+static int by_event(void)
+{
+    return gpu_event_sync(event);
+}
+
+static int by_event_query(void)
+{
+    int rc = CUDA_ERROR_NOT_READY;
+    while (rc == CUDA_ERROR_NOT_READY)
+        rc = gpu_event_query(event);
+    return rc;
+}
+
+static int by_copy(void)
+{
+    static char to[64];
+    return gpu_get(to, kept, sizeof to);
+}
+
+/* Nobody waits: the kernel fails behind the program's back. */
+static int by_launch(void)
+{
+    int rc = 0;
+    for (int tries = 0; rc == 0 && tries < 100000; tries++)
+        rc = gpu_spin(1000, stream);
+    return rc;
+}
+
+static int by_record(void)
+{
+    int rc = 0;
+    for (int tries = 0; rc == 0 && tries < 100000; tries++) {
+        gpu_spin(1000, stream);
+        rc = gpu_event_record(event, stream);
+    }
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    int (*look)(void);
+} ways[] = {{"sync", by_sync},
+            {"stream", by_stream},
+            {"query", by_query},
+            {"event", by_event},
+            {"event_query", by_event_query},
+            {"copy", by_copy},
+            {"launch", by_launch},
+            {"record", by_record}};
+
+static int allocate(size_t size_bytes)
+{
+    uint64_t block = 0;
+    return gpu_malloc(&block, size_bytes);
+}
+
+static void show_allocations(const char *who)
+{
+    printf("%s:", who);
+    for (int i = 0; i < SIZES; i++)
+        printf(" %d", allocate(sizes[i]));
+    printf("\n");
+}
+
+static int in_other_thread(int index, void *codes)
+{
+    REQUIRE(gpu_open(0));
+    cache_blocks();
+    pthread_barrier_wait(&cached);
+    pthread_barrier_wait(&broken);
+    for (int i = 0; i < SIZES; i++)
+        ((int(*)[SIZES])codes)[index][i] = allocate(sizes[i]);
+    return 0;
+}
+
+static int break_and_look(const char *way)
+{
+    uint64_t large = 0;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_stream_create(&stream, true));
+    REQUIRE(gpu_event_create(&event));
+    REQUIRE(gpu_malloc(&kept, 512));
+    REQUIRE(gpu_malloc(&large, 8 * MIB));
+    cache_blocks();
+    pthread_barrier_wait(&cached);
+    REQUIRE(gpu_fill(nowhere, 1024, 1, stream));
+    REQUIRE(gpu_event_record(event, stream));
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (strcmp(ways[i].name, way) == 0)
+            printf("by %s: %d\n", ways[i].name, ways[i].look());
+    show_allocations("allocations");
+    printf("frees: %d %d\n", gpu_free(kept), gpu_free(large));
+    printf("last error %d\n", gpu_last_error());
+    printf("free memory: %d\n", gpu_mem_info(&(size_t){0}, NULL));
+    show_allocations("again");
+    pthread_barrier_wait(&broken);
+    return 0;
+}
+
+struct role {
+    int codes[THREADS][SIZES];
+    const char *way;
+};
+
+static int play(int index, void *argument)
+{
+    struct role *role = argument;
+    return index == THREADS ? break_and_look(role->way) : in_other_thread(index, role->codes);
+}
+
+int main(int count, char **arguments)
+{
+    struct role role = {.way = count > 1 ? arguments[1] : "sync"};
+    scene_start(1, 60);
+    REQUIRE(pthread_barrier_init(&cached, NULL, THREADS + 1));
+    REQUIRE(pthread_barrier_init(&broken, NULL, THREADS + 1));
+    scene_threads(THREADS + 1, play, &role);
+    for (int i = 0; i < THREADS; i++) {
+        printf("thread %d:", i);
+        for (int j = 0; j < SIZES; j++)
+            printf(" %d", role.codes[i][j]);
+        printf("\n");
+    }
+    return 0;
+}
