@@ -101,7 +101,7 @@ static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary
 /* Those that all pools are asked for. */
 #define FOR_EACH_CONTEXT(c)                                                                        \
     FOR_EACH_RECORD(c)                                                                             \
-        if (c->pool && !atomic_load(&c->hidden))
+        if (!atomic_load(&c->hidden) && c->pool)
 
 /* Lock held. */
 static void show(struct context *c)
@@ -292,21 +292,22 @@ void context_retained(CUdevice device, CUcontext primary)
     context_end_finish(&e, true);
 }
 
-/* The record's own fields, which say who may end it. */
+/* From here on it is the context's, and whoever ends that finds it. */
 static void name(struct context *c, CUcontext ctx, CUdevice device)
 {
     CUcontext primary = context_primary_handle(device);
-    if (c->device != device)
-        c->device = device; /* others may look at it */
-    c->life = life_of(ctx);
-    if (primary)
-        c->primary = primary == ctx ? CONTEXT_PRIMARY : CONTEXT_CREATED;
-    else
-        c->primary = primary_is_active(device) ? CONTEXT_MAYBE_PRIMARY : CONTEXT_CREATED;
+    unsigned long long life = life_of(ctx);
+    enum context_primary kind = primary == ctx ? CONTEXT_PRIMARY : CONTEXT_CREATED;
+    if (!primary && primary_is_active(device))
+        kind = CONTEXT_MAYBE_PRIMARY;
     pthread_mutex_lock(&lives_lock);
     withdraw(c);
     atomic_store(&c->ctx, ctx);
     atomic_store(&c->hidden, true);
+    if (c->device != device)
+        c->device = device; /* others may look at it */
+    c->life = life;
+    c->primary = kind;
     c->condemned = false;
     c->state = CONTEXT_MAKING;
     pthread_mutex_unlock(&lives_lock);
@@ -361,7 +362,7 @@ static bool suits(const struct context *c)
  * may look at it. */
 static bool refill(struct context *c, CUcontext ctx)
 {
-    if (!suits(c))
+    if ((c->pool && !pool_is_vacant(c->pool)) || !suits(c))
         return false;
     device_renew(&c->backend, ctx, may_be_single(c));
     atomic_store(&c->redzone_stream, NULL);
@@ -416,7 +417,10 @@ static bool publish(struct context *c, CUcontext ctx)
     stream_pool_listed(!others_alive(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
     control_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
-    bool over = is_over(ctx, c->life, c->primary, c->device);
+    pthread_mutex_lock(&lives_lock);
+    enum context_primary primary = c->primary; /* a retain may have told */
+    pthread_mutex_unlock(&lives_lock);
+    bool over = is_over(ctx, c->life, primary, c->device);
     pthread_mutex_lock(&lives_lock);
     c->state = CONTEXT_ALIVE;
     bool mine = (over || c->condemned) && condemn(c);
