@@ -19,9 +19,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 
-static _Atomic(struct context *) contexts[CONTEXTS_MAX];
-static atomic_int context_count;
+_Atomic(struct context *) context_records[CONTEXTS_MAX];
+atomic_int context_count;
 
 static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
@@ -45,7 +46,7 @@ struct context *context_find(CUcontext ctx)
 {
     int count = atomic_load_explicit(&context_count, memory_order_acquire);
     for (int i = 0; i < count; i++) {
-        struct context *c = atomic_load_explicit(&contexts[i], memory_order_acquire);
+        struct context *c = atomic_load_explicit(&context_records[i], memory_order_acquire);
         if (atomic_load_explicit(&c->handle, memory_order_acquire) == ctx)
             return c;
     }
@@ -93,15 +94,6 @@ static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary
         return true;
     return life && life_of(ctx) != life;
 }
-
-#define FOR_EACH_RECORD(c)                                                                         \
-    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
-        for (struct context *c = atomic_load_explicit(&contexts[i_], memory_order_acquire); c; c = NULL)
-
-/* Those that all pools are asked for. */
-#define FOR_EACH_CONTEXT(c)                                                                        \
-    FOR_EACH_RECORD(c)                                                                             \
-        if (!atomic_load(&c->hidden) && c->pool)
 
 /* Lock held. */
 static void show(struct context *c)
@@ -163,15 +155,19 @@ static bool is_meant(const struct context *c, const struct context_end *e)
         return false;
     if (e->ctx)
         return atomic_load(&c->ctx) == e->ctx;
-    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED;
+    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED && !c->destroyers;
 }
 
-static void begin_end(struct context_end *e)
+/* True: there is a record. */
+static bool begin_end(struct context_end *e)
 {
+    bool any = false;
     pthread_mutex_lock(&lives_lock);
     FOR_EACH_RECORD(c)
         if (is_meant(c, e)) {
+            any = true;
             c->enders++;
+            c->destroyers += e->ctx != NULL;
             e->records[i_ / 64] |= UINT64_C(1) << (i_ % 64);
             withdraw(c);
             if (e->hides && c->state == CONTEXT_ALIVE) {
@@ -180,6 +176,17 @@ static void begin_end(struct context_end *e)
             }
         }
     pthread_mutex_unlock(&lives_lock);
+    return any;
+}
+
+static bool is_asked_about(const struct context_end *e)
+{
+    bool asked = false;
+    pthread_mutex_lock(&lives_lock);
+    FOR_EACH_RECORD(c)
+        asked = asked || ((e->records[i_ / 64] >> (i_ % 64) & 1) && c->askers);
+    pthread_mutex_unlock(&lives_lock);
+    return asked;
 }
 
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
@@ -187,9 +194,13 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     *e = (struct context_end){.ctx = ctx, .hides = true};
     if (!ctx || is_off())
         return;
-    if (state_is_on())
+    /* Whether it is a context at all is for the driver to say. */
+    bool known = begin_end(e);
+    CUcontext here = NULL;
+    if (known || (state_is_on() && real.cuCtxGetCurrent(&here) == CUDA_SUCCESS && here == ctx))
         e->life = life_of(ctx);
-    begin_end(e);
+    while (known && is_asked_about(e))
+        sched_yield();
 }
 
 /* What captures and imports were made in may be a primary context without a record. */
@@ -203,8 +214,15 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
         e->count = capture_contexts(e->others, CONTEXTS_MAX);
     if (ipc_any_open() || ipc_any_closed())
         e->count += ipc_contexts(e->others + e->count, CONTEXTS_MAX - e->count);
-    for (size_t i = 0; i < e->count; i++)
-        e->lives[i] = life_of(e->others[i]);
+    CUcontext primary = context_primary_handle(device);
+    size_t all = e->count;
+    e->count = 0;
+    for (size_t i = 0; i < all; i++)
+        if (!primary || e->others[i] == primary) {
+            e->others[e->count] = e->others[i];
+            e->lives[e->count] = life_of(e->others[i]);
+            e->count++;
+        }
 }
 
 static bool others_alive(const struct context *c)
@@ -239,18 +257,21 @@ static void reopen(struct context *c)
 static void judge(struct context_end *e, struct context *c, bool known, bool done)
 {
     pthread_mutex_lock(&lives_lock);
-    bool meant = is_meant(c, e);
+    bool meant = done && is_meant(c, e), asks = meant && !e->ctx;
+    c->askers += asks;
     CUcontext ctx = atomic_load(&c->ctx);
     unsigned long long life = c->life;
     enum context_primary primary = c->primary;
     pthread_mutex_unlock(&lives_lock);
-    bool over = done && meant;
-    if (over && !e->ctx)
+    bool over = meant;
+    if (asks)
         over = (e->hides && known && primary == CONTEXT_PRIMARY) || is_over(ctx, life, primary, c->device);
     else if (over)
         over = known || (life && life == e->life);
     pthread_mutex_lock(&lives_lock);
+    c->askers -= asks;
     c->enders -= known;
+    c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && condemn(c);
     pthread_mutex_unlock(&lives_lock);
     if (mine) {
@@ -372,7 +393,7 @@ static bool refill(struct context *c, CUcontext ctx)
 static bool has_ended(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
-    bool ended = c->state == CONTEXT_ENDED && !c->enders;
+    bool ended = c->state == CONTEXT_ENDED && !c->enders && !c->askers;
     pthread_mutex_unlock(&lives_lock);
     return ended;
 }
@@ -399,7 +420,7 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
     struct context *c = count < CONTEXTS_MAX ? host_pages(sizeof *c) : NULL;
     if (c) {
         name(c, ctx, device);
-        atomic_store_explicit(&contexts[count], c, memory_order_seq_cst);
+        atomic_store_explicit(&context_records[count], c, memory_order_seq_cst);
         atomic_store_explicit(&context_count, count + 1, memory_order_seq_cst);
         fill(c, ctx);
     }
@@ -509,90 +530,4 @@ struct context *context_current(void)
         atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx && state_is_on())
         return c;
     return current_anew();
-}
-
-void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
-                            void *arg)
-{
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device && pool_uses_arena(c->pool))
-            pool_for_each_range(c->pool, f, arg);
-}
-
-size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
-{
-    size_t count = 0;
-    FOR_EACH_CONTEXT(c)
-        if (c->device != device && pool_uses_arena(c->pool) && count < max) {
-            owner[count] = c->device;
-            ctx[count++] = atomic_load(&c->ctx);
-        }
-    return count;
-}
-
-void context_for_each_pool(void (*f)(struct pool *p))
-{
-    FOR_EACH_CONTEXT(c)
-        f(c->pool);
-}
-
-void context_submit(uint64_t stream)
-{
-    FOR_EACH_CONTEXT(c)
-        pool_submit(c->pool, stream);
-}
-
-uint64_t context_trim(int device, const struct pool_trim *trim)
-{
-    uint64_t back = 0;
-    FOR_EACH_CONTEXT(c)
-        if (device < 0 || device == c->device)
-            back += pool_trim(c->pool, trim);
-    return back;
-}
-
-uint64_t context_tick(void)
-{
-    uint64_t back = 0;
-    FOR_EACH_CONTEXT(c)
-        if (pool_tick_ns(c->pool))
-            back += pool_tick(c->pool);
-    return back;
-}
-
-uint64_t context_tick_ns(void)
-{
-    uint64_t shortest = 0;
-    FOR_EACH_CONTEXT(c)
-    {
-        uint64_t tick = pool_tick_ns(c->pool);
-        if (tick && (!shortest || tick < shortest))
-            shortest = tick;
-    }
-    return shortest;
-}
-
-uint64_t context_idle_bytes(int device)
-{
-    uint64_t idle = 0;
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device)
-            idle += pool_idle_bytes(c->pool);
-    return idle;
-}
-
-/* Pools of contexts that are gone are reported too, with those that had them later: what they did is part of the
- * story. */
-size_t context_report(struct report_pool *out, size_t max)
-{
-    size_t count = 0;
-    FOR_EACH_RECORD(c)
-        if (c->backing && count < max) {
-            out[count] = (struct report_pool){
-                .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
-            if (c->pool)
-                pool_stats(c->pool, &out[count].stats);
-            count++;
-        }
-    return count;
 }
