@@ -9,6 +9,7 @@
 #include "pool/host.h"
 #include "pool/zone.h"
 
+#include <sched.h>
 #include <string.h>
 
 #define LEAF_BITS MAP_LEAF_BITS
@@ -42,6 +43,18 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes)
     return true;
 }
 
+/* It takes some microseconds, as often as its thread is run. Whose context has ended without a word never forgets. */
+#define AWAIT_TRIES 100000
+
+void map_await_forgotten(uint64_t addr, uint64_t size_bytes)
+{
+    for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES) {
+        const struct granule *g = map_find(at);
+        for (int tries = 0; tries < AWAIT_TRIES && atomic_load_explicit(&g->pool, memory_order_acquire); tries++)
+            sched_yield();
+    }
+}
+
 void map_claim(struct chunk *c, struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
@@ -55,14 +68,14 @@ void map_disclaim(const struct chunk *c)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
-        atomic_store_explicit(&g->pool, NULL, memory_order_release);
         g->chunk = NULL;
+        atomic_store_explicit(&g->pool, NULL, memory_order_release);
     }
 }
 
+/* The owner last: the driver may have given the range to another pool, which waits for that. */
 void map_forget(const struct chunk *c)
 {
-    map_disclaim(c);
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
         if (!g)
@@ -74,6 +87,7 @@ void map_forget(const struct chunk *c)
         if (g->units)
             memset(g->units, 0, GRANULE_UNITS * sizeof *g->units);
     }
+    map_disclaim(c);
 }
 
 static bool unit_write(uint64_t addr, struct block *b)

@@ -48,6 +48,9 @@ static inline struct granule *map_find(uint64_t addr)
 
 /* Makes the records of a range; false: no host memory, or addresses beyond what the map covers. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
+/* Of a range that the driver has just handed out, a pool may still think that it is its own: its context has ended, and
+ * it is about to forget the range (map_forget). Waits for that, for a while. No lock held. */
+void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
 /* Names pool and chunk as owners of the chunk's range (multiples of GRANULE_BYTES, ensured before). */
 void map_claim(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. */

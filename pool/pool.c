@@ -90,6 +90,15 @@ void pool_lose(struct pool *p)
     state_unlock(p);
 }
 
+/* Who comes after the abandonment finds a lost pool without an event, and asks the backend for nothing but the time. */
+bool pool_is_vacant(struct pool *p)
+{
+    state_lock(p);
+    bool vacant = p->abandoned && !p->inside && !p->busy;
+    state_unlock(p);
+    return vacant;
+}
+
 /* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds nothing. */
 bool pool_revive(struct pool *p)
 {

@@ -51,8 +51,10 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
  * The pool object itself stays for ever: other threads may still look at it. It can become the pool of another
  * context, with the same backend and config (abandon.c). */
 void pool_abandon(struct pool *p);
-/* The pool of a new context, of which the backend tells by now. False: it was not abandoned, or a thread that was
- * inside then is not through yet. Statistics go on. */
+/* It was abandoned, and no thread that was inside then still is: its backend is not asked any more, and may be made
+ * that of another context. */
+bool pool_is_vacant(struct pool *p);
+/* The pool of a new context, of which the backend tells by now. False: it is not vacant. Statistics go on. */
 bool pool_revive(struct pool *p);
 
 /* The context is lost: the driver will give the same error for ever. Nothing is handed out after the return. */

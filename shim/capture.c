@@ -327,7 +327,6 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     END(stream, true, real.cuStreamEndCapture_ptsz(stream, graph));
 }
 
-#if CUDA_VERSION >= 13000
 CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                                        CUgraphRecaptureCallback callback, void *user_data)
 {
@@ -371,7 +370,6 @@ CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
         forget(number);
     return rc;
 }
-#endif
 
 static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
 {

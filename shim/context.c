@@ -20,9 +20,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 
-static _Atomic(struct context *) contexts[CONTEXTS_MAX];
-static atomic_int context_count;
+_Atomic(struct context *) context_records[CONTEXTS_MAX];
+atomic_int context_count;
 
 static pthread_mutex_t making_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
@@ -46,7 +47,7 @@ struct context *context_find(CUcontext ctx)
 {
     int count = atomic_load_explicit(&context_count, memory_order_acquire);
     for (int i = 0; i < count; i++) {
-        struct context *c = atomic_load_explicit(&contexts[i], memory_order_acquire);
+        struct context *c = atomic_load_explicit(&context_records[i], memory_order_acquire);
         if (atomic_load_explicit(&c->handle, memory_order_acquire) == ctx)
             return c;
     }
@@ -94,15 +95,6 @@ static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary
         return true;
     return life && life_of(ctx) != life;
 }
-
-#define FOR_EACH_RECORD(c)                                                                         \
-    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
-        for (struct context *c = atomic_load_explicit(&contexts[i_], memory_order_acquire); c; c = NULL)
-
-/* Those that all pools are asked for. */
-#define FOR_EACH_CONTEXT(c)                                                                        \
-    FOR_EACH_RECORD(c)                                                                             \
-        if (c->pool && !atomic_load(&c->hidden))
 
 /* Lock held. */
 static void show(struct context *c)
@@ -164,15 +156,19 @@ static bool is_meant(const struct context *c, const struct context_end *e)
         return false;
     if (e->ctx)
         return atomic_load(&c->ctx) == e->ctx;
-    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED;
+    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED && !c->destroyers;
 }
 
-static void begin_end(struct context_end *e)
+/* True: there is a record. */
+static bool begin_end(struct context_end *e)
 {
+    bool any = false;
     pthread_mutex_lock(&lives_lock);
     FOR_EACH_RECORD(c)
         if (is_meant(c, e)) {
+            any = true;
             c->enders++;
+            c->destroyers += e->ctx != NULL;
             e->records[i_ / 64] |= UINT64_C(1) << (i_ % 64);
             withdraw(c);
             if (e->hides && c->state == CONTEXT_ALIVE) {
@@ -181,6 +177,17 @@ static void begin_end(struct context_end *e)
             }
         }
     pthread_mutex_unlock(&lives_lock);
+    return any;
+}
+
+static bool is_asked_about(const struct context_end *e)
+{
+    bool asked = false;
+    pthread_mutex_lock(&lives_lock);
+    FOR_EACH_RECORD(c)
+        asked = asked || ((e->records[i_ / 64] >> (i_ % 64) & 1) && c->askers);
+    pthread_mutex_unlock(&lives_lock);
+    return asked;
 }
 
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
@@ -188,9 +195,13 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     *e = (struct context_end){.ctx = ctx, .hides = true};
     if (!ctx || is_off())
         return;
-    if (state_is_on())
+    /* Whether it is a context at all is for the driver to say. */
+    bool known = begin_end(e);
+    CUcontext here = NULL;
+    if (known || (state_is_on() && real.cuCtxGetCurrent(&here) == CUDA_SUCCESS && here == ctx))
         e->life = life_of(ctx);
-    begin_end(e);
+    while (known && is_asked_about(e))
+        sched_yield();
 }
 
 /* What captures and imports were made in may be a primary context without a record. */
@@ -204,8 +215,15 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
         e->count = capture_contexts(e->others, CONTEXT_OTHERS_MAX);
     if (ipc_any_open() || ipc_any_closed())
         e->count += ipc_contexts(e->others + e->count, CONTEXT_OTHERS_MAX - e->count);
-    for (size_t i = 0; i < e->count; i++)
-        e->lives[i] = life_of(e->others[i]);
+    CUcontext primary = context_primary_handle(device);
+    size_t all = e->count;
+    e->count = 0;
+    for (size_t i = 0; i < all; i++)
+        if (!primary || e->others[i] == primary) {
+            e->others[e->count] = e->others[i];
+            e->lives[e->count] = life_of(e->others[i]);
+            e->count++;
+        }
 }
 
 static bool others_alive(const struct context *c)
@@ -251,18 +269,21 @@ static void reopen(struct context *c)
 static void judge(struct context_end *e, struct context *c, bool known, bool done)
 {
     pthread_mutex_lock(&lives_lock);
-    bool meant = is_meant(c, e);
+    bool meant = done && is_meant(c, e), asks = meant && !e->ctx;
+    c->askers += asks;
     CUcontext ctx = atomic_load(&c->ctx);
     unsigned long long life = c->life;
     enum context_primary primary = c->primary;
     pthread_mutex_unlock(&lives_lock);
-    bool over = done && meant;
-    if (over && !e->ctx)
+    bool over = meant;
+    if (asks)
         over = (e->hides && known && primary == CONTEXT_PRIMARY) || is_over(ctx, life, primary, c->device);
     else if (over)
         over = known || (life && life == e->life);
     pthread_mutex_lock(&lives_lock);
+    c->askers -= asks;
     c->enders -= known;
+    c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && condemn(c);
     pthread_mutex_unlock(&lives_lock);
     if (mine) {
@@ -304,21 +325,22 @@ void context_retained(CUdevice device, CUcontext primary)
     context_end_finish(&e, true);
 }
 
-/* The record's own fields, which say who may end it. */
+/* From here on it is the context's, and whoever ends that finds it. */
 static void name(struct context *c, CUcontext ctx, CUdevice device)
 {
     CUcontext primary = context_primary_handle(device);
-    if (c->device != device)
-        c->device = device; /* others may look at it */
-    c->life = life_of(ctx);
-    if (primary)
-        c->primary = primary == ctx ? CONTEXT_PRIMARY : CONTEXT_CREATED;
-    else
-        c->primary = primary_is_active(device) ? CONTEXT_MAYBE_PRIMARY : CONTEXT_CREATED;
+    unsigned long long life = life_of(ctx);
+    enum context_primary kind = primary == ctx ? CONTEXT_PRIMARY : CONTEXT_CREATED;
+    if (!primary && primary_is_active(device))
+        kind = CONTEXT_MAYBE_PRIMARY;
     pthread_mutex_lock(&lives_lock);
     withdraw(c);
     atomic_store(&c->ctx, ctx);
     atomic_store(&c->hidden, true);
+    if (c->device != device)
+        c->device = device; /* others may look at it */
+    c->life = life;
+    c->primary = kind;
     c->condemned = false;
     c->state = CONTEXT_MAKING;
     pthread_mutex_unlock(&lives_lock);
@@ -375,7 +397,7 @@ static bool suits(const struct context *c)
  * may look at it. */
 static bool refill(struct context *c, CUcontext ctx)
 {
-    if (!suits(c))
+    if ((c->pool && !pool_is_vacant(c->pool)) || !suits(c))
         return false;
     device_renew(&c->backend, ctx, may_be_single(c));
     atomic_store(&c->redzone_stream, NULL);
@@ -390,7 +412,7 @@ static bool refill(struct context *c, CUcontext ctx)
 static bool has_ended(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
-    bool ended = c->state == CONTEXT_ENDED && !c->enders;
+    bool ended = c->state == CONTEXT_ENDED && !c->enders && !c->askers;
     pthread_mutex_unlock(&lives_lock);
     return ended;
 }
@@ -417,7 +439,7 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
     struct context *c = count < CONTEXTS_MAX ? host_pages(sizeof *c) : NULL;
     if (c) {
         name(c, ctx, device);
-        atomic_store_explicit(&contexts[count], c, memory_order_seq_cst);
+        atomic_store_explicit(&context_records[count], c, memory_order_seq_cst);
         atomic_store_explicit(&context_count, count + 1, memory_order_seq_cst);
         fill(c, ctx);
     }
@@ -435,7 +457,10 @@ static bool publish(struct context *c, CUcontext ctx)
     stream_pool_listed(!others_alive(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
     control_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
-    bool over = is_over(ctx, c->life, c->primary, c->device);
+    pthread_mutex_lock(&lives_lock);
+    enum context_primary primary = c->primary; /* a retain may have told */
+    pthread_mutex_unlock(&lives_lock);
+    bool over = is_over(ctx, c->life, primary, c->device);
     pthread_mutex_lock(&lives_lock);
     c->state = CONTEXT_ALIVE;
     bool mine = (over || c->condemned) && condemn(c);
@@ -524,129 +549,4 @@ struct context *context_current(void)
         atomic_load_explicit(&c->handle, memory_order_relaxed) == ctx && state_is_on())
         return c;
     return current_anew();
-}
-
-void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
-                            void *arg)
-{
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device && pool_uses_arena(c->pool))
-            pool_for_each_range(c->pool, f, arg);
-}
-
-size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
-{
-    size_t count = 0;
-    FOR_EACH_CONTEXT(c)
-        if (c->device != device && pool_uses_arena(c->pool) && count < max) {
-            owner[count] = c->device;
-            ctx[count++] = atomic_load(&c->ctx);
-        }
-    return count;
-}
-
-void context_for_each_pool(void (*f)(struct pool *p))
-{
-    FOR_EACH_CONTEXT(c)
-        f(c->pool);
-}
-
-void context_submit(uint64_t stream)
-{
-    FOR_EACH_CONTEXT(c)
-        pool_submit(c->pool, stream);
-}
-
-uint64_t context_trim(int device, const struct pool_trim *trim)
-{
-    uint64_t back = 0;
-    FOR_EACH_CONTEXT(c)
-        if (device < 0 || device == c->device)
-            back += pool_trim(c->pool, trim);
-    return back;
-}
-
-bool context_release(uint64_t devices, enum pool_release step)
-{
-    bool some = false;
-    FOR_EACH_CONTEXT(c)
-        if (answer_device(c->device) & devices)
-            some = pool_release(c->pool, step) || some;
-    return some;
-}
-
-atomic_bool context_any_lost;
-
-/* The code of one context's work may come from a call in another, and codes do not always stick. The question
- * waits for no work and is allowed in captures. */
-void context_look_for_loss(void)
-{
-    FOR_EACH_CONTEXT(c)
-    {
-        uint64_t free_bytes, total_bytes;
-        struct backend *b = &c->backend.base;
-        if (atomic_load(&c->lost_code) != CUDA_SUCCESS)
-            continue;
-        int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-        if (!answer_is_loss((CUresult)code))
-            continue;
-        atomic_store(&c->lost_code, code);
-        atomic_store(&context_any_lost, true);
-        pool_lose(c->pool);
-    }
-}
-
-CUresult context_loss_of(uint64_t addr)
-{
-    struct pool_block block;
-    if (pool_find(addr, &block) == POOL_FOREIGN)
-        return CUDA_SUCCESS;
-    const struct context *c = pool_owner(block.pool);
-    return (CUresult)atomic_load(&c->lost_code);
-}
-
-uint64_t context_tick(void)
-{
-    uint64_t back = 0;
-    FOR_EACH_CONTEXT(c)
-        if (pool_tick_ns(c->pool))
-            back += pool_tick(c->pool);
-    return back;
-}
-
-uint64_t context_tick_ns(void)
-{
-    uint64_t shortest = 0;
-    FOR_EACH_CONTEXT(c)
-    {
-        uint64_t tick = pool_tick_ns(c->pool);
-        if (tick && (!shortest || tick < shortest))
-            shortest = tick;
-    }
-    return shortest;
-}
-
-uint64_t context_idle_bytes(int device)
-{
-    uint64_t idle = 0;
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device)
-            idle += pool_idle_bytes(c->pool);
-    return idle;
-}
-
-/* Pools of contexts that are gone are reported too, with those that had them later: what they did is part of the
- * story. */
-size_t context_report(struct report_pool *out, size_t max)
-{
-    size_t count = 0;
-    FOR_EACH_RECORD(c)
-        if (c->backing && count < max) {
-            out[count] = (struct report_pool){
-                .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
-            if (c->pool)
-                pool_stats(c->pool, &out[count].stats);
-            count++;
-        }
-    return count;
 }

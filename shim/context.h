@@ -19,6 +19,8 @@
  *    is ending it. Of a maker and an ender, either the ender's second look comes after the listing and finds the record, or
  *    the driver ended the context before the maker asked.
  * 3. Who finds a life over ends the record, once: several may find it.
+ * 4. The driver is asked about a context only while no other thread destroys it: the handle of a created one may be
+ *    invalid afterwards, which that of a primary one never is.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -48,6 +50,8 @@ struct context {
     enum context_primary primary;
     unsigned long long life; /* the context's id; 0: the driver knows none (before 12.0) */
     unsigned enders;       /* threads in a call that may end it */
+    unsigned destroyers;   /* of those, who destroy a created one: the driver must not be asked about it any more */
+    unsigned askers;       /* threads that ask the driver about it, for whom a destroyer waits */
     bool condemned;        /* it ended while the record was being made */
 
     _Atomic int lost_code; /* the driver's error of everything in it from here on, CUDA_SUCCESS: none */
@@ -60,6 +64,19 @@ struct context {
     struct pool_config config;
     struct device_backend backend;
 };
+
+/* All of them, never fewer. */
+extern _Atomic(struct context *) context_records[CONTEXTS_MAX] __attribute__((visibility("hidden")));
+extern atomic_int context_count __attribute__((visibility("hidden")));
+
+#define FOR_EACH_RECORD(c)                                                                         \
+    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
+        for (struct context *c = atomic_load_explicit(&context_records[i_], memory_order_acquire); c; c = NULL)
+
+/* Those that all pools are asked for. */
+#define FOR_EACH_CONTEXT(c)                                                                        \
+    FOR_EACH_RECORD(c)                                                                             \
+        if (!atomic_load(&c->hidden) && c->pool)
 
 /* The thread's latest; at first one that is no context's, and has no pool. */
 extern __thread struct context *context_latest __attribute__((tls_model("initial-exec"), visibility("hidden")));

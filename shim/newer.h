@@ -5,7 +5,7 @@
  * on that each is guarded by. What is behind a pointer is the driver's business. Drivers hand the
  * newer functions out to the runtimes of their release, so the tables have to know them
  * (TABLES_KNOW in shim/resolve.c). Headers before 13.0 lack too many types: builds against them know
- * less.
+ * less, but for the functions that begin captures.
  */
 #ifndef SHIM_NEWER_H
 #define SHIM_NEWER_H
@@ -28,14 +28,17 @@ typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerPresentFrame_v7000)(CUeglStream
 typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerReturnFrame_v7000)(CUeglStreamConnection *,
                                                                     CUeglFrame *, CUstream *);
 
-#if CUDA_VERSION >= 13000 && CUDA_VERSION < 13020
+#if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
-typedef CUresult(CUDAAPI *PFN_cuLaunchHostFunc_v13010)(CUstream, CUhostFn, void *, unsigned);
-typedef CUresult(CUDAAPI *PFN_cuLaunchHostFunc_v13010_ptsz)(CUstream, CUhostFn, void *, unsigned);
 typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010)(CUstream, CUstreamCigCaptureParams *);
 typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010_ptsz)(CUstream, CUstreamCigCaptureParams *);
 typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010)(CUstream);
 typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010_ptsz)(CUstream);
+#endif
+
+#if CUDA_VERSION >= 13000 && CUDA_VERSION < 13020
+typedef CUresult(CUDAAPI *PFN_cuLaunchHostFunc_v13010)(CUstream, CUhostFn, void *, unsigned);
+typedef CUresult(CUDAAPI *PFN_cuLaunchHostFunc_v13010_ptsz)(CUstream, CUhostFn, void *, unsigned);
 typedef CUresult(CUDAAPI *PFN_cuMulticastBindAddr_v13010)(CUmemGenericAllocationHandle, CUdevice, size_t,
                                                           CUdeviceptr, size_t, unsigned long long);
 typedef CUresult(CUDAAPI *PFN_cuMemcpyWithAttributesAsync_v13020)(CUdeviceptr, CUdeviceptr, size_t,
@@ -48,7 +51,7 @@ typedef CUresult(CUDAAPI *PFN_cuMemcpy3DWithAttributesAsync_v13020_ptsz)(CUDA_ME
                                                                          unsigned long long, CUstream);
 #endif
 
-#if CUDA_VERSION >= 13000 && CUDA_VERSION < 13030
+#if CUDA_VERSION < 13030
 typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
 typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030)(CUstream, CUstreamCaptureMode, CUgraph,
                                                                     CUgraphRecaptureCallback, void *);
