@@ -5,6 +5,7 @@
 #include "shim/capture.h"
 
 #include "pool/bits.h"
+#include "shim/cancel.h"
 #include "shim/context.h"
 #include "shim/control.h"
 #include "shim/state.h"
@@ -67,8 +68,9 @@ bool capture_await(uint64_t timeout_ns)
     while (capture_open()) {
         if (own_is_open() || state_clock_ns() - start_ns >= timeout_ns)
             return false;
-        int saved_errno = errno;
+        int saved_errno = errno, cancel = cancel_forbid();
         nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        cancel_allow(cancel);
         errno = saved_errno;
         pause_ns = min_u64(pause_ns * 2, 1000000);
     }
@@ -196,6 +198,7 @@ static bool still_capturing(CUstream stream)
 /* Captured work is submitted later, by a graph launch. */
 #define BEGIN(stream, per_thread, call)                                                            \
     do {                                                                                           \
+        int cancel_ = cancel_forbid();                                                             \
         stream_capture_opens();                                                                    \
         opening();                                                                                 \
         CUresult rc_ = (call);                                                                     \
@@ -203,6 +206,7 @@ static bool still_capturing(CUstream stream)
             remember(name_of(stream, per_thread));                                                 \
         else                                                                                       \
             closed();                                                                              \
+        cancel_allow(cancel_);                                                                     \
         return rc_;                                                                                \
     } while (0)
 
@@ -245,11 +249,13 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 /* Some failures end the capture (it was invalidated), some do not (wrong thread). */
 #define END(stream, per_thread, call)                                                              \
     do {                                                                                           \
+        int cancel_ = cancel_forbid();                                                             \
         CUstream named_ = name_of(stream, per_thread);                                             \
         uint64_t number_ = number_of(named_);                                                      \
         CUresult rc_ = (call);                                                                     \
         if (rc_ == CUDA_SUCCESS || !still_capturing(named_))                                       \
             forget(number_);                                                                       \
+        cancel_allow(cancel_);                                                                     \
         return rc_;                                                                                \
     } while (0)
 
@@ -292,30 +298,36 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 
 CUresult cuStreamEndCaptureToCig(CUstream stream)
 {
+    int cancel = cancel_forbid();
     uint64_t number = number_of(name_of(stream, false));
     CUresult rc = real.cuStreamEndCaptureToCig(stream);
     if (rc == CUDA_SUCCESS)
         forget(number);
+    cancel_allow(cancel);
     return rc;
 }
 
 CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
 {
+    int cancel = cancel_forbid();
     uint64_t number = number_of(name_of(stream, true));
     CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
     if (rc == CUDA_SUCCESS)
         forget(number);
+    cancel_allow(cancel);
     return rc;
 }
 #endif
 
 static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
 {
+    int cancel = cancel_forbid();
     uint64_t number = number_of(stream);
     stream_forget(stream);
     CUresult rc = how(stream);
     if (rc == CUDA_SUCCESS)
         forget(number);
+    cancel_allow(cancel);
     return rc;
 }
 

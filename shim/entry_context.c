@@ -4,6 +4,7 @@
  * an arena's memory outlives it (measured) and is given back here. The pool is closed to new requests first, then the driver ends the context and with
  * it all its work, then the memory goes. No lock.
  */
+#include "shim/cancel.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/green.h"
@@ -45,12 +46,14 @@ static void end_context(struct context *c, CUcontext ctx)
 
 static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
 {
+    int cancel = cancel_forbid();
     struct context *c = close_context(ctx);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS)
         end_context(c, ctx);
     else
         reopen_context(c, ctx);
+    cancel_allow(cancel);
     return rc;
 }
 
@@ -78,7 +81,7 @@ static bool primary_is_active(CUdevice dev)
 
 /* A reset ends the primary context at once, a release with the last of its users. The handle stays the
  * same when the context comes to life again, so it is closed before and, if it lives on, reopened. */
-static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
+static CUresult end_primary_here(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     CUcontext ctx = NULL;
     struct context *c = state_is_on() ? context_primary(dev) : NULL;
@@ -98,6 +101,14 @@ static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
     } else if (reset) {
         reopen_context(c, ctx);
     }
+    return rc;
+}
+
+static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
+{
+    int cancel = cancel_forbid();
+    CUresult rc = end_primary_here(how, dev, reset);
+    cancel_allow(cancel);
     return rc;
 }
 
@@ -140,6 +151,7 @@ static void end_inactive_primaries(void)
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUcontext ctx = NULL;
+    int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);
     CUresult rc = real.cuGreenCtxDestroy(green);
@@ -148,6 +160,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
         capture_forget(ctx);
         end_inactive_primaries();
     }
+    cancel_allow(cancel);
     return rc;
 }
 

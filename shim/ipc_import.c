@@ -386,6 +386,7 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
     CUcontext ctx = NULL;
     if (!ipc_any_open())
         return false;
+    bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
     pthread_mutex_lock(&lock);
     struct opened *o = find_around(addr);
     bool mine = o != NULL;
@@ -393,7 +394,7 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
         *rc = CUDA_SUCCESS;
         if (o->addr != addr) {
             *rc = CUDA_ERROR_INVALID_VALUE;
-        } else if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx) {
+        } else if (!current) {
             *rc = CUDA_ERROR_INVALID_CONTEXT;
         } else if (--o->opens == 0) {
             remove_entry(&list, o);
