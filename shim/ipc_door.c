@@ -144,11 +144,11 @@ static void admit_question(const struct ipc_visitor *v)
 {
     struct reply *r = &replies[(last_number + 1) % REPLIES_MAX];
     if (!keep(&v->question, last_number + 1)) {
-        ipc_wire_close_all(v->fds, v->num_fds);
+        ipc_wire_close_apart(v->fds, v->num_fds);
         return;
     }
     if (r->number)
-        close(r->fd); /* its answer was lost */
+        ipc_wire_close_apart(&r->fd, 1); /* its answer was lost */
     *r = (struct reply){++last_number, v->fds[0]};
     control_wake();
 }
@@ -158,10 +158,10 @@ static void run_errand(const struct ipc_visitor *v)
     struct reply *r = &replies[v->errand.number % REPLIES_MAX];
     if (r->number && r->number == v->errand.number) {
         ipc_wire_answer(r->fd, &v->errand.answer, v->fds, v->num_fds);
-        close(r->fd);
+        ipc_wire_close_apart(&r->fd, 1);
         r->number = 0;
     }
-    ipc_wire_close_all(v->fds, v->num_fds);
+    ipc_wire_close_apart(v->fds, v->num_fds);
 }
 
 static void *wait_at_door(void *unused)

@@ -118,5 +118,7 @@ enum ipc_got ipc_wire_receive(int reply, struct ipc_answer *answer, int *fds, in
 
 void ipc_wire_close(int fd);
 void ipc_wire_close_all(const int *fds, size_t num_fds);
+/* The same on the thread at the door. */
+void ipc_wire_close_apart(const int *fds, size_t num_fds);
 
 #endif
