@@ -94,9 +94,13 @@ static inline void state_leave(struct pool *p)
     state_unlock(p);
 }
 
+/* A thread that is cancelled here would end with the lock held, and its caller's marks set. */
 static inline void state_wait(struct pool *p)
 {
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_cond_wait(&p->changed, &p->lock);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 static inline void state_broadcast(struct pool *p)

@@ -5,6 +5,7 @@
 #include "shim/capture.h"
 
 #include "pool/bits.h"
+#include "shim/cancel.h"
 #include "shim/context.h"
 #include "shim/control.h"
 #include "shim/state.h"
@@ -70,8 +71,9 @@ void capture_wait_ends(void)
 
 static void pause_ns(uint64_t ns)
 {
-    int saved_errno = errno;
+    int saved_errno = errno, cancel = cancel_forbid();
     nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    cancel_allow(cancel);
     errno = saved_errno;
 }
 
@@ -260,6 +262,7 @@ static bool still_capturing(CUstream stream)
 /* Captured work is submitted later, by a graph launch. */
 #define BEGIN(stream, per_thread, call)                                                            \
     do {                                                                                           \
+        int cancel_ = cancel_forbid();                                                             \
         stream_capture_opens();                                                                    \
         opening();                                                                                 \
         CUresult rc_ = (call);                                                                     \
@@ -267,6 +270,7 @@ static bool still_capturing(CUstream stream)
             remember(name_of(stream, per_thread));                                                 \
         else                                                                                       \
             closed();                                                                              \
+        cancel_allow(cancel_);                                                                     \
         return rc_;                                                                                \
     } while (0)
 
@@ -309,11 +313,13 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 /* Some failures end the capture (it was invalidated), some do not (wrong thread). */
 #define END(stream, per_thread, call)                                                              \
     do {                                                                                           \
+        int cancel_ = cancel_forbid();                                                             \
         CUstream named_ = name_of(stream, per_thread);                                             \
         uint64_t number_ = number_of(named_);                                                      \
         CUresult rc_ = (call);                                                                     \
         if (rc_ == CUDA_SUCCESS || !still_capturing(named_))                                       \
             forget(number_);                                                                       \
+        cancel_allow(cancel_);                                                                     \
         return rc_;                                                                                \
     } while (0)
 
@@ -355,29 +361,35 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 
 CUresult cuStreamEndCaptureToCig(CUstream stream)
 {
+    int cancel = cancel_forbid();
     uint64_t number = number_of(name_of(stream, false));
     CUresult rc = real.cuStreamEndCaptureToCig(stream);
     if (rc == CUDA_SUCCESS)
         forget(number);
+    cancel_allow(cancel);
     return rc;
 }
 
 CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
 {
+    int cancel = cancel_forbid();
     uint64_t number = number_of(name_of(stream, true));
     CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
     if (rc == CUDA_SUCCESS)
         forget(number);
+    cancel_allow(cancel);
     return rc;
 }
 
 static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
 {
+    int cancel = cancel_forbid();
     uint64_t number = number_of(stream);
     stream_forget(stream);
     CUresult rc = how(stream);
     if (rc == CUDA_SUCCESS)
         forget(number);
+    cancel_allow(cancel);
     return rc;
 }
 

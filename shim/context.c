@@ -8,6 +8,7 @@
 #include "pool/host.h"
 #include "shim/answer.h"
 #include "shim/backing.h"
+#include "shim/cancel.h"
 #include "shim/capture.h"
 #include "shim/control.h"
 #include "shim/green.h"
@@ -527,7 +528,7 @@ static bool driver_suffices(void)
 
 /* The first call of a thread or of the process, and whenever another context is current. Apart, so that
  * the usual way saves no registers for it. */
-static SHIM_COLD struct context *current_anew(void)
+static struct context *find_current(void)
 {
     CUcontext ctx = NULL;
     if (!state_is_on() && !hooks_init())
@@ -538,6 +539,14 @@ static SHIM_COLD struct context *current_anew(void)
         return NULL;
     struct context *c = find_or_make(ctx);
     context_latest = c ? c : &no_context;
+    return c;
+}
+
+static SHIM_COLD struct context *current_anew(void)
+{
+    int cancel = cancel_forbid();
+    struct context *c = find_current();
+    cancel_allow(cancel);
     return c;
 }
 

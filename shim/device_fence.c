@@ -6,6 +6,7 @@
 #include "shim/device_fence.h"
 
 #include "pool/bits.h"
+#include "shim/cancel.h"
 #include "shim/capture.h"
 #include "shim/device.h"
 #include "shim/log.h"
@@ -226,8 +227,9 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
                 ;
             continue;
         }
-        int saved_errno = errno;
+        int saved_errno = errno, cancel = cancel_forbid();
         nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        cancel_allow(cancel);
         errno = saved_errno;
         pause_ns = min_u64(pause_ns * 2, 100000);
     }

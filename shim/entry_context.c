@@ -6,6 +6,7 @@
  * (context_end_begins and context_end_finish). No lock is held over a driver call.
  */
 #include "shim/answer.h"
+#include "shim/cancel.h"
 #include "shim/capture.h"
 #include "shim/context.h"
 #include "shim/green.h"
@@ -69,11 +70,13 @@ static void forget(CUcontext ctx)
 static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
 {
     struct context_end end;
+    int cancel = cancel_forbid();
     context_destroy_begins(&end, ctx);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS && ctx)
         forget(ctx);
     context_end_finish(&end, rc == CUDA_SUCCESS);
+    cancel_allow(cancel);
     return rc;
 }
 
@@ -100,27 +103,22 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
     CUcontext here = hooks_init() ? current() : NULL;
     if (!here)
         return real.cuCtxAttach(ctx, flags);
+    int cancel = cancel_forbid();
     attach(here);
     CUresult rc = real.cuCtxAttach(ctx, flags);
     if (rc != CUDA_SUCCESS && !detach(here)) {
         context_destroy_begins(&end, here);
         context_end_finish(&end, !context_is_alive(here));
     }
+    cancel_allow(cancel);
     return rc;
 }
 
 /* The last use ends it. The context was current: if it still is, the driver can be asked whether it lives, and that
  * goes before the count, which misses uses that were taken past us. */
-CUresult cuCtxDetach(CUcontext ctx)
+static CUresult detach_last(CUcontext ctx)
 {
     struct context_end end;
-    bool counted = ctx && detach(ctx);
-    if (counted) {
-        CUresult rc = real.cuCtxDetach(ctx);
-        if (rc != CUDA_SUCCESS)
-            attach(ctx);
-        return rc;
-    }
     context_destroy_begins(&end, ctx);
     CUresult rc = real.cuCtxDetach(ctx);
     bool lives = rc != CUDA_SUCCESS || (ctx && current() == ctx && context_is_alive(ctx));
@@ -128,12 +126,26 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    int cancel = cancel_forbid();
+    bool counted = ctx && detach(ctx);
+    CUresult rc = counted ? real.cuCtxDetach(ctx) : detach_last(ctx);
+    if (counted && rc != CUDA_SUCCESS)
+        attach(ctx);
+    cancel_allow(cancel);
+    return rc;
+}
+
 /* The handle stays the same when the context comes to life again. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
-    if (rc == CUDA_SUCCESS)
+    if (rc == CUDA_SUCCESS) {
+        int cancel = cancel_forbid();
         context_retained(dev, *ctx);
+        cancel_allow(cancel);
+    }
     return rc;
 }
 
@@ -141,9 +153,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     struct context_end end;
+    int cancel = cancel_forbid();
     context_release_begins(&end, dev, reset);
     CUresult rc = how(dev);
     context_end_finish(&end, rc == CUDA_SUCCESS);
+    cancel_allow(cancel);
     return rc;
 }
 
@@ -172,6 +186,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     struct context_end end;
     CUcontext ctx = NULL;
+    int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);
     context_release_begins(&end, -1, false);
@@ -181,6 +196,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
         capture_forget(ctx);
     }
     context_end_finish(&end, rc == CUDA_SUCCESS);
+    cancel_allow(cancel);
     return rc;
 }
 

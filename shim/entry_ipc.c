@@ -4,6 +4,7 @@
  * those that programs without the library made) goes to the driver. No lock.
  */
 #include "shim/answer.h"
+#include "shim/cancel.h"
 #include "shim/context.h"
 #include "shim/counters.h"
 #include "shim/hooks.h"
@@ -38,12 +39,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     CUresult rc;
     if (status == POOL_OK)
         redzone_hide(&block);
-    if (status == POOL_FOREIGN)
+    if (status == POOL_FOREIGN) {
         rc = real.cuIpcGetMemHandle(handle, dptr);
-    else if (status == POOL_OK && dptr - block.addr < block.requested_bytes)
+    } else if (status == POOL_OK && dptr - block.addr < block.requested_bytes) {
+        int cancel = cancel_forbid();
         rc = export_block(handle, &block);
-    else /* The driver would name what the pool holds there. */
+        cancel_allow(cancel);
+    } else { /* The driver would name what the pool holds there. */
         rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);
+    }
     errno = saved_errno;
     return rc;
 }
@@ -63,12 +67,13 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
 {
     if (!ipc_is_ours(&handle) || !hooks_init() || !is_started())
         return native(dptr, handle, flags);
-    int saved_errno = errno;
+    int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc;
     unsigned step = 0;
     do
         rc = ipc_open(dptr, &handle, flags, native);
     while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &step));
+    cancel_allow(cancel);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_IPC_OPEN, 1);
     errno = saved_errno;
@@ -88,8 +93,9 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigne
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     CUresult rc;
-    int saved_errno = errno;
+    int saved_errno = errno, cancel = cancel_forbid();
     bool ours = state_is_on() && ipc_close(dptr, &rc);
+    cancel_allow(cancel);
     errno = saved_errno;
     return ours ? rc : real.cuIpcCloseMemHandle(dptr);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See ipc_door.h. One lock for the state of the door and the questions; it is held over no call of the
- * kernel's that waits, and none of the driver's.
+ * kernel's that waits, and none of the driver's. Sockets for answers belong to the thread at the door.
  */
 #include "shim/ipc_door.h"
 
@@ -9,12 +9,17 @@
 #include "shim/log.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef SYS_close_range
@@ -24,18 +29,38 @@
 #define CLOSE_RANGE_UNSHARE 2
 #endif
 
-/* An importer that gets no answer asks again, so a question may be lost. */
+/* An importer whose question is dropped asks again. */
 enum { QUESTIONS_MAX = 64 };
+/* At least the questions that wait and the one that is being answered. */
+enum { REPLIES_MAX = 2 * QUESTIONS_MAX };
 /* Thread-local storage of the program's libraries comes out of it. */
 #define STACK_BYTES (512 * 1024)
+/* The door's descriptor where it is the program's too: above what programs count on, below what would make the
+ * table grow, or select() fail. */
+#define SHARED_FD_MIN 960
+/* How long the control thread tries to hand an answer on: the thread at the door only has to come to it. */
+#define HAND_ON_TRIES 40
+#define HAND_ON_NS 50000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static enum { CLOSED, OPENING, OPEN, BROKEN } door;
 static pid_t owner;
 static struct ipc_token token_now;
-static struct ipc_question questions[QUESTIONS_MAX];
+static struct waiting {
+    struct ipc_question question;
+    uint64_t number;
+} questions[QUESTIONS_MAX];
 static unsigned first, count;
+/* Of the thread at the door alone. */
+static struct reply {
+    uint64_t number; /* 0: none */
+    int fd;
+} replies[REPLIES_MAX];
+static uint64_t last_number;
+/* The door's descriptor and what it is, where the table is the program's. */
+static atomic_int shared_fd = -1;
+static ino_t shared_ino;
 
 /* The number that a name of /proc/thread-self/fd is, or -1. atoi and its kin would need the newest
  * C library that the building machine knows. */
@@ -66,12 +91,48 @@ static bool close_all(void)
     return true;
 }
 
-/* Leaves the table of descriptors to the others and goes on with an empty one. */
-static bool leave_descriptors(void)
+enum table { TABLE_OWN, TABLE_SHARED, TABLE_SPOILT };
+
+/* Leaves the table of descriptors to the others and goes on with an empty one, if that may be. */
+static enum table leave_descriptors(void)
 {
     if (syscall(SYS_close_range, 0u, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0)
-        return true;
-    return unshare(CLONE_FILES) == 0 && close_all(); /* before Linux 5.9 */
+        return TABLE_OWN;
+    if (unshare(CLONE_FILES) != 0) /* before Linux 5.9 */
+        return TABLE_SHARED;
+    return close_all() ? TABLE_OWN : TABLE_SPOILT;
+}
+
+/* The inode's number of a socket is nobody else's while it is open. */
+static bool is_shared_door(int fd)
+{
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == shared_ino;
+}
+
+static int share(int low)
+{
+    struct stat st;
+    int fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, SHARED_FD_MIN);
+    if (fd >= 0)
+        close(low);
+    else
+        fd = low; /* so few are allowed */
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return fd;
+    shared_ino = st.st_ino;
+    atomic_store(&shared_fd, fd);
+    return fd;
+}
+
+/* In a table that is the program's, the program may have closed the door, and opened something else under its
+ * number: that is not touched. Between this look and the next call it is safe to within a microsecond. A call that
+ * waits goes on with the door that it began with. */
+static int look_after(enum table table, int fd)
+{
+    if (table == TABLE_OWN || is_shared_door(fd))
+        return fd;
+    return share(ipc_wire_door(&token_now));
 }
 
 static void set_state(int state)
@@ -82,22 +143,60 @@ static void set_state(int state)
     pthread_mutex_unlock(&lock);
 }
 
-static void keep(const struct ipc_question *question)
+/* False: there are too many. */
+static bool keep(const struct ipc_question *question, uint64_t number)
 {
     pthread_mutex_lock(&lock);
-    if (count < QUESTIONS_MAX)
-        questions[(first + count++) % QUESTIONS_MAX] = *question;
+    bool kept = count < QUESTIONS_MAX;
+    if (kept)
+        questions[(first + count++) % QUESTIONS_MAX] = (struct waiting){*question, number};
     pthread_mutex_unlock(&lock);
+    return kept;
+}
+
+static void admit_question(const struct ipc_visitor *v)
+{
+    struct reply *r = &replies[(last_number + 1) % REPLIES_MAX];
+    if (!keep(&v->question, last_number + 1)) {
+        ipc_wire_close_apart(v->fds, v->num_fds);
+        return;
+    }
+    if (r->number)
+        ipc_wire_close_apart(&r->fd, 1); /* its answer was lost */
+    *r = (struct reply){++last_number, v->fds[0]};
     control_wake();
+}
+
+static void run_errand(const struct ipc_visitor *v)
+{
+    struct reply *r = &replies[v->errand.number % REPLIES_MAX];
+    if (r->number && r->number == v->errand.number) {
+        ipc_wire_answer(r->fd, &v->errand.answer, v->fds, v->num_fds);
+        ipc_wire_close_apart(&r->fd, 1);
+        r->number = 0;
+    }
+    ipc_wire_close_apart(v->fds, v->num_fds);
 }
 
 static void *wait_at_door(void *unused)
 {
-    struct ipc_question question;
-    int fd = leave_descriptors() ? ipc_wire_door(&token_now) : -1;
+    struct ipc_visitor visitor;
+    enum table table = leave_descriptors();
+    int fd = table == TABLE_SPOILT ? -1 : ipc_wire_door(&token_now);
+    if (table == TABLE_SHARED)
+        fd = share(fd);
     set_state(fd >= 0 ? OPEN : BROKEN);
-    while (fd >= 0 && ipc_wire_hear(fd, &question))
-        keep(&question);
+    while (fd >= 0) {
+        if (!ipc_wire_hear(fd, &token_now, &visitor)) {
+            if (table == TABLE_OWN || is_shared_door(fd))
+                break;
+        } else if (visitor.own) {
+            run_errand(&visitor);
+        } else {
+            admit_question(&visitor);
+        }
+        fd = look_after(table, fd);
+    }
     set_state(BROKEN);
     return NULL;
 }
@@ -149,15 +248,37 @@ bool ipc_door_is_ours(const struct ipc_token *token)
     return ours;
 }
 
-bool ipc_door_next(struct ipc_question *question)
+bool ipc_door_next(struct ipc_question *question, uint64_t *number)
 {
     pthread_mutex_lock(&lock);
     bool any = count > 0;
     if (any) {
-        *question = questions[first];
+        *question = questions[first].question;
+        *number = questions[first].number;
         first = (first + 1) % QUESTIONS_MAX;
         count--;
     }
     pthread_mutex_unlock(&lock);
     return any;
+}
+
+/* The thread at the door has the socket of who asked, and no other way to get descriptors of the program's table
+ * than by a message. Its queue may be full for a moment, or the door a new one; the 2 ms that this may take are all that others can cost the
+ * calling thread. */
+void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds, size_t num_fds)
+{
+    struct ipc_errand errand = {IPC_MAGIC, token_now, number, *answer};
+    for (int tries = 0; tries < HAND_ON_TRIES; tries++) {
+        int failed = ipc_wire_put(&token_now, &errand, sizeof errand, fds, num_fds);
+        if (failed != EAGAIN && failed != ECONNREFUSED)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = HAND_ON_NS}, NULL);
+    }
+}
+
+void ipc_door_forget(void)
+{
+    int fd = atomic_exchange(&shared_fd, -1);
+    if (is_shared_door(fd))
+        close(fd);
 }

@@ -16,6 +16,9 @@
 #include <fcntl.h>
 #include <string.h>
 
+/* Then the control thread looks at its other duties: an answer takes about a millisecond of the driver's time. */
+enum { ANSWERS_AT_A_TIME = 4 };
+
 /* Is the block that the ticket names live, and exported? */
 static bool find(const struct ipc_ticket *ticket, struct pool_block *block)
 {
@@ -68,36 +71,39 @@ struct reply {
     const struct ipc_ticket *ticket;
     CUdeviceptr end;  /* of the block */
     CUdeviceptr at;   /* start of the chunk that is next */
+    uint64_t done_bytes; /* before it */
     int fds[IPC_BATCH];
-    struct ipc_batch batch;
     struct ipc_answer answer;
     CUresult rc;
 };
 
-/* How many chunks hold the block, and how large they are: the driver tells of each mapping. */
-static void measure(void *data)
+/* How large the chunks are that hold the block: the driver tells of each mapping. Where the next one starts has to be
+ * where one starts. */
+static void measure(struct reply *r)
 {
-    struct reply *r = data;
     CUdeviceptr base;
     size_t size;
+    bool found = false;
     for (CUdeviceptr at = r->ticket->addr; at < r->end; at = base + size) {
         r->rc = real.cuMemGetAddressRange_v2(&base, &size, at);
         if (r->rc != CUDA_SUCCESS)
             return;
-        if (at == r->ticket->addr) {
-            r->at = base;
+        if (at == r->ticket->addr)
             r->answer.offset_bytes = at - base;
+        if (r->answer.total_bytes == r->done_bytes) {
+            r->at = base;
+            found = true;
         }
-        r->answer.num_chunks++;
         r->answer.total_bytes += size;
     }
+    if (!found)
+        r->rc = CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The next chunks as descriptors. Each is held by a handle of our own before the block is looked at once
  * more: if it is still live, it was what held the block. */
-static void export_batch(void *data)
+static void export_batch(struct reply *r)
 {
-    struct reply *r = data;
     CUmemGenericAllocationHandle held[IPC_BATCH];
     struct pool_block block;
     uint32_t n = 0;
@@ -109,7 +115,7 @@ static void export_batch(void *data)
             r->rc = real.cuMemRetainAllocationHandle(&held[n], (void *)(uintptr_t)r->at);
         if (r->rc != CUDA_SUCCESS)
             break;
-        r->batch.size_bytes[n++] = size;
+        r->answer.chunk_bytes[n++] = size;
         r->at = base + size;
     }
     if (r->rc == CUDA_SUCCESS && !find(r->ticket, &block))
@@ -121,29 +127,18 @@ static void export_batch(void *data)
                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
         if (fd >= 0) {
             fcntl(fd, F_SETFD, FD_CLOEXEC);
-            r->fds[r->batch.count++] = fd;
+            r->fds[r->answer.count++] = fd;
         }
         real.cuMemRelease(held[i]);
     }
 }
 
-static void visit(struct device_backend *d, void (*work)(void *), struct reply *r)
+static void collect_chunks(void *data)
 {
-    if (!device_visit(d, work, r))
-        r->rc = CUDA_ERROR_DEINITIALIZED;
-}
-
-static void send_chunks(struct device_backend *d, struct reply *r, int fd)
-{
-    bool sent = ipc_wire_send(fd, &r->answer, sizeof r->answer, NULL, 0);
-    while (sent && r->at < r->end && r->rc == CUDA_SUCCESS) {
-        r->batch.count = 0;
-        visit(d, export_batch, r);
-        sent = r->rc == CUDA_SUCCESS &&
-               ipc_wire_send(fd, &r->batch, sizeof r->batch, r->fds, r->batch.count);
-        for (uint32_t i = 0; i < r->batch.count; i++)
-            ipc_wire_close(r->fds[i]);
-    }
+    struct reply *r = data;
+    measure(r);
+    if (r->rc == CUDA_SUCCESS)
+        export_batch(r);
 }
 
 static void name_native(void *data)
@@ -152,15 +147,19 @@ static void name_native(void *data)
     r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
 }
 
-static void answer(const struct ipc_question *question, int fd)
+static void visit(struct device_backend *d, void (*work)(void *), struct reply *r)
 {
-    struct reply r = {.ticket = &question->ticket, .rc = CUDA_ERROR_INVALID_VALUE};
+    if (!device_visit(d, work, r))
+        r->rc = CUDA_ERROR_DEINITIALIZED;
+}
+
+static void answer(const struct ipc_question *question, uint64_t number)
+{
+    struct reply r = {.ticket = &question->ticket, .done_bytes = question->done_bytes,
+                      .rc = CUDA_ERROR_INVALID_VALUE};
     struct pool_block block;
-    struct device_backend *d = NULL;
-    r.answer.reply = question->reply;
     if (find(&question->ticket, &block)) {
         struct context *c = pool_owner(block.pool);
-        d = &c->backend;
         redzone_hide(&block);
         r.end = block.addr + block.requested_bytes;
         r.answer.size_bytes = block.requested_bytes;
@@ -169,32 +168,33 @@ static void answer(const struct ipc_question *question, int fd)
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
             r.answer.kind = IPC_NATIVE;
-            visit(d, name_native, &r);
+            visit(&c->backend, name_native, &r);
             /* The segment was this block's when the driver named it. */
             if (!find(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
         } else if (r.rc == CUDA_SUCCESS) {
             r.answer.kind = IPC_CHUNKS;
-            visit(d, measure, &r);
+            visit(&c->backend, collect_chunks, &r);
         }
     }
+    uint32_t num_fds = r.answer.count;
     r.answer.rc = (int)r.rc;
-    if (r.rc != CUDA_SUCCESS)
+    if (r.rc != CUDA_SUCCESS) {
         r.answer.kind = IPC_REFUSED;
-    if (r.answer.kind == IPC_CHUNKS)
-        send_chunks(d, &r, fd);
-    else
-        ipc_wire_send(fd, &r.answer, sizeof r.answer, NULL, 0);
+        r.answer.count = 0;
+    }
+    ipc_door_answer(number, &r.answer, r.fds, r.answer.count);
+    ipc_wire_close_all(r.fds, num_fds);
 }
 
 void ipc_answer(void)
 {
     struct ipc_question question;
-    while (state_is_on() && ipc_door_next(&question)) {
-        int fd = ipc_wire_connect(&question.reply);
-        if (fd < 0)
-            continue; /* the importer is gone, or has its answer */
-        answer(&question, fd);
-        ipc_wire_close(fd);
+    uint64_t number;
+    for (int i = 0; state_is_on() && i < ANSWERS_AT_A_TIME; i++) {
+        if (!ipc_door_next(&question, &number))
+            return;
+        answer(&question, number);
     }
+    control_wake();
 }

@@ -24,11 +24,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
-/* How often the exporter is asked, and when it is given up. It answers at once unless it is stopped or
- * just giving memory back. */
-#define ASK_EVERY_MS 200
+/* How long an answer is waited for before the exporter is asked again, and when it is given up. It answers
+ * at once unless it is stopped or just giving memory back. */
+#define ASK_EVERY_MS 1000
 #define GIVE_UP_MS 10000
+/* Before a question that was not taken, or was dropped, is put again. */
+#define PAUSE_NS 2000000
 
 struct opened {
     struct opened *next;
@@ -66,12 +69,14 @@ static int find_device(const CUuuid *uuid)
     return -1;
 }
 
-/* The memory of an answer, on its way to where it is mapped. */
+/* The memory of a block, on its way to where it is mapped. */
 struct arrival {
-    struct ipc_answer answer;
-    int fd; /* of the connection */
+    const struct ipc_question *question;
+    struct ipc_answer answer; /* the latest */
+    int fds[IPC_BATCH];       /* its descriptors */
     CUdevice device;
-    CUdeviceptr base;
+    CUdeviceptr base; /* 0: nothing is reserved yet */
+    uint64_t total_bytes; /* reserved; 0: the driver's own */
     uint64_t mapped_bytes, peers;
     CUresult rc;
 };
@@ -90,24 +95,6 @@ static CUresult map_one(struct arrival *a, int fd, uint64_t size_bytes)
     return rc;
 }
 
-static CUresult map_batch(struct arrival *a, uint32_t num_left)
-{
-    struct ipc_batch batch;
-    int fds[IPC_BATCH];
-    uint32_t count = num_left < IPC_BATCH ? num_left : IPC_BATCH;
-    CUresult rc = CUDA_SUCCESS;
-    if (!ipc_wire_receive(a->fd, &batch, sizeof batch, fds, count))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (batch.count != count)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    for (uint32_t i = 0; i < count; i++) {
-        if (rc == CUDA_SUCCESS && batch.size_bytes[i] <= a->answer.total_bytes - a->mapped_bytes)
-            rc = map_one(a, fds[i], batch.size_bytes[i]);
-        ipc_wire_close(fds[i]);
-    }
-    return rc;
-}
-
 /* The mappings lie side by side and go together (measured). */
 static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_bytes)
 {
@@ -116,81 +103,125 @@ static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_by
     reservation_destroy(base, total_bytes);
 }
 
+/* The first answer says how much there is; an exporter that says other things later is none of ours. */
+static CUresult reserve(struct arrival *a)
+{
+    const struct ipc_answer *now = &a->answer;
+    if (now->offset_bytes > now->total_bytes || now->size_bytes > now->total_bytes - now->offset_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (a->base)
+        return a->total_bytes == now->total_bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = reservation_create(&a->base, now->total_bytes, GRANULE_BYTES);
+    if (rc == CUDA_SUCCESS)
+        a->total_bytes = now->total_bytes;
+    else
+        a->base = 0;
+    return rc;
+}
+
+static CUresult allow(struct arrival *a)
+{
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    a->peers = device_peers(a->device);
+    CUresult rc = real.cuMemSetAccess(a->base, a->total_bytes, &desc, 1);
+    if (rc == CUDA_SUCCESS && a->peers)
+        device_allow(a->device, a->base, a->total_bytes); /* not all of them need be peers of the memory's own device */
+    return rc;
+}
+
+/* The chunks of one answer; after the last one the memory can be reached. */
 static void map_chunks(void *data)
 {
     struct arrival *a = data;
-    uint64_t total = a->answer.total_bytes;
-    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
-                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    a->rc = CUDA_ERROR_INVALID_VALUE;
-    if (a->answer.offset_bytes > total || a->answer.size_bytes > total - a->answer.offset_bytes)
-        return;
-    a->rc = reservation_create(&a->base, total, GRANULE_BYTES);
-    if (a->rc != CUDA_SUCCESS)
-        return;
-    for (uint32_t left = a->answer.num_chunks; left && a->rc == CUDA_SUCCESS;) {
-        a->rc = map_batch(a, left);
-        left -= left < IPC_BATCH ? left : IPC_BATCH;
+    a->rc = a->answer.count ? reserve(a) : CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t i = 0; i < a->answer.count && a->rc == CUDA_SUCCESS; i++) {
+        bool fits = a->answer.chunk_bytes[i] <= a->total_bytes - a->mapped_bytes;
+        a->rc = fits ? map_one(a, a->fds[i], a->answer.chunk_bytes[i]) : CUDA_ERROR_INVALID_VALUE;
     }
-    if (a->rc == CUDA_SUCCESS && a->mapped_bytes != total)
-        a->rc = CUDA_ERROR_INVALID_VALUE;
-    a->peers = device_peers(a->device);
-    if (a->rc == CUDA_SUCCESS)
-        a->rc = real.cuMemSetAccess(a->base, total, &desc, 1);
-    if (a->rc == CUDA_SUCCESS && a->peers)
-        device_allow(a->device, a->base, total); /* not all of them need be peers of the memory's own device */
-    if (a->rc != CUDA_SUCCESS)
-        unmap_all(a->base, a->mapped_bytes, total);
+    if (a->rc == CUDA_SUCCESS && a->mapped_bytes == a->total_bytes)
+        a->rc = allow(a);
 }
 
-/* Until somebody connects, the exporter is gone, or time is up: the connection, or -1 and *rc. */
-static int ask(const struct ipc_question *question, CUresult *rc)
+static void give_up(void *data)
 {
-    int fd = -1, listener = ipc_wire_listen(&question->reply);
-    *rc = listener < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;
-    for (int waited_ms = 0; listener >= 0 && waited_ms < GIVE_UP_MS; waited_ms += ASK_EVERY_MS) {
-        int failed = ipc_wire_ask(&question->ticket.token, question);
+    const struct arrival *a = data;
+    unmap_all(a->base, a->mapped_bytes, a->total_bytes);
+}
+
+/* Until there is an answer, the exporter is gone, or time is up. While it is stopped its door keeps the question. */
+static CUresult ask(struct arrival *a)
+{
+    uint64_t end_ns = state_clock_ns() + GIVE_UP_MS * UINT64_C(1000000);
+    while (state_clock_ns() < end_ns) {
+        int reply, failed = ipc_wire_ask(a->question, &reply);
         if (failed == ECONNREFUSED)
-            *rc = CUDA_ERROR_INVALID_HANDLE; /* as the driver's own of a process that is gone (measured) */
-        if (failed && failed != EAGAIN)
+            return CUDA_ERROR_INVALID_HANDLE; /* as the driver's own of a process that is gone (measured) */
+        if (failed && failed != EAGAIN && failed != ETOOMANYREFS)
+            return CUDA_ERROR_OPERATING_SYSTEM;
+        enum ipc_got got = IPC_DROPPED;
+        if (!failed)
+            got = ipc_wire_receive(reply, &a->answer, a->fds, ASK_EVERY_MS);
+        ipc_wire_close(reply);
+        switch (got) {
+        case IPC_GOT:
+            return CUDA_SUCCESS;
+        case IPC_FOREIGN:
+            return CUDA_ERROR_INVALID_HANDLE;
+        case IPC_BROKEN:
+            return CUDA_ERROR_INVALID_VALUE;
+        case IPC_DROPPED:
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
             break;
-        if (!ipc_wire_wait(listener, ASK_EVERY_MS))
-            continue;
-        fd = ipc_wire_accept(listener);
-        if (fd >= 0)
-            break; /* else it was somebody else */
+        case IPC_LATE:
+            break;
+        }
     }
-    ipc_wire_close(listener);
-    return fd;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Asks once, and takes what came. */
+static CUresult fetch_some(struct arrival *a, unsigned flags, ipc_open_fn native)
+{
+    CUresult rc = ask(a);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (a->answer.kind == IPC_REFUSED) {
+        rc = a->answer.rc ? (CUresult)a->answer.rc : CUDA_ERROR_INVALID_VALUE;
+    } else if (find_device(&a->answer.device) < 0) {
+        rc = CUDA_ERROR_INVALID_DEVICE;
+    } else if (a->answer.kind == IPC_NATIVE) {
+        /* Nothing of a block's first chunks makes a segment of the driver's. */
+        rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
+    } else if (a->answer.kind == IPC_CHUNKS) {
+        rc = device_visit(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
+    } else {
+        rc = CUDA_ERROR_INVALID_VALUE;
+    }
+    ipc_wire_close_all(a->fds, a->answer.count);
+    return rc;
 }
 
 /* Fills what a new entry has to tell of the memory. */
 static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
 {
     struct ipc_question question = {.ticket = o->ticket};
-    struct arrival a = {.rc = CUDA_ERROR_INVALID_VALUE};
+    struct arrival a = {.question = &question};
     int saved_errno = errno;
-    if (real.cuCtxGetDevice(&a.device) != CUDA_SUCCESS || !ipc_token_draw(&question.reply))
-        return CUDA_ERROR_INVALID_VALUE;
-    a.fd = ask(&question, &a.rc);
-    if (a.fd >= 0 && ipc_wire_receive(a.fd, &a.answer, sizeof a.answer, NULL, 0) &&
-        memcmp(&a.answer.reply, &question.reply, sizeof question.reply) == 0) {
-        int owner = find_device(&a.answer.device);
-        a.rc = a.answer.kind == IPC_REFUSED ? (CUresult)a.answer.rc
-               : owner < 0                  ? CUDA_ERROR_INVALID_DEVICE
-                                            : CUDA_SUCCESS;
-        if (a.rc == CUDA_SUCCESS && a.answer.kind == IPC_NATIVE)
-            a.rc = native(&a.base, a.answer.native, flags);
-        else if (a.rc == CUDA_SUCCESS && !device_visit(NULL, map_chunks, &a))
-            a.rc = CUDA_ERROR_DEINITIALIZED;
-    }
-    ipc_wire_close(a.fd);
+    CUresult rc = real.cuCtxGetDevice(&a.device);
+    do {
+        question.done_bytes = a.mapped_bytes;
+        if (rc == CUDA_SUCCESS)
+            rc = fetch_some(&a, flags, native);
+    } while (rc == CUDA_SUCCESS && a.answer.kind == IPC_CHUNKS && a.mapped_bytes < a.total_bytes);
+    if (rc != CUDA_SUCCESS && a.total_bytes)
+        device_visit(NULL, give_up, &a);
     errno = saved_errno;
-    if (a.rc != CUDA_SUCCESS)
-        return a.rc;
+    if (rc != CUDA_SUCCESS)
+        return rc;
     o->peers = a.peers;
     o->base = a.base;
-    o->total_bytes = a.answer.kind == IPC_CHUNKS ? a.answer.total_bytes : 0;
+    o->total_bytes = a.total_bytes;
     o->addr = a.base + a.answer.offset_bytes;
     o->size_bytes = a.answer.size_bytes;
     real.cuPointerGetAttribute(&o->buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, o->addr);
@@ -371,6 +402,7 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
     CUcontext ctx = NULL;
     if (!ipc_any_open())
         return false;
+    bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
     pthread_mutex_lock(&lock);
     struct opened *o = find_around(addr);
     bool mine = o != NULL;
@@ -378,7 +410,7 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
         *rc = CUDA_SUCCESS;
         if (o->addr != addr) {
             *rc = CUDA_ERROR_INVALID_VALUE;
-        } else if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx) {
+        } else if (!current) {
             *rc = CUDA_ERROR_INVALID_CONTEXT;
         } else if (--o->opens == 0) {
             remove_entry(&list, o);

@@ -8,6 +8,7 @@
 
 #include "pool/pool.h"
 #include "shim/answer.h"
+#include "shim/cancel.h"
 #include "shim/context.h"
 #include "shim/ipc.h"
 #include "shim/state.h"
@@ -156,7 +157,7 @@ bool peer_mend(void)
     CUcontext owners[MEND_MAX];
     CUdevice devices[MEND_MAX];
     struct side accessor;
-    int saved_errno = errno;
+    int saved_errno = errno, cancel = cancel_forbid();
     size_t count = 0, granted = 0;
     if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
         real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
@@ -173,6 +174,7 @@ bool peer_mend(void)
         else
             take_away(accessor.ctx, owner.ctx);
     }
+    cancel_allow(cancel);
     errno = saved_errno;
     return granted > 0;
 }
@@ -181,7 +183,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     CUresult rc = answer_cuCtxEnablePeerAccess(peer, flags);
     if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno;
+        int saved_errno = errno, cancel = cancel_forbid();
         struct side accessor, owner;
         stream_give_up();
         if (find_sides(peer, &accessor, &owner)) {
@@ -194,6 +196,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
             take_away(accessor.ctx, peer);
             real.cuCtxDisablePeerAccess(peer);
         }
+        cancel_allow(cancel);
         errno = saved_errno;
     }
     return rc;
@@ -203,10 +206,11 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
     CUresult rc = real.cuCtxDisablePeerAccess(peer);
     if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno;
+        int saved_errno = errno, cancel = cancel_forbid();
         CUcontext accessor = NULL;
         if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
             take_away(accessor, peer);
+        cancel_allow(cancel);
         errno = saved_errno;
     }
     return rc;

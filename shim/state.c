@@ -9,6 +9,7 @@
 #include "shim/context.h"
 #include "shim/control.h"
 #include "shim/environ.h"
+#include "shim/ipc_door.h"
 #include "shim/report.h"
 #include "shim/twin.h"
 #include "shim/visit.h"
@@ -50,6 +51,7 @@ static void forked_child(void)
     atomic_store(&pool_watch, 0);
     context_forget_thread();
     control_leave_signal();
+    ipc_door_forget();
 }
 
 static void report_at_exit(void)

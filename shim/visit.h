@@ -2,7 +2,8 @@
  *
  * A visit: a stay of the library's own in the driver. It is in the relaxed capture mode, in which the
  * driver forbids least (7 ns, measured on an H200): a capture of the program's must not be broken by what
- * we do beside it. Once it ends, the caller's context, mode and errno are as they were.
+ * we do beside it. The thread is not cancelled in it. Once it ends, the caller's context, mode and errno are as
+ * they were.
  *
  * The driver takes itself down at exit while threads of the program may still allocate. Its own calls
  * are ready for that; several at a time of ours, with state in between, might not be: once the process
@@ -11,6 +12,7 @@
 #ifndef SHIM_VISIT_H
 #define SHIM_VISIT_H
 
+#include "shim/cancel.h"
 #include "shim/hooks.h"
 
 #include <errno.h>
@@ -20,7 +22,7 @@
 struct visit {
     bool pushed, mode_known;
     CUstreamCaptureMode mode;
-    int saved_errno;
+    int saved_errno, cancel;
 };
 
 extern atomic_bool visit_no_more __attribute__((visibility("hidden"))); /* the process leaves */
@@ -35,7 +37,7 @@ static inline bool visit_begin(struct visit *v)
         atomic_fetch_sub(&visit_count, 1);
         return false;
     }
-    *v = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno};
+    *v = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno, .cancel = cancel_forbid()};
     v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
                     real.cuThreadExchangeStreamCaptureMode(&v->mode) == CUDA_SUCCESS;
     return true;
@@ -61,6 +63,7 @@ static inline void visit_end(struct visit *v)
         real.cuThreadExchangeStreamCaptureMode(&v->mode);
     errno = v->saved_errno;
     atomic_fetch_sub(&visit_count, 1);
+    cancel_allow(v->cancel);
 }
 
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,17 +32,26 @@ enum { FRESH, READY, FORKED, GONE };
 static _Atomic int state = FRESH;
 static _Atomic uint64_t calls[FUNCTION_COUNT];
 static uint64_t cost_ns[FUNCTION_COUNT], mib_ns[FUNCTION_COUNT];
+static bool cancels[FUNCTION_COUNT];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
+/* With the lock held the thread must not end: what simulates the driver sleeps, and uses files. */
+static __thread int cancel_state;
+
 void api_lock(void)
 {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&lock);
+    cancel_state = before;
 }
 
 void api_unlock(void)
 {
+    int before = cancel_state;
     pthread_mutex_unlock(&lock);
+    pthread_setcancelstate(before, NULL);
 }
 
 void api_sleep(unsigned wait_us)
@@ -101,6 +111,23 @@ static void set_costs(void)
     }
 }
 
+/* A driver sleeps, reads and writes in some calls, and so may be left by a thread that is cancelled. */
+static void set_cancellation_points(void)
+{
+    bool all = config.cancel != NULL && strcmp(config.cancel, "all") == 0;
+    char *copy = strdup(config.cancel != NULL && !all ? config.cancel : ""), *rest = copy;
+    for (int i = 0; i < FUNCTION_COUNT; i++)
+        cancels[i] = all;
+    for (char *name; (name = strsep(&rest, ",")) != NULL;) {
+        enum function function = api_by_name(name);
+        if (function != FUNCTION_COUNT)
+            cancels[function] = true;
+        else if (*name != '\0')
+            fprintf(stderr, "sim: SIM_CANCEL: no function \"%s\"\n", name);
+    }
+    free(copy);
+}
+
 CUresult api_init(unsigned flags)
 {
     if (flags != 0)
@@ -113,6 +140,7 @@ CUresult api_init(unsigned flags)
     if (config.devices == 0)
         return CUDA_ERROR_NO_DEVICE;
     set_costs();
+    set_cancellation_points();
     fault_read();
     CUresult rc = device_init();
     if (rc != CUDA_SUCCESS)
@@ -133,6 +161,8 @@ CUresult api_enter(enum function function)
 {
     const struct row *row = &rows[function];
     atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
+    if (cancels[function])
+        pthread_testcancel();
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY && !(row->flags & ANYTIME))
         return refuse(now);
@@ -162,6 +192,8 @@ CUresult api_leave(CUresult result)
 CUresult api_touch(enum function function)
 {
     atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
+    if (cancels[function])
+        pthread_testcancel();
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY)
         return refuse(now);

@@ -10,13 +10,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -82,27 +85,56 @@ static int as_nobody(int (*f)(void *), void *arg)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The two ends of a connection. */
+/* Of all threads: the one at the door has a table of its own. */
+static int count_all_fds(void)
+{
+    char path[300];
+    int count = 0;
+    DIR *threads = opendir("/proc/self/task");
+    assert_non_null(threads);
+    for (const struct dirent *t; (t = readdir(threads));) {
+        if (*t->d_name == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/fd", t->d_name);
+        DIR *fds = opendir(path);
+        assert_non_null(fds);
+        while (readdir(fds))
+            count++;
+        closedir(fds);
+    }
+    closedir(threads);
+    return count;
+}
+
+/* The thread at the door may not be through with the last message. */
+static void expect_fds(int expected)
+{
+    int count = count_all_fds();
+    for (int tries = 0; tries < 2000 && count != expected; tries++) {
+        usleep(1000);
+        count = count_all_fds();
+    }
+    assert_int_equal(count, expected);
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* One end has the credentials of what comes in. */
 struct pair {
     int importer, exporter;
 };
 
 static struct pair connected(void)
 {
-    struct ipc_token token = drawn();
-    int listener = ipc_wire_listen(&token);
-    assert_true(listener >= 0);
-    assert_false(ipc_wire_wait(listener, 0));
-    int exporter = ipc_wire_connect(&token);
-    assert_true(exporter >= 0);
-    assert_true(ipc_wire_wait(listener, 1000));
-    int importer = ipc_wire_accept(listener);
-    assert_true(importer >= 0);
-    assert_true(fcntl(importer, F_GETFD) & FD_CLOEXEC);
-    assert_true(fcntl(exporter, F_GETFD) & FD_CLOEXEC);
-    assert_true(fcntl(listener, F_GETFD) & FD_CLOEXEC);
-    ipc_wire_close(listener);
-    return (struct pair){importer, exporter};
+    int ends[2], on = 1;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on), 0);
+    return (struct pair){ends[0], ends[1]};
 }
 
 static void disconnect(struct pair p)
@@ -115,13 +147,13 @@ static void descriptors_arrive_as_their_own(void **state)
 {
     int before = count_fds();
     struct pair p = connected();
-    struct ipc_batch sent = {.count = IPC_BATCH}, got;
+    struct ipc_answer sent = {.kind = IPC_CHUNKS, .count = IPC_BATCH}, got;
     int fds[IPC_BATCH], there[IPC_BATCH], ends[2];
     assert_int_equal(pipe(ends), 0);
     for (int i = 0; i < IPC_BATCH; i++)
         fds[i] = ends[1];
-    assert_true(ipc_wire_send(p.exporter, &sent, sizeof sent, fds, IPC_BATCH));
-    assert_true(ipc_wire_receive(p.importer, &got, sizeof got, there, IPC_BATCH));
+    assert_true(ipc_wire_answer(p.exporter, &sent, fds, IPC_BATCH));
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_GOT);
     assert_memory_equal(&sent, &got, sizeof sent);
     close(ends[1]);
     for (int i = 0; i < IPC_BATCH; i++) {
@@ -134,75 +166,107 @@ static void descriptors_arrive_as_their_own(void **state)
     assert_int_equal(count_fds(), before);
 }
 
+/* Any bytes with any descriptors, as another program may send them. */
+static ssize_t send_raw(int fd, const struct ipc_token *to, const void *bytes, size_t size_bytes, size_t num_fds)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * 256)];
+    } control = {.bytes = {0}};
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    struct iovec part = {(void *)(uintptr_t)bytes, size_bytes};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
+    if (to) {
+        char *end = at.sun_path + 1 + sprintf(at.sun_path + 1, "gpucache-");
+        for (size_t i = 0; i < sizeof to->name; i++)
+            end += sprintf(end, "%02x", to->name[i]);
+        m.msg_name = &at;
+        m.msg_namelen = (socklen_t)(end - (char *)&at);
+    }
+    if (num_fds) {
+        m.msg_control = &control;
+        m.msg_controllen = CMSG_SPACE(num_fds * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+                              .cmsg_len = CMSG_LEN(num_fds * sizeof(int))};
+    }
+    return sendmsg(fd, &m, MSG_NOSIGNAL);
+}
+
 static void what_does_not_match_is_refused_and_leaves_nothing(void **state)
 {
-    int before = count_fds(), there[4];
+    int before = count_fds(), there[IPC_BATCH];
     struct pair p = connected();
-    int fds[] = {0, 1, 2};
-    char text[8] = "seven";
-    assert_true(ipc_wire_send(p.exporter, text, 8, fds, 3));
-    assert_false(ipc_wire_receive(p.importer, text, 8, there, 2)); /* more descriptors than expected */
-    assert_true(ipc_wire_send(p.exporter, text, 8, fds, 1));
-    assert_false(ipc_wire_receive(p.importer, text, 8, there, 2)); /* fewer */
-    assert_true(ipc_wire_send(p.exporter, text, 8, fds, 2));
-    assert_false(ipc_wire_receive(p.importer, text, 4, there, 2)); /* a longer message */
-    assert_true(ipc_wire_send(p.exporter, text, 4, fds, 2));
-    assert_false(ipc_wire_receive(p.importer, text, 8, there, 2)); /* a shorter one */
-    assert_true(ipc_wire_send(p.exporter, text, 8, NULL, 0));
-    assert_true(ipc_wire_receive(p.importer, text, 8, NULL, 0));
+    struct ipc_answer sent = {.count = 2}, got;
+    char longer[sizeof sent + 1] = {0};
+    for (size_t fds = 0; fds < 250; fds += fds < 4 ? 1 : 41) {
+        sent.count = fds == 1 ? 2 : 1;
+        assert_int_equal(send_raw(p.exporter, NULL, &sent, sizeof sent, fds), sizeof sent);
+        assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_BROKEN);
+    }
+    assert_int_equal(send_raw(p.exporter, NULL, longer, sizeof longer, 2), sizeof longer);
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_BROKEN);
+    assert_int_equal(send_raw(p.exporter, NULL, &sent, sizeof sent - 1, 1), sizeof sent - 1);
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_BROKEN);
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 0), IPC_LATE);
+    sent.count = 0;
+    assert_true(ipc_wire_answer(p.exporter, &sent, NULL, 0));
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_GOT);
     ipc_wire_close(p.exporter);
-    assert_false(ipc_wire_receive(p.importer, text, 8, NULL, 0)); /* nobody there */
-    assert_false(ipc_wire_send(p.importer, text, 8, NULL, 0));
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_DROPPED); /* nobody there */
+    assert_false(ipc_wire_answer(p.importer, &sent, NULL, 0));
     ipc_wire_close(p.importer);
     assert_int_equal(count_fds(), before);
 }
 
 static void a_full_table_of_descriptors_is_an_error(void **state)
 {
-    int before = count_fds(), there[8], fds[8] = {0};
+    int before = count_fds(), there[IPC_BATCH], fds[8] = {0};
     struct pair p = connected();
     struct rlimit limit, low;
-    char text[8] = "seven";
-    assert_true(ipc_wire_send(p.exporter, text, 8, fds, 8));
+    struct ipc_answer sent = {.count = 8}, got;
+    assert_true(ipc_wire_answer(p.exporter, &sent, fds, 8));
     getrlimit(RLIMIT_NOFILE, &limit);
     low = limit;
     int next = dup(0);
     close(next);
     low.rlim_cur = (rlim_t)next + 3;
     setrlimit(RLIMIT_NOFILE, &low);
-    bool received = ipc_wire_receive(p.importer, text, 8, there, 8);
+    enum ipc_got received = ipc_wire_receive(p.importer, &got, there, 1000);
     setrlimit(RLIMIT_NOFILE, &limit);
-    assert_false(received);
+    assert_int_equal(received, IPC_BROKEN);
     disconnect(p);
     assert_int_equal(count_fds(), before);
 }
 
 static void nobody_answers_for_who_is_gone(void **state)
 {
-    struct ipc_question question = {.reply = drawn()};
-    struct ipc_token nobody = drawn();
-    assert_int_equal(ipc_wire_ask(&nobody, &question), ECONNREFUSED);
-    assert_int_equal(ipc_wire_connect(&nobody), -1);
+    struct ipc_question question = {.ticket = {.magic = IPC_MAGIC, .token = drawn()}};
+    int before = count_fds(), reply;
+    assert_int_equal(ipc_wire_ask(&question, &reply), ECONNREFUSED);
+    assert_int_equal(reply, -1);
+    assert_int_equal(count_fds(), before);
 }
 
-static int connect_as(void *token)
+static int answer_as(void *fd)
 {
-    return ipc_wire_connect(token) >= 0;
+    struct ipc_answer answer = {.count = 0};
+    return !ipc_wire_answer(*(int *)fd, &answer, NULL, 0);
 }
 
-static void connections_of_other_users_are_refused(void **state)
+static void answers_of_other_users_are_refused(void **state)
 {
+    struct ipc_answer got;
+    int there[IPC_BATCH];
     if (geteuid() != 0)
         skip();
-    struct ipc_token token = drawn();
-    int listener = ipc_wire_listen(&token);
-    /* The other one does not trust us, we do not trust him. */
-    int rc = as_nobody(connect_as, &token);
+    struct pair p = connected();
+    int rc = as_nobody(answer_as, &p.exporter);
     if (rc == 99)
         skip();
-    assert_true(ipc_wire_wait(listener, 1000));
-    assert_int_equal(ipc_wire_accept(listener), -1);
-    ipc_wire_close(listener);
+    assert_int_equal(rc, 0);
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_FOREIGN);
+    disconnect(p);
 }
 
 static struct ipc_token door;
@@ -233,30 +297,53 @@ static void the_door_is_none_of_the_programs_descriptors(void **state)
     assert_int_equal(status, 0);
 }
 
+static struct ipc_question about(uint64_t serial)
+{
+    return (struct ipc_question){.ticket = {.magic = IPC_MAGIC, .token = door, .serial = serial}};
+}
+
 static void questions_are_kept_in_their_order(void **state)
 {
-    struct ipc_question question = {.ticket = {.magic = IPC_MAGIC}}, heard;
-    assert_false(ipc_door_next(&heard));
+    struct ipc_question question, heard;
+    struct ipc_answer answer = {.count = 1}, got;
+    uint64_t number;
+    int replies[5], fds[IPC_BATCH] = {0}, before = count_all_fds();
+    assert_false(ipc_door_next(&heard, &number));
     for (uint64_t i = 0; i < 5; i++) {
-        question.ticket.serial = i;
-        assert_int_equal(ipc_wire_ask(&door, &question), 0);
+        question = about(i);
+        assert_int_equal(ipc_wire_ask(&question, &replies[i]), 0);
         assert_true(is_woken(5000));
     }
     for (uint64_t i = 0; i < 5; i++) {
-        assert_true(ipc_door_next(&heard));
+        assert_true(ipc_door_next(&heard, &number));
         assert_true(heard.ticket.serial == i);
+        answer.offset_bytes = i;
+        ipc_door_answer(number, &answer, fds, 1);
+        ipc_door_answer(number, &answer, fds, 1); /* once answered, there is nobody any more */
     }
-    assert_false(ipc_door_next(&heard));
+    assert_false(ipc_door_next(&heard, &number));
+    for (uint64_t i = 0; i < 5; i++) {
+        assert_int_equal(ipc_wire_receive(replies[i], &got, fds, 5000), IPC_GOT);
+        assert_true(got.offset_bytes == i);
+        close(fds[0]);
+        assert_int_equal(ipc_wire_receive(replies[i], &got, fds, 5000), IPC_DROPPED);
+        close(replies[i]);
+    }
+    expect_fds(before);
 }
 
 static int ask_as(void *question)
 {
-    return ipc_wire_ask(&door, question);
+    int reply;
+    return ipc_wire_ask(question, &reply);
 }
 
+/* He has been given a handle, and still is not heard. */
 static void questions_of_other_users_are_not_heard(void **state)
 {
-    struct ipc_question question = {.ticket = {.magic = IPC_MAGIC}}, heard;
+    struct ipc_question question = about(1), heard;
+    uint64_t number;
+    int before = count_all_fds();
     if (geteuid() != 0)
         skip();
     int rc = as_nobody(ask_as, &question);
@@ -264,23 +351,155 @@ static void questions_of_other_users_are_not_heard(void **state)
         skip();
     assert_int_equal(rc, 0);
     assert_false(is_woken(300));
-    assert_false(ipc_door_next(&heard));
+    assert_false(ipc_door_next(&heard, &number));
+    expect_fds(before);
 }
 
-static void too_many_questions_are_forgotten(void **state)
+/* Without the secret nothing gets as far as the door's queue, which holds ten messages or some hundred. */
+static void who_has_no_handle_does_not_fill_the_door(void **state)
 {
-    struct ipc_question question = {.ticket = {.magic = IPC_MAGIC}}, heard;
-    int kept = 0;
-    for (int i = 0; i < 100; i++) {
-        assert_int_equal(ipc_wire_ask(&door, &question), 0);
-        assert_true(is_woken(5000));
+    struct ipc_question question = about(1);
+    union {
+        struct ipc_question question;
+        char bytes[512];
+    } junk = {.question = question};
+    int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    for (unsigned i = 0; i < 5000; i++) {
+        question.ticket.token.secret[i % 8] ^= (unsigned char)(i % 255 + 1);
+        assert_int_equal(send_raw(from, &door, &question, sizeof question, i % 3), sizeof question);
+        question = about(1);
+        if (i % sizeof junk != sizeof question && i % sizeof junk != sizeof(struct ipc_errand))
+            assert_true(send_raw(from, &door, &junk, i % sizeof junk, 0) >= 0);
     }
-    while (ipc_door_next(&heard))
-        kept++;
-    assert_in_range(kept, 32, 99);
-    assert_int_equal(ipc_wire_ask(&door, &question), 0);
+    close(from);
+    assert_false(is_woken(50));
+}
+
+static void too_many_questions_are_dropped_and_the_askers_told(void **state)
+{
+    enum { ASKED = 100 };
+    struct ipc_question question = about(1), heard;
+    struct ipc_answer answer = {.count = 0}, got;
+    uint64_t number;
+    int kept = 0, dropped = 0, answered = 0, replies[ASKED], fds[IPC_BATCH], before = count_all_fds();
+    for (int i = 0; i < ASKED; i++)
+        while (ipc_wire_ask(&question, &replies[i]) == EAGAIN)
+            sched_yield();
+    for (; kept < 64; kept++)
+        assert_true(is_woken(5000));
+    assert_false(is_woken(100));
+    while (ipc_door_next(&heard, &number))
+        ipc_door_answer(number, &answer, NULL, 0);
+    for (int i = 0; i < ASKED; i++) {
+        enum ipc_got how = ipc_wire_receive(replies[i], &got, fds, 5000);
+        answered += how == IPC_GOT;
+        dropped += how == IPC_DROPPED;
+        close(replies[i]);
+    }
+    assert_int_equal(answered, 64);
+    assert_int_equal(dropped, ASKED - 64);
+    expect_fds(before);
+    int reply;
+    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
-    assert_true(ipc_door_next(&heard));
+    assert_true(ipc_door_next(&heard, &number));
+    ipc_door_answer(number, &answer, NULL, 0);
+    assert_int_equal(ipc_wire_receive(reply, &got, fds, 5000), IPC_GOT);
+    close(reply);
+}
+
+/* Of the same user, with a handle, and with a socket that takes nothing. */
+static void who_takes_no_answer_makes_nobody_wait(void **state)
+{
+    struct ipc_question question = about(1), heard;
+    struct ipc_answer answer = {.kind = IPC_CHUNKS, .count = IPC_BATCH};
+    struct pair full = connected();
+    int fds[IPC_BATCH] = {0}, before = count_all_fds();
+    uint64_t number, start_ms, took_ms = 0;
+    while (ipc_wire_answer(full.exporter, &answer, NULL, 0))
+        ;
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(ipc_wire_put(&door, &question, sizeof question, &full.exporter, 1), 0);
+        assert_true(is_woken(5000));
+        assert_true(ipc_door_next(&heard, &number));
+        start_ms = now_ms();
+        ipc_door_answer(number, &answer, fds, IPC_BATCH);
+        took_ms += now_ms() - start_ms;
+    }
+    assert_true(took_ms < 1000);
+    /* The door is as ready as before. */
+    int reply;
+    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    assert_true(is_woken(5000));
+    assert_true(ipc_door_next(&heard, &number));
+    ipc_door_answer(number, &answer, fds, IPC_BATCH);
+    struct ipc_answer got;
+    assert_int_equal(ipc_wire_receive(reply, &got, fds, 5000), IPC_GOT);
+    ipc_wire_close_all(fds, IPC_BATCH);
+    close(reply);
+    expect_fds(before);
+    disconnect(full);
+}
+
+/* Of the same user, with a handle: everything but a question. */
+static int send_nonsense(void *unused)
+{
+    union {
+        struct ipc_question question;
+        struct ipc_errand errand;
+        unsigned char bytes[1024];
+    } m;
+    uint64_t random = 1;
+    int from = socket(AF_UNIX, SOCK_DGRAM, 0);
+    for (int i = 0; i < 3000; i++) {
+        for (size_t at = 0; at < sizeof m; at++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            m.bytes[at] = (unsigned char)(random >> 40);
+        }
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        size_t num_fds = (random >> 33) % 4 ? (random >> 36) % 40 : (random >> 36) % 250;
+        size_t size_bytes = i % 3 == 0   ? sizeof m.question
+                            : i % 3 == 1 ? sizeof m.errand
+                                         : (random >> 48) % sizeof m;
+        if (size_bytes == sizeof m.question && num_fds == 1)
+            num_fds = 0;
+        m.errand.token = door;
+        m.errand.number = i % 200;
+        send_raw(from, &door, &m, size_bytes, num_fds);
+    }
+    close(from);
+    return 0;
+}
+
+static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
+{
+    struct ipc_question question = about(7), heard;
+    struct ipc_answer answer = {.count = 0, .offset_bytes = 9}, got;
+    uint64_t number;
+    int reply, fds[IPC_BATCH], status, before = count_all_fds();
+    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    assert_true(is_woken(5000));
+    pid_t child = fork();
+    if (child == 0)
+        _exit(send_nonsense(NULL));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    send_nonsense(NULL); /* this process's errands are its own, whatever they hold */
+    assert_true(ipc_door_next(&heard, &number));
+    ipc_door_answer(number, &answer, NULL, 0);
+    enum ipc_got how = ipc_wire_receive(reply, &got, fds, 5000);
+    assert_true(how == IPC_GOT || how == IPC_BROKEN || how == IPC_DROPPED);
+    close(reply);
+    assert_false(ipc_door_next(&heard, &number));
+    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    assert_true(is_woken(5000));
+    assert_true(ipc_door_next(&heard, &number));
+    assert_true(heard.ticket.serial == 7);
+    ipc_door_answer(number, &answer, NULL, 0);
+    assert_int_equal(ipc_wire_receive(reply, &got, fds, 5000), IPC_GOT);
+    assert_true(got.offset_bytes == 9);
+    close(reply);
+    expect_fds(before);
 }
 
 static void a_spoilt_ticket_shows(void **state)
@@ -302,11 +521,14 @@ int main(void)
         cmocka_unit_test(what_does_not_match_is_refused_and_leaves_nothing),
         cmocka_unit_test(a_full_table_of_descriptors_is_an_error),
         cmocka_unit_test(nobody_answers_for_who_is_gone),
-        cmocka_unit_test(connections_of_other_users_are_refused),
+        cmocka_unit_test(answers_of_other_users_are_refused),
         cmocka_unit_test(the_door_is_none_of_the_programs_descriptors),
         cmocka_unit_test(questions_are_kept_in_their_order),
         cmocka_unit_test(questions_of_other_users_are_not_heard),
-        cmocka_unit_test(too_many_questions_are_forgotten),
+        cmocka_unit_test(who_has_no_handle_does_not_fill_the_door),
+        cmocka_unit_test(too_many_questions_are_dropped_and_the_askers_told),
+        cmocka_unit_test(who_takes_no_answer_makes_nobody_wait),
+        cmocka_unit_test(nonsense_leaves_no_descriptor_and_disturbs_nobody),
         cmocka_unit_test(a_spoilt_ticket_shows),
     };
     sem_init(&woken, 0, 0);

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Threads that are cancelled in the middle of allocations, frees, flushes, captures and contexts of their own, from
+ * the process's first allocation on: by themselves just before a call, and by others at any moment. Whoever
+ * comes after them allocates, captures and flushes as ever, no memory is lost, and the process ends. Calls
+ * of the simulated driver are cancellation points as SIM_CANCEL says.
+ */
+#include "tests/preload/scene.h"
+
+#include <pthread.h>
+#include <time.h>
+
+enum { THREADS = 4, ROUNDS = 30, OPS = 4, OPS_WITH_CONTEXTS = 5 };
+
+static const size_t sizes[] = {512, 40 * KIB, 300 * KIB, 3 * MIB, 40 * MIB, 130 * MIB};
+static CUcontext primary;
+
+/* What a thread has when it is cancelled. */
+struct life {
+    uint64_t random;
+    unsigned ops, calls_left; /* before it cancels itself; 0: it waits for others */
+    CUdeviceptr block;
+    CUstream stream;
+    CUcontext context;
+};
+
+static uint64_t draw(struct life *l)
+{
+    l->random = l->random * 6364136223846793005u + 1442695040888963407u;
+    return l->random >> 33;
+}
+
+static void drop_block(struct life *l)
+{
+    if (l->block)
+        cuMemFree(l->block);
+    l->block = 0;
+}
+
+/* Its capture, if there is one, goes with it. */
+static void drop_stream(struct life *l)
+{
+    if (l->stream)
+        cuStreamDestroy(l->stream);
+    l->stream = NULL;
+}
+
+/* Its memory goes with it. */
+static void drop_context(struct life *l)
+{
+    CUcontext context = l->context;
+    if (!context)
+        return;
+    l->block = 0;
+    cuCtxDestroy(context);
+    l->context = NULL;
+    cuCtxSetCurrent(primary);
+}
+
+/* Between two calls a thread may end itself; the point is the next call. */
+static void maybe_cancel(struct life *l)
+{
+    if (l->calls_left && --l->calls_left == 0)
+        pthread_cancel(pthread_self());
+}
+
+static void allocate(struct life *l)
+{
+    maybe_cancel(l);
+    if (cuMemAlloc(&l->block, sizes[draw(l) % 6]) != CUDA_SUCCESS)
+        l->block = 0;
+    else
+        cuMemsetD8(l->block, 1, 512);
+    maybe_cancel(l);
+    drop_block(l);
+}
+
+static void flush(struct life *l)
+{
+    setenv("GPUCACHE_EMPTY_CACHE", "1", 1);
+    allocate(l);
+}
+
+static void allocate_pitch(struct life *l)
+{
+    size_t pitch;
+    maybe_cancel(l);
+    if (cuMemAllocPitch(&l->block, &pitch, 1000, 100, 4) != CUDA_SUCCESS)
+        l->block = 0;
+    maybe_cancel(l);
+    drop_block(l);
+}
+
+static void capture(struct life *l)
+{
+    CUgraph graph = NULL;
+    if (cuStreamCreate(&l->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return;
+    maybe_cancel(l);
+    if (cuStreamBeginCapture(l->stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS) {
+        maybe_cancel(l);
+        if (cuStreamEndCapture(l->stream, &graph) == CUDA_SUCCESS)
+            cuGraphDestroy(graph);
+    }
+    maybe_cancel(l);
+    drop_stream(l);
+}
+
+static void live_elsewhere(struct life *l)
+{
+    if (cuCtxCreate(&l->context, NULL, 0, 0) != CUDA_SUCCESS) {
+        l->context = NULL;
+        return;
+    }
+    allocate(l);
+    maybe_cancel(l);
+    drop_context(l);
+}
+
+static void clean(void *life)
+{
+    drop_stream(life);
+    drop_context(life);
+    drop_block(life);
+}
+
+static void *live(void *life)
+{
+    struct life *l = life;
+    pthread_cleanup_push(clean, l);
+    cuCtxSetCurrent(primary);
+    for (;;) {
+        static void (*const ops[])(struct life *) = {allocate, flush, allocate_pitch, capture, live_elsewhere};
+        ops[draw(l) % l->ops](l);
+        pthread_testcancel();
+    }
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+
+static void sleep_us(unsigned us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
+}
+
+/* Returns how many were not cancelled. */
+static int cancel_some(unsigned round, unsigned ops)
+{
+    pthread_t threads[THREADS];
+    struct life lives[THREADS];
+    int others = 0;
+    for (unsigned i = 0; i < THREADS; i++) {
+        bool by_itself = i % 2 == 0;
+        lives[i] = (struct life){.random = round * THREADS + i + 1, .ops = ops};
+        lives[i].calls_left = by_itself ? round % 7 + 1 : 0;
+        REQUIRE(pthread_create(&threads[i], NULL, live, &lives[i]));
+    }
+    sleep_us(round * 61 % 2000);
+    for (unsigned i = 0; i < THREADS; i++) {
+        void *end = NULL;
+        if (i % 2)
+            REQUIRE(pthread_cancel(threads[i]));
+        REQUIRE(pthread_join(threads[i], &end));
+        others += end != PTHREAD_CANCELED;
+    }
+    return others;
+}
+
+/* What must go as ever. */
+static void use(void)
+{
+    uint64_t block = 0;
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    for (int i = 0; i < 6; i++) {
+        REQUIRE(gpu_malloc(&block, sizes[i]));
+        REQUIRE(gpu_memset(block, i, sizes[i]));
+        REQUIRE(gpu_sync());
+        REQUIRE(gpu_free(block));
+    }
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_stream_destroy(stream));
+}
+
+int main(void)
+{
+    size_t before = 0, after = 0;
+    int others = 0;
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&primary));
+    REQUIRE(gpu_mem_info(&before, NULL));
+    others += cancel_some(0, 1);
+    use();
+    for (unsigned round = 1; round < 2 * ROUNDS; round++) {
+        others += cancel_some(round, round < ROUNDS ? OPS : OPS_WITH_CONTEXTS);
+        if (round % 8 == 0)
+            use();
+    }
+    use();
+    REQUIRE(gpu_mem_info(&after, NULL));
+    printf("%d ended otherwise, memory %s\n", others, after + 4 * MIB >= before ? "kept" : "lost");
+    return 0;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Another user of the machine, who sees every socket's name, does what he can to all of them while blocks are
+ * shared: messages of any length, with descriptors, as fast as he can send them, and connections that he
+ * keeps. No handle takes long to open, also while the exporter is stopped for a while, and no descriptor is
+ * left in the exporter. The other user is a child that gives root up, in a network namespace of the scene's
+ * own, so that he reaches nobody else.
+ */
+#include "tests/preload/ipc_peer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NOBODY = 65534, HOSTILES = 3, ROUNDS = 30, HELD = 64, FDS = 16, STOPPED_MS = 700, LONG_MS = 150 };
+
+static const size_t size_bytes = 300 * KIB;
+
+/* As many as a message may want: the lengths around those of real ones are all among them. */
+static void send_junk(int from, const struct sockaddr_un *to, socklen_t to_bytes, unsigned round)
+{
+    static unsigned char junk[1024];
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * FDS)];
+    } control = {.bytes = {0}};
+    struct iovec part = {junk, round % sizeof junk + 1};
+    struct msghdr m = {.msg_name = (void *)(uintptr_t)to, .msg_namelen = to_bytes, .msg_iov = &part,
+                       .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int) * FDS);
+    for (int i = 0; i < FDS; i++)
+        memcpy(CMSG_DATA(c) + (size_t)i * sizeof from, &from, sizeof from);
+    if (round % 3)
+        m.msg_controllen = 0;
+    sendmsg(from, &m, MSG_NOSIGNAL);
+}
+
+static int kind; /* of socket: some send messages, some connect */
+
+static void attack(const char *name, int type, unsigned *round)
+{
+    static int held[HELD];
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    socklen_t to_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+    memcpy(to.sun_path + 1, name, strlen(name));
+    if (type == SOCK_DGRAM) {
+        struct timeval patience = {.tv_usec = 20000};
+        int from = socket(AF_UNIX, SOCK_DGRAM, 0);
+        setsockopt(from, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        for (int i = 0; i < 200; i++)
+            send_junk(from, &to, to_bytes, ++*round);
+        close(from);
+    } else {
+        int *slot = &held[++*round % HELD];
+        if (*slot)
+            close(*slot);
+        *slot = socket(AF_UNIX, type | SOCK_NONBLOCK, 0);
+        connect(*slot, (struct sockaddr *)&to, to_bytes);
+    }
+}
+
+/* Every name of the namespace, again and again. */
+static int be_hostile(int from, int to)
+{
+    unsigned round = 0;
+    char line[512], name[128];
+    unsigned type;
+    REQUIRE(setgid(NOBODY));
+    REQUIRE(setuid(NOBODY));
+    scene_watchdog(60);
+    EXPECT(read(from, line, 1) == 1);
+    fcntl(from, F_SETFL, O_NONBLOCK);
+    while (read(from, line, 1) < 0) {
+        FILE *list = fopen("/proc/net/unix", "r");
+        while (list && fgets(line, sizeof line, list))
+            if (sscanf(line, "%*s %*s %*s %*s %x %*s %*s @%107s", &type, name) == 2 && (int)type == kind)
+                attack(name, kind, &round);
+        if (list)
+            fclose(list);
+    }
+    return to < 0;
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Descriptors of all threads: some may have a table of their own. */
+static int count_all_fds(void)
+{
+    char path[300];
+    int count = 0;
+    DIR *threads = opendir("/proc/self/task");
+    for (const struct dirent *t; threads && (t = readdir(threads));) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/fd", t->d_name);
+        DIR *fds = *t->d_name == '.' ? NULL : opendir(path);
+        while (fds && readdir(fds))
+            count++;
+        if (fds)
+            closedir(fds);
+    }
+    if (threads)
+        closedir(threads);
+    return count;
+}
+
+static struct ipc_peer importer;
+
+static int open_once(struct ipc_message m)
+{
+    struct ipc_message opened = ipc_peer_do(&importer, m);
+    int wrong = opened.rc != 0 || opened.wrong != 0;
+    opened.order = IPC_CLOSE;
+    return wrong + (opened.rc == 0 && ipc_peer_do(&importer, opened).rc != 0);
+}
+
+/* A child stops this process, gives the importer its order, and lets this process go on later. */
+static int open_while_stopped(struct ipc_message m)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        kill(getppid(), SIGSTOP);
+        ssize_t sent = write(importer.to, &m, sizeof m);
+        scene_sleep_ms(STOPPED_MS);
+        kill(getppid(), SIGCONT);
+        _exit(sent != sizeof m);
+    }
+    EXPECT(read(importer.from, &m, sizeof m) == sizeof m);
+    EXPECT(waitpid(child, NULL, 0) == child);
+    int wrong = m.rc != 0 || m.wrong != 0;
+    m.order = IPC_CLOSE;
+    return wrong + (m.rc == 0 && ipc_peer_do(&importer, m).rc != 0);
+}
+
+/* The first time he begins, the second time he ends. */
+static void signal_hostile(const struct ipc_peer *hostile)
+{
+    EXPECT(write(hostile->to, "", 1) == 1);
+}
+
+int main(void)
+{
+    struct ipc_message m = {.order = IPC_OPEN, .size_bytes = size_bytes, .byte = 7};
+    uint64_t block = 0, slowest_ms = 0;
+    int wrong = 0, late = 0;
+    if (geteuid() != 0 || unshare(CLONE_NEWNET) != 0)
+        scene_skip("only root has another user's child");
+    scene_watchdog(60);
+    importer = ipc_peer_fork();
+    struct ipc_peer hostile[HOSTILES];
+    for (int i = 0; i < HOSTILES; i++) {
+        kind = i < HOSTILES - 1 ? SOCK_DGRAM : SOCK_SEQPACKET;
+        hostile[i] = ipc_peer_fork_work(be_hostile);
+    }
+    scene_start(1, 60);
+    REQUIRE(gpu_malloc(&block, size_bytes));
+    REQUIRE(gpu_memset(block, m.byte, size_bytes));
+    REQUIRE(gpu_sync());
+    int rc = gpu_ipc_export(&m.handle, block);
+    if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
+        scene_skip("the driver has no such handles");
+    REQUIRE(rc);
+    wrong += open_once(m);
+    int before = count_all_fds();
+    for (int i = 0; i < HOSTILES - 1; i++)
+        signal_hostile(&hostile[i]);
+    scene_sleep_ms(50);
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t start_ms = now_ms();
+        wrong += open_once(m);
+        uint64_t took_ms = now_ms() - start_ms;
+        slowest_ms = took_ms > slowest_ms ? took_ms : slowest_ms;
+        late += took_ms > LONG_MS;
+    }
+    /* One or two may wait for the processor. */
+    if (late > 2)
+        printf("%d of %d opens took long, the slowest %llu ms\n", late, ROUNDS, (unsigned long long)slowest_ms);
+    printf("%d wrong\n", wrong);
+    signal_hostile(&hostile[HOSTILES - 1]);
+    printf("%d wrong while the exporter was stopped\n", open_while_stopped(m));
+    int after = count_all_fds();
+    printf("%d descriptors left\n", after > before + 4 ? after - before : 0);
+    for (int i = 0; i < HOSTILES; i++) {
+        signal_hostile(&hostile[i]);
+        printf("hostile ended with %d\n", ipc_peer_join(&hostile[i]));
+    }
+    printf("importer ended with %d\n", ipc_peer_end(&importer));
+    return 0;
+}

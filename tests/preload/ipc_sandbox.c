@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * In a sandbox that knows no close_range and forbids unshare, as Docker's does on Linux before 5.9, a handle is
+ * given out, opened, and opened again after the program has closed every descriptor that it did not
+ * open and opened files of its own under the same numbers; a child has no descriptor more than before.
+ */
+#include "tests/preload/ipc_peer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+enum { FILES_MAX = 1024 };
+
+static const size_t size_bytes = 300 * KIB;
+
+static void enter_sandbox(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_unshare, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        scene_skip("no filter for system calls");
+}
+
+static bool was_open[FILES_MAX];
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static void note_open(void)
+{
+    for (int fd = 0; fd < FILES_MAX; fd++)
+        was_open[fd] = is_open(fd);
+}
+
+/* Those that were not open before: a child's. */
+static int count_in_child(void)
+{
+    int status = -1, count = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        for (int fd = 0; fd < FILES_MAX; fd++)
+            count += is_open(fd) && !was_open[fd];
+        _exit(count);
+    }
+    EXPECT(waitpid(child, &status, 0) == child);
+    return WEXITSTATUS(status);
+}
+
+/* Under the same numbers there is something else then, which has to stay as it is. */
+static int replace_unknown(void)
+{
+    int replaced = 0, null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    EXPECT(null >= 0);
+    for (int fd = 0; fd < FILES_MAX; fd++)
+        if (is_open(fd) && !was_open[fd] && fd != null) {
+            EXPECT(dup2(null, fd) == fd);
+            was_open[fd] = true;
+            replaced++;
+        }
+    close(null);
+    return replaced;
+}
+
+static void share(const struct ipc_peer *importer, struct ipc_message m, const char *when)
+{
+    struct ipc_message opened = ipc_peer_do(importer, m);
+    printf("%s: opened %d, %zu wrong", when, opened.rc, opened.wrong);
+    opened.order = IPC_CLOSE;
+    printf(", closed %d\n", ipc_peer_do(importer, opened).rc);
+}
+
+int main(void)
+{
+    struct ipc_message m = {.order = IPC_OPEN, .size_bytes = size_bytes, .byte = 5};
+    uint64_t block = 0;
+    scene_watchdog(60);
+    enter_sandbox();
+    struct ipc_peer importer = ipc_peer_fork();
+    scene_start(1, 60);
+    REQUIRE(gpu_malloc(&block, size_bytes));
+    REQUIRE(gpu_memset(block, m.byte, size_bytes));
+    REQUIRE(gpu_sync());
+    note_open();
+    int rc = gpu_ipc_export(&m.handle, block);
+    if (!scene_preloaded() && (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36))
+        scene_skip("the driver has no such handles");
+    REQUIRE(rc);
+    share(&importer, m, "at first");
+    printf("%d descriptors more in a child\n", count_in_child());
+    for (int round = 0; round < 3; round++) {
+        scene_sleep_ms(50); /* descriptors of an answer are there for a moment */
+        EXPECT(replace_unknown() <= 1);
+        share(&importer, m, "after they were closed");
+    }
+    printf("importer ended with %d\n", ipc_peer_end(&importer));
+    return 0;
+}
