@@ -9,8 +9,6 @@
 #include "pool/host.h"
 #include "pool/zone.h"
 
-#include <string.h>
-
 #define LEAF_BITS MAP_LEAF_BITS
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
 #define LEAF_BYTES (LEAF_GRANULES * sizeof(struct granule))
@@ -71,8 +69,8 @@ void map_forget(const struct chunk *c)
             g->start_units[i] = 0;
             g->starts[i] = NULL;
         }
-        if (g->units)
-            memset(g->units, 0, GRANULE_UNITS * sizeof *g->units);
+        for (uint64_t i = 0; g->units && i < GRANULE_UNITS; i++)
+            atomic_store_explicit(&g->units[i], NULL, memory_order_relaxed);
     }
 }
 
@@ -84,7 +82,7 @@ static bool unit_write(uint64_t addr, struct block *b)
         if (!g->units)
             return false;
     }
-    g->units[map_unit_of(addr)] = b;
+    atomic_store_explicit(&g->units[map_unit_of(addr)], b, memory_order_release);
     return true;
 }
 
@@ -114,7 +112,7 @@ void map_clear(const struct block *b)
         for (uint64_t at = b->addr; at < block_end(b); at += step) {
             g = map_find(at);
             if (g->units)
-                g->units[map_unit_of(at)] = NULL;
+                atomic_store_explicit(&g->units[map_unit_of(at)], NULL, memory_order_relaxed);
         }
         return;
     }

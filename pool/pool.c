@@ -37,9 +37,9 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->small_max_bytes = SMALL_MAX_BYTES;
     state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
-    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
+    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, slab));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
-    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, pieces));
+    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, shape));
     host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     list_init(&p->ghosts);
@@ -133,10 +133,11 @@ enum pool_status pool_free_slowly(uint64_t addr)
         free_block(p, b);
         status = POOL_OK;
     } else if (b && b->state == BLOCK_SLAB) {
-        int slot = slab_slot_around(b->slab, addr);
-        if (slot >= 0 && b->slab->objects[slot].live &&
-            slab_object_addr(b->slab, (unsigned)slot) == addr && piece_claim(&b->slab->pieces[slot])) {
-            free_object(p, b->slab, (unsigned)slot);
+        struct slab *s = block_slab(b);
+        int slot = slab_slot_around(s, addr);
+        if (slot >= 0 && s->objects[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
+            piece_claim(&s->pieces[slot])) {
+            free_object(p, s, (unsigned)slot);
             status = POOL_OK;
         }
     }
