@@ -129,17 +129,40 @@ static void collect(struct fences *f)
     ring_collect(&f->ring, f->complete_epoch, f->mode == FENCE_SINGLE ? RING_ALL : f->ordered_epoch);
 }
 
+static bool take_spare_event(struct ring *r, uint64_t *event)
+{
+    if (!r->spares)
+        return false;
+    *event = r->spare[--r->spares];
+    return true;
+}
+
+/* If the driver makes none, the pool goes on with those that it has, as if the ring were full. That the context is
+ * broken is for a record or a query to tell: an event may be refused for want of host memory. */
 static bool take_event(struct pool *p, uint64_t *event)
 {
     struct fences *f = &p->fences;
-    if (f->ring.spares) {
-        *event = f->ring.spare[--f->ring.spares];
+    if (take_spare_event(&f->ring, event))
         return true;
-    }
     state_unlock(p);
     int code = p->backend->ops->fence_create(p->backend, event);
     state_lock(p);
-    return code == 0;
+    if (code == 0)
+        return true;
+    p->stats.num_backend_failures++;
+    collect(f);
+    if (!f->ring.spares)
+        ring_thin(&f->ring);
+    return take_spare_event(&f->ring, event);
+}
+
+/* No fence is to be had: the frees wait for a later one, as when the ring is full. It counts as late, because work may
+ * follow: it may be asked, but nothing waits for it until another free comes. */
+static void put_off(struct fences *f)
+{
+    f->refused = false;
+    if (fence_is_unsealed(f))
+        atomic_fetch_or(&f->marks, FENCE_LATE);
 }
 
 /* A capture is open: these frees belong to a later fence, as if this one had not been tried, but that work may have
@@ -162,16 +185,15 @@ void fence_seal(struct pool *p)
         if (f->ring.count + f->sealing >= RING_MAX - 1)
             ring_thin(&f->ring);
         if (f->ring.count + f->sealing >= RING_MAX - 1) {
-            f->refused = false;
-            atomic_fetch_or(&f->marks, FENCE_LATE);
+            put_off(f);
             return;
         }
     }
     atomic_fetch_add(&f->sealing, 1); /* from here on a submission waits, also while the event is being created */
     uint64_t event;
     if (!take_event(p, &event)) {
+        put_off(f);
         atomic_fetch_sub(&f->sealing, 1);
-        fence_lose(p);
         return;
     }
     if (!fence_is_unsealed(f)) { /* somebody else was faster */
