@@ -62,6 +62,14 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     return p;
 }
 
+void pool_lose(struct pool *p)
+{
+    state_lock(p);
+    if (!p->fences.lost)
+        fence_lose(p);
+    state_unlock(p);
+}
+
 void *pool_owner(const struct pool *p)
 {
     return p->owner;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The caching pool of one CUDA context: the only header of pool/ that outsiders include, besides
- * backend.h, config.h, stats.h and the helpers bits.h and host.h. Every function may be called from any thread. pool/README.md
+ * backend.h, config.h, stats.h and the helpers bits.h, host.h and spin.h. Every function may be called from any thread. pool/README.md
  * explains the model, the invariants and the locks.
  */
 #ifndef POOL_POOL_H
@@ -50,6 +50,9 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
 /* The context is gone. Forgets every block; memory that outlives a context (an arena's) is given back.
  * The pool object itself stays for ever: other threads may still look at it. */
 void pool_abandon(struct pool *p);
+
+/* The context has a sticky error: the pool hands nothing out any more, quick ways included. */
+void pool_lose(struct pool *p);
 
 void *pool_owner(const struct pool *p);
 bool pool_uses_arena(const struct pool *p);
