@@ -5,8 +5,8 @@
  * Other threads may be inside it then: the control thread, and those of a program that ends a context while
  * it allocates in it. Those that hold memory out of the pool's lists are `busy` and waited for. The others
  * have dropped the lock for a call about a fence, with nothing of the pool's in their hands; when they go on
- * they find it empty, in every list that leads to memory. The records of blocks stay, as all of the pool's
- * host memory does.
+ * they find it empty, in every list that leads to memory. So nothing of the pool is written once its lock is dropped for
+ * the last time here. The records of blocks stay, as all of the pool's host memory does.
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
@@ -37,6 +37,7 @@ static void empty_zone(struct zone *z)
     list_init(&z->holes);
     list_init(&z->dead);
     z->first = NULL;
+    z->base = z->size_bytes = 0;
     z->pending_bytes = z->looked_bytes = 0;
 }
 
@@ -58,7 +59,9 @@ void pool_abandon(struct pool *p)
         arena_reap(p, true);
     }
     struct chunk *list = detach_chunks(p);
+    uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     rack_forget_all(p);
+    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on none finds a way to this pool */
     slab_init(&p->slabs);
     pending_init(&p->pendings);
     empty_zone(&p->small);
@@ -72,5 +75,5 @@ void pool_abandon(struct pool *p)
         ops->unmap(p->backend, c->addr, c->size_bytes);
         ops->release(p->backend, c->handle, c->size_bytes);
     }
-    arena_unreserve(p);
+    ops->unreserve(p->backend, base, reserved_bytes);
 }

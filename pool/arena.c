@@ -60,14 +60,6 @@ bool arena_reserve(struct pool *p)
     return true;
 }
 
-void arena_unreserve(struct pool *p)
-{
-    if (p->small.size_bytes)
-        p->backend->ops->unreserve(p->backend, p->small.base, p->small.size_bytes + p->large.size_bytes);
-    zone_init(&p->small, p, ZONE_SMALL);
-    zone_init(&p->large, p, ZONE_LARGE);
-}
-
 /* What one call to arena_grow works on; its blocks are BUSY and its chunks in no other thread's
  * hands. */
 struct plan {

@@ -25,9 +25,6 @@ enum grow_result {
 
 /* Reserves address space for both zones; false: the caller takes segment backing. Lock not held. */
 bool arena_reserve(struct pool *p);
-/* Gives the address space back; no chunk is left. Lock not held. */
-void arena_unreserve(struct pool *p);
-
 /* Commits memory so that the zone holds a free range of size_bytes at a multiple of align. Even when
  * it fails, part of it may have been committed, and stays as free memory. Lock held; drops it. */
 enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,

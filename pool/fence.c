@@ -215,7 +215,7 @@ void fence_seal(struct pool *p)
     enum fence_record r = p->backend->ops->fence_record(p->backend, event);
     state_lock(p);
     late = late || f->sealing_late;
-    f->refused = r == FENCE_REFUSED;
+    f->refused = r == FENCE_REFUSED && !f->lost; /* a lost pool's frees wait for nothing */
     if (f->refused)
         give_back_marks(f, late);
     if (atomic_fetch_sub(&f->sealing, 1) == 1)
@@ -229,10 +229,10 @@ void fence_seal(struct pool *p)
         return;
     }
     ring_put_spare(&f->ring, event);
-    if (r == FENCE_FAILED) {
+    if (r == FENCE_FAILED)
         fence_lose(p);
+    if (!f->refused)
         watch_unsealed(-1);
-    }
 }
 
 void fence_await_records(struct pool *p)
@@ -407,11 +407,16 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
     return true;
 }
 
+void fence_disarm(struct fences *f)
+{
+    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
+        watch_unsealed(-1);
+}
+
 void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
-        watch_unsealed(-1);
+    fence_disarm(f);
     sole_finish(f);
     f->lost = true;
     fence_publish(f);
