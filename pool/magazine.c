@@ -325,6 +325,17 @@ bool pool_give(uint64_t addr)
     return true;
 }
 
+/* Does the pool serve all requests that a piece of this size would be handed out for? A magazine knows units and classes,
+ * the limits of MIN_BLOCK and MAX_BLOCK are bytes. */
+static bool serves_all(const struct pool_config *c, bool object, uint64_t most_bytes)
+{
+    unsigned class_index = object ? slab_class(most_bytes) : 0;
+    uint64_t least_bytes = object ? 1 : most_bytes - UNIT_BYTES + 1;
+    if (class_index)
+        least_bytes = slab_object_bytes(class_index - 1) + 1;
+    return least_bytes >= c->min_block_bytes && most_bytes <= c->max_block_bytes;
+}
+
 void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units)
 {
     piece->weight = PIECE_WEIGHT(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
@@ -334,6 +345,8 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
         piece->row = (uint8_t)(MAGAZINE_BLOCKS + block_row(units));
     else
         piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
+    if (unlikely(!serves_all(p->config, piece->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
+        piece->row = MAGAZINE_NEVER;
     piece->recent = (uint8_t)recent_of(addr);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     if (likely(magazine_mine->pool == p))
