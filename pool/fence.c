@@ -6,13 +6,13 @@
 
 #include "pool/pool.h"
 #include "pool/sole.h"
+#include "pool/spin.h"
 #include "pool/state.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 
-/* How often a submission looks whether a record under way (about 1 us) is over before it goes on. */
-#define SUBMIT_PATIENCE 2000
+/* How often a submission looks whether a record under way (about 1 us) is over before it goes on: for some 2 ms. */
+#define SUBMIT_PATIENCE (SPIN_YIELDS + 20)
 /* So much, or this part of what is reserved, may be freed before its fence is wanted. */
 #define PATIENCE_BYTES (UINT64_C(4) << 20)
 #define PATIENCE_SHIFT 3
@@ -237,9 +237,9 @@ void fence_seal(struct pool *p)
 
 void fence_await_records(struct pool *p)
 {
-    while (p->fences.sealing) {
+    for (unsigned turn = 0; p->fences.sealing; turn++) {
         state_unlock(p);
-        sched_yield();
+        spin_pause(turn);
         state_lock(p);
     }
 }
@@ -267,9 +267,9 @@ void fence_submit(struct pool *p)
     struct fences *f = &p->fences;
     if (fence_is_unsealed(f) && fence_is_wanted(f))
         fence_seal(p);
-    for (int patience = SUBMIT_PATIENCE; f->sealing && patience > 0; patience--) {
+    for (unsigned turn = 0; f->sealing && turn < SUBMIT_PATIENCE; turn++) {
         state_unlock(p);
-        sched_yield();
+        spin_pause(turn);
         state_lock(p);
     }
     if (f->sealing)

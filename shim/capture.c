@@ -5,6 +5,7 @@
 #include "shim/capture.h"
 
 #include "pool/bits.h"
+#include "pool/spin.h"
 #include "shim/context.h"
 #include "shim/control.h"
 #include "shim/state.h"
@@ -12,7 +13,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -90,8 +90,8 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
 static void opening(void)
 {
     atomic_fetch_add(&open_count, 1);
-    while (atomic_load(&holders) > 0)
-        sched_yield();
+    for (unsigned turn = 0; atomic_load(&holders) > 0; turn++)
+        spin_pause(turn);
 }
 
 /* One stream may be enough only when fences can be recorded again, with which to leave it. */
