@@ -175,6 +175,12 @@ static void give_back_marks(struct fences *f, bool late)
     atomic_fetch_add(&f->refusals, 1);
 }
 
+static void end_record(struct fences *f)
+{
+    if (atomic_fetch_sub(&f->sealing, 1) == 1)
+        f->sealing_late = false;
+}
+
 void fence_seal(struct pool *p)
 {
     struct fences *f = &p->fences;
@@ -193,12 +199,12 @@ void fence_seal(struct pool *p)
     uint64_t event;
     if (!take_event(p, &event)) {
         put_off(f);
-        atomic_fetch_sub(&f->sealing, 1);
+        end_record(f);
         return;
     }
     if (!fence_is_unsealed(f)) { /* somebody else was faster */
         ring_put_spare(&f->ring, event);
-        atomic_fetch_sub(&f->sealing, 1);
+        end_record(f);
         return;
     }
     uint64_t epoch = f->open_epoch;
@@ -218,8 +224,7 @@ void fence_seal(struct pool *p)
     f->refused = r == FENCE_REFUSED && !f->lost; /* a lost pool's frees wait for nothing */
     if (f->refused)
         give_back_marks(f, late);
-    if (atomic_fetch_sub(&f->sealing, 1) == 1)
-        f->sealing_late = false;
+    end_record(f);
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
         ring_insert(&f->ring, epoch, event, late);
