@@ -2,11 +2,12 @@
  *
  * The end of a pool, with its context: see pool_abandon in pool.h.
  *
- * Other threads may be inside it then: the control thread, and those of a program that ends a context while
- * it allocates in it. Those that hold memory out of the pool's lists are `busy` and waited for. The others
- * have dropped the lock for a call about a fence, with nothing of the pool's in their hands; when they go on
- * they find it empty, in every list that leads to memory. So nothing of the pool is written once its lock is dropped for
- * the last time here. The records of blocks stay, as all of the pool's host memory does.
+ * Other threads may be inside it then: the control thread, and those of a program that ends a
+ * context while it allocates in it. Those that hold memory out of the pool's lists are `busy` and
+ * waited for. The others have dropped the lock for a call about a fence, with nothing of the pool's
+ * in their hands; when they go on they find it empty, in every list that leads to memory. So
+ * nothing of the pool is written once its lock is dropped for the last time here. The records of
+ * blocks stay, as all of the pool's host memory does.
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
@@ -61,7 +62,8 @@ void pool_abandon(struct pool *p)
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     rack_forget_all(p);
-    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on none finds a way to this pool */
+    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on none finds a way
+                                 to this pool */
     slab_init(&p->slabs);
     pending_init(&p->pendings);
     empty_zone(&p->small);

@@ -90,7 +90,8 @@ struct block {
     enum block_state state;
     bool tainted, noted;
     bool was_free;             /* BUSY: it held free memory, not a hole */
-    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the lock. */
+    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
+     * lock. */
     _Atomic(struct slab *) slab; /* SLAB, or of the past */
     struct piece piece;          /* LIVE */
 };

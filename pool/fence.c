@@ -11,7 +11,8 @@
 
 #include <stdatomic.h>
 
-/* How often a submission looks whether a record under way (about 1 us) is over before it goes on: for some 2 ms. */
+/* How often a submission looks whether a record under way (about 1 us) is over before it goes on:
+ * for some 2 ms. */
 #define SUBMIT_PATIENCE (SPIN_YIELDS + 20)
 /* So much, or this part of what is reserved, may be freed before its fence is wanted. */
 #define PATIENCE_BYTES (UINT64_C(4) << 20)
@@ -137,8 +138,9 @@ static bool take_spare_event(struct ring *r, uint64_t *event)
     return true;
 }
 
-/* If the driver makes none, the pool goes on with those that it has, as if the ring were full. That the context is
- * broken is for a record or a query to tell: an event may be refused for want of host memory. */
+/* If the driver makes none, the pool goes on with those that it has, as if the ring were full. That
+ * the context is broken is for a record or a query to tell: an event may be refused for want of
+ * host memory. */
 static bool take_event(struct pool *p, uint64_t *event)
 {
     struct fences *f = &p->fences;
@@ -156,8 +158,9 @@ static bool take_event(struct pool *p, uint64_t *event)
     return take_spare_event(&f->ring, event);
 }
 
-/* No fence is to be had: the frees wait for a later one, as when the ring is full. It counts as late, because work may
- * follow: it may be asked, but nothing waits for it until another free comes. */
+/* No fence is to be had: the frees wait for a later one, as when the ring is full. It counts as
+ * late, because work may follow: it may be asked, but nothing waits for it until another free
+ * comes. */
 static void put_off(struct fences *f)
 {
     f->refused = false;

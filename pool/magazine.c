@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See magazine.h. Why a free may look at the map and at its block without the pool's lock:
- *  1. All that is read on the way to a piece (units and starts of the map, a block's slab, a slab's shape, the piece's
- *     word) is one atomic word each, is never zeroed with its record, and leads into records, which are never unmapped:
- *     whatever a thread finds there, it may follow.
- *  2. For a live pointer all of it was written before the block was handed out, and stays until it is freed, by the
- *     thread that is here: it leads to the block's piece.
- *  3. For any other pointer it may lead to any piece. A piece is freed only if its word says that the program holds it
- *     at this very address, and then by the one thread that takes that mark away.
+ *  1. All that is read on the way to a piece (units and starts of the map, a block's slab, a slab's
+ *     shape, the piece's word) is one atomic word each, is never zeroed with its record, and leads
+ *     into records, which are never unmapped: whatever a thread finds there, it may follow.
+ *  2. For a live pointer all of it was written before the block was handed out, and stays until it
+ *     is freed, by the thread that is here: it leads to the block's piece.
+ *  3. For any other pointer it may lead to any piece. A piece is freed only if its word says that
+ *     the program holds it at this very address, and then by the one thread that takes that mark
+ *     away.
  *  4. What is found nowhere is left to the pool, which looks again under its lock.
  * By 3 what a thread was handed out lately may be asked first, whatever has become of it.
  */
@@ -325,8 +326,8 @@ bool pool_give(uint64_t addr)
     return true;
 }
 
-/* Does the pool serve all requests that a piece of this size would be handed out for? A magazine knows units and classes,
- * the limits of MIN_BLOCK and MAX_BLOCK are bytes. */
+/* Does the pool serve all requests that a piece of this size would be handed out for? A magazine
+ * knows units and classes, the limits of MIN_BLOCK and MAX_BLOCK are bytes. */
 static bool serves_all(const struct pool_config *c, bool object, uint64_t most_bytes)
 {
     unsigned class_index = object ? slab_class(most_bytes) : 0;

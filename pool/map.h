@@ -3,9 +3,10 @@
  * From an address to what is there: one radix map for the process, one record per 2 MiB granule of
  * device address space that a pool owns. map_find and the pool field may be read by any thread
  * without a lock (a free of somebody else's pointer must cost next to nothing); every other field
- * belongs to the lock of the pool named there. The words that lead to blocks (units, starts, start_units) are atomic,
- * so any thread may read them too: the block that a word names may be another's by then, or a record that is used no
- * more, but records are never unmapped. Leaves are made once and stay.
+ * belongs to the lock of the pool named there. The words that lead to blocks (units, starts,
+ * start_units) are atomic, so any thread may read them too: the block that a word names may be
+ * another's by then, or a record that is used no more, but records are never unmapped. Leaves are
+ * made once and stay.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
@@ -27,8 +28,9 @@ struct granule {
     struct chunk *chunk;         /* physical memory here; NULL: none */
     _Atomic(struct block *) starts[2];   /* large zone: live blocks that start here */
     _Atomic uint16_t start_units[2];     /* … and at which unit, plus one; 0: none */
-    _Atomic(_Atomic(struct block *) *) units; /* small zone: live blocks by the unit they start at; a slab also
-                                                 at every SLAB_PAGE_BYTES it covers. Made on first use, then kept */
+    /* Small zone: live blocks by the unit they start at; a slab also at every SLAB_PAGE_BYTES it
+     * covers. Made on first use, then kept. */
+    _Atomic(_Atomic(struct block *) *) units;
 };
 
 /* Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each. */

@@ -238,7 +238,8 @@ uint64_t pool_idle_bytes(struct pool *p)
     return idle;
 }
 
-/* So many at a time: on the stack, because host memory may be short, and no longer under the lock. */
+/* So many at a time: on the stack, because host memory may be short, and no longer under the lock.
+ */
 #define RANGES 64
 #define RANGE_LOOKS 4096
 
@@ -269,7 +270,8 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     struct range ranges[RANGES];
     state_lock(p);
     p->busy++;
-    /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by then. */
+    /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
+     * then. */
     for (int i = 0; i < 2; i++) {
         uint64_t end = zones[i]->base + zones[i]->size_bytes;
         for (uint64_t at = zones[i]->base; at < end;) {

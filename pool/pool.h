@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The caching pool of one CUDA context: the only header of pool/ that outsiders include, besides
- * backend.h, config.h, stats.h and the helpers bits.h, host.h and spin.h. Every function may be called from any thread. pool/README.md
- * explains the model, the invariants and the locks.
+ * backend.h, config.h, stats.h and the helpers bits.h, host.h and spin.h. Every function may be
+ * called from any thread. pool/README.md explains the model, the invariants and the locks.
  */
 #ifndef POOL_POOL_H
 #define POOL_POOL_H

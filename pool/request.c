@@ -40,10 +40,12 @@ struct request {
     bool starved;        /* memory was there, but no host memory for the record of a slab */
 };
 
-/* Tries what is ready, in memory that is there. The two ways out of the bins and slabs are this and segment_take_spare:
- *  1. Another thread may lose the pool, or end it, whenever this one has dropped the lock. Both set fences.lost under the
- *     lock, and it stays.
- *  2. Each way out looks at it after the lock was dropped last, and drops it no more before the memory is the program's.
+/* Tries what is ready, in memory that is there. The two ways out of the bins and slabs are this and
+ * segment_take_spare:
+ *  1. Another thread may lose the pool, or end it, whenever this one has dropped the lock. Both set
+ *     fences.lost under the lock, and it stays.
+ *  2. Each way out looks at it after the lock was dropped last, and drops it no more before the
+ *     memory is the program's.
  *  3. What lies in magazines has an epoch later than FENCE_READY_LOST.
  * So nothing is handed out once a pool is lost, whoever was inside it. */
 static bool take(struct pool *p, struct request *r)
@@ -271,8 +273,9 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
         p->stats.num_hits += !r->addr;
         return POOL_OK;
     }
-    /* Another thread may take what this one commits; each turn makes progress for one of them. Nothing else can take it:
-     * host memory for a block's record is had by whoever grows, and want of it for a slab's ends this. */
+    /* Another thread may take what this one commits; each turn makes progress for one of them.
+     * Nothing else can take it: host memory for a block's record is had by whoever grows, and want
+     * of it for a slab's ends this. */
     while (!is_hopeless(p, r)) {
         /* A small program's empty slabs may be a twentieth of it. */
         if ((rack_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) || take_spare(p, r)) {

@@ -57,8 +57,8 @@ struct pool {
 #define SERIALS_SHIFT 44
 uint64_t state_serials(void);
 
-/* Most sections under it take less than a microsecond, so a thread that waits for it looks for a while before it sleeps.
- * Those that walk over blocks, chunks or pending memory take longer. */
+/* Most sections under it take less than a microsecond, so a thread that waits for it looks for a
+ * while before it sleeps. Those that walk over blocks, chunks or pending memory take longer. */
 static inline void state_init_lock(struct pool *p)
 {
     pthread_mutexattr_t kind;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Frees of pointers into the middle of blocks, in one thread, while another allocates and frees them. */
+/* Frees of pointers into the middle of blocks, in one thread, while another allocates and frees
+ * them. */
 #include "tests/misuse/misuse.h"
 
 #include <stdatomic.h>

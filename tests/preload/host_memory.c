@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Host memory is short for the library alone: from the N-th mmap of it on, or at that one only, there is none. The
- * driver has device memory, so every call of the program succeeds. A process for each N. Bare, nothing is refused.
+ * Host memory is short for the library alone: from the N-th mmap of it on, or at that one only,
+ * there is none. The driver has device memory, so every call of the program succeeds. A process for
+ * each N. Bare, nothing is refused.
  */
 #include "tests/preload/scene.h"
 
@@ -20,21 +21,23 @@ static unsigned calls, refused_from, refused_to;
 static bool is_refused(const void *caller)
 {
     Dl_info info;
-    if (!refused_from || !dladdr(caller, &info) || !info.dli_fname || !strstr(info.dli_fname, "libgpucache"))
+    if (!refused_from || !dladdr(caller, &info) || !info.dli_fname ||
+        !strstr(info.dli_fname, "libgpucache"))
         return false;
     calls++;
     return calls >= refused_from && calls <= refused_to;
 }
 
 /* In place of the C library's, under both of its names, which a header may make one. */
-#define MMAP(name)                                                                                      \
-    void *own_##name(void *addr, size_t size, int prot, int flags, int fd, off_t offset) __asm__(#name); \
-    void *own_##name(void *addr, size_t size, int prot, int flags, int fd, off_t offset)                 \
-    {                                                                                                   \
-        if (!is_refused(__builtin_return_address(0)))                                                   \
-            return (void *)syscall(SYS_mmap, addr, size, prot, flags, fd, offset);                      \
-        errno = ENOMEM;                                                                                 \
-        return MAP_FAILED;                                                                              \
+#define MMAP(name)                                                                                 \
+    void *own_##name(void *addr, size_t size, int prot, int flags, int fd,                         \
+                     off_t offset) __asm__(#name);                                                 \
+    void *own_##name(void *addr, size_t size, int prot, int flags, int fd, off_t offset)           \
+    {                                                                                              \
+        if (!is_refused(__builtin_return_address(0)))                                              \
+            return (void *)syscall(SYS_mmap, addr, size, prot, flags, fd, offset);                 \
+        errno = ENOMEM;                                                                            \
+        return MAP_FAILED;                                                                         \
     }
 MMAP(mmap)
 MMAP(mmap64)

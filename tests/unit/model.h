@@ -89,7 +89,8 @@ struct model {
     bool own_capture;   /* of the calling thread: nobody waits for its end */
     bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
     bool late_allowed;  /* the host may wait for, or order behind, later work now */
-    bool broken;        /* a sticky error: set by a test, or by a failing record or query; or create, but for want of memory */
+    bool broken; /* a sticky error: set by a test, or by a failing record or query; or create, but
+                    for want of memory */
     bool context_gone;
 
     uint64_t calls[MODEL_ROWS + 1];

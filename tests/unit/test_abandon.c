@@ -194,7 +194,8 @@ static void threads_may_be_inside_a_pool_that_ends(void **state)
         r->config.max_idle_bytes = MIB(4);
         rig_start(r);
         for (unsigned i = 0; i < 3; i++)
-            EXPECT_EQ(pthread_create(&threads[i], NULL, use_until_its_end, r->pool), 0, "threads are made");
+            EXPECT_EQ(pthread_create(&threads[i], NULL, use_until_its_end, r->pool), 0,
+                      "threads are made");
         uint64_t addr;
         int code;
         for (unsigned i = 0; i < 200 && pool_alloc(r->pool, KIB(700), &addr, &code) == POOL_OK; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not lose a pool.
+ * A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not
+ * lose a pool.
  */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
@@ -63,8 +64,9 @@ static bool request_beside_a_loss(bool segments, bool single, uint64_t size_byte
     r->model->hook = NULL;
     r->lost = true;
     if (served_after)
-        fail_msg("segments %d, single %d, %llu bytes, lost at call %llu: memory was handed out after it", segments,
-                 single, (unsigned long long)size_bytes, (unsigned long long)at);
+        fail_msg(
+            "segments %d, single %d, %llu bytes, lost at call %llu: memory was handed out after it",
+            segments, single, (unsigned long long)size_bytes, (unsigned long long)at);
     model_drain(r->model);
     const char *words = pool_check(r->pool);
     EXPECT(!words, words);
@@ -96,7 +98,8 @@ static void leave_in_vain(struct model *m, enum model_row row)
     r->several_streams = true;
 }
 
-/* In the time of one stream what is freed is free at once, though work of that stream still uses it. */
+/* In the time of one stream what is freed is free at once, though work of that stream still uses
+ * it. */
 static void memory_that_could_not_be_ordered_is_not_handed_out(void **state)
 {
     struct rig *r = expect_single(state);

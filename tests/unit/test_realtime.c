@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Two threads with a real-time policy on one processor: the one of higher priority waits for a few steps of the other,
- * which runs only while that sleeps. Skips where the policy is not allowed.
+ * Two threads with a real-time policy on one processor: the one of higher priority waits for a few
+ * steps of the other, which runs only while that sleeps. Skips where the policy is not allowed.
  */
 #include "pool/magazine.h"
 #include "pool/rack.h"
@@ -49,7 +49,8 @@ static bool start(pthread_t *thread, int priority, void *(*body)(void *arg))
     return code == 0;
 }
 
-/* The high one begins when the low one is where it wants it; neither needs the test's own thread. */
+/* The high one begins when the low one is where it wants it; neither needs the test's own thread.
+ */
 static void run(void *(*low)(void *arg), void *(*high)(void *arg))
 {
     pthread_t threads[2];

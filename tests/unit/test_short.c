@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Host memory is short: the N-th mmap fails, or all from the N-th on, for N = 1, 2, 3... until a scenario goes through
- * untouched. Every call comes back with few driver calls, the pool stays sound, and serves again once there is host
- * memory. In both backings, with one stream and with several. Linked with --wrap.
+ * Host memory is short: the N-th mmap fails, or all from the N-th on, for N = 1, 2, 3... until a
+ * scenario goes through untouched. Every call comes back with few driver calls, the pool stays
+ * sound, and serves again once there is host memory. In both backings, with one stream and with
+ * several. Linked with --wrap.
  */
 #include "tests/unit/expect.h"
 
@@ -48,7 +49,8 @@ static void count_calls(struct model *m, enum model_row row)
     if (++calls_in_step > CALLS_MOST) {
         unsigned from = shortage.from;
         shortage.from = 0;
-        fail_msg("a call does not come back: mmap %u to %u of %u", from, shortage.to, shortage.calls);
+        fail_msg("a call does not come back: mmap %u to %u of %u", from, shortage.to,
+                 shortage.calls);
     }
 }
 
@@ -83,7 +85,8 @@ static void look_around(struct rig *r)
 /* All entry points, and enough records of each kind for more batches of them. */
 static void run(struct rig *r)
 {
-    static const uint64_t sizes[] = {500, KIB(2), KIB(7), KIB(30), KIB(33), KIB(700), MIB(3), MIB(17)};
+    static const uint64_t sizes[] = {500,     KIB(2),   KIB(7), KIB(30),
+                                     KIB(33), KIB(700), MIB(3), MIB(17)};
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 8 * 12; i++)
             alloc(r, sizes[i % 8]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Frees of what is not the start of a live block, in one thread, while another makes and unmakes the blocks and
- * slabs there: each is told so, and harms nobody. To be run under TSan and ASan as well.
+ * Frees of what is not the start of a live block, in one thread, while another makes and unmakes
+ * the blocks and slabs there: each is told so, and harms nobody. To be run under TSan and ASan as
+ * well.
  */
 #include "tests/unit/expect.h"
 
@@ -27,7 +28,8 @@ static void free_one_of_its_own(struct rig *r)
     EXPECT_EQ(pool_free(addr), POOL_OK, "it was live"); /* from here on the thread has a magazine */
 }
 
-/* Inside an object, inside a block, behind it and far from any. The quick way mostly: it takes no lock. */
+/* Inside an object, inside a block, behind it and far from any. The quick way mostly: it takes no
+ * lock. */
 static void *free_wrongly(void *arg)
 {
     static const uint64_t offsets[] = {8, 256, 520, 1048, KIB(64) + 8, MIB(1) + 8};
@@ -36,7 +38,8 @@ static void *free_wrongly(void *arg)
     free_one_of_its_own(r);
     for (unsigned i = 0; !atomic_load(&shared.done); i++) {
         uint64_t addr = atomic_load_explicit(&shared.around, memory_order_relaxed);
-        uint64_t wrong = addr + offsets[i % 16 ? i % 2 : i / 16 % (sizeof offsets / sizeof *offsets)];
+        uint64_t wrong =
+            addr + offsets[i % 16 ? i % 2 : i / 16 % (sizeof offsets / sizeof *offsets)];
         if (addr && (i % 64 ? pool_give(wrong) : pool_free(wrong) == POOL_OK))
             atomic_fetch_add(&shared.wrong, 1);
         atomic_fetch_add_explicit(&shared.frees, 1, memory_order_relaxed);
