@@ -80,12 +80,14 @@ void pool_abandon(struct pool *p)
         arena_reap(p, true);
     }
     struct chunk *list = detach_chunks(p);
+    uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     rack_forget_all(p);
+    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on none finds a way
+                                 to this pool */
     host_cache_each(&p->block_cache, disown_block);
     host_cache_each(&p->slab_cache, disown_slab);
     slab_init(&p->slabs);
     pending_init(&p->pendings);
-    uint64_t reserved = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
@@ -97,7 +99,7 @@ void pool_abandon(struct pool *p)
         ops->release(p->backend, c->handle, c->size_bytes);
     }
     if (reserved_bytes)
-        ops->unreserve(p->backend, reserved, reserved_bytes);
+        ops->unreserve(p->backend, base, reserved_bytes);
     state_lock(p);
     state_leave(p);
 }

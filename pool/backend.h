@@ -51,8 +51,10 @@ struct backend_ops {
 
     /* Fences. A recorded fence captures all activity of the context up to the record, on every
      * stream. order: all work submitted afterwards to the context runs behind the fence, without
-     * blocking the host. wait: blocks the host until done; 0, or a code (timeout or broken context).
-     * A fence may be recorded again at any time: what was ordered behind it before stays so. */
+     * blocking the host. wait: blocks the host until done; 0, or a code (timeout or broken
+     * context). A fence may be recorded again at any time: what was ordered behind it before stays
+     * so. fence_create may fail at any time, for want of memory: only a record or a query tells
+     * that the context is broken. */
     int (*fence_create)(struct backend *b, uint64_t *fence);
     void (*fence_destroy)(struct backend *b, uint64_t fence);
     enum fence_record (*fence_record)(struct backend *b, uint64_t fence);

@@ -84,20 +84,27 @@ struct block {
     struct zone *zone;
     struct list link;          /* in a bin (FREE), the zone's holes (HOLE) or dead (DEAD), the ghosts */
     struct pending pending;    /* while PENDING */
-    struct slab *slab;         /* while SLAB */
     uint64_t scan;             /* FREE: the last walk over the bins that saw it */
     uint64_t epoch;            /* FREE: newest epoch in which a part of it was freed */
     uint64_t slack_bytes;      /* LIVE, a segment: what it has beyond a new one for its request */
     enum block_state state;
     bool tainted, noted;
     bool was_free;             /* BUSY: it held free memory, not a hole */
-    struct piece piece;        /* LIVE; last, see host_cache_init */
+    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
+     * lock. */
+    _Atomic(struct slab *) slab; /* SLAB, or of the past */
+    struct piece piece;          /* LIVE */
 };
 
 /* Slabs start at multiples of this, so that an object's slab is found from its address. */
 #define SLAB_PAGE_BYTES (UINT64_C(64) << 10)
 
 enum zone_kind { ZONE_SMALL, ZONE_LARGE };
+
+static inline struct slab *block_slab(const struct block *b)
+{
+    return atomic_load_explicit(&b->slab, memory_order_acquire);
+}
 
 static inline uint64_t block_end(const struct block *b)
 {

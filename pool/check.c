@@ -85,7 +85,7 @@ static const char *check_block(const struct block *b, struct sums *sums)
         break;
     case BLOCK_SLAB:
         CHECK(map_block(g, b->addr) == b, "a slab is found by its address");
-        return check_slab(b->slab, sums);
+        return check_slab(block_slab(b), sums);
     case BLOCK_PENDING:
         CHECK(!map_block(g, b->addr) || map_block(g, b->addr) != b, "a freed block is not found");
         break;

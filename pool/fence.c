@@ -6,13 +6,14 @@
 
 #include "pool/pool.h"
 #include "pool/sole.h"
+#include "pool/spin.h"
 #include "pool/state.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 
-/* How often a submission looks whether a record under way (about 1 us) is over before it goes on. */
-#define SUBMIT_PATIENCE 2000
+/* How often a submission looks whether a record under way (about 1 us) is over before it goes on:
+ * for some 2 ms. */
+#define SUBMIT_PATIENCE (SPIN_YIELDS + 20)
 /* So much, or this part of what is reserved, may be freed before its fence is wanted. */
 #define PATIENCE_BYTES (UINT64_C(4) << 20)
 #define PATIENCE_SHIFT 3
@@ -129,17 +130,42 @@ static void collect(struct fences *f)
     ring_collect(&f->ring, f->complete_epoch, f->mode == FENCE_SINGLE ? RING_ALL : f->ordered_epoch);
 }
 
+static bool take_spare_event(struct ring *r, uint64_t *event)
+{
+    if (!r->spares)
+        return false;
+    *event = r->spare[--r->spares];
+    return true;
+}
+
+/* If the driver makes none, the pool goes on with those that it has, as if the ring were full. That
+ * the context is broken is for a record or a query to tell: an event may be refused for want of
+ * host memory. */
 static bool take_event(struct pool *p, uint64_t *event)
 {
     struct fences *f = &p->fences;
-    if (f->ring.spares) {
-        *event = f->ring.spare[--f->ring.spares];
+    if (take_spare_event(&f->ring, event))
         return true;
-    }
     state_unlock(p);
     int code = p->backend->ops->fence_create(p->backend, event);
     state_lock(p);
-    return code == 0;
+    if (code == 0)
+        return true;
+    p->stats.num_backend_failures++;
+    collect(f);
+    if (!f->ring.spares)
+        ring_thin(&f->ring);
+    return take_spare_event(&f->ring, event);
+}
+
+/* No fence is to be had: the frees wait for a later one, as when the ring is full. It counts as
+ * late, because work may follow: it may be asked, but nothing waits for it until another free
+ * comes. */
+static void put_off(struct fences *f)
+{
+    f->refused = false;
+    if (fence_is_unsealed(f))
+        atomic_fetch_or(&f->marks, FENCE_LATE);
 }
 
 /* A capture is open: these frees belong to a later fence, as if this one had not been tried, but that work may have
@@ -152,6 +178,12 @@ static void give_back_marks(struct fences *f, bool late)
     atomic_fetch_add(&f->refusals, 1);
 }
 
+static void end_record(struct fences *f)
+{
+    if (atomic_fetch_sub(&f->sealing, 1) == 1)
+        f->sealing_late = false;
+}
+
 void fence_seal(struct pool *p)
 {
     struct fences *f = &p->fences;
@@ -162,21 +194,20 @@ void fence_seal(struct pool *p)
         if (f->ring.count + f->sealing >= RING_MAX - 1)
             ring_thin(&f->ring);
         if (f->ring.count + f->sealing >= RING_MAX - 1) {
-            f->refused = false;
-            atomic_fetch_or(&f->marks, FENCE_LATE);
+            put_off(f);
             return;
         }
     }
     atomic_fetch_add(&f->sealing, 1); /* from here on a submission waits, also while the event is being created */
     uint64_t event;
     if (!take_event(p, &event)) {
-        atomic_fetch_sub(&f->sealing, 1);
-        fence_lose(p);
+        put_off(f);
+        end_record(f);
         return;
     }
     if (!fence_is_unsealed(f)) { /* somebody else was faster */
         ring_put_spare(&f->ring, event);
-        atomic_fetch_sub(&f->sealing, 1);
+        end_record(f);
         return;
     }
     uint64_t epoch = f->open_epoch;
@@ -194,11 +225,11 @@ void fence_seal(struct pool *p)
     state_lock(p);
     late = late || f->sealing_late;
     f->barred = r == FENCE_BARRED;
-    f->refused = r == FENCE_REFUSED || f->barred;
+    /* A lost pool's frees wait for nothing. */
+    f->refused = (r == FENCE_REFUSED || f->barred) && !f->lost;
     if (f->refused)
         give_back_marks(f, late);
-    if (atomic_fetch_sub(&f->sealing, 1) == 1)
-        f->sealing_late = false;
+    end_record(f);
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
         ring_insert(&f->ring, epoch, event, late);
@@ -208,17 +239,17 @@ void fence_seal(struct pool *p)
         return;
     }
     ring_put_spare(&f->ring, event);
-    if (r == FENCE_FAILED) {
+    if (r == FENCE_FAILED)
         fence_lose(p);
+    if (!f->refused)
         watch_unsealed(-1);
-    }
 }
 
 void fence_await_records(struct pool *p)
 {
-    while (p->fences.sealing) {
+    for (unsigned turn = 0; p->fences.sealing; turn++) {
         state_unlock(p);
-        sched_yield();
+        spin_pause(turn);
         state_lock(p);
     }
 }
@@ -248,9 +279,9 @@ void fence_submit(struct pool *p)
     struct fences *f = &p->fences;
     if (fence_is_unsealed(f) && fence_is_wanted(f))
         fence_seal(p);
-    for (int patience = SUBMIT_PATIENCE; f->sealing && patience > 0; patience--) {
+    for (unsigned turn = 0; f->sealing && turn < SUBMIT_PATIENCE; turn++) {
         state_unlock(p);
-        sched_yield();
+        spin_pause(turn);
         state_lock(p);
     }
     if (f->sealing)
@@ -388,11 +419,16 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
     return true;
 }
 
+void fence_disarm(struct fences *f)
+{
+    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
+        watch_unsealed(-1);
+}
+
 void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
-    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
-        watch_unsealed(-1);
+    fence_disarm(f);
     sole_finish(f);
     f->lost = true;
     fence_publish(f);

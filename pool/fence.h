@@ -169,6 +169,8 @@ bool fence_is_idle(struct pool *p);
 bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 /* The host waits for the same fence, for a bounded time; true: complete_epoch moved. Drops the lock. */
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
+/* Submissions need not seal the open epoch any more. */
+void fence_disarm(struct fences *f);
 /* Destroys every event; the context may be gone. Drops the lock. */
 void fence_finish(struct pool *p);
 /* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes twice. */

@@ -53,7 +53,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         return POOL_OK;
     }
     if (b && b->state == BLOCK_SLAB) {
-        struct slab *s = b->slab;
+        struct slab *s = block_slab(b);
         int slot = slab_slot_around(s, addr);
         if (slot >= 0 && s->objects[slot].live && piece_is_held(&s->pieces[slot])) {
             struct slab_object *o = &s->objects[slot];

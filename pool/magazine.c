@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See magazine.h. Why a free may look at the map and at its block without the pool's lock: for a live
- * pointer all that is read here was written before the block was handed out, and stays until it is
- * freed, by the thread that is here. For any other pointer the records may be changing under our eyes:
- * they are never unmapped, so looking is harmless; the mark that the program holds a piece is taken away from a
- * word that names the very address, by one thread at most; and what does not look right is left to the
- * pool, which looks again under its lock. So what a thread was handed out lately may be asked first, whatever has
- * become of it: if its word says that the program holds it at this address, there is no other block there.
+ * See magazine.h. Why a free may look at the map and at its block without the pool's lock:
+ *  1. All that is read on the way to a piece (units and starts of the map, a block's slab, a slab's
+ *     shape, the piece's word) is one atomic word each, is never zeroed with its record, and leads
+ *     into records, which are never unmapped: whatever a thread finds there, it may follow.
+ *  2. For a live pointer all of it was written before the block was handed out, and stays until it
+ *     is freed, by the thread that is here: it leads to the block's piece.
+ *  3. For any other pointer it may lead to any piece. A piece is freed only if its word says that
+ *     the program holds it at this very address, and then by the one thread that takes that mark
+ *     away.
+ *  4. What is found nowhere is left to the pool, which looks again under its lock.
+ * By 3 what a thread was handed out lately may be asked first, whatever has become of it.
  */
 #include "pool/magazine.h"
 
@@ -253,29 +257,53 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
     return given;
 }
 
+static inline bool is_held_at(const struct piece *piece, uint64_t addr)
+{
+    return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD;
+}
+
+static inline struct block *block_in(const _Atomic(struct block *) *place)
+{
+    return atomic_load_explicit(place, memory_order_acquire);
+}
+
+/* The piece that the program holds at addr, or NULL: none was seen. Without the lock. */
+static struct piece *find_piece(const struct granule *g, uint64_t addr)
+{
+    const _Atomic(struct block *) *units = atomic_load_explicit(&g->units, memory_order_acquire);
+    if (likely(units != NULL)) {
+        struct block *b = block_in(&units[map_unit_of(addr)]);
+        if (b && is_held_at(&b->piece, addr))
+            return &b->piece;
+        b = block_in(&units[map_unit_of(round_down(addr, SLAB_PAGE_BYTES))]);
+        struct slab *s = b ? block_slab(b) : NULL;
+        struct piece *piece = s ? slab_piece_around(s, addr) : NULL;
+        if (piece && is_held_at(piece, addr))
+            return piece;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct block *b = block_in(&g->starts[i]);
+        if (b && is_held_at(&b->piece, addr))
+            return &b->piece;
+    }
+    return NULL;
+}
+
 /* What the thread's first magazine has not handed out, or not lately. */
 static __attribute__((noinline)) bool give_mapped(uint64_t addr)
 {
     const struct granule *g = map_find(addr);
     struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
     struct magazine *m = p ? magazine_find_mine(p) : NULL;
-    struct block *b = m ? map_block(g, addr) : NULL;
-    if (!b)
-        return false;
-    struct piece *piece = &b->piece;
-    if (b->state == BLOCK_SLAB) {
-        int slot = slab_slot_around(b->slab, addr);
-        piece = slot < 0 ? &magazine_nothing : &b->slab->pieces[slot];
-    }
-    return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD && try_lock(m) &&
-           give_carefully(m, piece, addr);
+    struct piece *piece = m ? find_piece(g, addr) : NULL;
+    return piece && try_lock(m) && give_carefully(m, piece, addr);
 }
 
 bool pool_give(uint64_t addr)
 {
     struct magazine *m = magazine_mine;
     struct piece *piece = m->recent[recent_of(addr)];
-    if (unlikely(atomic_load_explicit(&piece->word, memory_order_acquire) != addr + PIECE_HELD))
+    if (unlikely(!is_held_at(piece, addr)))
         return give_mapped(addr);
     if (unlikely(!try_lock(m)))
         return false;
@@ -298,6 +326,17 @@ bool pool_give(uint64_t addr)
     return true;
 }
 
+/* Does the pool serve all requests that a piece of this size would be handed out for? A magazine
+ * knows units and classes, the limits of MIN_BLOCK and MAX_BLOCK are bytes. */
+static bool serves_all(const struct pool_config *c, bool object, uint64_t most_bytes)
+{
+    unsigned class_index = object ? slab_class(most_bytes) : 0;
+    uint64_t least_bytes = object ? 1 : most_bytes - UNIT_BYTES + 1;
+    if (class_index)
+        least_bytes = slab_object_bytes(class_index - 1) + 1;
+    return least_bytes >= c->min_block_bytes && most_bytes <= c->max_block_bytes;
+}
+
 void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units)
 {
     piece->weight = PIECE_WEIGHT(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
@@ -307,6 +346,8 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
         piece->row = (uint8_t)(MAGAZINE_BLOCKS + block_row(units));
     else
         piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
+    if (unlikely(!serves_all(p->config, piece->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
+        piece->row = MAGAZINE_NEVER;
     piece->recent = (uint8_t)recent_of(addr);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     if (likely(magazine_mine->pool == p))

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Magazines: what a thread has just freed, to be handed out to the same thread again without the
- * pool's lock. A thread has one per pool that it uses. To the rest of the pool a block in a magazine is
- * live: it keeps its place in the map and its chunk; `held` alone tells that it is not the program's.
+ * pool's lock. A thread has one per pool that it uses. To the rest of the pool a block in a
+ * magazine is live: it keeps its place in the map and its chunk; only its word (PIECE_HELD,
+ * block.h) tells that it is not the program's.
  *
- * A magazine hands out what is ready: what came last, as is all of it while stream order alone makes reuse safe
- * (sole.h); or else what came first, the likeliest to be ready with several streams. It holds
- * MAGAZINE_BYTES at most and, with one stream, one large block. Whatever the pool does before it asks the driver
- * for more, lets anybody wait, or gives memory back, empties all magazines first: what lies in one costs nobody
- * memory.
+ * A magazine hands out what is ready: what came last, as is all of it while stream order alone
+ * makes reuse safe (sole.h); or else what came first, the likeliest to be ready with several
+ * streams. It holds MAGAZINE_BYTES at most and, with one stream, one large block. Whatever the pool
+ * does before it asks the driver for more, lets a request wait, or trims, empties all
+ * magazines first: what lies in one costs nobody memory.
  *
- * Each has a spin lock, held for a few instructions by its thread or by who empties it, never over a
- * call. Order: the pool's lock, then a magazine's. What happens to them under the pool's lock is in rack.h.
+ * Each has a spin lock. Its thread holds it for some tens of instructions. A thread that empties
+ * the magazine holds it while up to a few hundred pieces go back to the pool. Nobody holds it over
+ * a call of the driver's. Order: the pool's lock, then a magazine's. What happens to them under the
+ * pool's lock is in rack.h.
  */
 #ifndef POOL_MAGAZINE_H
 #define POOL_MAGAZINE_H

@@ -7,9 +7,9 @@
 #include "pool/block.h"
 #include "pool/chunk.h"
 #include "pool/host.h"
+#include "pool/spin.h"
 #include "pool/zone.h"
 
-#include <sched.h>
 #include <string.h>
 
 #define LEAF_BITS MAP_LEAF_BITS
@@ -43,15 +43,16 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes)
     return true;
 }
 
-/* It takes some microseconds, as often as its thread is run. Whose context has ended without a word never forgets. */
-#define AWAIT_TRIES 100000
+/* It takes some microseconds, as often as its thread is run: about 30 ms. A pool whose context ended without a word
+ * never forgets. */
+#define AWAIT_TURNS 600
 
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes)
 {
     for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES) {
         const struct granule *g = map_find(at);
-        for (int tries = 0; tries < AWAIT_TRIES && atomic_load_explicit(&g->pool, memory_order_acquire); tries++)
-            sched_yield();
+        for (unsigned turn = 0; turn < AWAIT_TURNS && atomic_load_explicit(&g->pool, memory_order_acquire); turn++)
+            spin_pause(turn);
     }
 }
 
@@ -84,8 +85,8 @@ void map_forget(const struct chunk *c)
             g->start_units[i] = 0;
             g->starts[i] = NULL;
         }
-        if (g->units)
-            memset(g->units, 0, GRANULE_UNITS * sizeof *g->units);
+        for (uint64_t i = 0; g->units && i < GRANULE_UNITS; i++)
+            atomic_store_explicit(&g->units[i], NULL, memory_order_relaxed);
     }
     map_disclaim(c);
 }
@@ -98,7 +99,7 @@ static bool unit_write(uint64_t addr, struct block *b)
         if (!g->units)
             return false;
     }
-    g->units[map_unit_of(addr)] = b;
+    atomic_store_explicit(&g->units[map_unit_of(addr)], b, memory_order_release);
     return true;
 }
 
@@ -128,7 +129,7 @@ void map_clear(const struct block *b)
         for (uint64_t at = b->addr; at < block_end(b); at += step) {
             g = map_find(at);
             if (g->units)
-                g->units[map_unit_of(at)] = NULL;
+                atomic_store_explicit(&g->units[map_unit_of(at)], NULL, memory_order_relaxed);
         }
         return;
     }

@@ -3,9 +3,10 @@
  * From an address to what is there: one radix map for the process, one record per 2 MiB granule of
  * device address space that a pool owns. map_find and the pool field may be read by any thread
  * without a lock (a free of somebody else's pointer must cost next to nothing); every other field
- * belongs to the lock of the pool named there. map_block may be asked without it for a pointer that
- * is live: what it reads on the way to that block stays as long as the block does. Leaves are made once
- * and stay.
+ * belongs to the lock of the pool named there. The words that lead to blocks (units, starts,
+ * start_units) are atomic, so any thread may read them too: the block that a word names may be
+ * another's by then, or a record that is used no more, but records are never unmapped. Leaves are
+ * made once and stay.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
@@ -27,12 +28,14 @@ struct granule {
     struct chunk *chunk;         /* physical memory here; NULL: none */
     _Atomic(struct block *) starts[2];   /* large zone: live blocks that start here */
     _Atomic uint16_t start_units[2];     /* … and at which unit, plus one; 0: none */
-    struct block **units;        /* small zone: live blocks by the unit they start at; a slab also at
-                                    every SLAB_PAGE_BYTES it covers. Made on first use, then kept */
+    /* Small zone: live blocks by the unit they start at; a slab also at every SLAB_PAGE_BYTES it
+     * covers. Made on first use, then kept. */
+    _Atomic(_Atomic(struct block *) *) units;
 };
 
 /* Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each. */
 #define MAP_LEAF_BITS 14
+#define MAP_LEAF_BYTES (UINT64_C(1) << (GRANULE_SHIFT + MAP_LEAF_BITS)) /* of device addresses */
 #define MAP_ROOTS (ADDR_LIMIT >> (GRANULE_SHIFT + MAP_LEAF_BITS))
 extern _Atomic(struct granule *) map_roots[MAP_ROOTS];
 

@@ -69,9 +69,9 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->serial = state_serials();
     state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
-    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
+    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, slab));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
-    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, pieces));
+    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, shape));
     host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     init_contents(p);
@@ -196,10 +196,11 @@ enum pool_status pool_free_slowly(uint64_t addr)
         free_block(p, b);
         status = POOL_OK;
     } else if (b && b->state == BLOCK_SLAB) {
-        int slot = slab_slot_around(b->slab, addr);
-        if (slot >= 0 && b->slab->objects[slot].live &&
-            slab_object_addr(b->slab, (unsigned)slot) == addr && piece_claim(&b->slab->pieces[slot])) {
-            free_object(p, b->slab, (unsigned)slot);
+        struct slab *s = block_slab(b);
+        int slot = slab_slot_around(s, addr);
+        if (slot >= 0 && s->objects[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
+            piece_claim(&s->pieces[slot])) {
+            free_object(p, s, (unsigned)slot);
             status = POOL_OK;
         }
     }
@@ -292,33 +293,51 @@ uint64_t pool_idle_bytes(struct pool *p)
     return idle;
 }
 
+/* So many at a time: on the stack, because host memory may be short, and no longer under the lock.
+ */
+#define RANGES 64
+#define RANGE_LOOKS 4096
+
+struct range {
+    uint64_t addr, size_bytes;
+};
+
+/* The next chunks from *at on. */
+static unsigned next_ranges(uint64_t *at, uint64_t end, struct range ranges[RANGES])
+{
+    unsigned count = 0;
+    for (unsigned looks = 0; looks < RANGE_LOOKS && count < RANGES && *at < end; looks++) {
+        const struct granule *g = map_find(*at);
+        if (g && g->chunk) {
+            ranges[count++] = (struct range){g->chunk->addr, g->chunk->size_bytes};
+            *at = g->chunk->addr + g->chunk->size_bytes;
+        } else {
+            *at = g ? *at + GRANULE_BYTES : round_down(*at, MAP_LEAF_BYTES) + MAP_LEAF_BYTES;
+        }
+    }
+    return count;
+}
+
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg)
 {
     struct zone *zones[] = {&p->small, &p->large};
-    struct range {
-        uint64_t addr, size_bytes;
-    } *ranges = NULL;
-    size_t count = 0, at = 0;
+    struct range ranges[RANGES];
     state_lock(p);
-    /* Chunks under way are mapped with the rights that the backend knows by then. */
-    for (int i = 0; i < 2; i++)
-        for (struct list *n = zones[i]->chunks.next; n != &zones[i]->chunks; n = n->next)
-            count++;
-    if (count)
-        ranges = host_pages(count * sizeof *ranges);
-    for (int i = 0; i < 2 && ranges; i++)
-        for (struct list *n = zones[i]->chunks.next; n != &zones[i]->chunks; n = n->next) {
-            const struct chunk *c = list_entry(n, struct chunk, all);
-            ranges[at++] = (struct range){c->addr, c->size_bytes};
-        }
     p->busy++;
-    state_unlock(p);
-    for (size_t i = 0; i < at; i++)
-        f(arg, ranges[i].addr, ranges[i].size_bytes);
-    state_lock(p);
+    /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
+     * then. */
+    for (int i = 0; i < 2; i++) {
+        uint64_t end = zones[i]->base + zones[i]->size_bytes;
+        for (uint64_t at = zones[i]->base; at < end;) {
+            unsigned count = next_ranges(&at, end, ranges);
+            state_unlock(p);
+            for (unsigned k = 0; k < count; k++)
+                f(arg, ranges[k].addr, ranges[k].size_bytes);
+            state_lock(p);
+        }
+    }
     p->busy--;
     state_broadcast(p);
     state_unlock(p);
-    host_pages_free(ranges, count * sizeof *ranges);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The caching pool of one CUDA context: the only header of pool/ that outsiders include, besides
- * backend.h, config.h, stats.h and the helpers bits.h and host.h. Every function may be called from any thread. pool/README.md
- * explains the model, the invariants and the locks.
+ * backend.h, config.h, stats.h and the helpers bits.h, host.h and spin.h. Every function may be
+ * called from any thread. pool/README.md explains the model, the invariants and the locks.
  */
 #ifndef POOL_POOL_H
 #define POOL_POOL_H
@@ -58,6 +58,9 @@ bool pool_is_vacant(struct pool *p);
 bool pool_revive(struct pool *p);
 
 /* The context is lost: the driver will give the same error for ever. Nothing is handed out after the return. */
+void pool_lose(struct pool *p);
+
+/* The context has a sticky error: the pool hands nothing out any more, quick ways included. */
 void pool_lose(struct pool *p);
 
 void *pool_owner(const struct pool *p);

@@ -6,21 +6,21 @@
 
 #include "pool/magazine.h"
 #include "pool/map.h"
+#include "pool/spin.h"
 #include "pool/state.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #define SPINS 100
 
 static __attribute__((cold, noinline)) void lock_slowly(struct magazine *m)
 {
-    for (unsigned spin = 1;; spin++) {
-        if (!atomic_load_explicit(&m->locked, memory_order_relaxed) &&
-            !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
-            return;
-        if (spin % SPINS == 0)
-            sched_yield();
+    for (unsigned turn = 0;; turn++) {
+        for (unsigned spin = 0; spin < SPINS; spin++)
+            if (!atomic_load_explicit(&m->locked, memory_order_relaxed) &&
+                !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
+                return;
+        spin_pause(turn);
     }
 }
 

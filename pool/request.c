@@ -37,11 +37,21 @@ struct request {
     struct slab *slab;
     unsigned slot;
     uint64_t addr;       /* or this, and nothing is left to be done */
+    bool starved;        /* memory was there, but no host memory for the record of a slab */
 };
 
-/* Tries what is ready, in memory that is there. */
+/* Tries what is ready, in memory that is there. The two ways out of the bins and slabs are this and
+ * segment_take_spare:
+ *  1. Another thread may lose the pool, or end it, whenever this one has dropped the lock. Both set
+ *     fences.lost under the lock, and it stays.
+ *  2. Each way out looks at it after the lock was dropped last, and drops it no more before the
+ *     memory is the program's.
+ *  3. What lies in magazines has an epoch later than FENCE_READY_LOST.
+ * So nothing is handed out once a pool is lost, whoever was inside it. */
 static bool take(struct pool *p, struct request *r)
 {
+    if (unlikely(p->fences.lost))
+        return false;
     if (r->class_index < 0) {
         bool whole = !p->arena && r->zone == &p->large;
         r->block = whole ? segment_take(p, r->size_bytes)
@@ -56,11 +66,18 @@ static bool take(struct pool *p, struct request *r)
     if (!b)
         return false;
     if (!slab_add(p, b, class_index)) {
+        r->starved = true;
         zone_give(b);
         return false;
     }
     r->slab = slab_take(p, class_index, &r->slot);
     return true;
+}
+
+/* More device memory does not help: the context is gone, or host memory is short. */
+static bool is_hopeless(const struct pool *p, const struct request *r)
+{
+    return p->fences.lost || r->starved;
 }
 
 /* Tries what is ready and larger than needed, where that saves memory. */
@@ -228,7 +245,7 @@ static bool climb(struct pool *p, struct request *r)
         p->stats.num_oom_ordered++;
         return true;
     }
-    for (;;) {
+    while (!is_hopeless(p, r)) {
         bool changed = false;
         if (release_and_take(p, r, &changed)) {
             p->stats.num_oom_waited += waits > 0;
@@ -241,10 +258,11 @@ static bool climb(struct pool *p, struct request *r)
             continue;
         }
         if (last)
-            return false;
+            break;
         last = ++waits == CLIMB_WAITS || !wait_for_more(p, until_ns);
         again = 0;
     }
+    return false;
 }
 
 /* Nothing is ready. */
@@ -255,10 +273,10 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
         p->stats.num_hits += !r->addr;
         return POOL_OK;
     }
-    /* Another thread may take what this one commits; each turn makes progress for one of them. */
-    for (;;) {
-        if (p->fences.lost || p->abandoned)
-            return POOL_PASS;
+    /* Another thread may take what this one commits; each turn makes progress for one of them.
+     * Nothing else can take it: host memory for a block's record is had by whoever grows, and want
+     * of it for a slab's ends this. */
+    while (!is_hopeless(p, r)) {
         /* A small program's empty slabs may be a twentieth of it. */
         if ((rack_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) || take_spare(p, r)) {
             p->stats.num_hits++;
@@ -275,15 +293,20 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             *code = p->backend->nomem_code;
             if (climb(p, r))
                 return POOL_OK;
+            if (is_hopeless(p, r))
+                return POOL_PASS;
             p->stats.num_limit_rejections++;
             return POOL_NOMEM;
         case GROW_NOMEM:
             if (climb(p, r))
                 return POOL_OK;
+            if (is_hopeless(p, r))
+                return POOL_PASS;
             p->stats.num_ooms++;
             return POOL_NOMEM;
         }
     }
+    return POOL_PASS;
 }
 
 static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested_bytes)
@@ -346,16 +369,14 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
         p->look_after = 0;
     else if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
         pending_look(p, r.zone, r.size_bytes, !fence_several_streams(&p->fences) && should_order(p, &r));
-    if (likely(taken || (!p->fences.lost && !p->abandoned))) {
-        if (taken || likely(take(p, &r))) {
-            p->stats.num_hits += !r.addr;
-            status = POOL_OK;
-        } else {
-            status = serve_slowly(p, &r, code);
-        }
-        if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
-            status = POOL_PASS;
+    if (taken || likely(take(p, &r))) {
+        p->stats.num_hits += !r.addr;
+        status = POOL_OK;
+    } else if (!is_hopeless(p, &r)) {
+        status = serve_slowly(p, &r, code);
     }
+    if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
+        status = POOL_PASS;
     state_leave(p);
     return status;
 }

@@ -113,7 +113,8 @@ struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
     const struct block *best = bins_find(&p->large.bins, size_bytes, UNIT_BYTES);
     /* Beyond that what does not fit goes back instead, if it may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)))
+        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)) ||
+        p->fences.lost)
         return NULL;
     return take(p, size_bytes, spare_bytes(p, size_bytes));
 }

@@ -86,7 +86,8 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
         uint64_t here = count > 64 * i ? min_u64(count - 64 * i, 64) : 0;
         s->free_map[i] = here == 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
-    b->slab = s;
+    slab_show(s);
+    atomic_store_explicit(&b->slab, s, memory_order_release);
     if (!map_set(b)) {
         host_cache_put(&p->slab_cache, s);
         return false;
@@ -104,7 +105,6 @@ static void destroy(struct pool *p, struct slab *s)
     p->slabs.empty_count--;
     map_clear(b);
     b->epoch = s->epoch;
-    b->slab = NULL;
     host_cache_put(&p->slab_cache, s);
     zone_give(b);
 }
@@ -116,7 +116,6 @@ static void bury(struct pool *p, struct slab *s)
     list_remove(&s->link);
     map_clear(b);
     b->epoch = s->epoch;
-    b->slab = NULL;
     host_cache_put(&p->slab_cache, s);
     zone_bury(b);
 }

@@ -34,7 +34,10 @@ struct slab {
     uint16_t dead_count; /* freed after they were shared: never handed out again */
     uint32_t reciprocal; /* of an object's units, times 2^16, rounded up */
     struct slab_object objects[SLAB_OBJECTS_MAX];
-    struct piece pieces[SLAB_OBJECTS_MAX]; /* of the objects; last, see host_cache_init */
+    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
+     * lock. */
+    _Atomic uint64_t shape;                /* see slab_show; of the past once the slab is gone */
+    struct piece pieces[SLAB_OBJECTS_MAX]; /* of the objects */
 };
 
 struct slabs {
@@ -71,6 +74,30 @@ struct slab *slab_of(struct pending *item);
 static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
 {
     return s->block->addr + slot * s->object_bytes;
+}
+
+/* What a free needs to find a slot, in one word, so that it belongs to one slab: the start of its
+ * block in pages, the reciprocal, the number of objects. */
+#define SLAB_SHAPE_COUNT_BITS 8
+#define SLAB_SHAPE_START_SHIFT 32
+_Static_assert(SLAB_OBJECTS_MAX < 1 << SLAB_SHAPE_COUNT_BITS, "fits");
+static inline void slab_show(struct slab *s)
+{
+    uint64_t start = s->block->addr / SLAB_PAGE_BYTES;
+    atomic_store_explicit(&s->shape,
+                          start << SLAB_SHAPE_START_SHIFT | s->reciprocal << SLAB_SHAPE_COUNT_BITS |
+                              s->object_count,
+                          memory_order_relaxed);
+}
+
+/* The piece of the slot that covers addr, or NULL. Without the lock, in any record that ever was a
+ * slab's: the piece may be of another address, or of nothing, which its word tells. */
+static inline struct piece *slab_piece_around(struct slab *s, uint64_t addr)
+{
+    uint64_t shape = atomic_load_explicit(&s->shape, memory_order_relaxed);
+    uint64_t unit = (addr - (shape >> SLAB_SHAPE_START_SHIFT) * SLAB_PAGE_BYTES) >> UNIT_SHIFT;
+    uint64_t slot = unit * ((uint32_t)shape >> SLAB_SHAPE_COUNT_BITS) >> 16;
+    return slot < (shape & ((1u << SLAB_SHAPE_COUNT_BITS) - 1)) ? &s->pieces[slot] : NULL;
 }
 
 /* The slot that covers addr, or -1 (a tail that holds no object). A slab has 512 units at most and an object

@@ -8,6 +8,8 @@
 #include "pool/rack.h"
 #include "pool/state.h"
 
+/* How often a fence is tried for when the driver has no event for one. */
+#define LEAVE_TRIES 8
 /* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
 #define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
 
@@ -54,7 +56,8 @@ bool sole_leave(struct pool *p)
     rack_pass_all(p);
     uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
     bool waited = false;
-    fence_seal(p);
+    for (int left = LEAVE_TRIES; f->open_epoch <= last && !f->lost && left > 0; left--)
+        fence_seal(p);
     fence_await_records(p); /* of epochs that count */
     if (last > f->complete_epoch && !fence_newest_is_done(p, last)) {
         waited = true;

@@ -59,7 +59,8 @@ struct pool {
 #define SERIALS_SHIFT 44
 uint64_t state_serials(void);
 
-/* It is held for a microsecond at most, so that who waits for it looks for a while before it sleeps. */
+/* Most sections under it take less than a microsecond, so a thread that waits for it looks for a
+ * while before it sleeps. Those that walk over blocks, chunks or pending memory take longer. */
 static inline void state_init_lock(struct pool *p)
 {
     pthread_mutexattr_t kind;

@@ -152,7 +152,6 @@ static void insert_free(struct block *b)
     struct bins *bins = &b->zone->bins;
     b->state = BLOCK_FREE;
     b->tainted = b->noted = false;
-    b->slab = NULL;
     if (b->next && b->next->state == BLOCK_FREE) {
         bins_remove(bins, b->next);
         absorb_next(b);

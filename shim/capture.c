@@ -5,6 +5,7 @@
 #include "shim/capture.h"
 
 #include "pool/bits.h"
+#include "pool/spin.h"
 #include "shim/cancel.h"
 #include "shim/context.h"
 #include "shim/control.h"
@@ -13,7 +14,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -37,8 +37,6 @@ static atomic_int waiters; /* among the holders: who waits for GPU work */
 
 /* A call that waits has begun after so long, unless its thread was not run. */
 #define BEGIN_NS UINT64_C(20000000)
-/* The start of a capture looks so often before it sleeps in between. */
-#define LOOKS 1000
 
 bool capture_open(void)
 {
@@ -117,17 +115,14 @@ static void opening(void)
 {
     uint64_t start_ns = 0;
     atomic_fetch_add(&open_count, 1);
-    for (unsigned looks = 1; atomic_load(&holders) > 0; looks++) {
+    for (unsigned turn = 0; atomic_load(&holders) > 0; turn++) {
         if (atomic_load(&holders) > atomic_load(&waiters))
             start_ns = 0; /* those are through in no time */
         else if (!start_ns)
             start_ns = state_clock_ns();
         else if (state_clock_ns() - start_ns >= BEGIN_NS)
             return;
-        if (looks < LOOKS)
-            sched_yield();
-        else
-            pause_ns(50000);
+        spin_pause(turn);
     }
 }
 

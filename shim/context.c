@@ -6,6 +6,7 @@
 #include "shim/context.h"
 
 #include "pool/host.h"
+#include "pool/spin.h"
 #include "shim/answer.h"
 #include "shim/backing.h"
 #include "shim/cancel.h"
@@ -21,7 +22,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 
 _Atomic(struct context *) context_records[CONTEXTS_MAX];
 atomic_int context_count;
@@ -201,8 +201,8 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     CUcontext here = NULL;
     if (known || (state_is_on() && real.cuCtxGetCurrent(&here) == CUDA_SUCCESS && here == ctx))
         e->life = life_of(ctx);
-    while (known && is_asked_about(e))
-        sched_yield();
+    for (unsigned turn = 0; known && is_asked_about(e); turn++)
+        spin_pause(turn);
 }
 
 /* What captures and imports were made in may be a primary context without a record. */

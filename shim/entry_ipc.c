@@ -3,6 +3,7 @@
  * The wrapped functions of legacy CUDA IPC. What is the driver's own (handles of its allocations, and
  * those that programs without the library made) goes to the driver. No lock.
  */
+#include "pool/spin.h"
 #include "shim/answer.h"
 #include "shim/cancel.h"
 #include "shim/context.h"
@@ -13,7 +14,6 @@
 #include "shim/state.h"
 
 #include <errno.h>
-#include <sched.h>
 
 static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *block)
 {
@@ -55,10 +55,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 /* Several threads may make this their first call: who does not start the library waits for who does. */
 static bool is_started(void)
 {
-    while (!state_is_on() && !state_start()) {
+    for (unsigned turn = 0; !state_is_on() && !state_start(); turn++) {
         if (atomic_load(&state_now) != STATE_STARTING)
             return state_is_on();
-        sched_yield();
+        spin_pause(turn);
     }
     return true;
 }

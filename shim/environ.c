@@ -5,20 +5,20 @@
  */
 #include "shim/environ.h"
 
+#include "pool/spin.h"
 #include "shim/control.h"
 #include "shim/hooks.h"
 #include "shim/resolve.h"
 
 #include <errno.h>
 #include <dlfcn.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
 #define REQUEST "GPUCACHE_EMPTY_CACHE"
 
-#define PATIENCE 10000
+#define PATIENCE (SPIN_YIELDS + 100) /* turns: some 10 ms */
 
 static atomic_int writers;
 static atomic_bool reading;
@@ -26,8 +26,8 @@ static atomic_bool reading;
 void environ_hold(void)
 {
     atomic_store(&reading, true);
-    for (int left = PATIENCE; atomic_load(&writers) > 0 && left > 0; left--)
-        sched_yield();
+    for (unsigned turn = 0; atomic_load(&writers) > 0 && turn < PATIENCE; turn++)
+        spin_pause(turn);
 }
 
 void environ_release(void)
@@ -37,12 +37,12 @@ void environ_release(void)
 
 static void begin_write(void)
 {
-    for (int left = PATIENCE;; left--) {
+    for (unsigned turn = 0;; turn++) {
         atomic_fetch_add(&writers, 1);
-        if (!atomic_load(&reading) || left == 0)
+        if (!atomic_load(&reading) || turn == PATIENCE)
             return;
         atomic_fetch_sub(&writers, 1);
-        sched_yield();
+        spin_pause(turn);
     }
 }
 

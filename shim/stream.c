@@ -72,6 +72,7 @@
 #include "shim/stream.h"
 
 #include "pool/pool.h"
+#include "pool/spin.h"
 #include "shim/answer.h"
 #include "shim/capture.h"
 #include "shim/context.h"
@@ -81,7 +82,6 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -399,8 +399,8 @@ void submit_done(bool taken)
 void stream_capture_opens(void)
 {
     atomic_fetch_add(&captures, 1);
-    while (!begin_step())
-        sched_yield();
+    for (unsigned turn = 0; !begin_step(); turn++)
+        spin_pause(turn);
     end_step();
     stream_leave_single();
 }

@@ -4,9 +4,8 @@
  */
 #include "shim/visit.h"
 
+#include "pool/spin.h"
 #include "shim/state.h"
-
-#include <sched.h>
 
 #define PATIENCE_NS UINT64_C(100000000)
 
@@ -19,6 +18,7 @@ void visit_at_exit(void)
         return; /* a forked child: those who were in the driver are not here */
     uint64_t start_ns = state_clock_ns();
     atomic_store(&visit_no_more, true);
-    while (atomic_load(&visit_count) > 0 && state_clock_ns() - start_ns < PATIENCE_NS)
-        sched_yield();
+    for (unsigned turn = 0;
+         atomic_load(&visit_count) > 0 && state_clock_ns() - start_ns < PATIENCE_NS; turn++)
+        spin_pause(turn);
 }

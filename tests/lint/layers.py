@@ -9,8 +9,8 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]*)"|<([^>\n]*)>)', 
 # Folder: what its files may include by quotes. The first that matches counts.
 LAYERS = (
     ('pool/', r'pool/.*'),
-    # Besides the pool's face, two leaves without state: arithmetic and host memory.
-    ('shim/', r'shim/.*|pool/(pool|backend|bits|host)\.h|pool/(config|stats)\.(h|def)'),
+    # Besides the pool's face, three leaves without state: arithmetic, host memory, waiting.
+    ('shim/', r'shim/.*|pool/(pool|backend|bits|host|spin)\.h|pool/(config|stats)\.(h|def)'),
     ('tests/sim/', r'tests/(sim/.*|preload/kernels\.h)'),
     ('tests/preload/', r'tests/preload/.*'),
     ('tests/misuse/', r'tests/(misuse|preload)/.*'),

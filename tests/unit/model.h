@@ -90,7 +90,8 @@ struct model {
     bool unseen_capture;       /* records are refused, and nobody knows for how long */
     bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
     bool late_allowed;  /* the host may wait for, or order behind, later work now */
-    bool broken;        /* a sticky error: set by a test, or by a failing record, query or create */
+    bool broken; /* a sticky error: set by a test, or by a failing record or query; or create, but
+                    for want of memory */
     bool context_gone;
 
     uint64_t calls[MODEL_ROWS + 1];

@@ -303,7 +303,8 @@ static int row_fence_create(struct backend *b, uint64_t *fence)
         m->hook(m, MODEL_ROW_fence_create);
     enter(b);
     if (model_row_fails(m, MODEL_ROW_fence_create)) {
-        break_context(m);
+        if (m->plan.code != MODEL_NOMEM)
+            break_context(m);
         return leave(m, m->plan.code);
     }
     m->fences = realloc(m->fences, (m->fence_count + 1) * sizeof *m->fences);

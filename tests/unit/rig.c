@@ -35,7 +35,7 @@ void rig_start(struct rig *r)
     if (!r->pool)
         blame(r, "a pool is made");
     r->several_streams = !r->model->backend.single_stream;
-    rigs++;
+    rigs += r->pool != NULL;
 }
 
 static void add_block(struct rig *r, uint64_t addr, uint64_t size_bytes)

@@ -31,6 +31,13 @@ static void end_meanwhile(struct model *m, enum model_row row)
     pool_abandon(e->pool);
 }
 
+static void ignore(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    (void)arg;
+    (void)addr;
+    (void)size_bytes;
+}
+
 static void trim(struct rig *r)
 {
     pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(5)});
@@ -280,6 +287,55 @@ static void a_pool_is_not_anothers_while_a_thread_is_inside(void **state)
     EXPECT(ended > 20, "it was tried at many moments");
 }
 
+/* What threads of the program may be at while one of them ends the context. */
+static void *use_until_its_end(void *arg)
+{
+    struct pool *p = arg;
+    struct pool_stats stats;
+    uint64_t addr, requests = 0;
+    for (int code; pool_alloc(p, 1 + requests % 7 * KIB(9), &addr, &code) == POOL_OK; requests++) {
+        if (requests % 8)
+            pool_free(addr);
+        if (requests % 64 == 0)
+            pool_alloc(p, MIB(3), &addr, &code);
+        if (requests % 256 == 0)
+            pool_trim(p, &(struct pool_trim){.keep_bytes = MIB(8)});
+        pool_submit(p, requests % 3);
+    }
+    pool_stats(p, &stats);
+    pool_tick(p);
+    pool_for_each_range(p, ignore, NULL);
+    return NULL;
+}
+
+/* To be run under TSan: nothing of the pool is written without its lock. */
+static void threads_may_be_inside_a_pool_that_ends(void **state)
+{
+    (void)state;
+    for (unsigned round = 0; round < 30; round++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        pthread_t threads[3];
+        r->config.backing = round % 2 ? BACKING_SEGMENT : BACKING_ARENA;
+        r->config.max_idle_bytes = MIB(4);
+        rig_start(r);
+        for (unsigned i = 0; i < 3; i++)
+            EXPECT_EQ(pthread_create(&threads[i], NULL, use_until_its_end, r->pool), 0,
+                      "threads are made");
+        uint64_t addr;
+        int code;
+        for (unsigned i = 0; i < 200 && pool_alloc(r->pool, KIB(700), &addr, &code) == POOL_OK; i++)
+            pool_free(addr);
+        model_destroy_context(r->model);
+        pool_abandon(r->pool);
+        for (unsigned i = 0; i < 3; i++)
+            pthread_join(threads[i], NULL);
+        EXPECT(pool_alloc(r->pool, KIB(1), &addr, &code) != POOL_OK, "it is at its end");
+        const char *words = rig_destroy(r);
+        if (words && strcmp(words, "a fence is left") != 0)
+            fail_msg("round %u: %s", round, words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +344,7 @@ int main(void)
         cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
         cmocka_unit_test(what_it_had_handed_out_stays_nobodys),
         cmocka_unit_test(a_pool_is_not_anothers_while_a_thread_is_inside),
+        cmocka_unit_test(threads_may_be_inside_a_pool_that_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,7 +100,7 @@ static void broken_slabs_are_named(void **state)
 {
     struct rig *r = busy(state);
     struct block *b = block_in(&r->pool->small, BLOCK_SLAB);
-    struct slab *s = b->slab;
+    struct slab *s = block_slab(b);
     BROKEN(s->free_count, (uint16_t)(s->free_count - 1),
            "a slab's count of free objects is that of its bitmap");
     BROKEN(s->objects[5].live, true, "a free object is not live");

@@ -80,7 +80,7 @@ static const struct scenario scenarios[] = {
 /* Some failures end the context for the pool: nothing is known about GPU work any more. */
 static bool loses(enum model_row row, int code)
 {
-    return row == MODEL_ROW_fence_create || row == MODEL_ROW_fence_query ||
+    return (row == MODEL_ROW_fence_create && code != MODEL_NOMEM) || row == MODEL_ROW_fence_query ||
            (row == MODEL_ROW_fence_record && code != MODEL_REFUSED);
 }
 
@@ -97,6 +97,8 @@ static bool run_once(const struct scenario *s, bool segments, enum model_row row
     s->run(r);
     bool failed = model_failed(r->model);
     r->lost = failed && (loses(row, code) || r->pool->fences.lost);
+    if (r->lost && row == MODEL_ROW_fence_create && code == MODEL_NOMEM)
+        fail_msg("%s: no event at call %" PRIu64 ", and the pool is lost", s->name, nth);
     model_fail(r->model, MODEL_ANY, 0, 0);
     const char *words = rig_check(r);
     if (!words && !r->lost) {
@@ -151,6 +153,7 @@ static void any_other_failure_of_memory_calls_leaves_the_pool_sound(void **state
 static void any_failure_of_fence_calls_leaves_the_pool_safe(void **state)
 {
     sweep(MODEL_ROW_fence_create, MODEL_BROKEN);
+    sweep(MODEL_ROW_fence_create, MODEL_NOMEM);
     sweep(MODEL_ROW_fence_record, MODEL_BROKEN);
     sweep(MODEL_ROW_fence_record, MODEL_REFUSED);
     sweep(MODEL_ROW_fence_query, MODEL_BROKEN);

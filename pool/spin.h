@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * One turn of a loop that waits for a few steps of another thread, where there is nothing to sleep
+ * on. The first turns only yield: the other thread may run on another processor. Later turns sleep,
+ * because a thread with a real-time policy that only yields keeps every thread of lower priority
+ * from its processor, the one that it waits for among them. Keeps errno, and is no cancellation
+ * point. Takes no lock. The shim may use it too.
+ */
+#ifndef POOL_SPIN_H
+#define POOL_SPIN_H
+
+#define SPIN_YIELDS 64
+#define SPIN_SLEEP_NS 50000
+
+/* turn counts from 0 in each loop. */
+void spin_pause(unsigned turn);
+
+#endif

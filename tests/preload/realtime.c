@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Two threads with SCHED_FIFO on one processor. The one of lower priority allocates, works and
+ * frees; the other wakes up in the midst of that, over and over, to capture, to allocate and to
+ * work on a stream of its own. A wait of the second for the first that does not sleep never ends.
+ * Skips where the policy is not allowed, and on a real driver, whose own waits may be such.
+ */
+#include "tests/preload/scene.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { LOW = 1, HIGH = 2, WAKES = 1500 };
+
+static atomic_bool over;
+static int processor;
+
+static bool start(pthread_t *thread, int priority, void *(*body)(void *arg))
+{
+    pthread_attr_t attr;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    pthread_attr_init(&attr);
+    pthread_attr_setaffinity_np(&attr, sizeof one, &one);
+    pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+    pthread_attr_setschedpolicy(&attr, SCHED_FIFO);
+    pthread_attr_setschedparam(&attr, &(struct sched_param){.sched_priority = priority});
+    int code = pthread_create(thread, &attr, body, NULL);
+    pthread_attr_destroy(&attr);
+    return code == 0;
+}
+
+static void *work_low(void *arg)
+{
+    CUstream streams[2];
+    uint64_t block, own;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_malloc(&own, KIB));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(gpu_stream_create(&streams[i], false));
+    for (unsigned i = 0; !atomic_load(&over); i++) {
+        REQUIRE(gpu_malloc(&block, i % 3 ? 4 * KIB : 3 * MIB));
+        REQUIRE(gpu_memset_async(block, 1, 512, streams[i % 2]));
+        REQUIRE(gpu_free(block));
+        REQUIRE(gpu_memset_async(own, 1, 512, streams[i / 2 % 2]));
+    }
+    for (int i = 0; i < 2; i++)
+        REQUIRE(gpu_stream_destroy(streams[i]));
+    return arg;
+}
+
+static void *work_high(void *arg)
+{
+    CUstream stream;
+    CUgraph graph;
+    uint64_t block;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_stream_create(&stream, false));
+    for (unsigned i = 0; i < WAKES; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000 + i % 97 * 1000}, NULL);
+        if (i % 2) {
+            REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+            REQUIRE(gpu_capture_end(stream, &graph));
+            REQUIRE(gpu_graph_destroy(graph, NULL));
+        } else {
+            REQUIRE(gpu_malloc(&block, 4 * KIB));
+            REQUIRE(gpu_memset_async(block, 2, 512, stream));
+            REQUIRE(gpu_free(block));
+        }
+    }
+    atomic_store(&over, true);
+    REQUIRE(gpu_stream_destroy(stream));
+    return arg;
+}
+
+int main(void)
+{
+    pthread_t threads[2];
+    scene_start(1, 20);
+    if (!scene_simulated())
+        scene_skip("a driver of which it is not known how it waits");
+    processor = sched_getcpu();
+    if (!start(&threads[0], HIGH, work_high))
+        scene_skip("no real-time policy");
+    EXPECT(start(&threads[1], LOW, work_low));
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    printf("both are through\n");
+    return 0;
+}

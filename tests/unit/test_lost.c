@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not
+ * lose a pool.
+ */
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+static const uint64_t sizes[] = {600, KIB(20), KIB(300), MIB(3), MIB(24)};
+enum { SIZES = sizeof sizes / sizeof *sizes, MOMENTS = 40 };
+
+/* The pool is lost at call number `at` of any row. */
+struct loss {
+    struct pool *pool;
+    uint64_t at, calls;
+    bool lost;
+};
+
+static void lose_meanwhile(struct model *m, enum model_row row)
+{
+    struct loss *l = m->hook_arg;
+    (void)row;
+    if (l->lost || ++l->calls < l->at)
+        return;
+    l->lost = true;
+    pool_lose(l->pool);
+}
+
+/* Live, idle and pending memory of all kinds, some of it in magazines. */
+static void fill(struct rig *r)
+{
+    uint64_t addrs[6 * SIZES];
+    for (unsigned i = 0; i < 6 * SIZES; i++)
+        addrs[i] = rig_alloc(r, sizes[i % SIZES]);
+    for (unsigned i = 0; i < 6 * SIZES; i++) {
+        if (i % 4)
+            rig_launch(r, r->several_streams ? 1 + i % 3 : 0, MS(1 + i % 4), addrs[i]);
+        if (i % 3)
+            rig_free(r, addrs[i]);
+    }
+    model_advance(r->model, MS(2));
+}
+
+static bool request_beside_a_loss(bool segments, bool single, uint64_t size_bytes, uint64_t at)
+{
+    struct rig *r = rig_create(MIB(320));
+    struct loss loss = {.at = at};
+    uint64_t addr;
+    int code;
+    r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+    r->model->backend.single_stream = single;
+    rig_start(r);
+    fill(r);
+    loss.pool = r->pool;
+    r->model->hook_arg = &loss;
+    r->model->hook = lose_meanwhile;
+    /* Until the loss comes: what is ready runs out, and the driver's memory too. */
+    bool served_after = false;
+    for (unsigned i = 0; i < 200 && !loss.lost; i++)
+        served_after = pool_alloc(r->pool, size_bytes, &addr, &code) == POOL_OK && loss.lost;
+    for (unsigned i = 0; i < SIZES && loss.lost; i++)
+        served_after = served_after || pool_take(r->pool, sizes[i]) ||
+                       pool_alloc(r->pool, sizes[i], &addr, &code) == POOL_OK;
+    r->model->hook = NULL;
+    r->lost = true;
+    if (served_after)
+        fail_msg(
+            "segments %d, single %d, %llu bytes, lost at call %llu: memory was handed out after it",
+            segments, single, (unsigned long long)size_bytes, (unsigned long long)at);
+    model_drain(r->model);
+    const char *words = pool_check(r->pool);
+    EXPECT(!words, words);
+    rig_destroy(r);
+    return loss.lost;
+}
+
+static void nothing_is_handed_out_once_lost(void **state)
+{
+    unsigned losses = 0;
+    (void)state;
+    for (unsigned way = 0; way < 4; way++)
+        for (unsigned i = 0; i < SIZES; i++)
+            for (uint64_t at = 1; at <= MOMENTS; at++)
+                losses += request_beside_a_loss(way & 1, way & 2, sizes[i], at);
+    EXPECT(losses > 200, "it was tried at many moments");
+}
+
+/* Another thread leaves the one stream while this one waits for the driver, and cannot order. */
+static void leave_in_vain(struct model *m, enum model_row row)
+{
+    struct rig *r = m->hook_arg;
+    if (row != MODEL_ROW_create && row != MODEL_ROW_segment_alloc)
+        return;
+    m->hook = NULL;
+    m->backend.has_order = false;
+    model_fail(m, MODEL_ROW_fence_wait, 1, MODEL_TIMEOUT);
+    pool_leave_single_stream(r->pool);
+    r->several_streams = true;
+}
+
+/* In the time of one stream what is freed is free at once, though work of that stream still uses
+ * it. */
+static void memory_that_could_not_be_ordered_is_not_handed_out(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    uint64_t b = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MODEL_FOREVER, a);
+    rig_launch(r, 0, MODEL_FOREVER, b);
+    rig_free(r, a);
+    rig_free(r, b);
+    r->model->hook_arg = r;
+    r->model->hook = leave_in_vain;
+    uint64_t c = rig_alloc(r, MIB(12)); /* both, merged, and what the driver gives */
+    EXPECT(r->pool->fences.lost, "later work is not behind that of the first stream");
+    EXPECT(!c, "work of another stream could meet it");
+    EXPECT_EQ(r->status, POOL_PASS, "the driver is asked");
+    r->lost = true;
+}
+
+/* Without an event what was freed waits for the next one. */
+static void a_fence_that_cannot_be_made_is_made_later(void **state)
+{
+    (void)state;
+    for (unsigned single = 0; single < 2; single++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->model->backend.single_stream = single;
+        rig_start(r);
+        uint64_t a = rig_alloc(r, MIB(4));
+        rig_launch(r, 0, MS(2), a);
+        model_fail(r->model, MODEL_ROW_fence_create, 1, MODEL_NOMEM);
+        rig_free(r, a);
+        rig_launch(r, 0, MS(1), 0); /* records, or cannot */
+        EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_create), 1, "it was tried");
+        EXPECT(!r->pool->fences.lost, "nothing is known to be wrong with the context");
+        uint64_t b = rig_alloc(r, MIB(4));
+        EXPECT(b, "requests are served");
+        rig_launch(r, 1, MS(2), b); /* behind what stream order alone ordered so far */
+        EXPECT(!r->pool->fences.lost, "fences could be made again");
+        model_advance(r->model, MS(10));
+        rig_trim(r, 0, true);
+        EXPECT_EQ(rig_stats(r).pending_bytes, 0, "all of it was fenced in the end");
+        const char *words = rig_destroy(r);
+        EXPECT(!words, words);
+    }
+}
+
+/* As long as none can be made at all, those that are there are recorded again. */
+static void fences_that_are_there_serve_again(void **state)
+{
+    struct rig *r = expect_single(state);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t a = rig_alloc(r, MIB(4));
+        rig_launch(r, 0, MS(1), a);
+        rig_free(r, a);
+        rig_launch(r, 0, MS(1), 0);
+    }
+    uint64_t before = model_calls(r->model, MODEL_ROW_fence_create);
+    for (unsigned i = 0; i < 20; i++) {
+        model_fail(r->model, MODEL_ROW_fence_create, 1, MODEL_NOMEM);
+        uint64_t a = rig_alloc(r, MIB(4));
+        EXPECT(a, "requests are served");
+        rig_launch(r, 0, MS(1), a);
+        rig_free(r, a);
+        rig_launch(r, 0, MS(1), 0);
+    }
+    EXPECT(model_calls(r->model, MODEL_ROW_fence_create) > before, "more were wanted");
+    model_fail(r->model, MODEL_ROW_fence_create, 1, MODEL_NOMEM);
+    uint64_t b = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(2), b);
+    EXPECT(!r->pool->fences.lost, "the one stream was left");
+    model_fail(r->model, MODEL_ROW_fence_create, 0, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_handed_out_once_lost),
+        RIG_TEST(memory_that_could_not_be_ordered_is_not_handed_out),
+        cmocka_unit_test(a_fence_that_cannot_be_made_is_made_later),
+        RIG_TEST(fences_that_are_there_serve_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

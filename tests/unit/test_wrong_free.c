@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Frees of what is not the start of a live block, in one thread, while another makes and unmakes
+ * the blocks and slabs there: each is told so, and harms nobody. To be run under TSan and ASan as
+ * well.
+ */
+#include "tests/unit/expect.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#define LENGTH_NS UINT64_C(700000000)
+enum { ROUNDS = 1000, FREES = 1000, OBJECTS = 400 };
+
+static struct {
+    struct rig *rig;
+    _Atomic uint64_t around; /* the latest address that was handed out */
+    atomic_bool done;
+    atomic_uint wrong; /* frees that were taken */
+    atomic_ullong frees;
+} shared;
+
+static void free_one_of_its_own(struct rig *r)
+{
+    uint64_t addr;
+    int code;
+    EXPECT_EQ(pool_alloc(r->pool, KIB(8), &addr, &code), POOL_OK, "there is memory");
+    EXPECT_EQ(pool_free(addr), POOL_OK, "it was live"); /* from here on the thread has a magazine */
+}
+
+/* Inside an object, inside a block, behind it and far from any. The quick way mostly: it takes no
+ * lock. */
+static void *free_wrongly(void *arg)
+{
+    static const uint64_t offsets[] = {8, 256, 520, 1048, KIB(64) + 8, MIB(1) + 8};
+    struct rig *r = shared.rig;
+    (void)arg;
+    free_one_of_its_own(r);
+    for (unsigned i = 0; !atomic_load(&shared.done); i++) {
+        uint64_t addr = atomic_load_explicit(&shared.around, memory_order_relaxed);
+        uint64_t wrong =
+            addr + offsets[i % 16 ? i % 2 : i / 16 % (sizeof offsets / sizeof *offsets)];
+        if (addr && (i % 64 ? pool_give(wrong) : pool_free(wrong) == POOL_OK))
+            atomic_fetch_add(&shared.wrong, 1);
+        atomic_fetch_add_explicit(&shared.frees, 1, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Slabs of one size after the other where others were, and blocks where slabs were. */
+static void recycle(struct rig *r, unsigned round)
+{
+    static const uint64_t sizes[] = {512, KIB(3), KIB(9), KIB(30), KIB(40), KIB(500), MIB(3)};
+    uint64_t addrs[OBJECTS], size_bytes = sizes[round % (sizeof sizes / sizeof *sizes)];
+    unsigned count = round % 50 ? 1 : size_bytes > KIB(32) ? OBJECTS / 10 : OBJECTS;
+    int code;
+    for (unsigned i = 0; i < count; i++) {
+        EXPECT_EQ(pool_alloc(r->pool, size_bytes, &addrs[i], &code), POOL_OK, "there is memory");
+        atomic_store_explicit(&shared.around, addrs[i], memory_order_relaxed);
+    }
+    for (unsigned i = 0; i < count; i++)
+        EXPECT_EQ(pool_free(addrs[i]), POOL_OK, "it was live");
+    pool_trim(r->pool, &(struct pool_trim){.keep_bytes = 0});
+}
+
+static void recycle_beside_wrong_frees(struct rig *r)
+{
+    pthread_t thread;
+    shared.rig = r;
+    atomic_store(&shared.around, 0);
+    atomic_store(&shared.done, false);
+    atomic_store(&shared.wrong, 0);
+    atomic_store(&shared.frees, 0);
+    EXPECT_EQ(pthread_create(&thread, NULL, free_wrongly, NULL), 0, "a thread is made");
+    uint64_t until_ns = clock_ns() + LENGTH_NS;
+    for (unsigned round = 0;
+         round < ROUNDS || atomic_load(&shared.frees) < FREES || clock_ns() < until_ns; round++)
+        recycle(r, round);
+    atomic_store(&shared.done, true);
+    pthread_join(thread, NULL);
+    EXPECT_EQ(atomic_load(&shared.wrong), 0, "none of them was a block's start");
+    EXPECT_SOUND(r);
+}
+
+static void wrong_frees_beside_slabs_that_come_and_go(void **state)
+{
+    recycle_beside_wrong_frees(expect_arena(state));
+}
+
+static void wrong_frees_beside_slabs_in_segments(void **state)
+{
+    recycle_beside_wrong_frees(expect_segments(state));
+}
+
+static void wrong_frees_with_one_stream(void **state)
+{
+    recycle_beside_wrong_frees(expect_single(state));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(wrong_frees_beside_slabs_that_come_and_go),
+        RIG_TEST(wrong_frees_beside_slabs_in_segments),
+        RIG_TEST(wrong_frees_with_one_stream),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
