@@ -1,0 +1,593 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The longest that one request keeps the pool's lock, in the states that make it long: over the model of a GPU, with
+ * the pool made as full as each scene says. One line for each:
+ *
+ *   scene= lock_us= request_us=
+ *
+ * The pool makes no driver call under its lock, so the lock is held no longer than the longest stretch between two
+ * of them, or between one of them and the beginning or end of the request: lock_us. request_us is the sum of all
+ * stretches. Both are processor time of the requesting thread: what other programs do does not count, page faults do.
+ */
+#include "pool/pool.h"
+#include "tests/unit/model.h"
+
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define KIB(n) ((uint64_t)(n) << 10)
+#define MIB(n) ((uint64_t)(n) << 20)
+#define GIB(n) ((uint64_t)(n) << 30)
+#define SECOND_NS UINT64_C(1000000000)
+
+static struct {
+    struct model *model;
+    struct pool *pool;
+    struct pool_config config;
+    struct backend_ops rows;
+    const struct backend_ops *real;
+    uint64_t *addr;
+    uint32_t count;
+} run;
+
+/* The calling thread's. */
+static __thread uint64_t mark_ns, longest_ns, sum_ns;
+
+static uint64_t thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
+
+static void stretch_begin(void)
+{
+    mark_ns = thread_ns();
+}
+
+static void stretch_end(void)
+{
+    uint64_t ns = thread_ns() - mark_ns;
+    longest_ns = ns > longest_ns ? ns : longest_ns;
+    sum_ns += ns;
+}
+
+/* Every row but the clock ends a stretch and begins another. */
+#define ROW(name, parameters, arguments)                                                           \
+    static int row_##name parameters                                                               \
+    {                                                                                              \
+        stretch_end();                                                                             \
+        int result = (int)run.real->name arguments;                                                \
+        stretch_begin();                                                                           \
+        return result;                                                                             \
+    }
+#define QUIET_ROW(name, parameters, arguments)                                                     \
+    static void row_##name parameters                                                              \
+    {                                                                                              \
+        stretch_end();                                                                             \
+        run.real->name arguments;                                                                  \
+        stretch_begin();                                                                           \
+    }
+ROW(create, (struct backend *b, uint64_t size_bytes, uint64_t *handle), (b, size_bytes, handle))
+QUIET_ROW(release, (struct backend *b, uint64_t handle, uint64_t size_bytes), (b, handle, size_bytes))
+ROW(map, (struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle), (b, addr, size_bytes, handle))
+ROW(allow, (struct backend *b, uint64_t addr, uint64_t size_bytes), (b, addr, size_bytes))
+QUIET_ROW(unmap, (struct backend *b, uint64_t addr, uint64_t size_bytes), (b, addr, size_bytes))
+ROW(segment_alloc, (struct backend *b, uint64_t size_bytes, uint64_t *addr), (b, size_bytes, addr))
+ROW(segment_free, (struct backend *b, uint64_t addr, bool idle), (b, addr, idle))
+ROW(fence_create, (struct backend *b, uint64_t *fence), (b, fence))
+ROW(fence_order, (struct backend *b, uint64_t fence), (b, fence))
+ROW(fence_wait, (struct backend *b, uint64_t fence, uint64_t timeout_ns), (b, fence, timeout_ns))
+
+static enum fence_record row_fence_record(struct backend *b, uint64_t fence)
+{
+    stretch_end();
+    enum fence_record result = run.real->fence_record(b, fence);
+    stretch_begin();
+    return result;
+}
+
+static enum fence_state row_fence_query(struct backend *b, uint64_t fence)
+{
+    stretch_end();
+    enum fence_state result = run.real->fence_query(b, fence);
+    stretch_begin();
+    return result;
+}
+
+static void fail(const char *words)
+{
+    fprintf(stderr, "latency: %s\n", words);
+    exit(1);
+}
+
+static void start(uint64_t device_bytes, uint32_t most_blocks, enum pool_backing backing)
+{
+    run.model = model_create(device_bytes);
+    run.real = run.model->backend.ops;
+    run.rows = *run.real;
+    run.rows.create = row_create;
+    run.rows.release = row_release;
+    run.rows.map = row_map;
+    run.rows.allow = row_allow;
+    run.rows.unmap = row_unmap;
+    run.rows.segment_alloc = row_segment_alloc;
+    run.rows.segment_free = row_segment_free;
+    run.rows.fence_create = row_fence_create;
+    run.rows.fence_record = row_fence_record;
+    run.rows.fence_query = row_fence_query;
+    run.rows.fence_order = row_fence_order;
+    run.rows.fence_wait = row_fence_wait;
+    run.model->backend.ops = &run.rows;
+    run.model->backend.frees_beside = true;
+    run.model->late_allowed = true;
+    run.config.backing = backing;
+    run.pool = pool_create(&run.model->backend, &run.config, NULL);
+    run.addr = calloc(most_blocks, sizeof *run.addr);
+    run.count = 0;
+    if (!run.pool || !run.addr)
+        fail("no pool");
+}
+
+static void finish(void)
+{
+    const char *words = model_error(run.model);
+    if (words)
+        fail(words);
+    model_destroy_context(run.model);
+    pool_abandon(run.pool);
+    model_destroy(run.model);
+    free(run.addr);
+    pool_config_init(&run.config);
+}
+
+static uint64_t take(uint64_t size_bytes)
+{
+    uint64_t addr;
+    int code;
+    if (pool_alloc(run.pool, size_bytes, &addr, &code) != POOL_OK)
+        fail("no memory");
+    return addr;
+}
+
+/* Past the magazines, which keep the latest frees out of the pool. */
+static void give(uint64_t addr)
+{
+    if (pool_free_slowly(addr) != POOL_OK)
+        fail("no free");
+}
+
+static void fill(uint64_t count, uint64_t size_bytes)
+{
+    for (uint64_t i = 0; i < count; i++)
+        run.addr[run.count++] = take(size_bytes);
+}
+
+/* Every step-th of those that fill took, from the first on. */
+static void give_every(uint32_t first, uint32_t step)
+{
+    for (uint32_t i = first; i < run.count; i += step)
+        give(run.addr[i]);
+}
+
+/* The program goes on on two streams, so that frees need their fences. */
+static void work(uint64_t duration_ns)
+{
+    pool_submit(run.pool, 1);
+    model_submit(run.model, 1, duration_ns, 0, 0, 0);
+    pool_submit(run.pool, 2);
+    model_submit(run.model, 2, duration_ns, 0, 0, 0);
+}
+
+static void trim(uint64_t keep_bytes, uint64_t idle_ns)
+{
+    pool_trim(run.pool, &(struct pool_trim){.keep_bytes = keep_bytes, .idle_ns = idle_ns});
+}
+
+static void begin(void)
+{
+    longest_ns = sum_ns = 0;
+    stretch_begin();
+}
+
+static void end(void)
+{
+    stretch_end();
+}
+
+/* Every second chunk of 64 MiB went back to the driver, the others are idle. */
+static void window(uint64_t bytes)
+{
+    run.config.idle_timeout_ns = 100 * SECOND_NS; /* chunks are stamped with their last use */
+    start(bytes + GIB(2), (uint32_t)(bytes / MIB(64)), BACKING_ARENA);
+    fill(bytes / MIB(64), MIB(64));
+    give_every(0, 2);
+    work(0);
+    pool_tick(run.pool);
+    model_advance(run.model, 2 * SECOND_NS);
+    give_every(1, 2);
+    work(0);
+    trim(0, SECOND_NS);
+    begin();
+    take(MIB(96));
+    end();
+    finish();
+}
+
+static void window_16(uint64_t scale)
+{
+    window(GIB(16) / scale);
+}
+
+static void window_32(uint64_t scale)
+{
+    window(GIB(32) / scale);
+}
+
+static void window_64(uint64_t scale)
+{
+    window(GIB(64) / scale);
+}
+
+static void window_128(uint64_t scale)
+{
+    window(GIB(128) / scale);
+}
+
+/* So many slabs hold one object each. */
+static void slabs(uint64_t scale)
+{
+    uint64_t count = 32000 / scale * 128;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    fill(count, 512);
+    for (uint32_t i = 0; i < count; i++)
+        if (i % 128)
+            give(run.addr[i]);
+    begin();
+    take(GIB(1));
+    end();
+    finish();
+}
+
+static void retire(uint64_t size_bytes, uint64_t wanted_bytes, uint64_t scale)
+{
+    uint64_t count = 1000000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    fill(count, size_bytes);
+    work(SECOND_NS);
+    give_every(0, 1);
+    work(0);
+    model_advance(run.model, 2 * SECOND_NS);
+    begin();
+    take(wanted_bytes);
+    end();
+    finish();
+}
+
+/* 10^6 frees have become ready since the latest request, which one of them serves, .. */
+static void retire_serving(uint64_t scale)
+{
+    retire(KIB(64), KIB(64), scale);
+}
+
+/* .. or which they do not serve. */
+static void retire_growing(uint64_t scale)
+{
+    retire(KIB(64), GIB(1), scale);
+}
+
+static void retire_objects(uint64_t scale)
+{
+    retire(512, MIB(64), scale);
+}
+
+static void find(uint64_t bytes, uint64_t offset, bool live)
+{
+    struct pool_block block;
+    start(bytes + GIB(1), 1, BACKING_ARENA);
+    uint64_t addr = take(bytes);
+    if (!live)
+        give(addr);
+    begin();
+    if ((pool_find(addr + offset, &block) == POOL_OK) != live)
+        fail("a block is found while it lives");
+    end();
+    finish();
+}
+
+static void find_live(uint64_t scale)
+{
+    find(GIB(128) / scale, GIB(128) / scale - 1, true);
+}
+
+static void find_freed(uint64_t scale)
+{
+    find(GIB(128) / scale, GIB(128) / scale - 1, false);
+}
+
+static void find_between(uint64_t scale)
+{
+    find(GIB(128) / scale, GIB(64) / scale - 1, true);
+}
+
+static void find_among_small(uint64_t scale)
+{
+    struct pool_block block;
+    uint64_t count = GIB(16) / MIB(1) / scale;
+    start(GIB(32), (uint32_t)count, BACKING_ARENA);
+    fill(count, MIB(1));
+    give_every(0, 1);
+    begin();
+    if (pool_find(run.addr[count - 1] + 5, &block) == POOL_OK)
+        fail("a freed block is not found");
+    end();
+    finish();
+}
+
+/* Half of the memory is free, in ranges of 2 MiB that chunks reach beyond. */
+static void holes_in_chunks(uint64_t scale)
+{
+    uint64_t count = GIB(64) / MIB(2) / scale;
+    start(GIB(129), (uint32_t)count * 2, BACKING_ARENA);
+    fill(count * 2, MIB(2));
+    give_every(0, 2);
+    begin();
+    take(MIB(3));
+    end();
+    finish();
+}
+
+/* Half of the memory is idle chunks of 64 MiB, between live ones, and is wanted in one piece. */
+static void moves(uint64_t scale)
+{
+    uint64_t count = GIB(64) / MIB(64) / scale;
+    start(GIB(129), (uint32_t)count * 2, BACKING_ARENA);
+    fill(count * 2, MIB(64));
+    give_every(0, 2);
+    begin();
+    take(GIB(64) / scale);
+    end();
+    finish();
+}
+
+/* The first block of a pool. */
+static void first(uint64_t scale)
+{
+    start(GIB(129), 1, BACKING_ARENA);
+    begin();
+    take(GIB(128) / scale);
+    end();
+    finish();
+}
+
+static void flush(uint64_t size_bytes, uint64_t scale)
+{
+    uint64_t count = GIB(128) / size_bytes / scale;
+    start(GIB(129), (uint32_t)count, BACKING_ARENA);
+    fill(count, size_bytes);
+    give_every(0, 1);
+    begin();
+    trim(0, 0);
+    end();
+    finish();
+}
+
+static void flush_large(uint64_t scale)
+{
+    flush(GIB(1), scale);
+}
+
+static void flush_fine(uint64_t scale)
+{
+    flush(MIB(64), scale);
+}
+
+/* 10^5 chunks: segments of 2 MiB, one half for large blocks and one for small ones. */
+static void segments(uint64_t scale)
+{
+    uint64_t count = 50000 / scale;
+    start(GIB(256), (uint32_t)count * 3, BACKING_SEGMENT);
+    fill(count, MIB(2));
+    fill(count * 2, MIB(1));
+    begin();
+    take(MIB(3));
+    take(KIB(900));
+    end();
+    finish();
+}
+
+static void segments_flush(uint64_t scale)
+{
+    uint64_t count = 100000 / scale;
+    start(GIB(256), (uint32_t)count, BACKING_SEGMENT);
+    fill(count, MIB(2));
+    give_every(0, 1);
+    work(0);
+    model_advance(run.model, SECOND_NS);
+    begin();
+    trim(0, 0);
+    end();
+    finish();
+}
+
+/* Blocks that were shared with other processes lie between others that live. */
+static void dead(uint64_t scale)
+{
+    uint64_t count = 100000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    fill(count, KIB(64));
+    for (uint32_t i = 0; i < count; i += 2)
+        pool_taint(run.addr[i]);
+    give_every(0, 2);
+    work(0);
+    model_advance(run.model, SECOND_NS);
+    take(MIB(64));
+    begin();
+    take(MIB(64));
+    end();
+    finish();
+}
+
+/* Under a kernel that never ends chunks were moved, and their old mappings stay. */
+static void ghosts(uint64_t scale)
+{
+    uint64_t count = 4096 / scale;
+    start(GIB(16), (uint32_t)count, BACKING_ARENA);
+    run.config.reuse = REUSE_ORDER;
+    fill(count, MIB(2));
+    for (unsigned round = 0; round < 4; round++) {
+        work(MODEL_FOREVER);
+        give_every(0, 2);
+        work(0);
+        for (uint32_t i = 0; i < count; i += 4)
+            run.addr[i] = take(MIB(4));
+        for (uint32_t i = 0; i < count; i += 4)
+            give(run.addr[i]);
+        for (uint32_t i = 0; i < count; i += 2)
+            run.addr[i] = take(MIB(2));
+    }
+    begin();
+    take(MIB(512));
+    end();
+    model_end_forever(run.model);
+    finish();
+}
+
+#define THREADS 64
+static pthread_barrier_t filled, asked;
+
+static void *fill_magazine(void *unused)
+{
+    uint64_t addr[2048];
+    unsigned count = 0;
+    (void)unused;
+    for (uint64_t units = 1; units <= 64; units += units < 16 ? 1 : units < 32 ? 2 : 4)
+        for (int i = 0; i < 8; i++)
+            addr[count++] = take(units * 512);
+    for (unsigned i = 0; i < 32 * 7; i++)
+        addr[count++] = take(KIB(33) + i / 7 * 512);
+    while (count)
+        if (pool_free(addr[--count]) != POOL_OK)
+            fail("no free");
+    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&asked);
+    return NULL;
+}
+
+/* The magazines of 64 threads are full. */
+static void threads(uint64_t scale)
+{
+    pthread_t ids[THREADS];
+    unsigned count = (unsigned)(THREADS / (scale < 8 ? scale : 8));
+    start(GIB(16), 1, BACKING_ARENA);
+    pthread_barrier_init(&filled, NULL, count + 1);
+    pthread_barrier_init(&asked, NULL, count + 1);
+    for (unsigned i = 0; i < count; i++)
+        pthread_create(&ids[i], NULL, fill_magazine, NULL);
+    pthread_barrier_wait(&filled);
+    begin();
+    take(GIB(1));
+    end();
+    pthread_barrier_wait(&asked);
+    for (unsigned i = 0; i < count; i++)
+        pthread_join(ids[i], NULL);
+    finish();
+}
+
+/* The worst of all requests and frees while 10^6 small blocks are made and given back. */
+static void small(uint64_t scale)
+{
+    uint64_t count = 1000000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    begin();
+    for (uint64_t i = 0; i < count; i++) {
+        stretch_end();
+        stretch_begin();
+        run.addr[i] = take(512 * (1 + i % 100));
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        stretch_end();
+        stretch_begin();
+        give(run.addr[i * 7919 % count]);
+    }
+    end();
+    sum_ns /= 2 * count;
+    finish();
+}
+
+static const struct scene {
+    const char *name;
+    void (*play)(uint64_t scale);
+} scenes[] = {
+    {"window-16", window_16},
+    {"window-32", window_32},
+    {"window-64", window_64},
+    {"window-128", window_128},
+    {"slabs", slabs},
+    {"retire-serving", retire_serving},
+    {"retire-growing", retire_growing},
+    {"retire-objects", retire_objects},
+    {"find", find_live},
+    {"find-between", find_between},
+    {"find-freed", find_freed},
+    {"find-among-small", find_among_small},
+    {"holes-in-chunks", holes_in_chunks},
+    {"moves", moves},
+    {"first", first},
+    {"flush-large", flush_large},
+    {"flush-fine", flush_fine},
+    {"segments", segments},
+    {"segments-flush", segments_flush},
+    {"dead", dead},
+    {"ghosts", ghosts},
+    {"threads", threads},
+    {"small", small},
+};
+
+int main(int argc, char **argv)
+{
+    static const struct option names[] = {{"scale", required_argument, NULL, 's'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"at-most", required_argument, NULL, 'm'},
+                                          {"rounds", required_argument, NULL, 'r'},
+                                          {NULL, 0, NULL, 0}};
+    uint64_t scale = 1, rounds = 3;
+    double at_most_us = 1e9;
+    const char *only = "";
+    int status = 0;
+    for (int o; (o = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        if (o == 's')
+            scale = strtoull(optarg, NULL, 10);
+        else if (o == 'o')
+            only = optarg;
+        else if (o == 'm')
+            at_most_us = strtod(optarg, NULL);
+        else if (o == 'r')
+            rounds = strtoull(optarg, NULL, 10);
+        else
+            return 2;
+    }
+    pool_config_init(&run.config);
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
+        uint64_t least_ns = UINT64_MAX, request_ns = UINT64_MAX;
+        if (strncmp(scenes[i].name, only, strlen(only)) != 0)
+            continue;
+        for (uint64_t round = 0; round < rounds; round++) {
+            scenes[i].play(scale);
+            least_ns = longest_ns < least_ns ? longest_ns : least_ns;
+            request_ns = sum_ns < request_ns ? sum_ns : request_ns;
+        }
+        double us = (double)least_ns / 1000;
+        printf("scene=%s lock_us=%.1f request_us=%.1f\n", scenes[i].name, us, (double)request_ns / 1000);
+        fflush(stdout);
+        if (us > at_most_us) {
+            fprintf(stderr, "%s: %.1f us under the lock, at most %.1f were allowed\n", scenes[i].name, us, at_most_us);
+            status = 1;
+        }
+    }
+    return status;
+}
