@@ -67,6 +67,15 @@ static void resize(struct block *b, uint64_t addr, uint64_t size_bytes)
         bins_insert(&b->zone->bins, b);
 }
 
+/* The rest of the reservation stands first: see window_find. */
+static void list_hole(struct block *b)
+{
+    if (b->next)
+        list_push_back(&b->zone->holes, &b->link);
+    else
+        list_push_front(&b->zone->holes, &b->link);
+}
+
 struct block *zone_split(struct block *b, uint64_t addr)
 {
     struct block *upper = block_new(b->zone, addr, block_end(b) - addr, b->state);
@@ -82,7 +91,7 @@ struct block *zone_split(struct block *b, uint64_t addr)
     if (b->state == BLOCK_FREE)
         bins_insert(&b->zone->bins, upper);
     else if (b->state == BLOCK_HOLE)
-        list_push_back(&b->zone->holes, &upper->link);
+        list_hole(upper);
     else if (b->state == BLOCK_DEAD)
         list_push_back(&b->zone->dead, &upper->link);
     return upper;
@@ -196,7 +205,7 @@ void zone_make_hole(struct block *b)
     b->state = BLOCK_HOLE;
     b->epoch = 0;
     b = merge_same(b);
-    list_push_front(&b->zone->holes, &b->link);
+    list_hole(b);
 }
 
 struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_bytes)
