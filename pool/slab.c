@@ -10,9 +10,8 @@
 void slab_init(struct slabs *s)
 {
     for (int c = 0; c < SLAB_CLASSES; c++)
-        for (int f = 0; f < SLAB_FULLNESS; f++)
+        for (int f = 0; f <= SLAB_FULLNESS; f++)
             list_init(&s->partial[c][f]);
-    s->empty_count = 0;
 }
 
 uint64_t slab_object_bytes(unsigned c)
@@ -32,26 +31,28 @@ static bool is_empty(const struct slab *s)
     return s->free_count == s->object_count;
 }
 
-/* Called whenever free_count changed. */
-static void relink(struct pool *p, struct slab *s)
+/* Which list a slab with so many free objects is in; -1: none. */
+static int list_of(const struct slab *s, unsigned free_count)
 {
-    list_remove(&s->link);
-    if (!s->free_count)
-        return;
-    unsigned fullness = (unsigned)(s->free_count - 1) * SLAB_FULLNESS / s->object_count;
-    list_push_front(&p->slabs.partial[s->class_index][fullness], &s->link);
+    return free_count == s->object_count ? SLAB_FULLNESS
+           : free_count                  ? (int)((free_count - 1) * SLAB_FULLNESS / s->object_count)
+                                         : -1;
 }
 
-static bool bucket_changes(const struct slab *s, unsigned before)
+/* Called whenever free_count changed. */
+static void relink(struct pool *p, struct slab *s, unsigned before)
 {
-    return !before || !s->free_count ||
-           (before - 1) * SLAB_FULLNESS / s->object_count !=
-               (unsigned)(s->free_count - 1) * SLAB_FULLNESS / s->object_count;
+    int now = list_of(s, s->free_count);
+    if (now == list_of(s, before))
+        return;
+    list_remove(&s->link);
+    if (now >= 0)
+        list_push_front(&p->slabs.partial[s->class_index][now], &s->link);
 }
 
 struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot)
 {
-    for (int f = 0; f < SLAB_FULLNESS; f++) {
+    for (int f = 0; f <= SLAB_FULLNESS; f++) {
         struct list *head = &p->slabs.partial[class_index][f];
         if (list_empty(head))
             continue;
@@ -59,11 +60,8 @@ struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot)
         unsigned word = s->free_map[0] ? 0 : 1, before = s->free_count;
         *slot = word * 64 + (unsigned)__builtin_ctzll(s->free_map[word]);
         s->free_map[word] &= s->free_map[word] - 1;
-        if (is_empty(s))
-            p->slabs.empty_count--;
         s->free_count--;
-        if (bucket_changes(s, before))
-            relink(p, s);
+        relink(p, s, before);
         return s;
     }
     return NULL;
@@ -92,8 +90,7 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
         return false;
     }
     list_init(&s->link);
-    p->slabs.empty_count++;
-    relink(p, s);
+    relink(p, s, 0);
     return true;
 }
 
@@ -101,7 +98,6 @@ static void destroy(struct pool *p, struct slab *s)
 {
     struct block *b = s->block;
     list_remove(&s->link);
-    p->slabs.empty_count--;
     map_clear(b);
     b->epoch = s->epoch;
     b->slab = NULL;
@@ -137,33 +133,27 @@ void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
     }
     unsigned before = s->free_count++;
     s->free_map[slot / 64] |= UINT64_C(1) << (slot % 64);
-    if (is_empty(s))
-        p->slabs.empty_count++;
-    if (bucket_changes(s, before))
-        relink(p, s);
+    relink(p, s, before);
     if (unlikely(is_done(s))) {
         bury(p, s);
         return;
     }
     /* The last slab of a size stays, so that a loop with one object does not make and unmake it. */
-    if (is_empty(s)) {
-        struct list *head = &p->slabs.partial[s->class_index][SLAB_FULLNESS - 1];
-        if (head->next != head->prev)
-            destroy(p, s);
-    }
+    const struct list *thin = &p->slabs.partial[s->class_index][SLAB_FULLNESS - 1];
+    if (is_empty(s) && (!list_empty(thin) || thin[1].next != thin[1].prev))
+        destroy(p, s);
 }
 
 bool slab_release_empty(struct pool *p)
 {
-    unsigned before = p->slabs.empty_count;
+    bool any = false;
     for (int c = 0; c < SLAB_CLASSES; c++)
-        list_for_each(n, tmp, &p->slabs.partial[c][SLAB_FULLNESS - 1])
+        list_for_each(n, tmp, &p->slabs.partial[c][SLAB_FULLNESS])
         {
-            struct slab *s = list_entry(n, struct slab, link);
-            if (is_empty(s))
-                destroy(p, s);
+            destroy(p, list_entry(n, struct slab, link));
+            any = true;
         }
-    return p->slabs.empty_count != before;
+    return any;
 }
 
 struct slab *slab_of(struct pending *item)

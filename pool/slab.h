@@ -38,8 +38,7 @@ struct slab {
 };
 
 struct slabs {
-    struct list partial[SLAB_CLASSES][SLAB_FULLNESS]; /* fullest first */
-    unsigned empty_count;                             /* slabs kept with nothing in them */
+    struct list partial[SLAB_CLASSES][SLAB_FULLNESS + 1]; /* fullest first; those with nothing in them last */
 };
 
 void slab_init(struct slabs *s);
