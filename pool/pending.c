@@ -8,6 +8,8 @@
 #include "pool/state.h"
 
 #define LOOK 64
+/* Retired at one go. */
+#define BATCH 256
 #define LOOK_SELDOM 64
 /* It is looked again when this part of what is reserved has become pending since. */
 #define LOOK_SHIFT 6
@@ -92,11 +94,11 @@ static struct block *block_of(struct pending *item)
     return list_entry(item, struct block, pending);
 }
 
-bool pending_retire(struct pool *p, uint64_t epoch)
+bool pending_retire(struct pool *p)
 {
     struct pendings *q = &p->pendings;
-    bool any = false;
-    while (q->head && q->head->epoch <= epoch) {
+    int left = BATCH;
+    for (; left > 0 && q->head && is_ready(p, q->head->epoch); left--) {
         struct pending *item = q->head;
         q->head = item->next;
         if (!q->head)
@@ -119,7 +121,16 @@ bool pending_retire(struct pool *p, uint64_t epoch)
         }
         z->pending_bytes -= size_bytes;
         p->stats.pending_bytes -= size_bytes;
+    }
+    return left < BATCH;
+}
+
+bool pending_retire_all(struct pool *p)
+{
+    bool any = false;
+    while (pending_retire(p)) {
         any = true;
+        state_breathe(p);
     }
     return any;
 }
@@ -156,10 +167,10 @@ void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool orde
     z->looked_bytes = z->pending_bytes; /* no second thread meanwhile */
     fence_seal(p);
     if (fence_poll(p))
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire(p);
     if (order && z->pending_bytes >= size_bytes &&
         fence_order(p, fence_newest_waitable(&p->fences), false))
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire(p);
     z->looked_bytes = z->pending_bytes;
 }
 

@@ -74,7 +74,12 @@ static bool take_spare(struct pool *p, struct request *r)
 
 static bool retire_and_take(struct pool *p, struct request *r)
 {
-    return pending_retire(p, fence_ready_epoch(&p->fences)) && take(p, r);
+    while (pending_retire(p)) {
+        if (take(p, r))
+            return true;
+        state_breathe(p);
+    }
+    return false;
 }
 
 /* Asks what is complete. What served lay in the thread's magazine, if the request has its address then. */
@@ -82,9 +87,9 @@ static bool poll_and_take(struct pool *p, struct request *r)
 {
     if (!fence_poll(p))
         return false;
-    bool retired = pending_retire(p, fence_ready_epoch(&p->fences));
+    bool retired = pending_retire(p);
     r->addr = pool_take(p, r->requested_bytes);
-    return r->addr || (retired && take(p, r));
+    return r->addr || (retired && (take(p, r) || retire_and_take(p, r)));
 }
 
 static enum grow_result grow(struct pool *p, const struct request *r, int *code)
@@ -150,7 +155,8 @@ static bool wait_and_take(struct pool *p, struct request *r)
 /* Serves the request out of memory that was freed while GPU work may still use it. */
 static bool reuse(struct pool *p, struct request *r)
 {
-    if (poll_and_take(p, r))
+    /* What earlier requests had no need of is left. */
+    if (retire_and_take(p, r) || poll_and_take(p, r))
         return true;
     /* Behind a fence that is not done no newer one can be. */
     bool running = fence_is_running(&p->fences);
@@ -184,8 +190,7 @@ static bool reuse(struct pool *p, struct request *r)
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
-    pending_retire(p, fence_ready_epoch(&p->fences));
-    if (take(p, r))
+    if (retire_and_take(p, r) || take(p, r))
         return true;
     rack_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);

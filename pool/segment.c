@@ -199,7 +199,7 @@ void pool_repay(uint64_t freed_addr)
         uint64_t start_ns = p->backend->ops->now_ns(p->backend);
         bool complete = wait_for_frees(p);
         uint64_t waited_ns = p->backend->ops->now_ns(p->backend);
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire_all(p);
         uint64_t excess = excess_bytes(p, 0, 0, beyond_shift);
         if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
@@ -223,7 +223,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     if (!list_empty(&p->small.dead) && may_give_back(p))
         chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire_all(p);
         trim_release(p, excess, UINT64_MAX);
     }
     if (p->abandoned) /* while the lock was dropped */

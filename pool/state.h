@@ -19,6 +19,7 @@
 #include "pool/zone.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 struct pool {
     pthread_mutex_t lock;
@@ -77,6 +78,14 @@ static inline void state_lock(struct pool *p)
 static inline void state_unlock(struct pool *p)
 {
     pthread_mutex_unlock(&p->lock);
+}
+
+/* In the middle of long work: other threads may have the lock now. */
+static inline void state_breathe(struct pool *p)
+{
+    state_unlock(p);
+    sched_yield();
+    state_lock(p);
 }
 
 static inline void state_wait(struct pool *p)

@@ -46,7 +46,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     uint64_t last = f->open_epoch - 1;
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
-    pending_retire(p, fence_ready_epoch(f));
+    pending_retire_all(p);
     arena_reap(p, false);
 }
 
