@@ -9,7 +9,7 @@
 
 #define LOOK 64
 /* Retired at one go. */
-#define BATCH 256
+#define BATCH 512
 #define LOOK_SELDOM 64
 /* It is looked again when this part of what is reserved has become pending since. */
 #define LOOK_SHIFT 6

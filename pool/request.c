@@ -300,19 +300,17 @@ static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested
     s->num_allocs++;
 }
 
-static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
+static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
 {
     if (r->addr) {
         *addr = r->addr;
-        return true;
+        return;
     }
     struct slab *s = r->slab;
     struct block *b = r->block;
     struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
-    if (!s && !map_set(b)) {
-        zone_give(b);
-        return false;
-    }
+    if (!s)
+        map_set(b);
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
     piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
@@ -322,7 +320,6 @@ static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
         s->objects[r->slot].live = true;
     magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
     account_live(p, size_bytes, requested_bytes);
-    return true;
 }
 
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
@@ -358,8 +355,8 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
         } else {
             status = serve_slowly(p, &r, code);
         }
-        if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
-            status = POOL_PASS;
+        if (status == POOL_OK)
+            deliver(p, &r, size_bytes, addr);
     }
     state_unlock(p);
     return status;

@@ -85,10 +85,7 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
         s->free_map[i] = here == 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
     b->slab = s;
-    if (!map_set(b)) {
-        host_cache_put(&p->slab_cache, s);
-        return false;
-    }
+    map_set(b);
     list_init(&s->link);
     relink(p, s, 0);
     return true;

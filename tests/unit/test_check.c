@@ -107,8 +107,8 @@ static void broken_slabs_are_named(void **state)
     BROKEN(s->block, block_in(&r->pool->small, BLOCK_FREE),
            "a slab and its block point to each other");
     struct granule *g = map_find(b->addr);
-    BROKEN(g->units[(b->addr & (GRANULE_BYTES - 1)) / UNIT_BYTES], NULL,
-           "a slab is found by its address");
+    struct map_page *page = &g->pages[(b->addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES];
+    BROKEN(page->start_units[0], 0, "a slab is found by its address");
 }
 
 static void broken_bins_and_lists_are_named(void **state)
