@@ -270,7 +270,7 @@ static int carry_out(struct backend *b, struct chunk *list)
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
-    uint64_t epoch = leaves && c->lingers ? c->cover->epoch : 0;
+    uint64_t epoch = leaves && c->lingers ? c->cover->piece.epoch : 0;
     if (leaves) {
         list_remove(&c->all);
         map_disclaim(c);
@@ -285,7 +285,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         c->zone = z;
         c->idle_since_ns = p->now_ns;
         c->target->was_free = true;
-        c->target->epoch = epoch;
+        c->target->piece.epoch = epoch;
         map_claim(c, p);
         list_push_back(&z->chunks, &c->all);
         if (c->outcome == CHUNK_CREATED) {
@@ -348,7 +348,7 @@ void arena_reap(struct pool *p, bool all)
     list_init(&list);
     list_for_each (n, tmp, &p->ghosts) {
         struct block *b = list_entry(n, struct block, link);
-        if (!all && b->epoch > p->fences.complete_epoch)
+        if (!all && b->piece.epoch > p->fences.complete_epoch)
             continue;
         list_remove(n);
         list_push_back(&list, n);

@@ -58,7 +58,7 @@ static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
     if (!host_cache_ensure(&p->block_cache, 2))
         return false;
     c->cover = zone_seize(inside, c->addr, c->size_bytes);
-    c->lingers = c->cover->epoch > p->fences.complete_epoch;
+    c->lingers = c->cover->piece.epoch > p->fences.complete_epoch;
     c->plan = h->list;
     h->list = c;
     h->got_bytes += c->size_bytes;
@@ -95,7 +95,7 @@ static bool covered_by_idle(struct block *b, const struct chunk *c, uint64_t com
     while (b->prev && b->addr > c->addr)
         b = b->prev;
     for (; b && b->addr < c->addr + c->size_bytes; b = b->next)
-        if ((b->state != BLOCK_FREE && b->state != BLOCK_DEAD) || b->epoch > complete_epoch)
+        if ((b->state != BLOCK_FREE && b->state != BLOCK_DEAD) || b->piece.epoch > complete_epoch)
             return false;
     return true;
 }
@@ -139,24 +139,21 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
                                uint64_t *got_bytes)
 {
     struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
-    uint64_t complete = z->pool->fences.complete_epoch, scan = ++z->pool->scan;
+    uint64_t complete = z->pool->fences.complete_epoch;
     /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
     bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
     for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && wants_more(&h);
          bin = highest_bin(&z->bins, bin - 1)) {
         struct list *head = &z->bins.heads[bin];
-    again:
+        /* What is left of a block that is taken apart comes to the front of a list, and holds nothing eligible. */
         list_for_each (n, tmp, head) {
             struct block *b = list_entry(n, struct block, link);
             if (b->size_bytes < GRANULE_BYTES)
                 goto done; /* this bin and all below hold nothing of a chunk's size */
-            if (b->scan == scan || (b->epoch > complete && !may_linger))
-                continue;
-            b->scan = scan;
-            struct chunk *before = h.list;
-            seize_within(&h, b);
-            if (h.list != before)
-                goto again; /* the bin's list has changed */
+            if (!wants_more(&h))
+                goto done;
+            if (b->piece.epoch <= complete || may_linger)
+                seize_within(&h, b);
         }
     }
 done:
@@ -191,7 +188,7 @@ struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
                 bin = 0; /* nor does any bin below hold such a chunk */
                 break;
             }
-            if (b->epoch > z->pool->fences.complete_epoch)
+            if (b->piece.epoch > z->pool->fences.complete_epoch)
                 continue;
             struct chunk *c = smaller_within(b, least_bytes, best);
             inside = c == best ? inside : b;

@@ -264,8 +264,8 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
         return false;
     struct piece *piece = &b->piece;
     if (b->state == BLOCK_SLAB) {
-        int slot = slab_slot_around(b->slab, addr);
-        piece = slot < 0 ? &magazine_nothing : &b->slab->pieces[slot];
+        int slot = slab_slot_around(b->piece.slab, addr);
+        piece = slot < 0 ? &magazine_nothing : &b->piece.slab->pieces[slot];
     }
     return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD && try_lock(m) &&
            give_carefully(m, piece, addr);

@@ -22,9 +22,9 @@ void pending_init(struct pendings *q)
 
 /* The queue is in the order of epochs: what comes late, from a magazine, finds its place, or waits a little
  * longer. */
-static struct pending **place_of(struct pendings *q, uint64_t epoch)
+static struct piece **place_of(struct pendings *q, uint64_t epoch)
 {
-    struct pending **at = &q->head;
+    struct piece **at = &q->head;
     if (!q->head || epoch >= q->newest_epoch)
         return q->tail;
     for (int left = LOOK; left > 0; left--) {
@@ -35,11 +35,11 @@ static struct pending **place_of(struct pendings *q, uint64_t epoch)
     return q->tail;
 }
 
-static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t size_bytes,
+static void add(struct pool *p, struct piece *item, struct zone *z, uint64_t size_bytes,
                 uint64_t epoch)
 {
     struct pendings *q = &p->pendings;
-    struct pending **at = place_of(q, epoch);
+    struct piece **at = place_of(q, epoch);
     item->epoch = epoch;
     if (at == q->tail) {
         item->epoch = q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
@@ -56,14 +56,15 @@ static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t s
 void pending_add_block(struct pool *p, struct block *b, uint64_t epoch)
 {
     b->state = BLOCK_PENDING;
-    b->pending.slot = PENDING_BLOCK;
-    add(p, &b->pending, b->zone, b->size_bytes, epoch);
+    b->piece.slot = PENDING_BLOCK;
+    add(p, &b->piece, b->zone, b->size_bytes, epoch);
 }
 
 void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
-    s->objects[slot].pending.slot = (uint16_t)slot;
-    add(p, &s->objects[slot].pending, &p->small, s->object_bytes, epoch);
+    s->pieces[slot].slot = (uint16_t)slot;
+    s->pieces[slot].slab = s;
+    add(p, &s->pieces[slot], &p->small, s->object_bytes, epoch);
 }
 
 static bool is_ready(struct pool *p, uint64_t epoch)
@@ -73,8 +74,8 @@ static bool is_ready(struct pool *p, uint64_t epoch)
 
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
 {
-    if (is_ready(p, epoch) && !b->tainted) {
-        b->epoch = epoch;
+    if (is_ready(p, epoch) && !b->piece.tainted) {
+        b->piece.epoch = epoch;
         zone_give(b);
     } else {
         pending_add_block(p, b, epoch);
@@ -89,9 +90,9 @@ void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64
         pending_add_object(p, s, slot, epoch);
 }
 
-static struct block *block_of(struct pending *item)
+static struct block *block_of(struct piece *item)
 {
-    return list_entry(item, struct block, pending);
+    return list_entry(item, struct block, piece);
 }
 
 bool pending_retire(struct pool *p)
@@ -99,7 +100,7 @@ bool pending_retire(struct pool *p)
     struct pendings *q = &p->pendings;
     int left = BATCH;
     for (; left > 0 && q->head && is_ready(p, q->head->epoch); left--) {
-        struct pending *item = q->head;
+        struct piece *item = q->head;
         q->head = item->next;
         if (!q->head)
             q->tail = &q->head;
@@ -109,13 +110,12 @@ bool pending_retire(struct pool *p)
             struct block *b = block_of(item);
             size_bytes = b->size_bytes;
             z = b->zone;
-            b->epoch = item->epoch;
-            if (b->tainted)
+            if (b->piece.tainted)
                 zone_bury(b);
             else
                 zone_give(b);
         } else {
-            struct slab *s = slab_of(item);
+            struct slab *s = item->slab;
             size_bytes = s->object_bytes;
             slab_give(p, s, item->slot, item->epoch);
         }
@@ -138,15 +138,15 @@ bool pending_retire_all(struct pool *p)
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes)
 {
     int left = LOOK;
-    for (struct pending *item = p->pendings.head; item && left > 0; item = item->next, left--) {
+    for (struct piece *item = p->pendings.head; item && left > 0; item = item->next, left--) {
         if (item->slot != PENDING_BLOCK) {
-            if (z->kind == ZONE_SMALL && slab_of(item)->object_bytes == size_bytes)
+            if (z->kind == ZONE_SMALL && item->slab->object_bytes == size_bytes)
                 return item->epoch;
             continue;
         }
         const struct block *b = block_of(item);
         bool whole = z->kind == ZONE_LARGE && !p->arena;
-        if (b->zone == z && !b->tainted && b->size_bytes >= size_bytes &&
+        if (b->zone == z && !b->piece.tainted && b->size_bytes >= size_bytes &&
             (!whole || segment_fits(b->size_bytes, size_bytes)))
             return item->epoch;
     }

@@ -12,7 +12,7 @@ struct pool;
 struct slab;
 
 struct pendings {
-    struct pending *head, **tail;
+    struct piece *head, **tail;
     uint64_t newest_epoch; /* of what is at the tail */
 };
 

@@ -39,7 +39,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     pthread_cond_init(&p->changed, NULL);
     host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
-    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, pieces));
+    slab_init_caches(p->slab_caches);
     host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     list_init(&p->ghosts);
@@ -87,7 +87,7 @@ static void free_block(struct pool *p, struct block *b)
     map_clear(b);
     p->stats.allocated_bytes -= b->size_bytes;
     p->stats.requested_bytes -= b->piece.requested_bytes;
-    if (unlikely(b->tainted)) {
+    if (unlikely(b->piece.tainted)) {
         p->stats.num_tainted++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
             struct chunk *c = map_find(b->addr)->chunk;
@@ -104,10 +104,10 @@ static void free_block(struct pool *p, struct block *b)
 
 static void free_object(struct pool *p, struct slab *s, unsigned slot)
 {
-    struct slab_object *o = &s->objects[slot];
+    struct piece *o = &s->pieces[slot];
     o->live = false;
     p->stats.allocated_bytes -= s->object_bytes;
-    p->stats.requested_bytes -= s->pieces[slot].requested_bytes;
+    p->stats.requested_bytes -= o->requested_bytes;
     p->stats.num_tainted += o->tainted;
     pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }
@@ -133,10 +133,10 @@ enum pool_status pool_free_slowly(uint64_t addr)
         free_block(p, b);
         status = POOL_OK;
     } else if (b && b->state == BLOCK_SLAB) {
-        int slot = slab_slot_around(b->slab, addr);
-        if (slot >= 0 && b->slab->objects[slot].live &&
-            slab_object_addr(b->slab, (unsigned)slot) == addr && piece_claim(&b->slab->pieces[slot])) {
-            free_object(p, b->slab, (unsigned)slot);
+        int slot = slab_slot_around(b->piece.slab, addr);
+        if (slot >= 0 && b->piece.slab->pieces[slot].live &&
+            slab_object_addr(b->piece.slab, (unsigned)slot) == addr && piece_claim(&b->piece.slab->pieces[slot])) {
+            free_object(p, b->piece.slab, (unsigned)slot);
             status = POOL_OK;
         }
     }

@@ -89,9 +89,8 @@ static void release(struct pool *p, const struct magazine_cell *cell)
         map_clear(b);
         pending_settle_block(p, b, cell->epoch);
     } else {
-        struct slab *s = list_entry(piece - piece->slot, struct slab, pieces);
-        s->objects[piece->slot].live = false;
-        pending_settle_object(p, s, piece->slot, cell->epoch);
+        piece->live = false;
+        pending_settle_object(p, piece->slab, piece->slot, cell->epoch);
     }
 }
 

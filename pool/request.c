@@ -316,8 +316,10 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
     piece->requested_bytes = requested_bytes;
     piece->serial = ++p->serial;
-    if (s)
-        s->objects[r->slot].live = true;
+    if (s) {
+        piece->live = true;
+        piece->slab = s;
+    }
     magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
     account_live(p, size_bytes, requested_bytes);
 }

@@ -75,7 +75,7 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b)
-        b->slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
+        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
     return b;
 }
 
@@ -143,7 +143,7 @@ static bool rounding_hurts(const struct pool *p)
         bool mine = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
         const struct block *b = mine ? map_block(g, c->addr) : NULL;
         if (b && b->state == BLOCK_LIVE)
-            slack += b->slack_bytes;
+            slack += b->piece.slack_bytes;
     }
     return lost > most + slack;
 }

@@ -67,24 +67,37 @@ struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot)
     return NULL;
 }
 
+static uint64_t object_count(uint64_t block_bytes, unsigned class_index)
+{
+    return min_u64(block_bytes / slab_object_bytes(class_index), SLAB_OBJECTS_MAX);
+}
+
+void slab_init_caches(struct host_cache caches[SLAB_CLASSES])
+{
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+        size_t pieces = offsetof(struct slab, pieces);
+        host_cache_init(&caches[c], pieces + object_count(slab_block_bytes(c), c) * sizeof(struct piece), pieces);
+    }
+}
+
 bool slab_add(struct pool *p, struct block *b, unsigned class_index)
 {
-    struct slab *s = host_cache_get(&p->slab_cache);
+    struct slab *s = host_cache_get(&p->slab_caches[class_index]);
     if (!s)
         return false;
     s->block = b;
     s->class_index = (uint16_t)class_index;
-    s->object_bytes = slab_object_bytes(class_index);
+    s->object_bytes = (uint32_t)slab_object_bytes(class_index);
     uint64_t units = s->object_bytes >> UNIT_SHIFT;
     s->reciprocal = (uint32_t)(((UINT64_C(1) << 16) + units - 1) / units);
-    uint64_t count = min_u64(b->size_bytes / s->object_bytes, SLAB_OBJECTS_MAX);
+    uint64_t count = object_count(b->size_bytes, class_index);
     s->object_count = s->free_count = (uint16_t)count;
-    s->epoch = b->epoch;
+    s->epoch = b->piece.epoch;
     for (unsigned i = 0; i < SLAB_OBJECTS_MAX / 64; i++) {
         uint64_t here = count > 64 * i ? min_u64(count - 64 * i, 64) : 0;
         s->free_map[i] = here == 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
-    b->slab = s;
+    b->piece.slab = s;
     map_set(b);
     list_init(&s->link);
     relink(p, s, 0);
@@ -96,9 +109,9 @@ static void destroy(struct pool *p, struct slab *s)
     struct block *b = s->block;
     list_remove(&s->link);
     map_clear(b);
-    b->epoch = s->epoch;
-    b->slab = NULL;
-    host_cache_put(&p->slab_cache, s);
+    b->piece.epoch = s->epoch;
+    b->piece.slab = NULL;
+    host_cache_put(&p->slab_caches[s->class_index], s);
     zone_give(b);
 }
 
@@ -108,9 +121,11 @@ static void bury(struct pool *p, struct slab *s)
     struct block *b = s->block;
     list_remove(&s->link);
     map_clear(b);
-    b->epoch = s->epoch;
-    b->slab = NULL;
-    host_cache_put(&p->slab_cache, s);
+    b->piece.epoch = s->epoch;
+    b->piece.slab = NULL;
+    for (unsigned i = 0; i < s->object_count; i++)
+        s->pieces[i].tainted = s->pieces[i].noted = false;
+    host_cache_put(&p->slab_caches[s->class_index], s);
     zone_bury(b);
 }
 
@@ -122,7 +137,7 @@ static bool is_done(const struct slab *s)
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
     s->epoch = max_u64(s->epoch, epoch);
-    if (unlikely(s->objects[slot].tainted)) {
+    if (unlikely(s->pieces[slot].tainted)) {
         s->dead_count++;
         if (is_done(s))
             bury(p, s);
@@ -151,10 +166,4 @@ bool slab_release_empty(struct pool *p)
             any = true;
         }
     return any;
-}
-
-struct slab *slab_of(struct pending *item)
-{
-    struct slab_object *o = list_entry(item, struct slab_object, pending);
-    return list_entry(o - item->slot, struct slab, objects);
 }

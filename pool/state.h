@@ -33,7 +33,6 @@ struct pool {
     uint64_t settled;        /* counts how often one of them was through */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
     uint64_t serial;         /* of the last block handed out, but for those out of magazines */
-    uint64_t scan;           /* of the latest walk over the bins */
     struct effort effort;    /* left for moving memory */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
@@ -49,7 +48,7 @@ struct pool {
     unsigned awaited, look_after; /* requests that found their magazine not ready since it was asked what is
                                      complete; and after how many it is asked again */
     uint64_t stuck_epoch;    /* the host has waited for it in vain */
-    struct host_cache block_cache, chunk_cache, slab_cache, magazine_cache;
+    struct host_cache block_cache, chunk_cache, magazine_cache, slab_caches[SLAB_CLASSES];
     struct list magazines;
     struct pool_stats stats;
 };

@@ -29,6 +29,9 @@ static struct block *block_new(struct zone *z, uint64_t addr, uint64_t size_byte
         b->size_bytes = size_bytes;
         b->zone = z;
         b->state = state;
+        b->piece.slab = NULL;
+        b->piece.epoch = b->piece.slack_bytes = 0;
+        b->piece.tainted = b->piece.noted = false;
         list_init(&b->link);
     }
     return b;
@@ -79,9 +82,8 @@ static void list_hole(struct block *b)
 struct block *zone_split(struct block *b, uint64_t addr)
 {
     struct block *upper = block_new(b->zone, addr, block_end(b) - addr, b->state);
-    upper->epoch = b->epoch;
+    upper->piece.epoch = b->piece.epoch;
     upper->was_free = b->was_free;
-    upper->scan = b->scan;
     upper->prev = b;
     upper->next = b->next;
     if (b->next)
@@ -102,7 +104,7 @@ static void absorb_next(struct block *b)
 {
     struct block *gone = b->next;
     b->size_bytes += gone->size_bytes;
-    b->epoch = max_u64(b->epoch, gone->epoch);
+    b->piece.epoch = max_u64(b->piece.epoch, gone->piece.epoch);
     b->next = gone->next;
     if (gone->next)
         gone->next->prev = b;
@@ -160,8 +162,8 @@ static void insert_free(struct block *b)
 {
     struct bins *bins = &b->zone->bins;
     b->state = BLOCK_FREE;
-    b->tainted = b->noted = false;
-    b->slab = NULL;
+    b->piece.tainted = b->piece.noted = false;
+    b->piece.slab = NULL;
     if (b->next && b->next->state == BLOCK_FREE) {
         bins_remove(bins, b->next);
         absorb_next(b);
@@ -203,7 +205,7 @@ void zone_make_ghost(struct block *b)
 void zone_make_hole(struct block *b)
 {
     b->state = BLOCK_HOLE;
-    b->epoch = 0;
+    b->piece.epoch = 0;
     b = merge_same(b);
     list_hole(b);
 }
