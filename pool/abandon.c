@@ -37,7 +37,7 @@ static void empty_zone(struct zone *z)
     list_init(&z->holes);
     list_init(&z->dead);
     z->first = NULL;
-    z->pending_bytes = z->looked_bytes = 0;
+    z->pending_bytes = z->looked_bytes = z->chunk_bytes = z->dead_bytes = 0;
 }
 
 void pool_abandon(struct pool *p)
@@ -64,7 +64,7 @@ void pool_abandon(struct pool *p)
     empty_zone(&p->small);
     empty_zone(&p->large);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
-    p->stats.pending_bytes = p->stats.live_blocks = 0;
+    p->stats.pending_bytes = p->stats.live_blocks = p->slack_bytes = 0;
     state_unlock(p);
     if (!p->arena)
         return; /* the driver freed the segments with the context */

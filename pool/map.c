@@ -13,6 +13,8 @@
 #include <string.h>
 
 #define LEAF_BITS MAP_LEAF_BITS
+/* So many records are no longer than a page of host memory. */
+#define TOUCHED_BY_ONE (4096 / sizeof(struct granule))
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
 /* The records of a leaf; behind them a bit for each that says whether a block of the large zone starts there, so that
  * the start of a large block is found from its middle; and the pages of the small zone, whose memory is not touched
@@ -56,6 +58,14 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes)
         if (!leaf_ensure(root))
             return false;
     return true;
+}
+
+void map_touch(uint64_t addr, uint64_t size_bytes)
+{
+    for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES * TOUCHED_BY_ONE) {
+        struct pool *nobody = NULL;
+        atomic_compare_exchange_strong(&map_find(at)->pool, &nobody, nobody);
+    }
 }
 
 void map_claim(struct chunk *c, struct pool *owner)

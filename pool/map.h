@@ -55,6 +55,9 @@ static inline struct granule *map_find(uint64_t addr)
 
 /* Makes the records of a range; false: no host memory, or addresses beyond what the map covers. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
+/* Touches the host memory of these records, which are nobody's, so that it is there when they are written under a
+ * lock. */
+void map_touch(uint64_t addr, uint64_t size_bytes);
 /* Names pool and chunk as owners of the chunk's range (multiples of GRANULE_BYTES, ensured before). */
 void map_claim(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. */

@@ -85,6 +85,7 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
 static void free_block(struct pool *p, struct block *b)
 {
     map_clear(b);
+    segment_end(p, b);
     p->stats.allocated_bytes -= b->size_bytes;
     p->stats.requested_bytes -= b->piece.requested_bytes;
     if (unlikely(b->piece.tainted)) {

@@ -42,6 +42,7 @@ struct pool {
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */
     uint64_t ghost_bytes;
+    uint64_t slack_bytes;    /* segment backing: of the live blocks of the large zone */
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;

@@ -12,7 +12,7 @@ void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
 {
     z->pool = p;
     z->kind = kind;
-    z->base = z->size_bytes = z->pending_bytes = z->looked_bytes = 0;
+    z->base = z->size_bytes = z->pending_bytes = z->looked_bytes = z->chunk_bytes = z->dead_bytes = 0;
     z->first = NULL;
     list_init(&z->holes);
     list_init(&z->chunks);
@@ -192,6 +192,7 @@ void zone_bury(struct block *b)
     }
     chunk_stamp(b);
     b->state = BLOCK_DEAD;
+    b->zone->dead_bytes += b->size_bytes;
     list_push_back(&b->zone->dead, &b->link);
 }
 
@@ -225,8 +226,10 @@ struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_byte
     for (struct block *at = b;; at = at->next) {
         if (at->state == BLOCK_FREE)
             bins_remove(&at->zone->bins, at);
-        else
+        else {
             list_remove(&at->link);
+            at->zone->dead_bytes -= at->size_bytes;
+        }
         at->state = BLOCK_BUSY;
         at->was_free = true;
         if (block_end(at) == addr + size_bytes)
