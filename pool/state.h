@@ -58,7 +58,8 @@ struct pool {
 #define SERIALS_SHIFT 44
 uint64_t state_serials(void);
 
-/* It is held for a microsecond at most, so that who waits for it looks for a while before it sleeps. */
+/* It is held for a microsecond mostly, so that who waits for it looks for a while before it sleeps; how long at worst:
+ * tests/bench/LATENCY.md. */
 static inline void state_init_lock(struct pool *p)
 {
     pthread_mutexattr_t kind;
