@@ -49,17 +49,24 @@ static struct chunk *detach_chunks(struct pool *p)
     return list;
 }
 
+static void disown(struct piece *piece)
+{
+    piece_claim(piece);
+    piece->live = piece->tainted = piece->noted = false;
+}
+
 static void disown_block(void *record)
 {
     struct block *b = record;
-    piece_claim(&b->piece);
+    disown(&b->piece);
+    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
 }
 
 static void disown_slab(void *record)
 {
     struct slab *s = record;
     for (unsigned slot = 0; slot < s->object_count; slot++)
-        piece_claim(&s->pieces[slot]);
+        disown(&s->pieces[slot]);
 }
 
 void pool_abandon(struct pool *p)
@@ -85,13 +92,14 @@ void pool_abandon(struct pool *p)
     fence_disarm(&p->fences); /* frees that came since fence_finish; from here on none finds a way
                                  to this pool */
     host_cache_each(&p->block_cache, disown_block);
-    host_cache_each(&p->slab_cache, disown_slab);
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
+        host_cache_each(&p->slab_caches[c], disown_slab);
     slab_init(&p->slabs);
     pending_init(&p->pendings);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
     p->stats.reserved_bytes = p->stats.allocated_bytes = p->stats.requested_bytes = 0;
-    p->stats.pending_bytes = p->stats.live_blocks = 0;
+    p->stats.pending_bytes = p->stats.live_blocks = p->slack_bytes = 0;
     state_unlock(p);
     /* The driver freed segments with the context. */
     for (struct chunk *c = list; c && p->arena; c = c->plan) {

@@ -9,8 +9,11 @@
 #include "pool/chunk.h"
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/trim.h"
 #include "pool/window.h"
 
+/* Ghosts looked at before other threads may have the lock. */
+#define GHOSTS_AT_ONCE 1024
 /* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of
  * a gigabyte takes as long as one handle of that size, and half as long as two (H200), so a request
  * gets one chunk up to here, and two of any larger size. (One of 4 GiB where the driver takes 0.17
@@ -93,9 +96,7 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
             return 0;
         have = min_u64(p->stats.reserved_bytes >> LARGE_STEP_SHIFT, LARGE_STEP_MAX_BYTES);
     } else {
-        for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next)
-            have += list_entry(n, struct chunk, all)->size_bytes;
-        have = min_u64(have >> SMALL_STEP_SHIFT, SMALL_STEP_MAX_BYTES);
+        have = min_u64(z->chunk_bytes >> SMALL_STEP_SHIFT, SMALL_STEP_MAX_BYTES);
     }
     return round_down(min_u64(have, room_bytes(p) >> STEP_ROOM_SHIFT), GRANULE_BYTES);
 }
@@ -239,8 +240,10 @@ static bool is_placed(const struct chunk *c)
 static int carry_out(struct backend *b, struct chunk *list)
 {
     int code = 0;
-    for (struct chunk *c = list; c && !code; c = c->plan)
+    for (struct chunk *c = list; c && !code; c = c->plan) {
+        map_touch(c->target->addr, c->size_bytes);
         code = place(b, c);
+    }
     for (struct chunk *c = list; is_placed(c);) {
         struct chunk *last = c;
         while (is_placed(last->plan) && last->plan->target->addr == block_end(last->target))
@@ -262,9 +265,9 @@ static int carry_out(struct backend *b, struct chunk *list)
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
-    uint64_t epoch = leaves && c->lingers ? c->cover->epoch : 0;
+    uint64_t epoch = leaves && c->lingers ? c->cover->piece.epoch : 0;
     if (leaves) {
-        list_remove(&c->all);
+        chunk_leave(c);
         map_disclaim(c);
         if (c->lingers)
             zone_make_ghost(c->cover);
@@ -274,12 +277,11 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
     }
     if (is_placed(c)) {
         c->addr = c->target->addr;
-        c->zone = z;
         c->idle_since_ns = p->now_ns;
         c->target->was_free = true;
-        c->target->epoch = epoch;
+        c->target->piece.epoch = epoch;
         map_claim(c, p);
-        list_push_back(&z->chunks, &c->all);
+        chunk_enter(c, z);
         if (c->outcome == CHUNK_CREATED) {
             stats_raise(&p->stats.reserved_bytes, c->size_bytes);
             p->stats.num_device_alloc++;
@@ -337,10 +339,14 @@ static struct list *unmap_run(struct backend *b, struct list *node, const struct
 void arena_reap(struct pool *p, bool all)
 {
     struct list list;
+    int left = GHOSTS_AT_ONCE;
     list_init(&list);
+    /* The oldest come first: behind many that are not ready hardly one is. */
     list_for_each (n, tmp, &p->ghosts) {
         struct block *b = list_entry(n, struct block, link);
-        if (!all && b->epoch > p->fences.complete_epoch)
+        if (left-- <= 0)
+            break;
+        if (!all && b->piece.epoch > p->fences.complete_epoch)
             continue;
         list_remove(n);
         list_push_back(&list, n);
@@ -360,6 +366,8 @@ void arena_reap(struct pool *p, bool all)
         zone_make_hole(list_entry(n, struct block, link));
     }
     state_broadcast(p);
+    if (left < 0)
+        arena_reap(p, all);
 }
 
 /* Chunks from times when nothing was idle are large. Once memory is fragmented, a small block pins
@@ -398,7 +406,13 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
     }
     if (z->kind == ZONE_SMALL)
         return;
+    unsigned moves = 0;
+    for (const struct chunk *c = plan->idle; c; c = c->plan)
+        moves++;
     take_apart(p, plan);
+    /* More of what is idle than one request may move goes back to the driver instead, a few at a time. */
+    if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
+        trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
     if (got + more < plan->missing_bytes)
         chunk_release(p, chunk_seize_one(&p->large, plan->missing_bytes - got - more));
 }

@@ -28,17 +28,10 @@ enum block_state {
     BLOCK_DEAD,    /* freed after it was shared with the outside: never handed out again */
 };
 
-/* What waits in the pending queue: a block, or one object of a slab. */
-struct pending {
-    struct pending *next;
-    uint64_t epoch; /* the fence epoch of its free */
-    uint16_t slot;  /* object number in its slab, or PENDING_BLOCK */
-};
-
 #define PENDING_BLOCK UINT16_MAX
 
-/* What the program holds, or a magazine: a live block, or a live object of a slab. The record of either has
- * one, which is never zeroed and stays a piece for ever, so that a free may look at the word of any: it names
+/* What the program holds, or a magazine: a live block, or a live object of a slab; and what it freed, while that is
+ * pending. The record of either has one, which is never zeroed and stays a piece for ever, so that a free may look at the word of any: it names
  * one address at a time, and HELD is set only while the program holds the memory there. Who takes HELD away
  * from the word, by compare and exchange or under the pool's lock, frees. The rest is written before HELD is set, and
  * then only by who taints. */
@@ -49,7 +42,17 @@ struct piece {
     int64_t weight;        /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
     uint8_t row, recent;   /* in a magazine: of its size, or none once it is tainted; of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
+    /* From here on under the pool's lock alone. */
+    bool live;             /* an object: the program's, or in a magazine */
+    bool tainted, noted;
+    _Atomic(struct slab *) slab; /* of an object; of a block while SLAB. A free reads it without the lock */
+    union {
+        struct piece *next;   /* in the pending queue */
+        uint64_t slack_bytes; /* LIVE, a segment: what it has beyond a new one for its request */
+    };
+    uint64_t epoch;        /* pending: of its free. A FREE block's: newest in which a part of it was freed */
 } __attribute__((aligned(64))); /* neighbours belong to different threads */
+_Static_assert(sizeof(struct piece) == 64, "one line of a processor's cache");
 
 #define PIECE_HELD UINT64_C(1)
 
@@ -83,12 +86,7 @@ struct block {
     struct block *prev, *next; /* neighbours by address in the region; NULL at its ends */
     struct zone *zone;
     struct list link;          /* in a bin (FREE), the zone's holes (HOLE) or dead (DEAD), the ghosts */
-    struct pending pending;    /* while PENDING */
-    uint64_t scan;             /* FREE: the last walk over the bins that saw it */
-    uint64_t epoch;            /* FREE: newest epoch in which a part of it was freed */
-    uint64_t slack_bytes;      /* LIVE, a segment: what it has beyond a new one for its request */
     enum block_state state;
-    bool tainted, noted;
     bool was_free;             /* BUSY: it held free memory, not a hole */
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
      * lock. */
@@ -103,7 +101,7 @@ enum zone_kind { ZONE_SMALL, ZONE_LARGE };
 
 static inline struct slab *block_slab(const struct block *b)
 {
-    return atomic_load_explicit(&b->slab, memory_order_acquire);
+    return atomic_load_explicit(&b->piece.slab, memory_order_acquire);
 }
 
 static inline uint64_t block_end(const struct block *b)

@@ -33,10 +33,10 @@ static bool in_list(const struct list *head, const struct list *node)
 static const char *check_slab(const struct slab *s, struct sums *sums)
 {
     unsigned free_count = 0;
-    CHECK(s->block->slab == s, "a slab and its block point to each other");
+    CHECK(block_slab(s->block) == s, "a slab and its block point to each other");
     CHECK(s->block->addr % SLAB_PAGE_BYTES == 0, "slabs start at multiples of their page");
     for (unsigned i = 0; i < s->object_count; i++) {
-        const struct slab_object *o = &s->objects[i];
+        const struct piece *o = &s->pieces[i];
         bool is_free = s->free_map[i / 64] >> (i % 64) & 1;
         CHECK(!(is_free && o->live), "a free object is not live");
         free_count += is_free;
@@ -66,7 +66,7 @@ static const char *check_block(const struct block *b, struct sums *sums)
     switch (b->state) {
     case BLOCK_FREE:
         CHECK(!b->next || b->next->state != BLOCK_FREE, "free neighbours are merged");
-        CHECK(b->epoch <= b->zone->pool->fences.open_epoch, "no block is freed in a later epoch");
+        CHECK(b->piece.epoch <= b->zone->pool->fences.open_epoch, "no block is freed in a later epoch");
         break;
     case BLOCK_HOLE:
         CHECK(!b->next || b->next->state != BLOCK_HOLE, "neighbouring holes are merged");
@@ -179,11 +179,11 @@ static const char *check_dead(const struct zone *z)
 static const char *check_pending(const struct pool *p, uint64_t *bytes)
 {
     uint64_t epoch = 0;
-    for (struct pending *i = p->pendings.head; i; i = i->next) {
+    for (const struct piece *i = p->pendings.head; i; i = i->next) {
         CHECK(i->epoch >= epoch, "pending memory waits in the order of its epochs");
         epoch = i->epoch;
-        *bytes += i->slot == PENDING_BLOCK ? list_entry(i, struct block, pending)->size_bytes
-                                           : slab_of(i)->object_bytes;
+        *bytes += i->slot == PENDING_BLOCK ? list_entry(i, struct block, piece)->size_bytes
+                                           : i->slab->object_bytes;
     }
     return NULL;
 }

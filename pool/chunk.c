@@ -13,6 +13,10 @@
 /* Chunks released at one go: what is done with them under the lock, before and after, takes some 20 us,
  * and a launch may have to wait for it. */
 #define BATCH 64
+#define BATCH_BYTES (UINT64_C(16) << 30)
+/* Looked at for one request: free blocks, chunks in them, blocks around dead ones. */
+#define LOOK 4096
+#define LOOK_DEAD 1024
 /* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
 #define GHOSTS_MAX 4
 
@@ -28,6 +32,19 @@ void chunk_stamp(const struct block *b)
         c->idle_since_ns = p->now_ns;
         at = c->addr + c->size_bytes;
     }
+}
+
+void chunk_enter(struct chunk *c, struct zone *z)
+{
+    c->zone = z;
+    z->chunk_bytes += c->size_bytes;
+    list_push_back(&z->chunks, &c->all);
+}
+
+void chunk_leave(struct chunk *c)
+{
+    c->zone->chunk_bytes -= c->size_bytes;
+    list_remove(&c->all);
 }
 
 /* The chunk that starts at or after addr; NULL: none in this region. */
@@ -58,7 +75,7 @@ static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
     if (!host_cache_ensure(&p->block_cache, 2))
         return false;
     c->cover = zone_seize(inside, c->addr, c->size_bytes);
-    c->lingers = c->cover->epoch > p->fences.complete_epoch;
+    c->lingers = c->cover->piece.epoch > p->fences.complete_epoch;
     c->plan = h->list;
     h->list = c;
     h->got_bytes += c->size_bytes;
@@ -68,7 +85,8 @@ static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
 
 static bool wants_more(const struct hunt *h)
 {
-    return h->got_bytes < h->want_bytes && (h->move || h->count < BATCH);
+    return h->got_bytes < h->want_bytes &&
+           (h->move ? h->count < CHUNK_MOVES : h->count < BATCH && h->got_bytes < BATCH_BYTES);
 }
 
 /* Seizes what is eligible within one free block. */
@@ -88,37 +106,48 @@ static void seize_within(struct hunt *h, struct block *b)
     }
 }
 
+static bool is_idle(const struct block *b, uint64_t complete_epoch)
+{
+    return (b->state == BLOCK_FREE || b->state == BLOCK_DEAD) && b->piece.epoch <= complete_epoch;
+}
+
 /* The chunk is idle, and the work of everything in it complete (shared memory was retired before it
  * died). */
-static bool covered_by_idle(struct block *b, const struct chunk *c, uint64_t complete_epoch)
+static bool covered_by_idle(const struct block *b, const struct chunk *c, uint64_t complete_epoch, int *left)
 {
-    while (b->prev && b->addr > c->addr)
-        b = b->prev;
-    for (; b && b->addr < c->addr + c->size_bytes; b = b->next)
-        if ((b->state != BLOCK_FREE && b->state != BLOCK_DEAD) || b->epoch > complete_epoch)
-            return false;
-    return true;
+    bool idle = is_idle(b, complete_epoch);
+    for (const struct block *at = b; idle && at->prev && at->addr > c->addr; (*left)--)
+        idle = is_idle(at = at->prev, complete_epoch);
+    for (const struct block *at = b; idle && at->next && block_end(at) < c->addr + c->size_bytes; (*left)--)
+        idle = is_idle(at = at->next, complete_epoch);
+    return idle;
 }
 
 /* Seizes one chunk that a dead block touches. */
-static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_epoch)
+static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_epoch, int *left)
 {
     for (uint64_t at = b->addr; at < block_end(b);) {
         struct chunk *c = map_find(at)->chunk;
-        if (eligible(h, c) && covered_by_idle(b, c, complete_epoch) && seize(h, c, b))
+        if (eligible(h, c) && covered_by_idle(b, c, complete_epoch, left) && seize(h, c, b))
             return true;
         at = c->addr + c->size_bytes;
     }
     return false;
 }
 
-static void seize_dead(struct hunt *h, const struct zone *z)
+/* What was looked at comes to the end: the next walk goes on where this one has seen enough. */
+static void seize_dead(struct hunt *h, struct zone *z)
 {
     uint64_t complete = z->pool->fences.complete_epoch;
-more:
-    list_for_each(n, tmp, &z->dead)
-        if (wants_more(h) && seize_one_dead(h, list_entry(n, struct block, link), complete))
-            goto more; /* the list has changed */
+    int count = 0, left = LOOK_DEAD;
+    for (const struct list *n = z->dead.next; n != &z->dead && count < LOOK_DEAD; n = n->next)
+        count++;
+    for (; count > 0 && left > 0 && !list_empty(&z->dead) && wants_more(h); count--, left--) {
+        struct list *first = z->dead.next;
+        list_remove(first);
+        list_push_back(&z->dead, first);
+        seize_one_dead(h, list_entry(first, struct block, link), complete, &left);
+    }
 }
 
 /* The highest bin up to this one that holds a block; -1: none. */
@@ -139,24 +168,22 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
                                uint64_t *got_bytes)
 {
     struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
-    uint64_t complete = z->pool->fences.complete_epoch, scan = ++z->pool->scan;
+    uint64_t complete = z->pool->fences.complete_epoch;
+    int left = LOOK;
     /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
     bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
     for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && wants_more(&h);
          bin = highest_bin(&z->bins, bin - 1)) {
         struct list *head = &z->bins.heads[bin];
-    again:
+        /* What is left of a block that is taken apart comes to the front of a list, and holds nothing eligible. */
         list_for_each (n, tmp, head) {
             struct block *b = list_entry(n, struct block, link);
             if (b->size_bytes < GRANULE_BYTES)
                 goto done; /* this bin and all below hold nothing of a chunk's size */
-            if (b->scan == scan || (b->epoch > complete && !may_linger))
-                continue;
-            b->scan = scan;
-            struct chunk *before = h.list;
-            seize_within(&h, b);
-            if (h.list != before)
-                goto again; /* the bin's list has changed */
+            if (!wants_more(&h) || (move && left-- <= 0))
+                goto done;
+            if (b->piece.epoch <= complete || may_linger)
+                seize_within(&h, b);
         }
     }
 done:
@@ -167,10 +194,10 @@ done:
 }
 
 /* The smallest chunk of at least least_bytes within one free block, or the best so far. */
-static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best)
+static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best, int *left)
 {
     struct chunk *c = chunk_from(b->addr, block_end(b));
-    while (c && c->addr + c->size_bytes <= block_end(b)) {
+    while (c && c->addr + c->size_bytes <= block_end(b) && (*left)-- > 0) {
         if (c->size_bytes >= least_bytes && (!best || c->size_bytes < best->size_bytes))
             best = c;
         c = chunk_from(c->addr + c->size_bytes, block_end(b));
@@ -183,17 +210,18 @@ struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
     struct hunt h = {0};
     struct chunk *best = NULL;
     struct block *inside = NULL;
+    int left = LOOK;
     for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0;
          bin = highest_bin(&z->bins, bin - 1))
         for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
             struct block *b = list_entry(n, struct block, link);
-            if (b->size_bytes < least_bytes) {
+            if (b->size_bytes < least_bytes || left-- <= 0) {
                 bin = 0; /* nor does any bin below hold such a chunk */
                 break;
             }
-            if (b->epoch > z->pool->fences.complete_epoch)
+            if (b->piece.epoch > z->pool->fences.complete_epoch)
                 continue;
-            struct chunk *c = smaller_within(b, least_bytes, best);
+            struct chunk *c = smaller_within(b, least_bytes, best, &left);
             inside = c == best ? inside : b;
             best = c;
         }
@@ -255,7 +283,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     while (list) {
         struct chunk *c = list;
         list = c->plan;
-        list_remove(&c->all);
+        chunk_leave(c);
         if (p->arena)
             zone_make_hole(c->cover);
         else
@@ -272,11 +300,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
 void chunk_release_dead(struct pool *p)
 {
     struct zone *zones[] = {&p->large, &p->small};
-    uint64_t dead_bytes = 0;
-    for (int i = 0; i < 2; i++)
-        for (const struct list *n = zones[i]->dead.next; n != &zones[i]->dead; n = n->next)
-            dead_bytes += list_entry(n, struct block, link)->size_bytes;
-    if (dead_bytes < max_u64(DEAD_BYTES, p->stats.reserved_bytes >> DEAD_SHIFT))
+    if (p->large.dead_bytes + p->small.dead_bytes < max_u64(DEAD_BYTES, p->stats.reserved_bytes >> DEAD_SHIFT))
         return;
     for (int i = 0; i < 2; i++) {
         struct hunt h = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};

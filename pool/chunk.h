@@ -45,7 +45,8 @@ struct pool;
  * plan. Only chunks unused since unused_ns or earlier; largest free ranges first, until want_bytes are
  * together. To be released: only those whose last use is complete, and only some at a time: to be called
  * again until there is none. To be moved (move): not those that are larger than what is still wanted,
- * nor shared ones. *got_bytes is their sum. */
+ * nor shared ones; CHUNK_MOVES at most, as each takes half a microsecond under the lock. *got_bytes is their sum. */
+#define CHUNK_MOVES 256
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
 /* The smallest idle chunk of at least least_bytes, seized in the same way to be released; NULL: none. */
@@ -57,6 +58,10 @@ void chunk_release_dead(struct pool *p);
 void chunk_unseize(struct chunk *list);
 /* Seized chunks go back to the driver. Drops the lock. Returns the bytes given back. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
+
+/* The zone has the chunk, or no more. */
+void chunk_enter(struct chunk *c, struct zone *z);
+void chunk_leave(struct chunk *c);
 
 /* Notes when the chunks that b touches were last used. */
 void chunk_stamp(const struct block *b);

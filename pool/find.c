@@ -49,15 +49,15 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         return POOL_FOREIGN;
     struct block *b = map_block_around(addr, p);
     if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece)) {
-        *found = (struct found){p, b, &b->piece, &b->tainted, &b->noted, b->addr, b->size_bytes};
+        *found = (struct found){p, b, &b->piece, &b->piece.tainted, &b->piece.noted, b->addr, b->size_bytes};
         return POOL_OK;
     }
     if (b && b->state == BLOCK_SLAB) {
         struct slab *s = block_slab(b);
         int slot = slab_slot_around(s, addr);
-        if (slot >= 0 && s->objects[slot].live && piece_is_held(&s->pieces[slot])) {
-            struct slab_object *o = &s->objects[slot];
-            *found = (struct found){p, b, &s->pieces[slot], &o->tainted, &o->noted,
+        if (slot >= 0 && s->pieces[slot].live && piece_is_held(&s->pieces[slot])) {
+            struct piece *o = &s->pieces[slot];
+            *found = (struct found){p, b, o, &o->tainted, &o->noted,
                                     slab_object_addr(s, (unsigned)slot), s->object_bytes};
             return POOL_OK;
         }

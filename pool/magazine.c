@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See magazine.h. Why a free may look at the map and at its block without the pool's lock:
- *  1. All that is read on the way to a piece (units and starts of the map, a block's slab, a slab's
+ *  1. All that is read on the way to a piece (pages and starts of the map, a block's slab, a slab's
  *     shape, the piece's word) is one atomic word each, is never zeroed with its record, and leads
  *     into records, which are never unmapped: whatever a thread finds there, it may follow.
  *  2. For a live pointer all of it was written before the block was handed out, and stays until it
@@ -262,31 +262,15 @@ static inline bool is_held_at(const struct piece *piece, uint64_t addr)
     return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD;
 }
 
-static inline struct block *block_in(const _Atomic(struct block *) *place)
-{
-    return atomic_load_explicit(place, memory_order_acquire);
-}
-
 /* The piece that the program holds at addr, or NULL: none was seen. Without the lock. */
 static struct piece *find_piece(const struct granule *g, uint64_t addr)
 {
-    const _Atomic(struct block *) *units = atomic_load_explicit(&g->units, memory_order_acquire);
-    if (likely(units != NULL)) {
-        struct block *b = block_in(&units[map_unit_of(addr)]);
-        if (b && is_held_at(&b->piece, addr))
-            return &b->piece;
-        b = block_in(&units[map_unit_of(round_down(addr, SLAB_PAGE_BYTES))]);
-        struct slab *s = b ? block_slab(b) : NULL;
-        struct piece *piece = s ? slab_piece_around(s, addr) : NULL;
-        if (piece && is_held_at(piece, addr))
-            return piece;
-    }
-    for (int i = 0; i < 2; i++) {
-        struct block *b = block_in(&g->starts[i]);
-        if (b && is_held_at(&b->piece, addr))
-            return &b->piece;
-    }
-    return NULL;
+    struct block *b = map_block(g, addr);
+    if (!b || is_held_at(&b->piece, addr))
+        return b ? &b->piece : NULL;
+    struct slab *s = block_slab(b);
+    struct piece *piece = s ? slab_piece_around(s, addr) : NULL;
+    return piece && is_held_at(piece, addr) ? piece : NULL;
 }
 
 /* What the thread's first magazine has not handed out, or not lately. */

@@ -21,16 +21,22 @@
 struct chunk;
 struct pool;
 
-#define GRANULE_UNITS (GRANULE_BYTES / UNIT_BYTES)
+#define GRANULE_PAGES (GRANULE_BYTES / SLAB_PAGE_BYTES)
+
+/* Small zone: the live blocks that start in one page of SLAB_PAGE_BYTES, two at most since no block but a slab is
+ * smaller than half of it; or the slab that covers it. */
+struct map_page {
+    _Atomic(struct block *) starts[2];
+    _Atomic uint16_t start_units[2]; /* in the granule, plus one; 0: none; MAP_SLAB: a slab, the first of the two */
+};
+#define MAP_SLAB UINT16_MAX
 
 struct granule {
     _Atomic(struct pool *) pool; /* owner of the address space; NULL: nobody's */
     struct chunk *chunk;         /* physical memory here; NULL: none */
     _Atomic(struct block *) starts[2];   /* large zone: live blocks that start here */
     _Atomic uint16_t start_units[2];     /* … and at which unit, plus one; 0: none */
-    /* Small zone: live blocks by the unit they start at; a slab also at every SLAB_PAGE_BYTES it
-     * covers. Made on first use, then kept. */
-    _Atomic(_Atomic(struct block *) *) units;
+    _Atomic(struct map_page *) pages; /* small zone; from its first use on */
 };
 
 /* Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each. */
@@ -54,6 +60,9 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes);
 /* Of a range that the driver has just handed out, a pool may still think that it is its own: its context has ended, and
  * it is about to forget the range (map_forget). Waits for that, for a while. No lock held. */
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
+/* Touches the host memory of these records, which are nobody's, so that it is there when they are written under a
+ * lock. */
+void map_touch(uint64_t addr, uint64_t size_bytes);
 /* Names pool and chunk as owners of the chunk's range (multiples of GRANULE_BYTES, ensured before). */
 void map_claim(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. */
@@ -61,8 +70,8 @@ void map_disclaim(const struct chunk *c);
 /* The same, for a chunk with blocks that are still recorded: they are forgotten. */
 void map_forget(const struct chunk *c);
 
-/* Records a live block by its start; false: no host memory. Undone by map_clear. */
-bool map_set(struct block *b);
+/* Records a live block by its start. Undone by map_clear. */
+void map_set(struct block *b);
 void map_clear(const struct block *b);
 static inline uint64_t map_unit_of(uint64_t addr)
 {
@@ -70,25 +79,29 @@ static inline uint64_t map_unit_of(uint64_t addr)
 }
 
 /* The live block that starts at addr, or the slab that covers it; NULL: neither. */
-static inline struct block *map_block(const struct granule *g, uint64_t addr)
+static inline struct block *map_start(const _Atomic(struct block *) starts[2], const _Atomic uint16_t start_units[2],
+                                      uint64_t addr)
 {
-    if (likely(g->units != NULL)) {
-        struct block *b = g->units[map_unit_of(addr)];
-        if (b && b->addr == addr)
-            return b;
-        b = g->units[map_unit_of(round_down(addr, SLAB_PAGE_BYTES))];
-        if (b && b->state == BLOCK_SLAB)
-            return b;
-    }
-    if (addr & (UNIT_BYTES - 1))
-        return NULL;
     for (int i = 0; i < 2; i++)
-        if (atomic_load_explicit(&g->start_units[i], memory_order_acquire) == map_unit_of(addr) + 1)
-            return atomic_load_explicit(&g->starts[i], memory_order_relaxed);
+        if (atomic_load_explicit(&start_units[i], memory_order_acquire) == map_unit_of(addr) + 1)
+            return atomic_load_explicit(&starts[i], memory_order_relaxed);
     return NULL;
 }
 
-/* The live block or slab that covers addr; walks back to its start. */
+static inline struct block *map_block(const struct granule *g, uint64_t addr)
+{
+    struct block *b = NULL;
+    const struct map_page *pages = atomic_load_explicit(&g->pages, memory_order_acquire);
+    if (likely(pages != NULL)) {
+        const struct map_page *page = &pages[(addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES];
+        if (atomic_load_explicit(&page->start_units[0], memory_order_acquire) == MAP_SLAB)
+            return atomic_load_explicit(&page->starts[0], memory_order_relaxed);
+        b = addr & (UNIT_BYTES - 1) ? NULL : map_start(page->starts, page->start_units, addr);
+    }
+    return b || addr & (UNIT_BYTES - 1) ? b : map_start(g->starts, g->start_units, addr);
+}
+
+/* The live block or slab that covers addr. */
 struct block *map_block_around(uint64_t addr, const struct pool *owner);
 
 #endif

@@ -8,6 +8,8 @@
 #include "pool/state.h"
 
 #define LOOK 64
+/* Retired at one go. */
+#define BATCH 512
 #define LOOK_SELDOM 64
 /* It is looked again when this part of what is reserved has become pending since. */
 #define LOOK_SHIFT 6
@@ -20,9 +22,9 @@ void pending_init(struct pendings *q)
 
 /* The queue is in the order of epochs: what comes late, from a magazine, finds its place, or waits a little
  * longer. */
-static struct pending **place_of(struct pendings *q, uint64_t epoch)
+static struct piece **place_of(struct pendings *q, uint64_t epoch)
 {
-    struct pending **at = &q->head;
+    struct piece **at = &q->head;
     if (!q->head || epoch >= q->newest_epoch)
         return q->tail;
     for (int left = LOOK; left > 0; left--) {
@@ -33,11 +35,11 @@ static struct pending **place_of(struct pendings *q, uint64_t epoch)
     return q->tail;
 }
 
-static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t size_bytes,
+static void add(struct pool *p, struct piece *item, struct zone *z, uint64_t size_bytes,
                 uint64_t epoch)
 {
     struct pendings *q = &p->pendings;
-    struct pending **at = place_of(q, epoch);
+    struct piece **at = place_of(q, epoch);
     item->epoch = epoch;
     if (at == q->tail) {
         item->epoch = q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
@@ -54,14 +56,15 @@ static void add(struct pool *p, struct pending *item, struct zone *z, uint64_t s
 void pending_add_block(struct pool *p, struct block *b, uint64_t epoch)
 {
     b->state = BLOCK_PENDING;
-    b->pending.slot = PENDING_BLOCK;
-    add(p, &b->pending, b->zone, b->size_bytes, epoch);
+    b->piece.slot = PENDING_BLOCK;
+    add(p, &b->piece, b->zone, b->size_bytes, epoch);
 }
 
 void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
-    s->objects[slot].pending.slot = (uint16_t)slot;
-    add(p, &s->objects[slot].pending, &p->small, s->object_bytes, epoch);
+    s->pieces[slot].slot = (uint16_t)slot;
+    s->pieces[slot].slab = s;
+    add(p, &s->pieces[slot], &p->small, s->object_bytes, epoch);
 }
 
 static bool is_ready(struct pool *p, uint64_t epoch)
@@ -71,8 +74,8 @@ static bool is_ready(struct pool *p, uint64_t epoch)
 
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
 {
-    if (is_ready(p, epoch) && !b->tainted) {
-        b->epoch = epoch;
+    if (is_ready(p, epoch) && !b->piece.tainted) {
+        b->piece.epoch = epoch;
         zone_give(b);
     } else {
         pending_add_block(p, b, epoch);
@@ -87,17 +90,17 @@ void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64
         pending_add_object(p, s, slot, epoch);
 }
 
-static struct block *block_of(struct pending *item)
+static struct block *block_of(struct piece *item)
 {
-    return list_entry(item, struct block, pending);
+    return list_entry(item, struct block, piece);
 }
 
-bool pending_retire(struct pool *p, uint64_t epoch)
+bool pending_retire(struct pool *p)
 {
     struct pendings *q = &p->pendings;
-    bool any = false;
-    while (q->head && q->head->epoch <= epoch) {
-        struct pending *item = q->head;
+    int left = BATCH;
+    for (; left > 0 && q->head && is_ready(p, q->head->epoch); left--) {
+        struct piece *item = q->head;
         q->head = item->next;
         if (!q->head)
             q->tail = &q->head;
@@ -107,19 +110,27 @@ bool pending_retire(struct pool *p, uint64_t epoch)
             struct block *b = block_of(item);
             size_bytes = b->size_bytes;
             z = b->zone;
-            b->epoch = item->epoch;
-            if (b->tainted)
+            if (b->piece.tainted)
                 zone_bury(b);
             else
                 zone_give(b);
         } else {
-            struct slab *s = slab_of(item);
+            struct slab *s = item->slab;
             size_bytes = s->object_bytes;
             slab_give(p, s, item->slot, item->epoch);
         }
         z->pending_bytes -= size_bytes;
         p->stats.pending_bytes -= size_bytes;
+    }
+    return left < BATCH;
+}
+
+bool pending_retire_all(struct pool *p)
+{
+    bool any = false;
+    while (pending_retire(p)) {
         any = true;
+        state_breathe(p);
     }
     return any;
 }
@@ -127,15 +138,15 @@ bool pending_retire(struct pool *p, uint64_t epoch)
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes)
 {
     int left = LOOK;
-    for (struct pending *item = p->pendings.head; item && left > 0; item = item->next, left--) {
+    for (struct piece *item = p->pendings.head; item && left > 0; item = item->next, left--) {
         if (item->slot != PENDING_BLOCK) {
-            if (z->kind == ZONE_SMALL && slab_of(item)->object_bytes == size_bytes)
+            if (z->kind == ZONE_SMALL && item->slab->object_bytes == size_bytes)
                 return item->epoch;
             continue;
         }
         const struct block *b = block_of(item);
         bool whole = z->kind == ZONE_LARGE && !p->arena;
-        if (b->zone == z && !b->tainted && b->size_bytes >= size_bytes &&
+        if (b->zone == z && !b->piece.tainted && b->size_bytes >= size_bytes &&
             (!whole || segment_fits(b->size_bytes, size_bytes)))
             return item->epoch;
     }
@@ -156,10 +167,10 @@ void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool orde
     z->looked_bytes = z->pending_bytes; /* no second thread meanwhile */
     fence_seal(p);
     if (fence_poll(p))
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire(p);
     if (order && z->pending_bytes >= size_bytes &&
         fence_order(p, fence_newest_waitable(&p->fences), false))
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire(p);
     z->looked_bytes = z->pending_bytes;
 }
 

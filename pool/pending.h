@@ -12,7 +12,7 @@ struct pool;
 struct slab;
 
 struct pendings {
-    struct pending *head, **tail;
+    struct piece *head, **tail;
     uint64_t newest_epoch; /* of what is at the tail */
 };
 
@@ -23,8 +23,15 @@ void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t 
 /* The same, but memory whose epoch is ready already becomes free memory at once. */
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch);
 void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
-/* Everything freed up to this epoch becomes free memory; true: there was something. */
-bool pending_retire(struct pool *p, uint64_t epoch);
+/* What is ready becomes free memory, the oldest first and only so much of it that the lock is not held for long:
+ * about 30 us. True: there was something, and perhaps there is more.
+ * Safety: what is ready stays so as long as the pool is not lost, and then nothing is ready (fence_publish); each batch
+ * looks anew. What is retired later is merely available later.
+ * Liveness: who would otherwise order, wait, grow, give back or fail calls until there is no more, with state_breathe
+ * in between; the queue is finite, and what joins it meanwhile is ready only if its own work is. */
+bool pending_retire(struct pool *p);
+/* All of it. Drops the lock. True: there was something. */
+bool pending_retire_all(struct pool *p);
 /* Epoch of the oldest pending memory that would serve a request of the zone by itself; 0: none seen
  * within a bounded look. */
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes);

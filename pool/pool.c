@@ -69,9 +69,9 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->serial = state_serials();
     state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
-    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, slab));
+    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
-    host_cache_init(&p->slab_cache, sizeof(struct slab), offsetof(struct slab, shape));
+    slab_init_caches(p->slab_caches);
     host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     init_contents(p);
@@ -108,7 +108,8 @@ bool pool_revive(struct pool *p)
     if (vacant) {
         host_cache_reclaim(&p->block_cache);
         host_cache_reclaim(&p->chunk_cache);
-        host_cache_reclaim(&p->slab_cache);
+        for (unsigned c = 0; c < SLAB_CLASSES; c++)
+            host_cache_reclaim(&p->slab_caches[c]);
         init_contents(p);
     }
     state_unlock(p);
@@ -147,9 +148,10 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
 static void free_block(struct pool *p, struct block *b)
 {
     map_clear(b);
+    segment_end(p, b);
     p->stats.allocated_bytes -= b->size_bytes;
     p->stats.requested_bytes -= b->piece.requested_bytes;
-    if (unlikely(b->tainted)) {
+    if (unlikely(b->piece.tainted)) {
         p->stats.num_tainted++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
             struct chunk *c = map_find(b->addr)->chunk;
@@ -166,10 +168,10 @@ static void free_block(struct pool *p, struct block *b)
 
 static void free_object(struct pool *p, struct slab *s, unsigned slot)
 {
-    struct slab_object *o = &s->objects[slot];
+    struct piece *o = &s->pieces[slot];
     o->live = false;
     p->stats.allocated_bytes -= s->object_bytes;
-    p->stats.requested_bytes -= s->pieces[slot].requested_bytes;
+    p->stats.requested_bytes -= o->requested_bytes;
     p->stats.num_tainted += o->tainted;
     pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }
@@ -198,7 +200,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
     } else if (b && b->state == BLOCK_SLAB) {
         struct slab *s = block_slab(b);
         int slot = slab_slot_around(s, addr);
-        if (slot >= 0 && s->objects[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
+        if (slot >= 0 && s->pieces[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
             piece_claim(&s->pieces[slot])) {
             free_object(p, s, (unsigned)slot);
             status = POOL_OK;

@@ -91,7 +91,12 @@ static bool take_spare(struct pool *p, struct request *r)
 
 static bool retire_and_take(struct pool *p, struct request *r)
 {
-    return pending_retire(p, fence_ready_epoch(&p->fences)) && take(p, r);
+    while (pending_retire(p)) {
+        if (take(p, r))
+            return true;
+        state_breathe(p);
+    }
+    return false;
 }
 
 /* Asks what is complete. What served lay in the thread's magazine, if the request has its address then. */
@@ -99,9 +104,9 @@ static bool poll_and_take(struct pool *p, struct request *r)
 {
     if (!fence_poll(p))
         return false;
-    bool retired = pending_retire(p, fence_ready_epoch(&p->fences));
+    bool retired = pending_retire(p);
     r->addr = pool_take(p, r->requested_bytes);
-    return r->addr || (retired && take(p, r));
+    return r->addr || (retired && (take(p, r) || retire_and_take(p, r)));
 }
 
 static enum grow_result grow(struct pool *p, const struct request *r, int *code)
@@ -167,7 +172,8 @@ static bool wait_and_take(struct pool *p, struct request *r)
 /* Serves the request out of memory that was freed while GPU work may still use it. */
 static bool reuse(struct pool *p, struct request *r)
 {
-    if (poll_and_take(p, r))
+    /* What earlier requests had no need of is left. */
+    if (retire_and_take(p, r) || poll_and_take(p, r))
         return true;
     /* Behind a fence that is not done no newer one can be. */
     bool running = fence_is_running(&p->fences);
@@ -201,8 +207,7 @@ static bool reuse(struct pool *p, struct request *r)
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
-    pending_retire(p, fence_ready_epoch(&p->fences));
-    if (take(p, r))
+    if (retire_and_take(p, r) || take(p, r))
         return true;
     rack_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);
@@ -318,29 +323,28 @@ static void account_live(struct pool *p, uint64_t size_bytes, uint64_t requested
     s->num_allocs++;
 }
 
-static bool deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
+static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes, uint64_t *addr)
 {
     if (r->addr) {
         *addr = r->addr;
-        return true;
+        return;
     }
     struct slab *s = r->slab;
     struct block *b = r->block;
     struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
-    if (!s && !map_set(b)) {
-        zone_give(b);
-        return false;
-    }
+    if (!s)
+        map_set(b);
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
     piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
     piece->requested_bytes = requested_bytes;
     piece->serial = ++p->serial;
-    if (s)
-        s->objects[r->slot].live = true;
+    if (s) {
+        piece->live = true;
+        piece->slab = s;
+    }
     magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
     account_live(p, size_bytes, requested_bytes);
-    return true;
 }
 
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
@@ -375,8 +379,8 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     } else if (!is_hopeless(p, &r)) {
         status = serve_slowly(p, &r, code);
     }
-    if (status == POOL_OK && unlikely(!deliver(p, &r, size_bytes, addr)))
-        status = POOL_PASS;
+    if (status == POOL_OK)
+        deliver(p, &r, size_bytes, addr);
     state_leave(p);
     return status;
 }

@@ -74,9 +74,17 @@ static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t
 static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_bytes)
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
-    if (b)
-        b->slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
+    if (b) {
+        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
+        p->slack_bytes += b->piece.slack_bytes;
+    }
     return b;
+}
+
+void segment_end(struct pool *p, const struct block *b)
+{
+    if (!p->arena && b->zone == &p->large)
+        p->slack_bytes -= b->piece.slack_bytes;
 }
 
 struct block *segment_take(struct pool *p, uint64_t size_bytes)
@@ -123,30 +131,16 @@ struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
  * ends. */
 static uint64_t shared_bytes(const struct zone *z)
 {
-    uint64_t have = 0, least = 2 * z->pool->small_max_bytes;
-    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next)
-        have += list_entry(n, struct chunk, all)->size_bytes;
-    have = round_down(have >> SHARED_STEP_SHIFT, GRANULE_BYTES);
+    uint64_t least = 2 * z->pool->small_max_bytes;
+    uint64_t have = round_down(z->chunk_bytes >> SHARED_STEP_SHIFT, GRANULE_BYTES);
     return max_u64(least, min_u64(have, SHARED_STEP_MAX_BYTES));
 }
 
 /* Does rounding cost this program too much? The slack of larger segments is none: it costs nothing. */
 static bool rounding_hurts(const struct pool *p)
 {
-    uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes, slack = 0;
-    uint64_t most = max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES);
-    if (lost <= most)
-        return false;
-    for (const struct list *n = p->large.chunks.next; n != &p->large.chunks; n = n->next) {
-        const struct chunk *c = list_entry(n, struct chunk, all);
-        const struct granule *g = map_find(c->addr);
-        /* Of one on its way out the addresses may be another pool's by now. */
-        bool mine = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
-        const struct block *b = mine ? map_block(g, c->addr) : NULL;
-        if (b && b->state == BLOCK_LIVE)
-            slack += b->slack_bytes;
-    }
-    return lost > most + slack;
+    uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes;
+    return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES) + p->slack_bytes;
 }
 
 /* A debt is paid by the next free that may wait. The GPU has nothing to do while segments are given
@@ -201,7 +195,7 @@ void pool_repay(uint64_t freed_addr)
         uint64_t start_ns = p->backend->ops->now_ns(p->backend);
         bool complete = wait_for_frees(p);
         uint64_t waited_ns = p->backend->ops->now_ns(p->backend);
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire_all(p);
         uint64_t excess = excess_bytes(p, 0, 0, beyond_shift);
         if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
@@ -225,7 +219,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     if (!list_empty(&p->small.dead) && may_give_back(p))
         chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
-        pending_retire(p, fence_ready_epoch(&p->fences));
+        pending_retire_all(p);
         trim_release(p, excess, UINT64_MAX);
     }
     if (p->abandoned) /* while the lock was dropped */
@@ -265,10 +259,9 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     }
     c->addr = addr;
     c->size_bytes = bytes;
-    c->zone = z;
     c->idle_since_ns = p->now_ns;
     map_claim(c, p);
-    list_push_back(&z->chunks, &c->all);
+    chunk_enter(c, z);
     stats_raise(&p->stats.reserved_bytes, bytes);
     p->stats.num_device_alloc++;
     zone_give(b);

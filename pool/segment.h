@@ -35,6 +35,9 @@ struct block *segment_take(struct pool *p, uint64_t size_bytes);
  * is at work. Drops the lock. */
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes);
 
+/* The live block is freed: what it has too much counts no more. */
+void segment_end(struct pool *p, const struct block *b);
+
 /* Takes a segment that holds size_bytes (at any multiple of align up to GRANULE_BYTES). Lock held;
  * drops it. */
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code);

@@ -10,9 +10,8 @@
 void slab_init(struct slabs *s)
 {
     for (int c = 0; c < SLAB_CLASSES; c++)
-        for (int f = 0; f < SLAB_FULLNESS; f++)
+        for (int f = 0; f <= SLAB_FULLNESS; f++)
             list_init(&s->partial[c][f]);
-    s->empty_count = 0;
 }
 
 uint64_t slab_object_bytes(unsigned c)
@@ -32,26 +31,28 @@ static bool is_empty(const struct slab *s)
     return s->free_count == s->object_count;
 }
 
-/* Called whenever free_count changed. */
-static void relink(struct pool *p, struct slab *s)
+/* Which list a slab with so many free objects is in; -1: none. */
+static int list_of(const struct slab *s, unsigned free_count)
 {
-    list_remove(&s->link);
-    if (!s->free_count)
-        return;
-    unsigned fullness = (unsigned)(s->free_count - 1) * SLAB_FULLNESS / s->object_count;
-    list_push_front(&p->slabs.partial[s->class_index][fullness], &s->link);
+    return free_count == s->object_count ? SLAB_FULLNESS
+           : free_count                  ? (int)((free_count - 1) * SLAB_FULLNESS / s->object_count)
+                                         : -1;
 }
 
-static bool bucket_changes(const struct slab *s, unsigned before)
+/* Called whenever free_count changed. */
+static void relink(struct pool *p, struct slab *s, unsigned before)
 {
-    return !before || !s->free_count ||
-           (before - 1) * SLAB_FULLNESS / s->object_count !=
-               (unsigned)(s->free_count - 1) * SLAB_FULLNESS / s->object_count;
+    int now = list_of(s, s->free_count);
+    if (now == list_of(s, before))
+        return;
+    list_remove(&s->link);
+    if (now >= 0)
+        list_push_front(&p->slabs.partial[s->class_index][now], &s->link);
 }
 
 struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot)
 {
-    for (int f = 0; f < SLAB_FULLNESS; f++) {
+    for (int f = 0; f <= SLAB_FULLNESS; f++) {
         struct list *head = &p->slabs.partial[class_index][f];
         if (list_empty(head))
             continue;
@@ -59,42 +60,48 @@ struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot)
         unsigned word = s->free_map[0] ? 0 : 1, before = s->free_count;
         *slot = word * 64 + (unsigned)__builtin_ctzll(s->free_map[word]);
         s->free_map[word] &= s->free_map[word] - 1;
-        if (is_empty(s))
-            p->slabs.empty_count--;
         s->free_count--;
-        if (bucket_changes(s, before))
-            relink(p, s);
+        relink(p, s, before);
         return s;
     }
     return NULL;
 }
 
+static uint64_t object_count(uint64_t block_bytes, unsigned class_index)
+{
+    return min_u64(block_bytes / slab_object_bytes(class_index), SLAB_OBJECTS_MAX);
+}
+
+void slab_init_caches(struct host_cache caches[SLAB_CLASSES])
+{
+    for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+        size_t pieces_bytes = object_count(slab_block_bytes(c), c) * sizeof(struct piece);
+        host_cache_init(&caches[c], offsetof(struct slab, pieces) + pieces_bytes, offsetof(struct slab, shape));
+    }
+}
+
 bool slab_add(struct pool *p, struct block *b, unsigned class_index)
 {
-    struct slab *s = host_cache_get(&p->slab_cache);
+    struct slab *s = host_cache_get(&p->slab_caches[class_index]);
     if (!s)
         return false;
     s->block = b;
     s->class_index = (uint16_t)class_index;
-    s->object_bytes = slab_object_bytes(class_index);
+    s->object_bytes = (uint32_t)slab_object_bytes(class_index);
     uint64_t units = s->object_bytes >> UNIT_SHIFT;
     s->reciprocal = (uint32_t)(((UINT64_C(1) << 16) + units - 1) / units);
-    uint64_t count = min_u64(b->size_bytes / s->object_bytes, SLAB_OBJECTS_MAX);
+    uint64_t count = object_count(b->size_bytes, class_index);
     s->object_count = s->free_count = (uint16_t)count;
-    s->epoch = b->epoch;
+    s->epoch = b->piece.epoch;
     for (unsigned i = 0; i < SLAB_OBJECTS_MAX / 64; i++) {
         uint64_t here = count > 64 * i ? min_u64(count - 64 * i, 64) : 0;
         s->free_map[i] = here == 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
     slab_show(s);
-    atomic_store_explicit(&b->slab, s, memory_order_release);
-    if (!map_set(b)) {
-        host_cache_put(&p->slab_cache, s);
-        return false;
-    }
+    atomic_store_explicit(&b->piece.slab, s, memory_order_release);
+    map_set(b);
     list_init(&s->link);
-    p->slabs.empty_count++;
-    relink(p, s);
+    relink(p, s, 0);
     return true;
 }
 
@@ -102,10 +109,10 @@ static void destroy(struct pool *p, struct slab *s)
 {
     struct block *b = s->block;
     list_remove(&s->link);
-    p->slabs.empty_count--;
     map_clear(b);
-    b->epoch = s->epoch;
-    host_cache_put(&p->slab_cache, s);
+    b->piece.epoch = s->epoch;
+    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    host_cache_put(&p->slab_caches[s->class_index], s);
     zone_give(b);
 }
 
@@ -115,8 +122,11 @@ static void bury(struct pool *p, struct slab *s)
     struct block *b = s->block;
     list_remove(&s->link);
     map_clear(b);
-    b->epoch = s->epoch;
-    host_cache_put(&p->slab_cache, s);
+    b->piece.epoch = s->epoch;
+    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    for (unsigned i = 0; i < s->object_count; i++)
+        s->pieces[i].tainted = s->pieces[i].noted = false;
+    host_cache_put(&p->slab_caches[s->class_index], s);
     zone_bury(b);
 }
 
@@ -128,7 +138,7 @@ static bool is_done(const struct slab *s)
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
     s->epoch = max_u64(s->epoch, epoch);
-    if (unlikely(s->objects[slot].tainted)) {
+    if (unlikely(s->pieces[slot].tainted)) {
         s->dead_count++;
         if (is_done(s))
             bury(p, s);
@@ -136,37 +146,25 @@ void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
     }
     unsigned before = s->free_count++;
     s->free_map[slot / 64] |= UINT64_C(1) << (slot % 64);
-    if (is_empty(s))
-        p->slabs.empty_count++;
-    if (bucket_changes(s, before))
-        relink(p, s);
+    relink(p, s, before);
     if (unlikely(is_done(s))) {
         bury(p, s);
         return;
     }
     /* The last slab of a size stays, so that a loop with one object does not make and unmake it. */
-    if (is_empty(s)) {
-        struct list *head = &p->slabs.partial[s->class_index][SLAB_FULLNESS - 1];
-        if (head->next != head->prev)
-            destroy(p, s);
-    }
+    const struct list *thin = &p->slabs.partial[s->class_index][SLAB_FULLNESS - 1];
+    if (is_empty(s) && (!list_empty(thin) || thin[1].next != thin[1].prev))
+        destroy(p, s);
 }
 
 bool slab_release_empty(struct pool *p)
 {
-    unsigned before = p->slabs.empty_count;
+    bool any = false;
     for (int c = 0; c < SLAB_CLASSES; c++)
-        list_for_each(n, tmp, &p->slabs.partial[c][SLAB_FULLNESS - 1])
+        list_for_each(n, tmp, &p->slabs.partial[c][SLAB_FULLNESS])
         {
-            struct slab *s = list_entry(n, struct slab, link);
-            if (is_empty(s))
-                destroy(p, s);
+            destroy(p, list_entry(n, struct slab, link));
+            any = true;
         }
-    return p->slabs.empty_count != before;
-}
-
-struct slab *slab_of(struct pending *item)
-{
-    struct slab_object *o = list_entry(item, struct slab_object, pending);
-    return list_entry(o - item->slot, struct slab, objects);
+    return any;
 }

@@ -8,6 +8,7 @@
 #define POOL_SLAB_H
 
 #include "pool/block.h"
+#include "pool/host.h"
 
 #include <stdatomic.h>
 
@@ -18,34 +19,28 @@ struct pool;
 #define SLAB_OBJECTS_MAX 128
 #define SLAB_FULLNESS 4
 
-struct slab_object {
-    struct pending pending;
-    bool live;    /* the program's, or in a magazine */
-    bool tainted, noted;
-};
-
 struct slab {
     struct block *block;
     struct list link;    /* in a fullness list while it has free objects */
-    uint64_t object_bytes;
+    uint32_t object_bytes;
+    uint32_t reciprocal; /* of an object's units, times 2^16, rounded up */
     uint64_t epoch;      /* newest epoch in which an object was freed */
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
     uint16_t class_index, object_count, free_count;
     uint16_t dead_count; /* freed after they were shared: never handed out again */
-    uint32_t reciprocal; /* of an object's units, times 2^16, rounded up */
-    struct slab_object objects[SLAB_OBJECTS_MAX];
-    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
-     * lock. */
-    _Atomic uint64_t shape;                /* see slab_show; of the past once the slab is gone */
-    struct piece pieces[SLAB_OBJECTS_MAX]; /* of the objects */
+    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the lock. Records of one
+     * size serve one class, so every shape that a record ever had has as many pieces. */
+    _Atomic uint64_t shape; /* see slab_show; of the past once the slab is gone */
+    struct piece pieces[];  /* of the objects. No free one is tainted or noted */
 };
 
 struct slabs {
-    struct list partial[SLAB_CLASSES][SLAB_FULLNESS]; /* fullest first */
-    unsigned empty_count;                             /* slabs kept with nothing in them */
+    struct list partial[SLAB_CLASSES][SLAB_FULLNESS + 1]; /* fullest first; those with nothing in them last */
 };
 
 void slab_init(struct slabs *s);
+/* The caches of the slabs' records, of each class its own: records of one size. */
+void slab_init_caches(struct host_cache caches[SLAB_CLASSES]);
 /* Steps of 512 bytes up to 8 KiB, then eight to a doubling: at most 12.5 % of a block is lost. */
 static inline unsigned slab_class(uint64_t size_bytes)
 {
@@ -70,7 +65,6 @@ void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
 /* Every empty slab goes back to the small zone; true: there was one. */
 bool slab_release_empty(struct pool *p);
 
-struct slab *slab_of(struct pending *item);
 static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
 {
     return s->block->addr + slot * s->object_bytes;

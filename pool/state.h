@@ -19,6 +19,7 @@
 #include "pool/zone.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 struct pool {
     pthread_mutex_t lock;
@@ -34,7 +35,6 @@ struct pool {
     uint64_t released_ns;    /* when idle memory went back last; 0: never */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
     uint64_t serial;         /* of the last block handed out, but for those out of magazines */
-    uint64_t scan;           /* of the latest walk over the bins */
     struct effort effort;    /* left for moving memory */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
@@ -44,13 +44,14 @@ struct pool {
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */
     uint64_t ghost_bytes;
+    uint64_t slack_bytes;    /* segment backing: of the live blocks of the large zone */
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;
     unsigned awaited, look_after; /* requests that found their magazine not ready since it was asked what is
                                      complete; and after how many it is asked again */
     uint64_t stuck_epoch;    /* the host has waited for it in vain */
-    struct host_cache block_cache, chunk_cache, slab_cache, magazine_cache;
+    struct host_cache block_cache, chunk_cache, magazine_cache, slab_caches[SLAB_CLASSES];
     struct list magazines;
     struct pool_stats stats;
 };
@@ -60,7 +61,7 @@ struct pool {
 uint64_t state_serials(void);
 
 /* Most sections under it take less than a microsecond, so a thread that waits for it looks for a
- * while before it sleeps. Those that walk over blocks, chunks or pending memory take longer. */
+ * while before it sleeps. How long it is held at worst: tests/bench/LATENCY.md. */
 static inline void state_init_lock(struct pool *p)
 {
     pthread_mutexattr_t kind;
@@ -93,6 +94,14 @@ static inline void state_leave(struct pool *p)
 {
     p->inside--;
     state_unlock(p);
+}
+
+/* In the middle of long work: other threads may have the lock now. */
+static inline void state_breathe(struct pool *p)
+{
+    state_unlock(p);
+    sched_yield();
+    state_lock(p);
 }
 
 /* A thread that is cancelled here would end with the lock held, and its caller's marks set. */

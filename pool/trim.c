@@ -54,7 +54,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     uint64_t last = f->open_epoch - 1;
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
-    pending_retire(p, fence_ready_epoch(f));
+    pending_retire_all(p);
     arena_reap(p, false);
 }
 
@@ -71,7 +71,7 @@ static void await_fences(struct pool *p)
         fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
     if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
-    pending_retire(p, fence_ready_epoch(f));
+    pending_retire_all(p);
     arena_reap(p, false);
 }
 
@@ -92,7 +92,7 @@ static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
 bool pool_release(struct pool *p, enum pool_release step)
 {
     bool some = false;
-    state_lock(p);
+    state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes + p->planned_bytes + p->released_ns) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), settled = p->settled;
         some = p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
@@ -107,7 +107,7 @@ bool pool_release(struct pool *p, enum pool_release step)
             state_wait(p);
         some = some || back || p->settled != settled;
     }
-    state_unlock(p);
+    state_leave(p);
     return some;
 }
 

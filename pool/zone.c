@@ -12,7 +12,7 @@ void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
 {
     z->pool = p;
     z->kind = kind;
-    z->base = z->size_bytes = z->pending_bytes = z->looked_bytes = 0;
+    z->base = z->size_bytes = z->pending_bytes = z->looked_bytes = z->chunk_bytes = z->dead_bytes = 0;
     z->first = NULL;
     list_init(&z->holes);
     list_init(&z->chunks);
@@ -29,6 +29,9 @@ static struct block *block_new(struct zone *z, uint64_t addr, uint64_t size_byte
         b->size_bytes = size_bytes;
         b->zone = z;
         b->state = state;
+        atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+        b->piece.epoch = b->piece.slack_bytes = 0;
+        b->piece.tainted = b->piece.noted = false;
         list_init(&b->link);
     }
     return b;
@@ -67,12 +70,20 @@ static void resize(struct block *b, uint64_t addr, uint64_t size_bytes)
         bins_insert(&b->zone->bins, b);
 }
 
+/* The rest of the reservation stands first: see window_find. */
+static void list_hole(struct block *b)
+{
+    if (b->next)
+        list_push_back(&b->zone->holes, &b->link);
+    else
+        list_push_front(&b->zone->holes, &b->link);
+}
+
 struct block *zone_split(struct block *b, uint64_t addr)
 {
     struct block *upper = block_new(b->zone, addr, block_end(b) - addr, b->state);
-    upper->epoch = b->epoch;
+    upper->piece.epoch = b->piece.epoch;
     upper->was_free = b->was_free;
-    upper->scan = b->scan;
     upper->prev = b;
     upper->next = b->next;
     if (b->next)
@@ -82,7 +93,7 @@ struct block *zone_split(struct block *b, uint64_t addr)
     if (b->state == BLOCK_FREE)
         bins_insert(&b->zone->bins, upper);
     else if (b->state == BLOCK_HOLE)
-        list_push_back(&b->zone->holes, &upper->link);
+        list_hole(upper);
     else if (b->state == BLOCK_DEAD)
         list_push_back(&b->zone->dead, &upper->link);
     return upper;
@@ -93,7 +104,7 @@ static void absorb_next(struct block *b)
 {
     struct block *gone = b->next;
     b->size_bytes += gone->size_bytes;
-    b->epoch = max_u64(b->epoch, gone->epoch);
+    b->piece.epoch = max_u64(b->piece.epoch, gone->piece.epoch);
     b->next = gone->next;
     if (gone->next)
         gone->next->prev = b;
@@ -151,7 +162,8 @@ static void insert_free(struct block *b)
 {
     struct bins *bins = &b->zone->bins;
     b->state = BLOCK_FREE;
-    b->tainted = b->noted = false;
+    b->piece.tainted = b->piece.noted = false;
+    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
     if (b->next && b->next->state == BLOCK_FREE) {
         bins_remove(bins, b->next);
         absorb_next(b);
@@ -180,6 +192,7 @@ void zone_bury(struct block *b)
     }
     chunk_stamp(b);
     b->state = BLOCK_DEAD;
+    b->zone->dead_bytes += b->size_bytes;
     list_push_back(&b->zone->dead, &b->link);
 }
 
@@ -193,9 +206,9 @@ void zone_make_ghost(struct block *b)
 void zone_make_hole(struct block *b)
 {
     b->state = BLOCK_HOLE;
-    b->epoch = 0;
+    b->piece.epoch = 0;
     b = merge_same(b);
-    list_push_front(&b->zone->holes, &b->link);
+    list_hole(b);
 }
 
 struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_bytes)
@@ -213,8 +226,10 @@ struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_byte
     for (struct block *at = b;; at = at->next) {
         if (at->state == BLOCK_FREE)
             bins_remove(&at->zone->bins, at);
-        else
+        else {
             list_remove(&at->link);
+            at->zone->dead_bytes -= at->size_bytes;
+        }
         at->state = BLOCK_BUSY;
         at->was_free = true;
         if (block_end(at) == addr + size_bytes)

@@ -18,9 +18,10 @@ struct zone {
     enum zone_kind kind;
     uint64_t base, size_bytes; /* reserved address space (arena), else 0 */
     struct block *first;       /* lowest block of the arena; NULL in segment backing */
-    struct list holes;         /* HOLE blocks */
-    struct list chunks;        /* all chunks, struct chunk.all */
+    struct list holes;         /* HOLE blocks, the untouched rest of an arena first */
+    struct list chunks;        /* all chunks, struct chunk.all; see chunk_enter */
     struct list dead;          /* DEAD blocks */
+    uint64_t chunk_bytes, dead_bytes; /* sums of the two */
     uint64_t pending_bytes, looked_bytes; /* the latter: at the latest pending_look */
     struct bins bins;
 };

@@ -195,7 +195,7 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
                     rig_launch(r, 1, MS(1), r->blocks[i].addr);
                 EXPECT(!rig_check(r), rig_check(r));
                 const struct pool *p = r->pool;
-                const char *now[4] = {p->block_cache.batches, p->chunk_cache.batches, p->slab_cache.batches,
+                const char *now[4] = {p->block_cache.batches, p->chunk_cache.batches, p->slab_caches[1].batches,
                                       p->magazine_cache.batches};
                 if (life == 1)
                     memcpy(batches, now, sizeof now);

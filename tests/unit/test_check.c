@@ -83,7 +83,7 @@ static void broken_blocks_are_named(void **state)
     BROKEN(g->start_units[at], 0, "a live block is found by its address");
     BROKEN(live->piece.requested_bytes, MIB(300), "a block holds what was asked for");
     BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1, "requested bytes are counted");
-    BROKEN(free_block->epoch, 1000, "no block is freed in a later epoch");
+    BROKEN(free_block->piece.epoch, 1000, "no block is freed in a later epoch");
     BROKEN(free_block->state, BLOCK_LIVE, "a live block is found by its address");
     g = map_find(pending->addr);
     at = g->starts[0] ? 1 : 0;
@@ -103,12 +103,12 @@ static void broken_slabs_are_named(void **state)
     struct slab *s = block_slab(b);
     BROKEN(s->free_count, (uint16_t)(s->free_count - 1),
            "a slab's count of free objects is that of its bitmap");
-    BROKEN(s->objects[5].live, true, "a free object is not live");
+    BROKEN(s->pieces[5].live, true, "a free object is not live");
     BROKEN(s->block, block_in(&r->pool->small, BLOCK_FREE),
            "a slab and its block point to each other");
     struct granule *g = map_find(b->addr);
-    BROKEN(g->units[(b->addr & (GRANULE_BYTES - 1)) / UNIT_BYTES], NULL,
-           "a slab is found by its address");
+    struct map_page *page = &g->pages[(b->addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES];
+    BROKEN(page->start_units[0], 0, "a slab is found by its address");
 }
 
 static void broken_bins_and_lists_are_named(void **state)

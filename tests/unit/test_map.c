@@ -77,7 +77,8 @@ static void small_blocks_are_found_by_their_start_alone(void **state)
     claim(&c, BASE, MIB(2));
     struct block a = block(small_zone, BASE, 1024, BLOCK_LIVE);
     struct block b = block(small_zone, BASE + 1024, KIB(512), BLOCK_LIVE);
-    EXPECT(map_set(&a) && map_set(&b), "there is host memory");
+    map_set(&a);
+    map_set(&b);
     EXPECT(map_block(map_find(a.addr), a.addr) == &a, "found by its start");
     EXPECT(map_block(map_find(b.addr), b.addr) == &b, "found by its start");
     EXPECT(!map_block(map_find(a.addr), a.addr + 512), "not by an address inside");
@@ -99,7 +100,7 @@ static void small_blocks_that_cross_granules_are_found_behind_the_border(void **
     struct chunk c;
     claim(&c, BASE, MIB(4));
     struct block a = block(small_zone, BASE + MIB(2) - 512, MIB(1), BLOCK_LIVE);
-    EXPECT(map_set(&a), "there is host memory");
+    map_set(&a);
     EXPECT(map_block_around(BASE + MIB(2) + 5, owner) == &a, "walks back over the border");
     map_clear(&a);
     map_disclaim(&c);
@@ -110,7 +111,7 @@ static void a_slab_is_found_by_every_address_in_it(void **state)
     struct chunk c;
     claim(&c, BASE, MIB(2));
     struct block s = block(small_zone, BASE + KIB(64), KIB(256), BLOCK_SLAB);
-    EXPECT(map_set(&s), "there is host memory");
+    map_set(&s);
     for (uint64_t at = s.addr; at < block_end(&s); at += 512)
         EXPECT(map_block(map_find(at), at) == &s, "objects of a slab lead to it");
     EXPECT(!map_block(map_find(s.addr - 512), s.addr - 512), "not what lies before");
@@ -127,7 +128,8 @@ static void two_large_blocks_start_in_one_granule(void **state)
     claim(&c, BASE, MIB(64));
     struct block a = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
     struct block b = block(large_zone, BASE + MIB(1) + 512, MIB(50), BLOCK_LIVE);
-    EXPECT(map_set(&a) && map_set(&b), "two fit");
+    map_set(&a);
+    map_set(&b);
     EXPECT(map_block(map_find(a.addr), a.addr) == &a, "the first is found");
     EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second is found");
     EXPECT(map_block_around(b.addr - 1, owner) == &a, "the first ends where the second starts");
@@ -136,7 +138,7 @@ static void two_large_blocks_start_in_one_granule(void **state)
     map_clear(&a);
     EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second stays when the first goes");
     struct block again = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
-    EXPECT(map_set(&again), "the first place is free again");
+    map_set(&again);
     EXPECT(map_block(map_find(BASE), BASE) == &again, "and found");
     map_clear(&again);
     map_clear(&b);
@@ -150,7 +152,7 @@ static void a_hole_in_the_way_ends_the_walk(void **state)
     claim(&low, BASE, MIB(4));
     claim(&high, BASE + MIB(6), MIB(2));
     struct block a = block(large_zone, BASE, MIB(4), BLOCK_LIVE);
-    EXPECT(map_set(&a), "there is room");
+    map_set(&a);
     EXPECT(!map_block_around(BASE + MIB(7), owner),
            "no block reaches over memory that is not there");
     map_clear(&a);

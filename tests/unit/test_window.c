@@ -64,12 +64,43 @@ static void free_memory_next_to_a_hole_counts(void **state)
     EXPECT_EQ(w.missing_bytes, MIB(12), "so more is missing");
 }
 
+/* Every second of 32 blocks is a hole and the others are free: each window is summed up anew and compared. */
+static void of_a_long_run_the_best_is_found(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[32];
+    for (int i = 0; i < 32; i++)
+        a[i] = rig_alloc(r, MIB(2 + 2 * (i * 7 % 5)));
+    for (int i = 0; i < 32; i += 2)
+        rig_free(r, a[i]);
+    rig_launch(r, 0, 0, 0);
+    rig_trim(r, 0, true);
+    for (int i = 1; i < 32; i += 2)
+        rig_free(r, a[i]);
+    rig_empty_magazines(r);
+    const struct zone *z = &r->pool->large;
+    EXPECT(!list_entry(z->holes.next, struct block, link)->next, "the rest of the reservation stands first");
+    for (uint64_t size = MIB(1); size < MIB(60); size += MIB(7) + KIB(512)) {
+        struct window w = found(r, size, 512);
+        uint64_t least = UINT64_MAX;
+        for (uint64_t start = z->base; start < z->base + MIB(300); start += MIB(2)) {
+            uint64_t sum = 0;
+            for (const struct block *b = z->first; b && b->addr < start + size; b = b->next)
+                if (b->state == BLOCK_HOLE && block_end(b) > start)
+                    sum += round_up(min_u64(start + size, block_end(b)), GRANULE_BYTES) - max_u64(start, b->addr);
+            least = min_u64(least, sum);
+        }
+        EXPECT(w.missing_bytes <= least, "no window at a granule misses less");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(an_empty_arena_is_one_window),
         RIG_TEST(the_fewest_missing_bytes_win),
         RIG_TEST(free_memory_next_to_a_hole_counts),
+        RIG_TEST(of_a_long_run_the_best_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * How long one request keeps the pool's lock, in the states that make it long: over the model of a GPU, with the pool
+ * made as full as each scene says. One line for each:
+ *
+ *   scene= lock_us= held_us=
+ *
+ * lock_us is the longest time that the lock was held at a stretch, held_us the sum: what the request takes but for the
+ * driver's calls. Both are processor time of the requesting thread: what other programs do does not count, page
+ * faults do. The least of several rounds. The linker leads the pool's calls here (--wrap).
+ */
+#include "pool/magazine.h"
+#include "pool/pool.h"
+#include "pool/state.h"
+#include "tests/unit/model.h"
+
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define KIB(n) ((uint64_t)(n) << 10)
+#define MIB(n) ((uint64_t)(n) << 20)
+#define GIB(n) ((uint64_t)(n) << 30)
+#define SECOND_NS UINT64_C(1000000000)
+
+static struct {
+    struct model *model;
+    struct pool *pool;
+    struct pool_config config;
+    uint64_t *addr;
+    uint32_t count;
+} run;
+
+/* The calling thread's. */
+static __thread bool measures;
+static __thread uint64_t mark_ns, longest_ns, sum_ns;
+
+static uint64_t thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
+
+int __real_pthread_mutex_lock(pthread_mutex_t *lock);
+int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
+{
+    int code = __real_pthread_mutex_lock(lock);
+    if (measures && lock == &run.pool->lock)
+        mark_ns = thread_ns();
+    return code;
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock)
+{
+    if (measures && lock == &run.pool->lock) {
+        uint64_t ns = thread_ns() - mark_ns;
+        longest_ns = ns > longest_ns ? ns : longest_ns;
+        sum_ns += ns;
+    }
+    return __real_pthread_mutex_unlock(lock);
+}
+
+static void fail(const char *words)
+{
+    fprintf(stderr, "latency: %s\n", words);
+    exit(1);
+}
+
+static void start(uint64_t device_bytes, uint32_t most_blocks, enum pool_backing backing)
+{
+    run.model = model_create(device_bytes);
+    run.model->backend.frees_beside = true;
+    run.model->late_allowed = true;
+    run.config.backing = backing;
+    run.pool = pool_create(&run.model->backend, &run.config, NULL);
+    run.addr = calloc(most_blocks, sizeof *run.addr);
+    run.count = 0;
+    if (!run.pool || !run.addr)
+        fail("no pool");
+}
+
+static void finish(void)
+{
+    const char *words = model_error(run.model);
+    if (words)
+        fail(words);
+    model_destroy_context(run.model);
+    pool_abandon(run.pool);
+    model_destroy(run.model);
+    free(run.addr);
+    pool_config_init(&run.config);
+}
+
+static uint64_t take(uint64_t size_bytes)
+{
+    uint64_t addr;
+    int code;
+    if (pool_alloc(run.pool, size_bytes, &addr, &code) != POOL_OK)
+        fail("no memory");
+    return addr;
+}
+
+/* Past the magazines, which keep the latest frees out of the pool. */
+static void give(uint64_t addr)
+{
+    if (pool_free_slowly(addr) != POOL_OK)
+        fail("no free");
+}
+
+static void fill(uint64_t count, uint64_t size_bytes)
+{
+    for (uint64_t i = 0; i < count; i++)
+        run.addr[run.count++] = take(size_bytes);
+}
+
+/* Every step-th of those that fill took, from the first on. */
+static void give_every(uint32_t first, uint32_t step)
+{
+    for (uint32_t i = first; i < run.count; i += step)
+        give(run.addr[i]);
+}
+
+/* The program goes on on two streams, so that frees need their fences. */
+static void work(uint64_t duration_ns)
+{
+    pool_submit(run.pool, 1);
+    model_submit(run.model, 1, duration_ns, 0, 0, 0);
+    pool_submit(run.pool, 2);
+    model_submit(run.model, 2, duration_ns, 0, 0, 0);
+}
+
+static void trim(uint64_t keep_bytes, uint64_t idle_ns)
+{
+    pool_trim(run.pool, &(struct pool_trim){.keep_bytes = keep_bytes, .idle_ns = idle_ns});
+}
+
+/* What was freed is free, and stays in the pool. */
+static void settle(void)
+{
+    work(0);
+    trim(UINT64_MAX, 0);
+}
+
+static void begin(void)
+{
+    longest_ns = sum_ns = 0;
+    measures = true;
+}
+
+static void end(void)
+{
+    measures = false;
+}
+
+/* Every second chunk of 64 MiB went back to the driver, the others are idle. */
+static void window(uint64_t bytes)
+{
+    run.config.idle_timeout_ns = 100 * SECOND_NS; /* chunks are stamped with their last use */
+    start(bytes + GIB(2), (uint32_t)(bytes / MIB(64)), BACKING_ARENA);
+    fill(bytes / MIB(64), MIB(64));
+    give_every(0, 2);
+    work(0);
+    pool_tick(run.pool);
+    model_advance(run.model, 2 * SECOND_NS);
+    give_every(1, 2);
+    work(0);
+    trim(0, SECOND_NS);
+    begin();
+    take(MIB(96));
+    end();
+    finish();
+}
+
+static void window_16(uint64_t unscaled)
+{
+    (void)unscaled;
+    window(GIB(16));
+}
+
+static void window_32(uint64_t unscaled)
+{
+    (void)unscaled;
+    window(GIB(32));
+}
+
+static void window_64(uint64_t unscaled)
+{
+    (void)unscaled;
+    window(GIB(64));
+}
+
+static void window_128(uint64_t unscaled)
+{
+    (void)unscaled;
+    window(GIB(128));
+}
+
+/* So many slabs hold one object each. */
+static void slabs(uint64_t scale)
+{
+    uint64_t count = 32000 / scale * 128;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    fill(count, 512);
+    for (uint32_t i = 0; i < count; i++)
+        if (i % 128)
+            give(run.addr[i]);
+    settle();
+    begin();
+    take(GIB(1));
+    end();
+    finish();
+}
+
+static void retire(uint64_t size_bytes, uint64_t wanted_bytes, uint64_t scale)
+{
+    uint64_t count = 1000000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    fill(count, size_bytes);
+    work(SECOND_NS);
+    give_every(0, 1);
+    work(0);
+    model_advance(run.model, 2 * SECOND_NS);
+    begin();
+    take(wanted_bytes);
+    end();
+    finish();
+}
+
+/* 10^6 frees have become ready since the latest request, which one of them serves, .. */
+static void retire_serving(uint64_t scale)
+{
+    retire(KIB(64), KIB(64), scale);
+}
+
+/* .. or which they do not serve. */
+static void retire_growing(uint64_t scale)
+{
+    retire(KIB(64), GIB(1), scale);
+}
+
+static void retire_objects(uint64_t scale)
+{
+    retire(512, MIB(64), scale);
+}
+
+static void find(uint64_t bytes, uint64_t offset, bool live)
+{
+    struct pool_block block;
+    start(bytes + GIB(1), 1, BACKING_ARENA);
+    uint64_t addr = take(bytes);
+    if (!live)
+        give(addr);
+    begin();
+    if ((pool_find(addr + offset, &block) == POOL_OK) != live)
+        fail("a block is found while it lives");
+    end();
+    finish();
+}
+
+static void find_live(uint64_t unscaled)
+{
+    (void)unscaled;
+    find(GIB(128), GIB(128) - 1, true);
+}
+
+static void find_freed(uint64_t unscaled)
+{
+    (void)unscaled;
+    find(GIB(128), GIB(128) - 1, false);
+}
+
+static void find_between(uint64_t unscaled)
+{
+    (void)unscaled;
+    find(GIB(128), GIB(64) - 1, true);
+}
+
+static void find_among_small(uint64_t scale)
+{
+    struct pool_block block;
+    uint64_t count = GIB(16) / MIB(1) / scale;
+    start(GIB(32), (uint32_t)count, BACKING_ARENA);
+    fill(count, MIB(1));
+    give_every(0, 1);
+    settle();
+    begin();
+    if (pool_find(run.addr[count - 1] + 5, &block) == POOL_OK)
+        fail("a freed block is not found");
+    end();
+    finish();
+}
+
+/* Half of the memory is free, in ranges of 2 MiB that chunks reach beyond. */
+static void holes_in_chunks(uint64_t scale)
+{
+    uint64_t count = GIB(64) / MIB(2) / scale;
+    start(GIB(130), (uint32_t)count * 2 + 40, BACKING_ARENA);
+    fill(count * 2, MIB(2));
+    give_every(0, 2);
+    settle();
+    begin();
+    fill(40, MIB(3));
+    end();
+    finish();
+}
+
+/* Half of the memory is idle chunks of 64 MiB, between live ones, and is wanted in one piece. */
+static void moves(uint64_t unscaled)
+{
+    (void)unscaled;
+    uint64_t count = GIB(64) / MIB(64);
+    start(GIB(129), (uint32_t)count * 2, BACKING_ARENA);
+    fill(count * 2, MIB(64));
+    give_every(0, 2);
+    settle();
+    begin();
+    take(GIB(64));
+    end();
+    finish();
+}
+
+/* The first block of a pool. */
+static void first(uint64_t scale)
+{
+    start(GIB(129), 1, BACKING_ARENA);
+    begin();
+    take(GIB(128) / scale);
+    end();
+    finish();
+}
+
+static void flush(uint64_t size_bytes, uint64_t scale)
+{
+    uint64_t count = GIB(128) / size_bytes / scale;
+    start(GIB(129), (uint32_t)count, BACKING_ARENA);
+    fill(count, size_bytes);
+    give_every(0, 1);
+    settle();
+    begin();
+    trim(0, 0);
+    end();
+    finish();
+}
+
+static void flush_large(uint64_t scale)
+{
+    flush(GIB(1), scale);
+}
+
+static void flush_fine(uint64_t scale)
+{
+    flush(MIB(64), scale);
+}
+
+/* 10^5 chunks: segments of 2 MiB, one half for large blocks and one for small ones. */
+static void segments(uint64_t scale)
+{
+    uint64_t count = 50000 / scale;
+    start(GIB(240), (uint32_t)count * 3, BACKING_SEGMENT);
+    fill(count, MIB(2));
+    fill(count * 2, MIB(1));
+    begin();
+    for (int i = 0; i < 100; i++)
+        take(i % 2 ? MIB(3) : MIB(1));
+    end();
+    finish();
+}
+
+static void segments_flush(uint64_t scale)
+{
+    uint64_t count = 50000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_SEGMENT);
+    fill(count, MIB(2));
+    give_every(0, 1);
+    settle();
+    begin();
+    trim(0, 0);
+    end();
+    finish();
+}
+
+/* Blocks that were shared with other processes lie between others that live. */
+static void dead(uint64_t scale)
+{
+    uint64_t count = 100000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    fill(count, KIB(64));
+    for (uint32_t i = 0; i < count; i += 2)
+        pool_taint(run.addr[i]);
+    give_every(0, 2);
+    work(0);
+    model_advance(run.model, SECOND_NS);
+    settle();
+    begin();
+    take(MIB(64));
+    end();
+    finish();
+}
+
+#define THREADS 64
+static pthread_barrier_t taken, filled, asked;
+
+static void *fill_magazine(void *unused)
+{
+    uint64_t addr[2048];
+    unsigned count = 0;
+    (void)unused;
+    for (uint64_t units = 1; units <= 64; units += units < 16 ? 1 : units < 32 ? 2 : 4)
+        for (int i = 0; i < 8; i++)
+            addr[count++] = take(units * 512);
+    for (unsigned i = 0; i < 32 * 7; i++)
+        addr[count++] = take(KIB(33) + i / 7 * 512);
+    pthread_barrier_wait(&taken); /* a request that misses empties the magazines of all */
+    while (count)
+        if (pool_free(addr[--count]) != POOL_OK)
+            fail("no free");
+    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&asked);
+    return NULL;
+}
+
+/* The magazines of 64 threads are full. */
+static void threads(uint64_t unscaled)
+{
+    (void)unscaled;
+    pthread_t ids[THREADS];
+    start(GIB(16), 1, BACKING_ARENA);
+    pthread_barrier_init(&taken, NULL, THREADS);
+    pthread_barrier_init(&filled, NULL, THREADS + 1);
+    pthread_barrier_init(&asked, NULL, THREADS + 1);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_create(&ids[i], NULL, fill_magazine, NULL);
+    pthread_barrier_wait(&filled);
+    uint64_t cached = 0;
+    for (const struct list *n = run.pool->magazines.next; n != &run.pool->magazines; n = n->next)
+        cached += magazine_units(list_entry(n, struct magazine, link)) * UNIT_BYTES;
+    if (cached < THREADS * MIB(4))
+        fail("the magazines are not full");
+    begin();
+    take(GIB(1));
+    end();
+    pthread_barrier_wait(&asked);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(ids[i], NULL);
+    finish();
+}
+
+/* The worst of all requests and frees while 10^6 small blocks are made and given back. */
+static void small(uint64_t scale)
+{
+    uint64_t count = 1000000 / scale;
+    start(GIB(128), (uint32_t)count, BACKING_ARENA);
+    begin();
+    for (uint64_t i = 0; i < count; i++) {
+        run.addr[i] = take(512 * (1 + i % 100));
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        give(run.addr[i * 7919 % count]);
+    }
+    end();
+    sum_ns /= 2 * count;
+    finish();
+}
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%lu %lu", &all, &resident) != 2)
+        fail("no /proc/self/statm");
+    fclose(file);
+    return (uint64_t)resident * 4096;
+}
+
+/* Host memory of a live block in parts of the block; the pool's alone, as the model's grew before. */
+static double host_part(uint64_t size_bytes)
+{
+    uint32_t count = (uint32_t)(GIB(2) / size_bytes);
+    start(GIB(16), count, BACKING_ARENA);
+    memset(run.addr, 1, count * sizeof *run.addr);
+    take(GIB(2));
+    take(512);
+    uint64_t before = resident_bytes();
+    fill(count, size_bytes);
+    double bytes = (double)(resident_bytes() - before) / count;
+    finish();
+    return bytes / (double)size_bytes;
+}
+
+static int tell_host_memory(double at_most_percent)
+{
+    static const uint64_t sizes[] = {512, KIB(4), KIB(32), KIB(33), KIB(64), MIB(1), MIB(2), MIB(64)};
+    int status = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double percent = 100 * host_part(sizes[i]);
+        bool fails = sizes[i] >= KIB(32) && percent > at_most_percent;
+        printf("size=%llu host_bytes=%.0f percent=%.3f%s\n", (unsigned long long)sizes[i],
+               percent / 100 * (double)sizes[i], percent, fails ? " TOO MUCH" : "");
+        status |= fails;
+    }
+    return status;
+}
+
+static const struct scene {
+    const char *name;
+    void (*play)(uint64_t scale);
+    double at_most_us; /* of the test: several times what it takes, and less than it took */
+} scenes[] = {
+    {"window-16", window_16, 60},
+    {"window-32", window_32, 120},
+    {"window-64", window_64, 240},
+    {"window-128", window_128, 500},
+    {"slabs", slabs, 300},
+    {"retire-serving", retire_serving, 400},
+    {"retire-growing", retire_growing, 1500},
+    {"retire-objects", retire_objects, 800},
+    {"find", find_live, 100},
+    {"find-between", find_between, 60},
+    {"find-freed", find_freed, 100},
+    {"find-among-small", find_among_small, 60},
+    {"holes-in-chunks", holes_in_chunks, 600},
+    {"moves", moves, 1000},
+    {"first", first, 2000},
+    {"flush-large", flush_large, 1000},
+    {"flush-fine", flush_fine, 500},
+    {"segments", segments, 500},
+    {"segments-flush", segments_flush, 600},
+    {"dead", dead, 1000},
+    {"threads", threads, 350},
+    {"small", small, 2000},
+};
+
+int main(int argc, char **argv)
+{
+    static const struct option names[] = {{"scale", required_argument, NULL, 's'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"check", no_argument, NULL, 'm'},
+                                          {"rounds", required_argument, NULL, 'r'},
+                                          {"host-memory", required_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    uint64_t scale = 1, rounds = 3;
+    double host_percent = 0;
+    bool check = false;
+    const char *only = "";
+    int status = 0;
+    for (int o; (o = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        if (o == 's')
+            scale = strtoull(optarg, NULL, 10);
+        else if (o == 'o')
+            only = optarg;
+        else if (o == 'm')
+            check = true;
+        else if (o == 'r')
+            rounds = strtoull(optarg, NULL, 10);
+        else if (o == 'h')
+            host_percent = strtod(optarg, NULL);
+        else
+            return 2;
+    }
+    pool_config_init(&run.config);
+    if (host_percent > 0)
+        return tell_host_memory(host_percent);
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
+        uint64_t least_ns = UINT64_MAX, held_ns = UINT64_MAX;
+        if (strncmp(scenes[i].name, only, strlen(only)) != 0)
+            continue;
+        for (uint64_t round = 0; round < rounds; round++) {
+            scenes[i].play(scale);
+            least_ns = longest_ns < least_ns ? longest_ns : least_ns;
+            held_ns = sum_ns < held_ns ? sum_ns : held_ns;
+        }
+        double us = (double)least_ns / 1000;
+        printf("scene=%s lock_us=%.1f held_us=%.1f\n", scenes[i].name, us, (double)held_ns / 1000);
+        fflush(stdout);
+        if (check && us > scenes[i].at_most_us) {
+            fprintf(stderr, "%s: the lock was held for %.1f us, at most %.1f are allowed\n", scenes[i].name, us,
+                    scenes[i].at_most_us);
+            status = 1;
+        }
+    }
+    return status;
+}
