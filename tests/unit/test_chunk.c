@@ -201,6 +201,39 @@ static void a_dead_block_over_several_chunks_goes_back_in_parts(void **state)
     EXPECT_SOUND(r);
 }
 
+/* As soon as the driver has a segment back, another pool gets the same addresses. */
+struct second {
+    struct pool *pool;
+    uint64_t addr;
+};
+
+static void take_again(struct model *m, uint64_t addr)
+{
+    struct second *s = m->hook_arg;
+    int code;
+    m->hook_freed = NULL;
+    EXPECT_EQ(pool_alloc(s->pool, MIB(4), &s->addr, &code), POOL_OK, "there is memory");
+    EXPECT_EQ(s->addr, addr, "at the same place");
+}
+
+static void a_segment_that_goes_back_is_nobodys_before_it_is_anothers(void **state)
+{
+    struct rig *r = expect_segments(state);
+    struct second s = {.pool = pool_create(&r->model->backend, &r->config, &s)};
+    struct pool_block block;
+    rig_free(r, rig_alloc(r, MIB(4)));
+    r->model->hook_arg = &s;
+    r->model->hook_freed = take_again;
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(4), "it goes back");
+    EXPECT(s.addr, "and to another pool");
+    EXPECT_EQ(pool_find(s.addr, &block), POOL_OK, "which knows it");
+    EXPECT(block.pool == s.pool, "as its own");
+    EXPECT_EQ(pool_free(s.addr), POOL_OK, "and frees it");
+    pool_trim(s.pool, &(struct pool_trim){.wait_ns = MS(1000)});
+    pool_abandon(s.pool);
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +247,7 @@ int main(void)
         RIG_TEST(idle_time_counts_from_the_last_use),
         RIG_TEST(tainted_memory_is_dead_and_released),
         RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
+        RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
