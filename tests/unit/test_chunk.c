@@ -234,6 +234,27 @@ static void a_segment_that_goes_back_is_nobodys_before_it_is_anothers(void **sta
     EXPECT_SOUND(r);
 }
 
+/* Merged with memory whose work was complete before. */
+static void what_is_ordered_but_not_complete_stays_mapped(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
+    EXPECT(a < b, "in this order");
+    rig_free(r, a);
+    rig_trim(r, GIB(1), true);
+    rig_launch(r, 1, MS(50), b);
+    rig_free(r, b);
+    state_lock(r->pool);
+    fence_seal(r->pool);
+    EXPECT(fence_order(r->pool, fence_newest_waitable(&r->pool->fences), false), "later work runs behind it");
+    EXPECT(pending_retire(r->pool, fence_ready_epoch(&r->pool->fences)), "it is free, beside the other");
+    state_unlock(r->pool);
+    EXPECT_EQ(rig_trim(r, 0, false), 0, "none of it goes back yet");
+    EXPECT_SOUND(r);
+    model_advance(r->model, MS(50));
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "now all of it does");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +269,7 @@ int main(void)
         RIG_TEST(tainted_memory_is_dead_and_released),
         RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
         RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers),
+        RIG_TEST(what_is_ordered_but_not_complete_stays_mapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,12 +117,30 @@ static void one_stream_is_not_enough_while_a_late_fence_runs(void **state)
     EXPECT_SOUND(r);
 }
 
+static void one_stream_is_not_enough_while_others_work(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
+    rig_launch(r, 1, MS(50), b);
+    rig_launch(r, 2, 0, a); /* alone from here on */
+    uint64_t mark = pool_mark(r->pool);
+    rig_free(r, a);
+    rig_launch(r, 2, 0, 0); /* records */
+    EXPECT(!pool_enter_single_stream(r->pool, mark, 2 << 3, &r->breached), "stream 1 has work");
+    EXPECT(atomic_load(&r->pool->fences.ready) != FENCE_READY_ALL, "so fences rule");
+    model_drain(r->model);
+    EXPECT(pool_passed(r->pool, mark), "it is complete");
+    EXPECT(rig_enter_single(r), "and one stream is enough");
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_freed_while_the_stream_is_left_waits_for_its_fence),
         RIG_TEST(a_thread_inside_a_magazine_is_waited_for),
         RIG_TEST(one_stream_is_not_enough_while_a_late_fence_runs),
+        RIG_TEST(one_stream_is_not_enough_while_others_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,10 +91,35 @@ static void a_submission_beside_a_refused_record_is_known(void **state)
     EXPECT(at > 3, "there are such moments");
 }
 
+/* Its fence may capture that work. */
+static void a_record_that_is_not_waited_for_is_late(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct sealer s = {.rig = r};
+    const struct fences *f = &r->pool->fences;
+    sem_init(&s.recording, 0, 0);
+    sem_init(&s.go_on, 0, 0);
+    rig_free(r, rig_alloc(r, MIB(4)));
+    r->model->hook_arg = &s;
+    r->model->hook = stop_in_record;
+    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
+    sem_wait(&s.recording);
+    pool_submit(r->pool, 1); /* goes on after a while */
+    finish_the_record(&s);
+    r->model->hook = NULL;
+    EXPECT_EQ(f->ring.count, 1, "it was recorded");
+    EXPECT(f->ring.at[0].late, "work may have come before it");
+    EXPECT_EQ(f->late_epoch, f->ring.at[0].epoch, "which is known");
+    sem_destroy(&s.recording);
+    sem_destroy(&s.go_on);
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_submission_beside_a_refused_record_is_known),
+        RIG_TEST(a_record_that_is_not_waited_for_is_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
