@@ -130,34 +130,6 @@ static void a_pool_may_end_whenever_its_lock_is_free(void **state)
     EXPECT(ended > 40, "it was tried at many moments");
 }
 
-/* A thread looks first at what it was handed out lately; its blocks were live when their context ended, and their
- * addresses may be anybody's since. */
-static void what_it_had_handed_out_is_nobodys(void **state)
-{
-    static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
-    (void)state;
-    for (unsigned single = 0; single < 2; single++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        uint64_t addrs[3];
-        r->model->backend.single_stream = single;
-        rig_start(r);
-        for (unsigned i = 0; i < 3; i++) {
-            rig_free(r, rig_alloc(r, sizes[i]));
-            rig_free(r, rig_alloc(r, sizes[i]));
-            addrs[i] = rig_alloc(r, sizes[i]);
-        }
-        rig_free(r, rig_alloc(r, KIB(20)));
-        model_destroy_context(r->model);
-        pool_abandon(r->pool);
-        for (unsigned i = 0; i < 3; i++) {
-            EXPECT_EQ(pool_free(addrs[i]), POOL_FOREIGN, "it is no pool's");
-            EXPECT(!pool_take(r->pool, sizes[i]), "and nothing comes out of the magazine");
-        }
-        const char *words = rig_destroy(r);
-        EXPECT(!words, words);
-    }
-}
-
 /* A thread inside the driver for memory, and one that ends the pool meanwhile. */
 struct inside {
     struct rig *rig;
@@ -235,12 +207,40 @@ static void who_has_memory_in_work_is_waited_for(void **state)
     }
 }
 
+/* A thread looks first at what it was handed out lately; its blocks were live when their context ended, and their
+ * addresses may be anybody's since. */
+static void what_it_had_handed_out_is_nobodys(void **state)
+{
+    static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
+    (void)state;
+    for (unsigned single = 0; single < 2; single++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        uint64_t addrs[3];
+        r->model->backend.single_stream = single;
+        rig_start(r);
+        for (unsigned i = 0; i < 3; i++) {
+            rig_free(r, rig_alloc(r, sizes[i]));
+            rig_free(r, rig_alloc(r, sizes[i]));
+            addrs[i] = rig_alloc(r, sizes[i]);
+        }
+        rig_free(r, rig_alloc(r, KIB(20)));
+        model_destroy_context(r->model);
+        pool_abandon(r->pool);
+        for (unsigned i = 0; i < 3; i++) {
+            EXPECT_EQ(pool_free(addrs[i]), POOL_FOREIGN, "it is no pool's");
+            EXPECT(!pool_take(r->pool, sizes[i]), "and nothing comes out of the magazine");
+        }
+        const char *words = rig_destroy(r);
+        EXPECT(!words, words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
-        cmocka_unit_test(what_it_had_handed_out_is_nobodys),
         cmocka_unit_test(who_has_memory_in_work_is_waited_for),
+        cmocka_unit_test(what_it_had_handed_out_is_nobodys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
