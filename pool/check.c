@@ -151,37 +151,34 @@ static const char *check_arena(const struct zone *z, struct sums *sums)
     return NULL;
 }
 
-/* A block of a segment, whichever list it is in; NULL: none is known. */
+/* NULL: it is an object of a slab. */
+static const struct block *block_of(const struct pending *i)
+{
+    return i->slot == PENDING_BLOCK ? list_entry(i, struct block, pending) : NULL;
+}
+
+static bool lies_on(const struct block *b, const struct chunk *c)
+{
+    return b && b->addr >= c->addr && b->addr < c->addr + c->size_bytes;
+}
+
+/* A block of a segment, whichever list it is in; if in none, all of it is live, and its first is known by its address.
+ * NULL: none is known. */
 static const struct block *block_within(const struct zone *z, const struct chunk *c)
 {
-    uint64_t end = c->addr + c->size_bytes;
-    for (uint64_t at = c->addr; at < end; at += GRANULE_BYTES) {
-        const struct granule *g = map_find(at);
-        if (g->starts[0] || g->starts[1])
-            return g->starts[0] ? g->starts[0] : g->starts[1];
-        for (unsigned unit = 0; g->units && unit < GRANULE_UNITS; unit++)
-            if (g->units[unit])
-                return g->units[unit];
-    }
     for (unsigned bin = 0; bin < BIN_COUNT; bin++) {
         const struct list *head = &z->bins.heads[bin];
-        for (const struct list *n = head->next; n && n != head; n = n->next) {
-            const struct block *b = list_entry(n, struct block, link);
-            if (b->addr >= c->addr && b->addr < end)
-                return b;
-        }
+        for (const struct list *n = head->next; n && n != head; n = n->next)
+            if (lies_on(list_entry(n, struct block, link), c))
+                return list_entry(n, struct block, link);
     }
-    for (struct pending *i = z->pool->pendings.head; i; i = i->next) {
-        const struct block *b = i->slot == PENDING_BLOCK ? list_entry(i, struct block, pending) : NULL;
-        if (b && b->addr >= c->addr && b->addr < end)
-            return b;
-    }
-    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next) {
-        const struct block *b = list_entry(n, struct block, link);
-        if (b->addr >= c->addr && b->addr < end)
-            return b;
-    }
-    return NULL;
+    for (const struct pending *i = z->pool->pendings.head; i; i = i->next)
+        if (lies_on(block_of(i), c))
+            return block_of(i);
+    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
+        if (lies_on(list_entry(n, struct block, link), c))
+            return list_entry(n, struct block, link);
+    return map_block(map_find(c->addr), c->addr);
 }
 
 /* Each segment is a chain of blocks of its own. */
@@ -211,23 +208,27 @@ static const char *check_segments(const struct zone *z, struct sums *sums)
     return NULL;
 }
 
+/* Of a block or object that is live to the pool, and starts there; NULL: there is none. */
+static const struct piece *live_piece(const struct pool *p, uint64_t addr)
+{
+    const struct granule *g = map_find(addr);
+    const struct block *b = g && atomic_load(&g->pool) == p ? map_block(g, addr) : NULL;
+    if (!b || b->state != BLOCK_SLAB)
+        return b && b->state == BLOCK_LIVE ? &b->piece : NULL;
+    int slot = slab_slot_around(b->slab, addr);
+    return slot >= 0 && b->slab->objects[slot].live ? &b->slab->pieces[slot] : NULL;
+}
+
 static const char *check_cell(const struct pool *p, const struct magazine_row *row, unsigned at,
                               const struct magazine_cell *cell)
 {
     const struct piece *piece = cell->piece;
-    uint64_t addr = piece_addr(piece);
-    const struct granule *g = map_find(addr);
     CHECK(!piece_is_held(piece), "what lies in a magazine is not the program's");
     CHECK(piece->row == at || (piece->row == MAGAZINE_LARGE && at == MAGAZINE_MORE),
           "what lies in a magazine lies in its own row");
     CHECK(piece_units(piece) == row->units, "a row of a magazine holds one size");
     CHECK(cell->epoch <= p->fences.open_epoch, "nothing in a magazine was freed in a later epoch");
-    const struct block *b = g && atomic_load(&g->pool) == p ? map_block(g, addr) : NULL;
-    bool is_live = b && (b->state == BLOCK_SLAB ? piece->slot < b->slab->object_count &&
-                                                      piece == &b->slab->pieces[piece->slot] &&
-                                                      b->slab->objects[piece->slot].live
-                                                : b->state == BLOCK_LIVE && piece == &b->piece);
-    CHECK(is_live, "what lies in a magazine is live to the pool");
+    CHECK(live_piece(p, piece_addr(piece)) == piece, "what lies in a magazine is live to the pool");
     return NULL;
 }
 

@@ -246,7 +246,7 @@ static void broken_segments_are_named(void **state)
     first = map_block(map_find(c->addr), c->addr);
     EXPECT(first && first->next, "several share it");
     BROKEN(first->next, NULL, "a segment's blocks cover it");
-    BROKEN(first->next->prev, NULL, "neighbours touch and know each other");
+    BROKEN(first->next->prev, NULL, "a segment starts with a block");
     struct block *idle = first;
     while (idle && idle->state != BLOCK_FREE)
         idle = idle->next;
