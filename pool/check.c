@@ -4,16 +4,20 @@
  * pool/README.md. Quiet moments only: what another thread has in work is BUSY and counted as such.
  */
 #include "pool/chunk.h"
+#include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/pool.h"
 #include "pool/rack.h"
 #include "pool/state.h"
 
+#include <sched.h>
+
 #define STATES 8
 
 struct sums {
     uint64_t bytes[STATES]; /* by block state, holes included */
-    uint64_t live_bytes, live_count, requested_bytes, slab_pending_bytes;
+    uint64_t live_bytes, live_count, requested_bytes;
+    uint64_t cached_bytes, cached_count; /* live, but the program does not hold it and it is not pending */
 };
 
 #define CHECK(condition, words)                                                                    \
@@ -42,6 +46,8 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
         free_count += is_free;
         const struct piece *piece = &s->pieces[i];
         bool held = piece_is_held(piece);
+        sums->cached_bytes += o->live && !held ? s->object_bytes : 0;
+        sums->cached_count += o->live && !held;
         CHECK(o->live || !held, "what the program holds is live");
         CHECK(!held || piece_addr(piece) == slab_object_addr(s, i), "what the program holds knows its address");
         if (held) {
@@ -76,8 +82,11 @@ static const char *check_block(const struct block *b, struct sums *sums)
     case BLOCK_LIVE:
         CHECK(map_block(g, b->addr) == b, "a live block is found by its address");
         CHECK(b->piece.requested_bytes <= b->size_bytes, "a block holds what was asked for");
-        if (!piece_is_held(&b->piece))
+        if (!piece_is_held(&b->piece)) {
+            sums->cached_bytes += b->size_bytes;
+            sums->cached_count++;
             break;
+        }
         CHECK(piece_addr(&b->piece) == b->addr, "what the program holds knows its address");
         sums->live_bytes += b->size_bytes;
         sums->requested_bytes += b->piece.requested_bytes;
@@ -139,6 +148,122 @@ static const char *check_arena(const struct zone *z, struct sums *sums)
     words = check_bins(z, &binned);
     CHECK(!words, words);
     CHECK(binned == sums->bytes[BLOCK_FREE] - before[BLOCK_FREE], "every free block is in a bin");
+    return NULL;
+}
+
+/* NULL: it is an object of a slab. */
+static const struct block *block_of(const struct piece *i)
+{
+    return i->slot == PENDING_BLOCK ? list_entry(i, struct block, piece) : NULL;
+}
+
+static bool lies_on(const struct block *b, const struct chunk *c)
+{
+    return b && b->addr >= c->addr && b->addr < c->addr + c->size_bytes;
+}
+
+/* A block of a segment, whichever list it is in; if in none, all of it is live, and its first is known by its address.
+ * NULL: none is known. */
+static const struct block *block_within(const struct zone *z, const struct chunk *c)
+{
+    for (unsigned bin = 0; bin < BIN_COUNT; bin++) {
+        const struct list *head = &z->bins.heads[bin];
+        for (const struct list *n = head->next; n && n != head; n = n->next)
+            if (lies_on(list_entry(n, struct block, link), c))
+                return list_entry(n, struct block, link);
+    }
+    for (const struct piece *i = z->pool->pendings.head; i; i = i->next)
+        if (lies_on(block_of(i), c))
+            return block_of(i);
+    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
+        if (lies_on(list_entry(n, struct block, link), c))
+            return list_entry(n, struct block, link);
+    return map_block(map_find(c->addr), c->addr);
+}
+
+/* Each segment is a chain of blocks of its own. */
+static const char *check_segments(const struct zone *z, struct sums *sums)
+{
+    uint64_t binned, free_before = sums->bytes[BLOCK_FREE];
+    const char *words;
+    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
+        const struct chunk *c = list_entry(n, struct chunk, all);
+        const struct block *b = block_within(z, c);
+        uint64_t end = c->addr;
+        while (b && b->prev)
+            b = b->prev;
+        CHECK(b && b->addr == c->addr, "a segment starts with a block");
+        CHECK(z->kind == ZONE_SMALL || !b->next, "a large segment is one block");
+        for (; b; b = b->next) {
+            words = check_block(b, sums);
+            CHECK(!words, words);
+            CHECK(b->zone == z, "blocks know their zone");
+            end = block_end(b);
+        }
+        CHECK(end == c->addr + c->size_bytes, "a segment's blocks cover it");
+    }
+    words = check_bins(z, &binned);
+    CHECK(!words, words);
+    CHECK(binned == sums->bytes[BLOCK_FREE] - free_before, "every free block is in a bin");
+    return NULL;
+}
+
+/* Of a block or object that is live to the pool, and starts there; NULL: there is none. */
+static const struct piece *live_piece(const struct pool *p, uint64_t addr)
+{
+    const struct granule *g = map_find(addr);
+    const struct block *b = g && atomic_load(&g->pool) == p ? map_block(g, addr) : NULL;
+    if (!b || b->state != BLOCK_SLAB)
+        return b && b->state == BLOCK_LIVE ? &b->piece : NULL;
+    int slot = slab_slot_around(b->piece.slab, addr);
+    return slot >= 0 && b->piece.slab->pieces[slot].live ? &b->piece.slab->pieces[slot] : NULL;
+}
+
+static const char *check_cell(const struct pool *p, const struct magazine_row *row, unsigned at,
+                              const struct magazine_cell *cell)
+{
+    const struct piece *piece = cell->piece;
+    CHECK(!piece_is_held(piece), "what lies in a magazine is not the program's");
+    CHECK(piece->row == at || (piece->row == MAGAZINE_LARGE && at == MAGAZINE_MORE),
+          "what lies in a magazine lies in its own row");
+    CHECK(piece_units(piece) == row->units, "a row of a magazine holds one size");
+    CHECK(cell->epoch <= p->fences.open_epoch, "nothing in a magazine was freed in a later epoch");
+    CHECK(live_piece(p, piece_addr(piece)) == piece, "what lies in a magazine is live to the pool");
+    return NULL;
+}
+
+static const char *check_magazine(const struct pool *p, const struct magazine *m, struct sums *kept)
+{
+    int64_t cached = MAGAZINE_EMPTY;
+    for (unsigned at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++) {
+        const struct magazine_row *row = &m->rows[at];
+        CHECK(row->newest <= row->last, "a row of a magazine has an end");
+        for (unsigned i = 1; i <= row->newest / sizeof row->cells[0]; i++) {
+            const char *words = check_cell(p, row, at, &row->cells[i]);
+            CHECK(!words, words);
+            cached += row->cells[i].piece->weight + (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            kept->cached_bytes += (uint64_t)row->units << UNIT_SHIFT;
+            kept->cached_count++;
+        }
+    }
+    CHECK(m->cached == cached, "a magazine counts what lies in it");
+    return NULL;
+}
+
+/* Under the lock of each, though their threads should be quiet. */
+static const char *check_magazines(const struct pool *p, const struct sums *sums)
+{
+    struct sums kept = {0};
+    for (const struct list *n = p->magazines.next; n != &p->magazines; n = n->next) {
+        struct magazine *m = list_entry(n, struct magazine, link);
+        while (atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
+            sched_yield();
+        const char *words = check_magazine(p, m, &kept);
+        magazine_unlock(m);
+        CHECK(!words, words);
+    }
+    CHECK(kept.cached_bytes == sums->cached_bytes && kept.cached_count == sums->cached_count,
+          "what is live, and not the program's, lies in one magazine");
     return NULL;
 }
 
@@ -209,7 +334,10 @@ static const char *check_locked(const struct pool *p)
         uint64_t ignored;
         words = check_chunks(zones[i], &reserved_bytes);
         CHECK(!words, words);
-        words = p->arena ? check_arena(zones[i], &sums) : check_bins(zones[i], &ignored);
+        if (p->arena)
+            words = check_arena(zones[i], &sums);
+        else /* of a segment on its way out no block is known */
+            words = p->busy ? check_bins(zones[i], &ignored) : check_segments(zones[i], &sums);
         CHECK(!words, words);
         words = p->busy ? NULL : check_dead(zones[i]);
         CHECK(!words, words);
@@ -221,11 +349,13 @@ static const char *check_locked(const struct pool *p)
     CHECK(pending_bytes == p->stats.pending_bytes, "pending bytes are counted");
     CHECK(pending_bytes == p->small.pending_bytes + p->large.pending_bytes,
           "pending bytes are counted by zone");
+    CHECK(!state_over_limit(p, 0), "what is reserved and planned is within the limit");
     if (p->busy)
         return NULL;
+    CHECK(!p->planned_bytes, "nothing is planned when nobody is at work");
+    words = check_magazines(p, &sums);
+    CHECK(!words, words);
     CHECK(reserved_bytes == p->stats.reserved_bytes, "reserved bytes are those of the chunks");
-    if (!p->arena)
-        return NULL;
     CHECK(sums.live_bytes == p->stats.allocated_bytes, "allocated bytes are those of the live blocks");
     CHECK(sums.requested_bytes == p->stats.requested_bytes, "requested bytes are counted");
     CHECK(sums.live_count == p->stats.live_blocks, "live blocks are counted");

@@ -6,6 +6,7 @@
 #include "shim/ipc_door.h"
 
 #include "shim/control.h"
+#include "shim/kernel.h"
 #include "shim/log.h"
 
 #include <dirent.h>
@@ -107,7 +108,7 @@ static enum table leave_descriptors(void)
 static bool is_shared_door(int fd)
 {
     struct stat st;
-    return fd >= 0 && fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == shared_ino;
+    return fd >= 0 && kernel_fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == shared_ino;
 }
 
 static int share(int low)
@@ -118,7 +119,7 @@ static int share(int low)
         close(low);
     else
         fd = low; /* so few are allowed */
-    if (fd < 0 || fstat(fd, &st) != 0)
+    if (fd < 0 || kernel_fstat(fd, &st) != 0)
         return fd;
     shared_ino = st.st_ino;
     atomic_store(&shared_fd, fd);

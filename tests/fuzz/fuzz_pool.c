@@ -156,6 +156,28 @@ static void step_fail(struct rig *r, struct input *in)
     model_fail(r->model, row, 1 + (a >> 4 & 3), code);
 }
 
+/* So many sizes that some of them share a row of a magazine. */
+#define CROWD 16
+
+/* Blocks of many sizes are freed, and two of each are asked for. The sizes come from what happened before: no more
+ * input is read, so that older inputs go on as they did. */
+static void step_crowd(struct rig *r)
+{
+    uint64_t first = r->owners % 251, addrs[3 * CROWD];
+    model_end_forever(r->model);
+    for (unsigned i = 0; i < 3 * CROWD; i++) {
+        unsigned which = i < CROWD ? i : (i - CROWD) / 2;
+        if (i == CROWD)
+            for (unsigned freed = 0; freed < CROWD; freed++)
+                if (addrs[freed])
+                    rig_free(r, addrs[freed]);
+        addrs[i] = rig_alloc(r, KIB(33) + 512 * (first + 3 * which));
+    }
+    for (unsigned i = CROWD; i < 3 * CROWD; i++)
+        if (addrs[i] && i % 3)
+            rig_free(r, addrs[i]);
+}
+
 static const char *step(struct rig *r, struct input *in)
 {
     uint8_t op = next(in), a;
@@ -215,6 +237,10 @@ static const char *step(struct rig *r, struct input *in)
             r->model->other_bytes = (uint64_t)(a & 7) * MIB(12);
         return NULL;
     default:
+        if ((op & 0xe0) == 0xa0) {
+            step_crowd(r);
+            return NULL;
+        }
         if (op & 0x10)
             model_end_forever(r->model);
         if (op & 0x10)

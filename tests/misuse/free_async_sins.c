@@ -15,5 +15,15 @@ int main(void)
     misuse_expect("then plainly", gpu_free(block), CUDA_ERROR_INVALID_VALUE);
     misuse_report("interior in stream order", gpu_free_async(block + 512, NULL));
     misuse_report("wild in stream order", gpu_free_async(0x1234500, NULL));
+
+    /* Memory of no graph, in a capture: refused, and still there afterwards. */
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_malloc(&block, 64 * KIB));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    misuse_report("in a capture", gpu_free_async(block, stream));
+    gpu_capture_end(stream, &graph);
+    misuse_report("after it", gpu_free(block));
     return misuse_end();
 }

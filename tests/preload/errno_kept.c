@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Allocating and freeing leave errno as it was, once the first calls are done. */
+/* Allocating, launching and freeing leave errno as it was, once the first calls are done. */
 #include "tests/preload/scene.h"
 
 #include <errno.h>
@@ -17,6 +17,9 @@ int main(void)
         REQUIRE(gpu_malloc(&block, size_bytes));
         /* The driver itself may change it on a call that really reaches it. */
         changed += i >= 20 && scene_preloaded() && errno != EXDEV;
+        errno = EXDEV;
+        REQUIRE(gpu_fill(block, 16, 1, NULL));
+        changed += i >= 20 && scene_preloaded() && scene_simulated() && errno != EXDEV;
         errno = EXDEV;
         REQUIRE(gpu_free(block));
         changed += i >= 20 && scene_preloaded() && errno != EXDEV;

@@ -314,7 +314,10 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     if (!(beside ? model_wait_ordered(m) : model_wait_all(m)))
         model_blame(m, "a segment is freed while a kernel runs that never ends");
     segment_drop(m, owner);
-    return leave(m, 0);
+    leave(m, 0);
+    if (m->hook_freed)
+        m->hook_freed(m, addr);
+    return 0;
 }
 
 static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)

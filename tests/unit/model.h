@@ -105,6 +105,8 @@ struct model {
      * when the pool has dropped its lock. */
     void (*hook)(struct model *m, enum model_row row);
     void *hook_arg;
+    /* The same, after a segment has gone back: its addresses may be anybody's. */
+    void (*hook_freed)(struct model *m, uint64_t addr);
 };
 
 /* A device of so many bytes, with arena and order, many streams in use. */

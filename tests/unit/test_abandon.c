@@ -6,6 +6,8 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
+#include <sched.h>
+#include <semaphore.h>
 #include <string.h>
 
 /* The context ends at call number `at` of a row that no thread is waited for in. */
@@ -133,6 +135,83 @@ static void a_pool_may_end_whenever_its_lock_is_free(void **state)
                     fail_msg("backing %u, step %u, moment %u: %s", backing, step, (unsigned)at, words);
             }
     EXPECT(ended > 40, "it was tried at many moments");
+}
+
+/* A thread inside the driver for memory, and one that ends the pool meanwhile. */
+struct inside {
+    struct rig *rig;
+    enum model_row row;
+    sem_t there, go_on;
+};
+
+static void stop_inside(struct model *m, enum model_row row)
+{
+    struct inside *i = m->hook_arg;
+    if (row != i->row)
+        return;
+    m->hook = NULL;
+    sem_post(&i->there);
+    sem_wait(&i->go_on);
+}
+
+static void *grow(void *arg)
+{
+    struct inside *i = arg;
+    uint64_t addr;
+    int code;
+    pool_alloc(i->rig->pool, MIB(24), &addr, &code);
+    return NULL;
+}
+
+static void *end(void *arg)
+{
+    pool_abandon(arg);
+    return NULL;
+}
+
+static bool is_abandoned(struct pool *p, uint64_t *reserved_bytes)
+{
+    state_lock(p);
+    bool abandoned = p->abandoned;
+    *reserved_bytes = p->stats.reserved_bytes;
+    state_unlock(p);
+    return abandoned;
+}
+
+static void who_has_memory_in_work_is_waited_for(void **state)
+{
+    static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow,
+                                          MODEL_ROW_segment_alloc};
+    (void)state;
+    for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        struct inside i = {.rig = r, .row = rows[n]};
+        r->config.backing = rows[n] == MODEL_ROW_segment_alloc ? BACKING_SEGMENT : BACKING_ARENA;
+        rig_start(r);
+        rig_alloc(r, MIB(6));
+        pthread_t grower, ender;
+        sem_init(&i.there, 0, 0);
+        sem_init(&i.go_on, 0, 0);
+        r->model->hook_arg = &i;
+        r->model->hook = stop_inside;
+        EXPECT_EQ(pthread_create(&grower, NULL, grow, &i), 0, "a thread is made");
+        sem_wait(&i.there);
+        EXPECT_EQ(pthread_create(&ender, NULL, end, r->pool), 0, "a thread is made");
+        uint64_t reserved_bytes;
+        while (!is_abandoned(r->pool, &reserved_bytes))
+            sched_yield();
+        EXPECT_EQ(reserved_bytes, MIB(6), "nothing is taken away as long as one is inside");
+        sem_post(&i.go_on);
+        pthread_join(grower, NULL);
+        pthread_join(ender, NULL);
+        model_destroy_context(r->model);
+        EXPECT_EQ(model_used_bytes(r->model), 0, "all memory went back, its own too");
+        sem_destroy(&i.there);
+        sem_destroy(&i.go_on);
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("row %u: %s", rows[n], words);
+    }
 }
 
 /* A thread looks first at what it was handed out lately; its blocks were live when their context ended, and their
@@ -340,6 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
+        cmocka_unit_test(who_has_memory_in_work_is_waited_for),
         cmocka_unit_test(what_it_had_handed_out_is_nobodys),
         cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
         cmocka_unit_test(what_it_had_handed_out_stays_nobodys),

@@ -3,6 +3,7 @@
  * pool/check.c: each invariant is broken by hand, and pool_check must name it.
  */
 #include "pool/chunk.h"
+#include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
@@ -55,6 +56,15 @@ static struct block *block_in(struct zone *z, enum block_state s)
         b = b->next;
     EXPECT(b, "the zone has a block in this state");
     return b;
+}
+
+static struct block *block_in_bins(struct zone *z)
+{
+    for (unsigned bin = 0; bin < BIN_COUNT; bin++)
+        if (z->bins.map[bin / 64] >> (bin % 64) & 1)
+            return list_entry(z->bins.heads[bin].next, struct block, link);
+    fail_msg("the zone has a free block");
+    return NULL;
 }
 
 static void broken_chains_are_named(void **state)
@@ -156,6 +166,13 @@ static void broken_sums_are_named(void **state)
     BROKEN(s->pending_bytes, s->pending_bytes + 512, "pending bytes are counted");
     BROKEN(s->live_blocks, s->live_blocks - 1, "live blocks are counted");
     BROKEN(r->pool->large.pending_bytes, 0, "pending bytes are counted by zone");
+    BROKEN(r->pool->planned_bytes, MIB(2), "nothing is planned when nobody is at work");
+    BROKEN(r->config.max_reserved_bytes, s->reserved_bytes - 1, "what is reserved and planned is within the limit");
+    r->config.max_reserved_bytes = s->reserved_bytes;
+    EXPECT_SOUND(r);
+    r->pool->busy++;
+    BROKEN(r->pool->planned_bytes, MIB(2), "what is reserved and planned is within the limit");
+    r->pool->busy--;
 }
 
 static void broken_fences_are_named(void **state)
@@ -169,13 +186,158 @@ static void broken_fences_are_named(void **state)
     BROKEN(r->pool->pendings.head->epoch, 1000, "pending memory waits in the order of its epochs");
 }
 
+/* The same in segments: large ones whole, and two shared ones, in each of which something is free. */
+static struct rig *busy_segments(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+    rig_alloc(r, MIB(6));
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(8)), c = rig_alloc(r, MIB(10));
+    rig_alloc(r, 3000);
+    uint64_t shared[6];
+    for (int i = 0; i < 6; i++)
+        shared[i] = rig_alloc(r, KIB(700));
+    rig_free(r, shared[1]);
+    rig_free(r, shared[4]);
+    rig_free(r, a);
+    rig_launch(r, 1, 0, 0);
+    rig_trim(r, GIB(1), true);
+    rig_launch(r, 1, MS(10), b);
+    rig_free(r, b);
+    rig_taint(r, shared[5]);
+    rig_free(r, shared[5]);
+    rig_launch(r, 1, MS(10), c);
+    rig_empty_magazines(r);
+    EXPECT_SOUND(r);
+    return r;
+}
+
+static struct chunk *live_chunk(struct zone *z, struct block **b)
+{
+    for (struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
+        struct chunk *c = list_entry(n, struct chunk, all);
+        *b = map_block(map_find(c->addr), c->addr);
+        if (*b && (*b)->state == BLOCK_LIVE)
+            return c;
+    }
+    fail_msg("a segment is live");
+    return NULL;
+}
+
+static void broken_segments_are_named(void **state)
+{
+    struct rig *r = busy_segments(state);
+    struct zone *large = &r->pool->large, *small = &r->pool->small;
+    struct block *live = NULL, *first;
+    struct chunk *c = live_chunk(large, &live);
+    BROKEN(live->size_bytes, live->size_bytes + 512, "a segment's blocks cover it");
+    BROKEN(live->zone, small, "blocks know their zone");
+    BROKEN(c->addr, c->addr + MIB(2), "every granule of a chunk names it");
+    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1, "requested bytes are counted");
+    BROKEN(live->state, BLOCK_DEAD, "allocated bytes are those of the live blocks");
+    BROKEN(r->pool->stats.allocated_bytes, 0, "allocated bytes are those of the live blocks");
+    BROKEN(r->pool->stats.live_blocks, 0, "live blocks are counted");
+    struct granule *g = map_find(c->addr);
+    int at = g->starts[0] == live ? 0 : 1;
+    BROKEN(g->starts[at], NULL, "a segment starts with a block");
+    c = list_entry(small->chunks.next, struct chunk, all);
+    first = map_block(map_find(c->addr), c->addr);
+    EXPECT(first && first->next, "several share it");
+    BROKEN(first->next, NULL, "a segment's blocks cover it");
+    BROKEN(first->next->prev, NULL, "a segment starts with a block");
+    struct block *idle = first;
+    while (idle && idle->state != BLOCK_FREE)
+        idle = idle->next;
+    EXPECT(idle, "something in it is free");
+    BROKEN(idle->state, BLOCK_DEAD, "bins hold the zone's free blocks only");
+    bins_remove(&small->bins, idle);
+    expect_words(r, "every free block is in a bin");
+    bins_insert(&small->bins, idle);
+    struct block *whole = block_in_bins(large);
+    bins_remove(&large->bins, whole);
+    expect_words(r, "a segment starts with a block");
+    bins_insert(&large->bins, whole);
+    host_cache_ensure(&r->pool->block_cache, 1);
+    struct block *upper = zone_split(live, live->addr + MIB(2));
+    upper->state = BLOCK_LIVE;
+    expect_words(r, "a large segment is one block");
+    live->size_bytes += upper->size_bytes;
+    live->next = NULL;
+    EXPECT_SOUND(r);
+}
+
+/* Three objects and three blocks of one size in the thread's magazine, and two large ones. */
+static struct magazine *filled(struct rig *r)
+{
+    static const uint64_t sizes[] = {700, KIB(300), MIB(3)};
+    uint64_t addrs[9];
+    rig_free(r, rig_alloc(r, 512));
+    for (int i = 0; i < 9; i++)
+        addrs[i] = rig_alloc(r, sizes[i % 3]);
+    rig_alloc(r, KIB(300));
+    for (int i = 0; i < 8; i++)
+        rig_free(r, addrs[i]);
+    EXPECT_SOUND(r);
+    return list_entry(r->pool->magazines.next, struct magazine, link);
+}
+
+static struct magazine_row *row_with(struct magazine *m, uint64_t size_bytes)
+{
+    for (unsigned at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
+        if (m->rows[at].newest > sizeof(struct magazine_cell) && m->rows[at].units == size_bytes >> UNIT_SHIFT)
+            return &m->rows[at];
+    fail_msg("there are several of the size");
+    return NULL;
+}
+
+static void broken_magazines_are_named(void **state)
+{
+    struct rig *r = expect_single(state);
+    struct magazine *m = filled(r);
+    struct magazine_row *objects = row_with(m, 1024), *blocks = row_with(m, KIB(300));
+    struct magazine_cell *object = &objects->cells[1], *block = &blocks->cells[1];
+    BROKEN(m->cached, m->cached + 1, "a magazine counts what lies in it");
+    BROKEN(objects->newest, (uint16_t)(objects->newest - sizeof *object), "a magazine counts what lies in it");
+    BROKEN(blocks->last, (uint16_t)(blocks->newest - sizeof *block), "a row of a magazine has an end");
+    BROKEN(blocks->units, blocks->units + 1, "a row of a magazine holds one size");
+    BROKEN(block->epoch, r->pool->fences.open_epoch + 1, "nothing in a magazine was freed in a later epoch");
+    BROKEN(block->piece, object->piece, "what lies in a magazine lies in its own row");
+    BROKEN(m->rows[MAGAZINE_LARGE].cells[1].piece->row, MAGAZINE_NEVER,
+           "what lies in a magazine lies in its own row");
+    struct pool_stats *s = &r->pool->stats;
+    uint64_t allocated_bytes = s->allocated_bytes, requested_bytes = s->requested_bytes;
+    s->allocated_bytes += KIB(300);
+    s->requested_bytes += block->piece->requested_bytes;
+    s->live_blocks++;
+    atomic_fetch_add(&block->piece->word, PIECE_HELD);
+    expect_words(r, "what lies in a magazine is not the program's");
+    atomic_fetch_sub(&block->piece->word, PIECE_HELD);
+    s->allocated_bytes = allocated_bytes;
+    s->requested_bytes = requested_bytes;
+    s->live_blocks--;
+    struct slab *slab = list_entry(object->piece - object->piece->slot, struct slab, pieces);
+    BROKEN(slab->pieces[object->piece->slot].live, false, "what lies in a magazine is live to the pool");
+    /* Another one's record at the end of a row, and none there. */
+    uint16_t newest = blocks->newest;
+    int64_t weight = block->piece->weight;
+    blocks->newest = (uint16_t)(newest - sizeof *block);
+    m->cached -= weight;
+    expect_words(r, "what is live, and not the program's, lies in one magazine");
+    blocks->newest = newest;
+    m->cached += weight;
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(broken_chains_are_named), RIG_TEST(broken_blocks_are_named),
         RIG_TEST(broken_slabs_are_named),  RIG_TEST(broken_bins_and_lists_are_named),
         RIG_TEST(broken_chunks_are_named), RIG_TEST(broken_sums_are_named),
-        RIG_TEST(broken_fences_are_named),
+        RIG_TEST(broken_fences_are_named), RIG_TEST(broken_segments_are_named),
+        RIG_TEST(broken_magazines_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,6 +201,61 @@ static void a_dead_block_over_several_chunks_goes_back_in_parts(void **state)
     EXPECT_SOUND(r);
 }
 
+/* As soon as the driver has a segment back, another pool gets the same addresses. */
+struct second {
+    struct pool *pool;
+    uint64_t addr;
+};
+
+static void take_again(struct model *m, uint64_t addr)
+{
+    struct second *s = m->hook_arg;
+    int code;
+    m->hook_freed = NULL;
+    EXPECT_EQ(pool_alloc(s->pool, MIB(4), &s->addr, &code), POOL_OK, "there is memory");
+    EXPECT_EQ(s->addr, addr, "at the same place");
+}
+
+static void a_segment_that_goes_back_is_nobodys_before_it_is_anothers(void **state)
+{
+    struct rig *r = expect_segments(state);
+    struct second s = {.pool = pool_create(&r->model->backend, &r->config, &s)};
+    struct pool_block block;
+    rig_free(r, rig_alloc(r, MIB(4)));
+    r->model->hook_arg = &s;
+    r->model->hook_freed = take_again;
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(4), "it goes back");
+    EXPECT(s.addr, "and to another pool");
+    EXPECT_EQ(pool_find(s.addr, &block), POOL_OK, "which knows it");
+    EXPECT(block.pool == s.pool, "as its own");
+    EXPECT_EQ(pool_free(s.addr), POOL_OK, "and frees it");
+    pool_trim(s.pool, &(struct pool_trim){.wait_ns = MS(1000)});
+    pool_abandon(s.pool);
+    EXPECT_SOUND(r);
+}
+
+/* Merged with memory whose work was complete before. */
+static void what_is_ordered_but_not_complete_stays_mapped(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
+    EXPECT(a < b, "in this order");
+    rig_free(r, a);
+    rig_trim(r, GIB(1), true);
+    rig_launch(r, 1, MS(50), b);
+    rig_free(r, b);
+    state_lock(r->pool);
+    fence_seal(r->pool);
+    EXPECT(fence_order(r->pool, fence_newest_waitable(&r->pool->fences), false), "later work runs behind it");
+    state_unlock(r->pool);
+    rig_trim(r, GIB(1), false);
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "it is free, beside the other");
+    EXPECT_EQ(rig_trim(r, 0, false), 0, "none of it goes back yet");
+    EXPECT_SOUND(r);
+    model_advance(r->model, MS(50));
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "now all of it does");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +269,8 @@ int main(void)
         RIG_TEST(idle_time_counts_from_the_last_use),
         RIG_TEST(tainted_memory_is_dead_and_released),
         RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
+        RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers),
+        RIG_TEST(what_is_ordered_but_not_complete_stays_mapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,6 +399,7 @@ static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
     rig_empty_magazines(r);
     EXPECT_SOUND(r);
     EXPECT(fences(r)->ring.count < RING_MAX, "the ring has an end");
+    EXPECT(fences(r)->open_epoch > 550, "and every free has a fence all the same");
     EXPECT(rig_stats(r).pending_bytes >= KIB(300), "all is pending");
     model_end_forever(r->model);
     model_drain(r->model);

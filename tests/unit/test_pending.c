@@ -106,6 +106,32 @@ static void a_slab_that_drains_while_pending_comes_back(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "every slab is empty, every chunk released");
 }
 
+/* Where its place is too far to be looked for, it waits as long as what is newest. */
+static void what_comes_late_keeps_the_queue_in_order(void **state)
+{
+    struct rig *r = slow(state);
+    uint64_t addrs[80], late;
+    rig_free(r, rig_alloc(r, 512));
+    for (int i = 0; i < 80; i++)
+        addrs[i] = rig_alloc(r, MIB(2) + KIB(64));
+    late = rig_alloc(r, KIB(64));
+    rig_launch(r, 1, MS(10), addrs[0]);
+    for (int i = 0; i < 79; i++)
+        rig_free(r, addrs[i]);
+    rig_free(r, late); /* into the magazine */
+    rig_launch(r, 1, MS(10), addrs[79]);
+    rig_free(r, addrs[79]);
+    uint64_t before = rig_stats(r).pending_bytes;
+    EXPECT(before >= 80 * MIB(2), "more than are looked at");
+    rig_empty_magazines(r);
+    EXPECT_EQ(rig_stats(r).pending_bytes, before + KIB(64), "it is in the queue");
+    EXPECT_SOUND(r);
+    rig_launch(r, 1, 0, 0);
+    model_drain(r->model);
+    rig_trim(r, GIB(1), false);
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "and comes out of it");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +140,7 @@ int main(void)
         RIG_TEST(the_oldest_that_fits_is_found),
         RIG_TEST(tainted_memory_is_buried_not_reused),
         RIG_TEST(a_slab_that_drains_while_pending_comes_back),
+        RIG_TEST(what_comes_late_keeps_the_queue_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

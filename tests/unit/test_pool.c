@@ -3,6 +3,7 @@
  * The pool's policy as a program sees it: what is served from where, limits, the ladder when memory
  * is short, misuse, and the end of a context.
  */
+#include "pool/state.h"
 #include "tests/unit/expect.h"
 
 static void memory_is_found_by_any_address_in_it(void **state)
@@ -338,6 +339,51 @@ static void an_abandoned_pool_passes_everything_on(void **state)
     }
 }
 
+static void what_was_shared_is_not_handed_out_again_on_one_stream_either(void **state)
+{
+    static const uint64_t sizes[] = {700, KIB(300), MIB(4)};
+    struct rig *r = expect_single(state);
+    for (int turn = 0; turn < 4; turn++)
+        for (int i = 0; i < 3; i++) {
+            uint64_t a = rig_alloc(r, sizes[i]);
+            rig_taint(r, a);
+            rig_free(r, a);
+            EXPECT(rig_alloc(r, sizes[i]) != a && rig_alloc(r, sizes[i]) != a, "somebody outside may use it");
+            EXPECT_SOUND(r);
+        }
+}
+
+/* In the driver's hands, before anything is there: it counts, so that all threads together keep MAX_RESERVED. */
+static void note_planned(struct model *m, enum model_row row)
+{
+    uint64_t *planned_bytes = m->hook_arg;
+    struct pool *p = (struct pool *)(uintptr_t)planned_bytes[1];
+    if (row != MODEL_ROW_create && row != MODEL_ROW_segment_alloc)
+        return;
+    state_lock(p);
+    planned_bytes[0] = p->planned_bytes;
+    state_unlock(p);
+}
+
+static void what_is_being_taken_from_the_driver_counts(void **state)
+{
+    (void)state;
+    for (unsigned segments = 0; segments < 2; segments++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        rig_start(r);
+        uint64_t planned_bytes[2] = {0, (uintptr_t)r->pool};
+        r->model->hook_arg = planned_bytes;
+        r->model->hook = note_planned;
+        rig_alloc(r, MIB(6));
+        r->model->hook = NULL;
+        EXPECT_EQ(planned_bytes[0], MIB(6), "until it is reserved");
+        EXPECT_SOUND(r);
+        const char *words = rig_destroy(r);
+        EXPECT(!words, words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +404,8 @@ int main(void)
         RIG_TEST(with_several_streams_memory_is_spent_before_overlap),
         RIG_TEST(statistics_add_up),
         cmocka_unit_test(an_abandoned_pool_passes_everything_on),
+        RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either),
+        cmocka_unit_test(what_is_being_taken_from_the_driver_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -416,6 +416,23 @@ static void prealloc_is_one_segment(void **state)
     EXPECT_EQ(rig_stats(r).num_hits, 1, "as a hit");
 }
 
+/* Not before, since giving a segment back waits for the kernel. */
+static void out_of_memory_idle_segments_go_back_beside_work(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(64);
+    expect_segments(state);
+    uint64_t a = rig_alloc(r, MIB(32)), b = rig_alloc(r, MIB(20)), c = rig_alloc(r, MIB(4));
+    rig_free(r, a);
+    rig_free(r, b);
+    rig_trim(r, GIB(1), true);
+    rig_launch(r, 1, MS(50), c);
+    EXPECT(rig_alloc(r, MIB(50)), "in the place of both");
+    EXPECT_EQ(rig_stats(r).num_oom_released, 1, "which is counted");
+    EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +463,7 @@ int main(void)
         RIG_TEST(a_tainted_segment_goes_back_when_freed),
         RIG_TEST(a_driver_that_does_not_align_is_not_used),
         RIG_TEST(prealloc_is_one_segment),
+        RIG_TEST(out_of_memory_idle_segments_go_back_beside_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

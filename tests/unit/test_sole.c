@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/sole.c: what must not be handed out while the time of one stream ends, whom its end waits for, and when it
+ * may not come again.
+ */
+#include "pool/sole.h"
+
+#include "pool/magazine.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static struct magazine *magazine(struct rig *r)
+{
+    return list_entry(r->pool->magazines.next, struct magazine, link);
+}
+
+/* A step of another thread of the program, at the first call of a row while the stream is left. */
+struct meanwhile {
+    struct rig *rig;
+    enum model_row row;
+    uint64_t addr, taken;
+    bool happened;
+};
+
+static void free_and_take(struct model *m, enum model_row row)
+{
+    struct meanwhile *w = m->hook_arg;
+    if (row != w->row)
+        return;
+    m->hook = NULL;
+    w->happened = true;
+    rig_free(w->rig, w->addr);
+    EXPECT(magazine_units(magazine(w->rig)), "it is in the magazine");
+    w->taken = pool_take(w->rig->pool, KIB(64));
+}
+
+static void what_is_freed_while_the_stream_is_left_waits_for_its_fence(void **state)
+{
+    static const enum model_row rows[] = {MODEL_ROW_fence_create, MODEL_ROW_fence_record, MODEL_ROW_fence_query,
+                                          MODEL_ROW_fence_order};
+    (void)state;
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->model->backend.single_stream = true;
+        rig_start(r);
+        rig_free(r, rig_alloc(r, 512));
+        struct meanwhile w = {.rig = r, .row = rows[i], .addr = rig_alloc(r, KIB(64))};
+        uint64_t b = rig_alloc(r, KIB(128));
+        rig_launch(r, 0, MS(20), w.addr);
+        rig_free(r, b);
+        r->model->hook_arg = &w;
+        r->model->hook = free_and_take;
+        rig_launch(r, 1, MS(1), 0); /* leaves */
+        EXPECT(w.happened, "it was freed meanwhile");
+        EXPECT_EQ(w.taken, 0, "the fence of its free is to come");
+        EXPECT(rig_alloc(r, KIB(64)), "there is other memory, or a later fence is ordered");
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("row %u: %s", rows[i], words);
+    }
+}
+
+static void *leave(void *arg)
+{
+    pool_leave_single_stream(arg);
+    return NULL;
+}
+
+static void a_thread_inside_a_magazine_is_waited_for(void **state)
+{
+    struct rig *r = expect_single(state);
+    struct timespec while_it_leaves = {.tv_nsec = 10000000};
+    pthread_t thread;
+    rig_free(r, rig_alloc(r, 512));
+    uint64_t b = rig_alloc(r, KIB(128));
+    rig_launch(r, 0, MS(20), b);
+    rig_free(r, b);
+    uint64_t before = model_calls(r->model, MODEL_ROW_fence_record);
+    /* As one that has seen one stream, and is about to hand something out, or to put something in. */
+    EXPECT(!atomic_exchange(&magazine(r)->locked, 1), "nobody else is inside");
+    EXPECT_EQ(pthread_create(&thread, NULL, leave, r->pool), 0, "a thread is made");
+    for (int i = 0; i < 500 && atomic_load(&r->pool->fences.ready) == FENCE_READY_ALL; i++)
+        nanosleep(&while_it_leaves, NULL);
+    nanosleep(&while_it_leaves, NULL);
+    uint64_t meanwhile = model_calls(r->model, MODEL_ROW_fence_record);
+    magazine_unlock(magazine(r));
+    pthread_join(thread, NULL);
+    EXPECT_EQ(meanwhile, before, "what it does is to be fenced, too");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_record), before + 1, "as soon as it is through");
+    r->several_streams = true;
+    EXPECT_SOUND(r);
+}
+
+/* When the stream is left, later work would be ordered behind the late fence. */
+static void one_stream_is_not_enough_while_a_late_fence_runs(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
+    rig_launch(r, 1, 0, a);
+    rig_launch(r, 2, 0, a); /* alone from here on */
+    rig_free(r, b);
+    rig_launch(r, 2, MS(5), a); /* records */
+    model_drain(r->model);
+    model_capture_begin(r->model);
+    rig_free(r, a);
+    rig_launch(r, 2, MS(500), 0); /* after the free, without a record */
+    model_capture_end(r->model);
+    EXPECT(rig_alloc(r, MIB(6)), "asks for a fence, which is late");
+    EXPECT(r->pool->fences.late_epoch > r->pool->fences.complete_epoch, "and runs");
+    EXPECT(pool_passed(r->pool, r->run_mark), "the other streams' work is complete");
+    EXPECT(!rig_enter_single(r), "the stream could not be left behind its frees alone");
+    model_drain(r->model);
+    EXPECT(rig_enter_single(r), "now it can");
+    EXPECT_SOUND(r);
+}
+
+static void one_stream_is_not_enough_while_others_work(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
+    rig_launch(r, 1, MS(50), b);
+    rig_launch(r, 2, 0, a); /* alone from here on */
+    uint64_t mark = pool_mark(r->pool);
+    rig_free(r, a);
+    rig_launch(r, 2, 0, 0); /* records */
+    EXPECT(!pool_enter_single_stream(r->pool, mark, 2 << 3, &r->breached), "stream 1 has work");
+    EXPECT(atomic_load(&r->pool->fences.ready) != FENCE_READY_ALL, "so fences rule");
+    model_drain(r->model);
+    EXPECT(pool_passed(r->pool, mark), "it is complete");
+    EXPECT(rig_enter_single(r), "and one stream is enough");
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_freed_while_the_stream_is_left_waits_for_its_fence),
+        RIG_TEST(a_thread_inside_a_magazine_is_waited_for),
+        RIG_TEST(one_stream_is_not_enough_while_a_late_fence_runs),
+        RIG_TEST(one_stream_is_not_enough_while_others_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

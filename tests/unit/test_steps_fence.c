@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/fence.c: a submission looks without the lock whether something has to be recorded before it, while another
+ * thread's record is refused because of a capture. Whatever it saw, either it comes for the lock, or the epoch is marked
+ * late: nobody may wait for work that came after the frees.
+ */
+#include "tests/unit/steps.h"
+/* After it. */
+#include "pool/fence.c"
+
+#include "tests/unit/expect.h"
+
+#include <semaphore.h>
+
+/* Another thread seals; inside its record it waits to go on. */
+struct sealer {
+    struct rig *rig;
+    pthread_t thread;
+    sem_t recording, go_on;
+    bool joined;
+};
+
+static void *seal(void *arg)
+{
+    struct sealer *s = arg;
+    state_lock(s->rig->pool);
+    fence_seal(s->rig->pool);
+    state_unlock(s->rig->pool);
+    return NULL;
+}
+
+static void stop_in_record(struct model *m, enum model_row row)
+{
+    struct sealer *s = m->hook_arg;
+    if (row != MODEL_ROW_fence_record)
+        return;
+    sem_post(&s->recording);
+    sem_wait(&s->go_on);
+}
+
+static void finish_the_record(void *arg)
+{
+    struct sealer *s = arg;
+    if (s->joined)
+        return;
+    s->joined = true;
+    sem_post(&s->go_on);
+    pthread_join(s->thread, NULL);
+}
+
+/* False: there is no moment number `at` in it. */
+static bool submit_while_a_record_is_refused(unsigned at)
+{
+    struct rig *r = rig_create(RIG_BYTES);
+    struct sealer s = {.rig = r};
+    rig_start(r);
+    struct fences *f = &r->pool->fences;
+    sem_init(&s.recording, 0, 0);
+    sem_init(&s.go_on, 0, 0);
+    uint64_t a = rig_alloc(r, MIB(4));
+    model_capture_begin(r->model);
+    rig_free(r, a);
+    r->model->hook_arg = &s;
+    r->model->hook = stop_in_record;
+    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
+    sem_wait(&s.recording);
+
+    struct steps steps = {.step = finish_the_record, .arg = &s, .at = at};
+    steps_mine = &steps;
+    bool passed = fence_pass(f, 1);
+    steps_mine = NULL;
+    bool happened = s.joined;
+    finish_the_record(&s);
+    r->model->hook = NULL;
+    EXPECT(fence_is_unsealed(f), "the record was refused");
+    EXPECT(!passed || !fence_is_armed(f), "the submission is known to have come after the free");
+    model_capture_end(r->model);
+    sem_destroy(&s.recording);
+    sem_destroy(&s.go_on);
+    const char *words = rig_destroy(r);
+    EXPECT(!words, words);
+    return happened;
+}
+
+static void a_submission_beside_a_refused_record_is_known(void **state)
+{
+    unsigned at = 1;
+    (void)state;
+    while (submit_while_a_record_is_refused(at))
+        at++;
+    EXPECT(at > 3, "there are such moments");
+}
+
+/* Its fence may capture that work. */
+static void a_record_that_is_not_waited_for_is_late(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct sealer s = {.rig = r};
+    const struct fences *f = &r->pool->fences;
+    sem_init(&s.recording, 0, 0);
+    sem_init(&s.go_on, 0, 0);
+    rig_free(r, rig_alloc(r, MIB(4)));
+    r->model->hook_arg = &s;
+    r->model->hook = stop_in_record;
+    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
+    sem_wait(&s.recording);
+    pool_submit(r->pool, 1); /* goes on after a while */
+    finish_the_record(&s);
+    r->model->hook = NULL;
+    EXPECT_EQ(f->ring.count, 1, "it was recorded");
+    EXPECT(f->ring.at[0].late, "work may have come before it");
+    EXPECT_EQ(f->late_epoch, f->ring.at[0].epoch, "which is known");
+    sem_destroy(&s.recording);
+    sem_destroy(&s.go_on);
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_submission_beside_a_refused_record_is_known),
+        RIG_TEST(a_record_that_is_not_waited_for_is_late),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
