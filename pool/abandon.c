@@ -4,27 +4,31 @@
  *
  * Other threads may be inside it then: the control thread, and those of a program that ends a context while
  * it allocates in it. Those that hold memory out of the pool's lists are `busy` and waited for. The others
- * have dropped the lock for a call about a fence, with nothing of the pool's in their hands; when they go on
- * they find it empty, in every list that leads to memory. The records of blocks stay, as all of the pool's
- * host memory does.
+ * dropped the lock for a call about a fence, or to let others have it, with nothing of the pool's
+ * in their hands. When they go on they find it empty, in every list that leads to memory. The
+ * records of blocks stay, as all of the pool's host memory does.
  *
- * The next context may have the pool (pool_revive): its object, its lock, its magazines and its host memory, whose
- * records are free again and stay what they are, blocks as blocks, slabs as slabs. Why that harms nobody who
- * still looks at the old one:
- * 1. Whoever may drop the lock on its way counts in `inside`, under the lock. While anybody does, the pool is not
- *    revived: none goes on in the new one with what it saw of the old one, an event, an epoch, a place in the ring.
- * 2. Whoever comes later, with a pointer from before, finds a pool like any other. What is done for all pools
- *    (submission, trim, leaving the sole stream) may be done for this one. Only a request is for one context. It can come
- *    here with the old context only if that ends while one of its threads is between asking which context is
- *    current and asking this pool; natively that request fails, or its memory goes with the context. Here the thread gets a block
- *    of the new context that nobody else has.
- * 3. Magazines are their threads', and their pool stays the same object. After the pool is published as lost, each
- *    is locked and emptied: a thread that was taking or giving then is through, and whoever locks it afterwards
- *    sees that nothing is ready, so that nothing is taken out and nothing put in.
- * 4. After that no piece becomes held, and the mark is taken off every piece that the program still held: an
- *    address of the old context frees nothing of the new one by way of what a thread was handed out lately.
- * 5. The map leads to the pool by its chunks only, and all of them are out of it. Who found the pool there locks it
- *    and looks again (find_owner).
+ * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
+ * host memory. Its records are free again and stay what they are: blocks stay blocks, slabs stay
+ * slabs. Why that harms no thread that still looks at the old pool:
+ * 1. A thread that may drop the lock on its way counts in `inside`, under the lock. While there is
+ *    such a thread the pool is not revived. So no thread goes on in the new pool with what it saw
+ *    of the old one: an event, an epoch, a place in the ring.
+ * 2. A thread that comes later, with a pointer from before, finds a pool like any other. What is
+ *    done for all pools (submission, trim, leaving the sole stream) may be done for this one. Only
+ *    a request is for one context. It comes here with the old context only if that context ends
+ *    after the thread asked which context is current and before it asks this pool. Natively that
+ *    request fails, or its memory goes with the context. Here the thread gets a block of the new
+ *    context that nobody else has.
+ * 3. Magazines are their threads', and their pool stays the same object. After the pool is
+ *    published as lost, each magazine is locked and emptied. A thread that was taking or giving
+ *    then is through. A thread that locks a magazine afterwards sees that nothing is ready, so that
+ *    nothing is taken out and nothing put in.
+ * 4. After that no piece becomes held, and the mark is taken off every piece that the program still
+ *    held. So an address of the old context frees nothing of the new one by way of what a thread
+ *    was handed out lately.
+ * 5. The map leads to the pool by its chunks only, and all of them are out of it. A thread that
+ *    found the pool there before locks it and looks again (find_owner).
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"

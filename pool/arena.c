@@ -410,7 +410,8 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
     for (const struct chunk *c = plan->idle; c; c = c->plan)
         moves++;
     take_apart(p, plan);
-    /* More of what is idle than one request may move goes back to the driver instead, a few at a time. */
+    /* More of what is idle than one request may move goes back to the driver instead, a few at a
+     * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
         trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
     if (got + more < plan->missing_bytes)

@@ -30,11 +30,15 @@ enum block_state {
 
 #define PENDING_BLOCK UINT16_MAX
 
-/* What the program holds, or a magazine: a live block, or a live object of a slab; and what it freed, while that is
- * pending. The record of either has one, which is never zeroed and stays a piece for ever, so that a free may look at the word of any: it names
- * one address at a time, and HELD is set only while the program holds the memory there. Who takes HELD away
- * from the word, by compare and exchange or under the pool's lock, frees. The rest is written before HELD is set, and
- * then only by who taints. */
+/* A live block, or a live object of a slab, which the program or a magazine holds; and, while it is
+ * pending, what the program freed. The record of a block has one piece, that of a slab one for each
+ * object.
+ * 1. A piece is never zeroed and stays a piece for ever, so that a free may look at the word of
+ *    any.
+ * 2. The word names one address at a time. HELD is set only while the program holds the memory
+ *    there.
+ * 3. Who takes HELD away, by compare and exchange or under the pool's lock, frees.
+ * 4. The other fields are written before HELD is set, and then only by who taints. */
 struct piece {
     _Atomic uint64_t word; /* the address, plus HELD or not */
     uint64_t serial;       /* unique in the process, and new each time that the piece is handed out */

@@ -175,7 +175,8 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && wants_more(&h);
          bin = highest_bin(&z->bins, bin - 1)) {
         struct list *head = &z->bins.heads[bin];
-        /* What is left of a block that is taken apart comes to the front of a list, and holds nothing eligible. */
+        /* What is left of a block that is taken apart comes to the front of a list, and holds
+         * nothing eligible. */
         list_for_each (n, tmp, head) {
             struct block *b = list_entry(n, struct block, link);
             if (b->size_bytes < GRANULE_BYTES)

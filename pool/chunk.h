@@ -45,7 +45,8 @@ struct pool;
  * plan. Only chunks unused since unused_ns or earlier; largest free ranges first, until want_bytes are
  * together. To be released: only those whose last use is complete, and only some at a time: to be called
  * again until there is none. To be moved (move): not those that are larger than what is still wanted,
- * nor shared ones; CHUNK_MOVES at most, as each takes half a microsecond under the lock. *got_bytes is their sum. */
+ * nor shared ones; CHUNK_MOVES at most, as each takes half a microsecond under the lock. *got_bytes
+ * is their sum. */
 #define CHUNK_MOVES 256
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);

@@ -440,7 +440,8 @@ void fence_finish(struct pool *p)
     }
 }
 
-/* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old context. */
+/* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old
+ * context. */
 void fence_restart(struct fences *f, bool single_stream)
 {
     if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)

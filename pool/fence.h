@@ -173,7 +173,8 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
 void fence_disarm(struct fences *f);
 /* Destroys every event; the context may be gone. Drops the lock. */
 void fence_finish(struct pool *p);
-/* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes twice. */
+/* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes
+ * twice. */
 void fence_restart(struct fences *f, bool single_stream);
 
 #endif

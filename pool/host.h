@@ -20,12 +20,13 @@ struct host_cache {
     char *batches;       /* all of its memory: the newest batch, whose end leads to the one before */
 };
 
-/* What lies behind the first zeroed_bytes (a word at least) of a record is zero when it is new, and then as its last
- * user left it: for what others may look at at any time. */
+/* The first zeroed_bytes (a word at least) of a record are zero whenever it is handed out. What
+ * lies behind them is zero when the record is new, and then as its last user left it: for what
+ * others may look at at any time. */
 void host_cache_init(struct host_cache *c, size_t record_bytes, size_t zeroed_bytes);
 /* At least count free records from now on (count is small); false: no host memory. */
 bool host_cache_ensure(struct host_cache *c, size_t count);
-/* A record, zeroed so far, or NULL (never after enough was ensured). */
+/* A record, or NULL (never after enough was ensured). */
 void *host_cache_get(struct host_cache *c);
 void host_cache_put(struct host_cache *c, void *record);
 /* Calls f for each record that was ever used, be it free by now or not. */

@@ -15,9 +15,9 @@
 /* So many records are no longer than a page of host memory. */
 #define TOUCHED_BY_ONE (4096 / sizeof(struct granule))
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
-/* The records of a leaf; behind them a bit for each that says whether a block of the large zone starts there, so that
- * the start of a large block is found from its middle; and the pages of the small zone, whose memory is not touched
- * before they are used. */
+/* The records of a leaf; behind them a bit for each that says whether a block of the large zone
+ * starts there, so that the start of a large block is found from its middle; and the pages of the
+ * small zone, whose memory is not touched before they are used. */
 struct leaf {
     struct granule granules[LEAF_GRANULES];
     _Atomic uint64_t large_starts[LEAF_GRANULES / 64];
@@ -59,8 +59,8 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes)
     return true;
 }
 
-/* It takes some microseconds, as often as its thread is run: about 30 ms. A pool whose context ended without a word
- * never forgets. */
+/* It takes some microseconds, as often as its thread is run: about 30 ms. A pool whose context
+ * ended without a word never forgets. */
 #define AWAIT_TURNS 600
 
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes)

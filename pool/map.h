@@ -3,10 +3,10 @@
  * From an address to what is there: one radix map for the process, one record per 2 MiB granule of
  * device address space that a pool owns. map_find and the pool field may be read by any thread
  * without a lock (a free of somebody else's pointer must cost next to nothing); every other field
- * belongs to the lock of the pool named there. The words that lead to blocks (units, starts,
+ * belongs to the lock of the pool named there. The words that lead to blocks (pages, starts,
  * start_units) are atomic, so any thread may read them too: the block that a word names may be
  * another's by then, or a record that is used no more, but records are never unmapped. Leaves are
- * made once and stay.
+ * made once and stay, their pages in them.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
@@ -23,8 +23,8 @@ struct pool;
 
 #define GRANULE_PAGES (GRANULE_BYTES / SLAB_PAGE_BYTES)
 
-/* Small zone: the live blocks that start in one page of SLAB_PAGE_BYTES, two at most since no block but a slab is
- * smaller than half of it; or the slab that covers it. */
+/* Small zone: the live blocks that start in one page of SLAB_PAGE_BYTES, or the slab that covers
+ * it. Two blocks at most: none but a slab is smaller than half a page. */
 struct map_page {
     _Atomic(struct block *) starts[2];
     _Atomic uint16_t start_units[2]; /* in the granule, plus one; 0: none; MAP_SLAB: a slab, the first of the two */
@@ -57,11 +57,12 @@ static inline struct granule *map_find(uint64_t addr)
 
 /* Makes the records of a range; false: no host memory, or addresses beyond what the map covers. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
-/* Of a range that the driver has just handed out, a pool may still think that it is its own: its context has ended, and
- * it is about to forget the range (map_forget). Waits for that, for a while. No lock held. */
+/* The driver has just handed out a range that a pool may still call its own, because that pool's
+ * context has ended and the pool is about to forget the range (map_forget). Waits for that, for a
+ * while. No lock held. */
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
-/* Touches the host memory of these records, which are nobody's, so that it is there when they are written under a
- * lock. */
+/* Touches the host memory of these records, which are nobody's, so that it is there when they are
+ * written under a lock. */
 void map_touch(uint64_t addr, uint64_t size_bytes);
 /* Names pool and chunk as owners of the chunk's range (multiples of GRANULE_BYTES, ensured before). */
 void map_claim(struct chunk *c, struct pool *owner);

@@ -23,14 +23,18 @@ void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t 
 /* The same, but memory whose epoch is ready already becomes free memory at once. */
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch);
 void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
-/* What is ready becomes free memory, the oldest first and only so much of it that the lock is not held for long:
- * about 30 us. True: there was something, and perhaps there is more.
- * Safety: what is ready stays so as long as the pool is not lost, and then nothing is ready (fence_publish); each batch
- * looks anew. What is retired later is merely available later.
- * Liveness: who would otherwise order, wait, grow, give back or fail calls until there is no more, with state_breathe
- * in between; the queue is finite, and what joins it meanwhile is ready only if its own work is. */
+/* One batch of what is ready becomes free memory, the oldest first: the lock is not held for longer
+ * than about 30 us. True: there was something, and perhaps there is more.
+ * Safety:
+ * 1. What is ready stays so unless the pool is lost, and then nothing is (fence_publish). Each
+ *    batch looks anew.
+ * 2. What is retired later is merely available later.
+ * Liveness:
+ * 3. Who would otherwise order, wait, grow, give back or fail calls until there is no more, with
+ *    state_breathe in between.
+ * 4. The queue is finite, and what joins it meanwhile is ready only if its own work is. */
 bool pending_retire(struct pool *p);
-/* All of it. Drops the lock. True: there was something. */
+/* All batches. Drops the lock between two. True: there was something. */
 bool pending_retire_all(struct pool *p);
 /* Epoch of the oldest pending memory that would serve a request of the zone by itself; 0: none seen
  * within a bounded look. */

@@ -90,7 +90,8 @@ void pool_lose(struct pool *p)
     state_unlock(p);
 }
 
-/* Who comes after the abandonment finds a lost pool without an event, and asks the backend for nothing but the time. */
+/* Who comes after the abandonment finds a lost pool without an event, and asks the backend for
+ * nothing but the time. */
 bool pool_is_vacant(struct pool *p)
 {
     state_lock(p);
@@ -99,7 +100,8 @@ bool pool_is_vacant(struct pool *p)
     return vacant;
 }
 
-/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds nothing. */
+/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds nothing.
+ */
 bool pool_revive(struct pool *p)
 {
     state_lock(p);

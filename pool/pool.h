@@ -47,17 +47,19 @@ struct pool_trim {
  * NULL if host memory is short or the backend cannot even reserve addresses. */
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
 
-/* The context is gone. Forgets every block; memory that outlives a context (an arena's) is given back.
- * The pool object itself stays for ever: other threads may still look at it. It can become the pool of another
- * context, with the same backend and config (abandon.c). */
+/* The context is gone. Forgets every block; memory that outlives a context (an arena's) is given
+ * back. The pool object itself stays for ever: other threads may still look at it. It can become
+ * the pool of another context, with the same backend and config (abandon.c). */
 void pool_abandon(struct pool *p);
-/* It was abandoned, and no thread that was inside then still is: its backend is not asked any more, and may be made
- * that of another context. */
+/* It was abandoned, and no thread that was inside then still is: it asks its backend for nothing
+ * but the time, so that the backend may be made that of another context. */
 bool pool_is_vacant(struct pool *p);
-/* The pool of a new context, of which the backend tells by now. False: it is not vacant. Statistics go on. */
+/* The pool of a new context, of which the backend tells by now. False: it is not vacant. Statistics
+ * go on. */
 bool pool_revive(struct pool *p);
 
-/* The context is lost: the driver will give the same error for ever. Nothing is handed out after the return. */
+/* The context is lost: the driver will give the same error for ever. Nothing is handed out after
+ * the return, quick ways included. */
 void pool_lose(struct pool *p);
 
 /* The context has a sticky error: the pool hands nothing out any more, quick ways included. */
@@ -73,9 +75,10 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
  * tainted blocks in segment backing). */
 enum pool_status pool_free(uint64_t addr);
 
-/* The two parts of pool_alloc and pool_free. The quick one: out of the thread's magazine and into it, with
- * no lock that others hold, no call, and errno untouched; 0 and false: it does not serve here (p may be NULL). And what comes then.
- * No free of a pool comes here before pool_free_slowly has served one of the same thread. */
+/* The two parts of pool_alloc and pool_free. The quick one goes out of the thread's magazine and
+ * into it, with no wait for a lock, no call, and errno untouched; 0 and false: it does not serve
+ * here (p may be NULL), and the slow one has to be called. No free of a pool is served here before
+ * pool_free_slowly has served one of the same thread. */
 uint64_t pool_take(struct pool *p, uint64_t size_bytes);
 bool pool_give(uint64_t addr);
 /* The calling thread's quick ways end: for the only thread of a forked child. */
@@ -139,10 +142,11 @@ void pool_give_up_single_stream(struct pool *p);
 /* Idle memory back to the driver; returns the bytes given back. Waits for no GPU work but within
  * wait_ns. To be called on the control thread, or where the program waits anyway. */
 uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
-/* The driver has no memory for another call of the program's: everything idle goes back. IDLE: what is idle or
- * becomes so without a wait. PENDING: also what was freed while work was in flight, which the frees would natively
- * have waited for: 10 s at most, and 1 s more behind work that came after them. True: some went back, by this
- * call, another thread just now, or one that this one waited for. */
+/* The driver has no memory for another call of the program's: everything idle goes back. IDLE: what
+ * is idle or becomes so without a wait. PENDING: also what was freed while work was in flight,
+ * which the frees would natively have waited for: 10 s at most, and 1 s more behind work that came
+ * after them. True: some went back, by this call, another thread just now, or one that this one
+ * waited for. */
 enum pool_release { POOL_RELEASE_IDLE, POOL_RELEASE_PENDING, POOL_RELEASE_STEPS };
 bool pool_release(struct pool *p, enum pool_release step);
 /* What limits and timeouts ask for now; to be called every pool_tick_ns() (0: no need) and after a

@@ -4,7 +4,8 @@
  * for threads that free and go back when those end; the statistics hear of what was done in them; they are emptied
  * into the pool. The quick ways in and out are in magazine.c.
  *
- * All of these want the pool's lock held, and keep it unless they say so; what looks into a magazine takes its lock as well.
+ * All of these want the pool's lock held, and keep it unless they say so; what looks into a
+ * magazine takes its lock as well.
  */
 #ifndef POOL_RACK_H
 #define POOL_RACK_H
@@ -22,8 +23,8 @@ void rack_tell_all(struct pool *p);
 void rack_pass_all(struct pool *p);
 /* The blocks in the thread's own go back to the pool, where they merge with their neighbours. Not if it is empty. */
 void rack_empty_blocks(struct pool *p);
-/* Everything in every magazine goes back to the pool, as if freed when it was; true: there was something, or
- * other threads had the lock meanwhile. Drops the lock. */
+/* Everything in every magazine goes back to the pool, as if freed when it was; true: there was
+ * something, or other threads had the lock meanwhile. Drops the lock. */
 bool rack_empty_all(struct pool *p);
 /* The pool is gone: so is what lies in its magazines. */
 void rack_forget_all(struct pool *p);

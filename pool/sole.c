@@ -74,11 +74,12 @@ bool sole_leave(struct pool *p)
     return waited;
 }
 
-/* What waits in the queue was freed by then or is the stream's own work: all of it is ready, and who asks for memory
- * retires it before anything else is done (request.c: reuse). The order is that
- * of tests/model/stream.pml: nothing is handed out before the breach was looked for, because who noted it
- * may have seen no sole stream, and go on. Who sees one comes to leave it, and waits for the lock. When the
- * stream is left, later work is ordered behind what was handed out meanwhile: that must need no late fence. */
+/* What waits in the queue was freed by then or is the stream's own work: all of it is ready, and
+ * who asks for memory retires it before anything else is done (request.c: reuse). The order is that
+ * of tests/model/stream.pml: nothing is handed out before the breach was looked for, because who
+ * noted it may have seen no sole stream, and go on. Who sees one comes to leave it, and waits for
+ * the lock. When the stream is left, later work is ordered behind what was handed out meanwhile:
+ * that must need no late fence. */
 bool sole_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     struct fences *f = &p->fences;

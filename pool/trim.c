@@ -14,7 +14,8 @@
 /* As in request.c: how long GPU work is waited for when the driver has no memory. */
 #define OOM_WAIT_NS (10 * SECOND_NS)
 #define OOM_LATE_WAIT_NS SECOND_NS
-/* A call of the driver that failed may have come before another thread gave memory back, and is told of it later. */
+/* A call of the driver that failed may have come before another thread gave memory back, and is
+ * told of it later. */
 #define RELEASED_LATELY_NS (100 * MS)
 
 uint64_t trim_idle_bytes(const struct pool *p)
@@ -60,7 +61,8 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
 
 /* First for what the frees would natively have waited for, then, for a moment, behind later work
  * too; for the end of other threads' captures, which natively forbid no free, as well (see
- * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete fences. */
+ * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete fences.
+ */
 static void await_fences(struct pool *p)
 {
     struct fences *f = &p->fences;
@@ -102,7 +104,8 @@ bool pool_release(struct pool *p, enum pool_release step)
             trim_settle(p, 0);
         uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);
         count_flush(p, start_ns, back);
-        /* What others hold is on its way back, as a rule; each of their turns is a few driver calls. */
+        /* What others hold is on its way back, as a rule; each of their turns is a few driver
+         * calls. */
         while (p->busy && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
             state_wait(p);
         some = some || back || p->settled != settled;

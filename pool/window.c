@@ -6,8 +6,9 @@
 
 #include "pool/zone.h"
 
-/* After so many blocks the best so far serves, at the latest the untouched rest of the zone. An arena has more holes
- * than that only in chunks of a few granules; what a better window would have spared is moved rather than taken. */
+/* After so many blocks the best so far serves, at the latest the untouched rest of the zone. An
+ * arena has more holes than that only in chunks of a few granules; what a better window would have
+ * spared is moved rather than taken. */
 #define LOOK 4096
 
 static bool is_open(const struct block *b)
@@ -15,14 +16,16 @@ static bool is_open(const struct block *b)
     return b && (b->state == BLOCK_FREE || b->state == BLOCK_HOLE);
 }
 
-/* A place in a run that only goes up: the block there, and the bytes of the run's holes below that block. */
+/* A place in a run that only goes up: the block there, and the bytes of the run's holes below that
+ * block. */
 struct place {
     const struct block *block;
     uint64_t hole_bytes;
 };
 
-/* Bytes of the run's holes below addr, which lies in the run or is its end; of a hole that it lies in, those below
- * its granule's edge. Holes start and end at granules, so the parts of different holes never share one. */
+/* Bytes of the run's holes below addr, which lies in the run or is its end; of a hole that it lies
+ * in, those below its granule's edge. Holes start and end at granules, so the parts of different
+ * holes never share one. */
 static uint64_t holes_below(struct place *at, uint64_t addr, uint64_t edge)
 {
     for (; block_end(at->block) < addr; at->block = at->block->next)
@@ -46,7 +49,8 @@ static void consider(struct window *best, struct slide *s, struct block *run, ui
         *best = (struct window){run, start, end, missing};
 }
 
-/* The windows worth a look begin or end where a block of the run does: two slides, so that each goes up only. */
+/* The windows worth a look begin or end where a block of the run does: two slides, so that each
+ * goes up only. */
 static void consider_run(struct window *best, struct block *run, const struct block *last,
                          uint64_t size_bytes, uint64_t align)
 {
