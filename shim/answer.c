@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See answer.h. No state but the pools', no lock. Nothing here runs unless a call of the driver
- * failed.
+ * See answer.h. No state but the pools', no lock. But for answer_watch, nothing here runs unless a
+ * call of the driver failed.
  */
 #include "shim/answer.h"
 
@@ -13,8 +13,8 @@
 #include <errno.h>
 
 /* "This leaves the process in an inconsistent state and any further CUDA work will return the same
- * error", says cuda.h of most of them. The others were seen to stick, or may: whether the context
- * is lost it is asked itself. */
+ * error", says cuda.h of most of them. The others were seen to stick, or may. Each context is then
+ * asked whether it is lost (context_look_for_loss). */
 bool answer_is_loss(CUresult rc)
 {
     switch ((int)rc) {
@@ -116,7 +116,7 @@ uint64_t answer_green(CUgreenCtx green)
                                                                       : ANSWER_ANYWHERE;
 }
 
-/* The host's memory is no device's. */
+/* The host's memory is on no device. */
 uint64_t answer_location(const CUmemLocation *location)
 {
     if (!location)

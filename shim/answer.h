@@ -2,17 +2,18 @@
  *
  * What the driver's answer to a call of the program's means to the pools, for every wrapped call:
  *
- * - It has no memory (CUDA_ERROR_OUT_OF_MEMORY, the only code for that). Natively what the pools
- * hold idle would be free. So idle memory of the devices in question goes back and the call is made
- * again: first what is idle at once; and if that was not enough or there was none, what the program
- * freed while work was in flight, which is waited for as its frees would have waited. A last
- * failure is the program's answer as it is.
- * - The context is lost for good. The driver says so by the error of whichever call comes first;
- * natively each further allocation and free gives the same error, so that the context's pool must
- * not serve any more.
+ * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY, its only code for that). Natively the
+ *    memory that the pools hold idle would be free. So the library gives the idle memory of the
+ *    devices in question back and makes the call again, in two steps. The first step gives back
+ *    what is idle at once. The second step comes if that was not enough or there was none: it
+ *    gives back what the program freed while work was in flight, and waits for that work as the
+ *    frees would have waited. The last failure is the program's answer as it is.
+ * 2. The context is lost for good. The driver says so by the error of whichever call comes first.
+ *    Natively each further allocation and free gives the same error, so the context's pool must
+ *    not serve any more.
  *
- * answer_<symbol>(...) makes a wrapped function's call of the driver and sees to both. A call that
- * succeeds pays one compare. What the library calls for itself is called by `real` and comes by
+ * answer_<symbol>(...) makes a wrapped function's call of the driver and does both. A call that
+ * succeeds pays one compare. The library's own calls of the driver go by `real` and come by
  * neither. Takes no lock.
  */
 #ifndef SHIM_ANSWER_H
@@ -24,28 +25,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Is there anything to see to? */
+/* Does the answer need answer_note? Success and "not ready" do not. */
 static inline bool answer_tells(CUresult rc)
 {
     return unlikely(rc != CUDA_SUCCESS) && rc != CUDA_ERROR_NOT_READY;
 }
 
-/* Takes note of an answer that tells something. True: there was no memory for the call. Keeps
- * errno. */
+/* Looks for lost contexts if the answer may tell of one. True: the driver had no memory for the
+ * call. Keeps errno. */
 bool answer_note(CUresult rc);
-/* Gives idle memory of these devices back, by the next of its steps (*step, at first 0). True: some
- * went back, the call is to be made again. False: there is no more to be had. Keeps errno. */
+/* Gives idle memory of these devices back, by the next of the two steps (*step, at first 0). True:
+ * some went back, and the call is to be made again. False: there is no more. Keeps errno. */
 bool answer_release(uint64_t devices, unsigned *step);
 
-/* There is a pool, or memory of another process's: from here on the answers to submissions are
- * looked at. */
+/* From here on the library looks at the answers to submissions: there is a pool, or memory of
+ * another process. */
 void answer_watch(void);
 
-/* The context is lost, if this is one of the codes that say so. */
+/* Is this one of the codes after which a context may be lost? */
 bool answer_is_loss(CUresult rc);
 
-/* Sets of devices, a bit for each. Those below ask the driver; what it does not say is everywhere.
- */
+/* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
+ * the set is ANSWER_ANYWHERE. */
 #define ANSWER_NOWHERE                                                                             \
     UINT64_C(0) /* no memory of a device, or none that waiting would help to get */
 #define ANSWER_ANYWHERE UINT64_MAX
@@ -59,7 +60,7 @@ uint64_t answer_location(const CUmemLocation *location);
 uint64_t answer_physical(const CUmemAllocationProp *prop);
 uint64_t answer_handle(CUmemGenericAllocationHandle handle);
 uint64_t answer_access(const CUmemAccessDesc *desc, size_t count);
-/* All that reach it: on which one it lies the driver does not say. */
+/* All devices that reach the pool: the driver does not say on which one it lies. */
 uint64_t answer_pool(CUmemoryPool pool);
 
 #define HOOKS_ANSWERED

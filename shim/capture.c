@@ -109,8 +109,9 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
     return true;
 }
 
-/* Waiters are counted among the holders, before and after, so that of two looks one may miss a holder, but not take a
- * waiter for none. Others who come from here on see the capture and do not hold it off. */
+/* Waiters are counted among the holders, before and after, so that of two looks one may miss a
+ * holder, but not take a waiter for none. Others who come from here on see the capture and do not
+ * hold it off. */
 static void opening(void)
 {
     uint64_t start_ns = 0;
@@ -218,8 +219,8 @@ size_t capture_contexts(CUcontext *ctx, size_t max)
     return count;
 }
 
-/* Whose stream it is, which need not be the current context. The driver has just taken the handle, so that it
- * may be asked about it; for the default streams it tells of the current one. */
+/* Whose stream it is, which need not be the current context. The driver has just taken the handle,
+ * so that it may be asked about it; for the default streams it tells of the current one. */
 static CUcontext context_of(CUstream stream, CUcontext *owner)
 {
     CUcontext ctx = NULL;

@@ -9,10 +9,11 @@
  * microseconds), and only then reaches the driver. Both orders are sequentially consistent, so one of
  * the two always sees the other.
  *
- * Captures must never be held off while a thread waits for GPU work: the work may be a kernel that waits for
- * what the capturing thread does next. So who waits for all work of a context records an event, lets go, and
- * waits for the event (device_fence_drain). Where there is no such event, capture_wait_begins says that only
- * the beginning of the call matters: the driver looks for captures when a call begins, not while it waits.
+ * Captures must never be held off while a thread waits for GPU work: the work may be a kernel that
+ * waits for what the capturing thread does next. So who waits for all work of a context records an
+ * event, lets go, and waits for the event (device_fence_drain). Where there is no such event,
+ * capture_wait_begins says that only the beginning of the call matters: the driver looks for
+ * captures when a call begins, not while it waits.
  */
 #ifndef SHIM_CAPTURE_H
 #define SHIM_CAPTURE_H
@@ -24,8 +25,8 @@
 /* True: no capture will begin before capture_let_go. False: one is open; nothing to let go. */
 bool capture_hold_off(void);
 void capture_let_go(void);
-/* Who holds captures off makes a call that waits for GPU work: captures are held off until the call has
- * had time to begin, and no longer. capture_wait_ends is to follow, and then capture_let_go. */
+/* Who holds captures off makes a call that waits for GPU work: captures are held off until the call
+ * has had time to begin, and no longer. capture_wait_ends is to follow, and then capture_let_go. */
 void capture_wait_begins(void);
 void capture_wait_ends(void);
 bool capture_open(void);

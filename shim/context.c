@@ -69,7 +69,8 @@ CUcontext context_primary_handle(CUdevice device)
     return device >= 0 && device < DEVICES_MAX ? atomic_load(&primaries[device]) : NULL;
 }
 
-/* A thread may have a context current that was reset or destroyed; the driver refuses to serve it. */
+/* A thread may have a context current that was reset or destroyed; the driver refuses to serve it.
+ */
 bool context_is_alive(CUcontext ctx)
 {
     unsigned version;
@@ -89,7 +90,8 @@ static bool primary_is_active(CUdevice device)
     return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-/* Asks the driver. Not of a created context that may have been destroyed by another thread (context_is_alive). */
+/* Asks the driver. Not for a created context that another thread may have destroyed (context.h, 4).
+ */
 static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary primary, CUdevice device)
 {
     if ((primary == CONTEXT_PRIMARY && !primary_is_active(device)) || !context_is_alive(ctx))
@@ -145,7 +147,8 @@ static void bury(struct context *c)
     pthread_mutex_unlock(&lives_lock);
 }
 
-/* In a forked child locks may be held by threads that are not there. But before there is a pool there may be captures. */
+/* In a forked child threads that are not there may hold locks. A library without a pool is not off:
+ * there may be captures. */
 static bool is_off(void)
 {
     return atomic_load(&state_now) == STATE_OFF;
@@ -196,7 +199,7 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     *e = (struct context_end){.ctx = ctx, .hides = true};
     if (!ctx || is_off())
         return;
-    /* Whether it is a context at all is for the driver to say. */
+    /* The driver says whether it is a context at all. */
     bool known = begin_end(e);
     CUcontext here = NULL;
     if (known || (state_is_on() && real.cuCtxGetCurrent(&here) == CUDA_SUCCESS && here == ctx))
@@ -205,7 +208,7 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
         spin_pause(turn);
 }
 
-/* What captures and imports were made in may be a primary context without a record. */
+/* Captures and imports may have been made in a primary context that has no record. */
 void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
     *e = (struct context_end){.device = device, .hides = reset};
@@ -246,8 +249,9 @@ static void warn_of_short_prealloc(const struct context *c)
                  (double)stats.reserved_bytes / (1 << 20));
 }
 
-/* Not over: it is found again, unless others may be ending it. While it was hidden work may have been submitted
- * that its pool was not told of, and another pool made that did not know of it. */
+/* The context did not end: it is found again, unless other threads may be ending it. While it was
+ * hidden the program may have submitted work that its pool was not told of, and another pool may
+ * have been made that did not know of it. */
 static void reopen(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
@@ -266,7 +270,7 @@ static void reopen(struct context *c)
     pthread_mutex_unlock(&lives_lock);
 }
 
-/* A record that was found before the call, or came meanwhile. */
+/* known: begin_end found the record. Else it may have come during the call. */
 static void judge(struct context_end *e, struct context *c, bool known, bool done)
 {
     pthread_mutex_lock(&lives_lock);
@@ -310,7 +314,7 @@ void context_end_finish(struct context_end *e, bool done)
     errno = saved_errno;
 }
 
-/* Whatever way the last life ended by: nothing of it is found in this one. */
+/* The last life may have ended in a way that was not seen: nothing of it is found in this one. */
 void context_retained(CUdevice device, CUcontext primary)
 {
     struct context_end e = {.device = device};
@@ -326,7 +330,7 @@ void context_retained(CUdevice device, CUcontext primary)
     context_end_finish(&e, true);
 }
 
-/* From here on it is the context's, and whoever ends that finds it. */
+/* From here on the record is the context's, and an ender of the context finds it. */
 static void name(struct context *c, CUcontext ctx, CUdevice device)
 {
     CUcontext primary = context_primary_handle(device);
@@ -347,8 +351,9 @@ static void name(struct context *c, CUcontext ctx, CUdevice device)
     pthread_mutex_unlock(&lives_lock);
 }
 
-/* Two pools cannot rely on one stream each: the first is told before there is a second. And the pattern of
- * redzones is written on a stream of our own: stream order alone says nothing any more. */
+/* Two pools cannot rely on one stream each: the first is told before there is a second. And the
+ * library writes the pattern of redzones on a stream of its own, so stream order alone says nothing
+ * any more. */
 static bool may_be_single(const struct context *c)
 {
     if (c->redzone_bytes || others_alive(c))
@@ -394,8 +399,8 @@ static bool suits(const struct context *c)
     return config.backing == c->config.backing;
 }
 
-/* For the next context of its device: what was found out about the device stays, and is not written again, since others
- * may look at it. */
+/* For the next context of its device. What was found out about the device stays, and is not written
+ * again, since other threads may look at it. */
 static bool refill(struct context *c, CUcontext ctx)
 {
     if ((c->pool && !pool_is_vacant(c->pool)) || !suits(c))
@@ -425,8 +430,8 @@ static void end_in_vain(struct context *c)
     pthread_mutex_unlock(&lives_lock);
 }
 
-/* A record that has ended and suits, or a new one behind the others. NULL: so many contexts are alive, or there is no
- * host memory. By one thread at a time. */
+/* A record that has ended and suits, or a new one behind the others. NULL: CONTEXTS_MAX records are
+ * in use, or there is no host memory. By one thread at a time. */
 static struct context *make_record(CUcontext ctx, CUdevice device)
 {
     FOR_EACH_RECORD(c)
@@ -472,7 +477,7 @@ static bool publish(struct context *c, CUcontext ctx)
     return atomic_load(&c->handle) == ctx;
 }
 
-/* Somebody may be ending it: requests go to the driver meanwhile. */
+/* An ender may be at it: requests go to the driver meanwhile. */
 static bool is_withdrawn(CUcontext ctx)
 {
     bool found = false;

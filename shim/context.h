@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * CUDA contexts and their pools. A record is made at the first allocation in a context and stays a record
- * for ever, so that it may be looked at without a lock; its context is found by `handle`, which is NULL while
- * the record is being made, while its context may be ending, and once it has ended. Then record and pool serve the next context of the
- * device: what stays for good is a record for each context of a device that were alive at a time (some 70 KiB, and
- * the map's 32 KiB for each 2 MiB of addresses that small blocks ever lay at).
+ * CUDA contexts and their pools. A record is made at the first allocation in a context and stays a
+ * record for ever, so that any thread may look at it without a lock. Its context is found by
+ * `handle`. That is NULL while the record is being made, while its context may be ending, and once
+ * the context has ended. Then record and pool serve the next context of the device. What stays for
+ * good is one record for each context of a device that was alive at the same time (some 70 KiB),
+ * and 768 bytes of the map for each 2 MiB of addresses that small blocks ever lay at.
  *
- * The lives of contexts. The driver is asked, and no reference of ours is ever held: a primary context would end
- * later than the program wants. Runtimes retain it by ways of their own, so that no count of ours tells either.
- * A context is known to be primary (a retain was seen), known not to be (the primary one is another, or not
- * active), or may be: then it is looked at whenever the primary one may have ended.
- * 1. Whoever calls what may end a context (context_end_begins, context_end_finish around it) first takes its
- *    record out of what allocations find, and afterwards asks the driver whether that very life is over: the
- *    context's id is another in each life, also where the handle is the same. So a context that was retained anew
- *    meanwhile has no memory of the last one's pool; requests in between go to the driver.
- * 2. Afterwards it looks again for records that came meanwhile. A maker lists its record, asks the driver whether
- *    the life is still the one that it made the record for, and only then lets it be found, unless somebody
- *    is ending it. Of a maker and an ender, either the ender's second look comes after the listing and finds the record, or
- *    the driver ended the context before the maker asked.
- * 3. Who finds a life over ends the record, once: several may find it.
- * 4. The driver is asked about a context only while no other thread destroys it: the handle of a created one may be
- *    invalid afterwards, which that of a primary one never is.
+ * The lives of contexts. The library asks the driver whether a context has ended, and holds no
+ * reference of its own: with one a primary context would end later than the program wants. Runtimes
+ * retain the primary context by ways of their own, so a count of retains does not tell either. A
+ * context is known to be primary (a retain was seen), known not to be (the primary one is another,
+ * or not active), or may be. One that may be is looked at whenever the primary one may have ended.
+ * 1. An ender is a thread in a call that may end a context, with context_destroy_begins or
+ *    context_release_begins before it and context_end_finish after it. Before the call it takes the
+ *    context's record out of what allocations find. After the call it asks the driver whether that
+ *    very life is over: the context's id differs in each life, also where the handle is the same.
+ *    So a context that was retained anew meanwhile has no memory of the last one's pool. Requests
+ *    in between go to the driver.
+ * 2. After the call the ender looks again for records that came meanwhile. A maker lists its
+ *    record, then asks the driver whether the life is still the one that it made the record for,
+ *    and only then lets it be found, unless an ender is at it. Of a maker and an ender one sees the
+ *    other: either the ender's second look comes after the listing and finds the record, or the
+ *    driver ended the context before the maker asked.
+ * 3. The thread that finds a life over ends the record. Several may find it, one ends it.
+ * 4. A thread asks the driver about a context only while no other thread destroys it: the handle of
+ *    a created context may be invalid afterwards. That of a primary one never is.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -108,7 +113,8 @@ struct context_end {
 void context_destroy_begins(struct context_end *e, CUcontext ctx);
 /* Primary contexts of the device (-1: of any) are about to be reset, or to lose a user. */
 void context_release_begins(struct context_end *e, CUdevice device, bool reset);
-/* The driver has answered. Everything of what ended goes; what did not end is found again. Keeps errno. */
+/* The driver has answered. Everything of what ended goes; what did not end is found again. Keeps
+ * errno. */
 void context_end_finish(struct context_end *e, bool done);
 /* The program holds the device's primary context, by this handle. */
 void context_retained(CUdevice device, CUcontext primary);
@@ -125,7 +131,8 @@ struct context *context_find(CUcontext ctx);
 /* Does the calling thread's current context have a pool? Makes none. */
 bool context_is_pooled(void);
 
-/* The device's primary context, alive or not, as a retain of the program's told; NULL: none was seen. */
+/* The device's primary context, alive or not, as a retain of the program's told; NULL: none was
+ * seen. */
 CUcontext context_primary_handle(CUdevice device);
 /* Every range committed in arenas of the device. */
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
@@ -139,11 +146,14 @@ void context_for_each_pool(void (*f)(struct pool *p));
 void context_submit(uint64_t stream);
 /* Gives idle memory back: of one device, or of all (-1). Returns the bytes. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
-/* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see pool_release. */
+/* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see
+ * pool_release. */
 bool context_release(uint64_t devices, enum pool_release step);
-/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
+/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any
+ * more. */
 void context_look_for_loss(void);
-/* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS: none. */
+/* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:
+ * none. */
 CUresult context_loss_of(uint64_t addr);
 extern atomic_bool context_any_lost __attribute__((visibility("hidden")));
 static inline CUresult context_loss_at(uint64_t addr)

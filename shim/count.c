@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers that only look at the driver's answer, and count some of them: kinds of memory that are the
- * driver's business. No state of its own, no lock.
+ * The wrappers that only look at the driver's answer, and count some of them: kinds of memory that
+ * are the driver's business. No state of its own, no lock.
  */
 #include "shim/answer.h"
 #include "shim/counters.h"

@@ -22,8 +22,9 @@ struct device_fence {
 
 /* Whether this driver has what fences by events take. */
 bool device_fence_has_events(void);
-/* In a visit: the host waits for all work that was submitted to the context so far, without a limit. Captures
- * are held off for a moment only. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: one is open, and nothing was done. */
+/* In a visit: the host waits for all work that was submitted to the context so far, without a
+ * limit. Captures are held off for a moment only. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: one is
+ * open, and nothing was done. */
 CUresult device_fence_drain(CUcontext ctx);
 
 int device_fence_create(struct backend *b, uint64_t *fence);

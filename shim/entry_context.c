@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that end contexts, and those that keep them alive. A context's end frees its allocations
- * without a call for each; an arena's memory outlives it (measured) and is given back here. The pool is closed to new
- * requests first, then the driver ends the context and with it all its work, then the memory goes
- * (context_end_begins and context_end_finish). No lock is held over a driver call.
+ * The wrapped functions that end contexts, and those that keep them alive. A context's end frees
+ * its allocations without a call for each; an arena's memory outlives it (measured) and is given
+ * back here. The pool is closed to new requests first, then the driver ends the context and with it
+ * all its work, then the memory goes (context_end_begins and context_end_finish). No lock is held
+ * over a driver call.
  */
 #include "shim/answer.h"
 #include "shim/cancel.h"
@@ -18,9 +19,9 @@
 
 enum { ATTACHED_MAX = 256 };
 
-/* Created contexts that were attached, and how often more than they were detached. Has a lock of its own, held over no
- * driver call. An attachment counts before the driver is asked, a detachment too: whoever finds no other use
- * left is the last, and who attached in vain is not counted. */
+/* Created contexts that were attached, and how often more than they were detached. Has a lock of
+ * its own, held over no driver call. An attachment counts before the driver is asked, a detachment
+ * too: whoever finds no other use left is the last, and who attached in vain is not counted. */
 static struct attached {
     CUcontext ctx;
     unsigned uses;
@@ -114,8 +115,8 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
     return rc;
 }
 
-/* The last use ends it. The context was current: if it still is, the driver can be asked whether it lives, and that
- * goes before the count, which misses uses that were taken past us. */
+/* The last use ends it. The context was current: if it still is, the driver can be asked whether it
+ * lives, and that goes before the count, which misses uses that were taken past us. */
 static CUresult detach_last(CUcontext ctx)
 {
     struct context_end end;

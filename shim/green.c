@@ -61,8 +61,9 @@ void green_forget_primary(CUcontext primary)
     pthread_mutex_unlock(&lock);
 }
 
-/* The driver tells it of the current green context's default stream (documented). Nothing is retained for it: the
- * last green context may end, and the primary one with it, while we held it. */
+/* The driver tells it of the current green context's default stream (documented). Nothing is
+ * retained for it: the last green context may end, and the primary one with it, while we held it.
+ */
 static CUcontext primary_here(void)
 {
     CUdevice device;

@@ -8,9 +8,9 @@
  *     importer                                exporter
  *     handle: token, address, serial          the door: a socket with the token's name (ipc_door.h)
  *       asks at the door, and   ──────────▶   control thread: is that block still live?
- *       brings a socket for     ◀──────────   up to 32 of the block's chunks as descriptors, or the driver's
- *       the answer; maps them                 handle of the segment, and the offset in it
- *       asks for the next ones  ──────────▶   …
+ *     brings a socket for     ◀──────────   up to 32 of the block's chunks as descriptors, or the
+ *     driver's the answer; maps them                 handle of the segment, and the offset in it
+ *     asks for the next ones  ──────────▶   …
  *
  * Why it is safe:
  * - Never wrong memory. A serial names one block of a process for ever, a token one process. The exporter
@@ -21,9 +21,11 @@
  * - Never handed out again. An exported block is tainted: once freed it is nobody's until its memory goes
  *   back to the driver as a whole. The importer's mapping keeps the physical memory, whatever the exporter
  *   does to its own; nobody is given it meanwhile.
- * - Only to the same user: both sides look at the credentials that the kernel reports of each message.
- * - Others can delay nobody: see ipc_wire.h. Of the same user's processes none can make the exporter wait: its
- *   control thread answers few questions at a time, keeps nothing of them, and sends without waiting.
+ * - Only to the same user: both sides look at the credentials that the kernel reports of each
+ *   message.
+ * - Others can delay nobody: see ipc_wire.h. Of the same user's processes none can make the
+ *   exporter wait: its control thread answers few questions at a time, keeps nothing of them, and
+ *   sends without waiting.
  *
  * What needs memory of the driver's own after all: an importer without the library, in another network
  * namespace (socket names end there), or one that opens handles while the exporter is stopped.
@@ -43,8 +45,8 @@ bool ipc_is_native(const struct pool_block *block);
 /* Are handles to be had for this block, ours or the driver's? */
 bool ipc_is_capable(const struct pool_block *block);
 
-/* Answers a few of the questions that wait at the door; if there are more, wakes the control thread again, on
- * which it runs. */
+/* Answers a few of the questions that wait at the door; if there are more, wakes the control thread
+ * again, on which it runs. */
 void ipc_answer(void);
 
 typedef CUresult (*ipc_open_fn)(CUdeviceptr *, CUipcMemHandle, unsigned);
@@ -61,7 +63,8 @@ void ipc_tidy(void);
 bool ipc_any_open(void);
 /* The context is gone: so is what was opened in it. */
 void ipc_forget(CUcontext ctx);
-/* The contexts in which something was opened that is still there: up to max of them. Returns how many. */
+/* The contexts in which something was opened that is still there: up to max of them. Returns how
+ * many. */
 size_t ipc_contexts(CUcontext *ctx, size_t max);
 
 /* What was opened around an address. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See ipc_door.h. One lock for the state of the door and the questions; it is held over no call of the
- * kernel's that waits, and none of the driver's. Sockets for answers belong to the thread at the door.
+ * kernel's that waits, and none of the driver's. Sockets for answers belong to the thread at the
+ * door.
  */
 #include "shim/ipc_door.h"
 
@@ -36,10 +37,11 @@ enum { QUESTIONS_MAX = 64 };
 enum { REPLIES_MAX = 2 * QUESTIONS_MAX };
 /* Thread-local storage of the program's libraries comes out of it. */
 #define STACK_BYTES (512 * 1024)
-/* The door's descriptor where it is the program's too: above what programs count on, below what would make the
- * table grow, or select() fail. */
+/* The least number of the door's descriptor in a table that is the program's: above what programs
+ * count on, below what would make the table grow, or select() fail. */
 #define SHARED_FD_MIN 960
-/* How long the control thread tries to hand an answer on: the thread at the door only has to come to it. */
+/* How long the control thread tries to hand an answer on. The thread at the door takes it as soon
+ * as it runs. */
 #define HAND_ON_TRIES 40
 #define HAND_ON_NS 50000
 
@@ -94,7 +96,8 @@ static bool close_all(void)
 
 enum table { TABLE_OWN, TABLE_SHARED, TABLE_SPOILT };
 
-/* Leaves the table of descriptors to the others and goes on with an empty one, if that may be. */
+/* Leaves the table of descriptors to the other threads and goes on with an empty one, where the
+ * kernel allows that. */
 static enum table leave_descriptors(void)
 {
     if (syscall(SYS_close_range, 0u, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0)
@@ -126,9 +129,10 @@ static int share(int low)
     return fd;
 }
 
-/* In a table that is the program's, the program may have closed the door, and opened something else under its
- * number: that is not touched. Between this look and the next call it is safe to within a microsecond. A call that
- * waits goes on with the door that it began with. */
+/* In a table that is the program's, the program may have closed the door and opened something else
+ * under its number, which is not touched. Between this look and the next call about a microsecond
+ * passes, in which that can still happen. A call that waits goes on with the door that it began
+ * with. */
 static int look_after(enum table table, int fd)
 {
     if (table == TABLE_OWN || is_shared_door(fd))
@@ -263,9 +267,9 @@ bool ipc_door_next(struct ipc_question *question, uint64_t *number)
     return any;
 }
 
-/* The thread at the door has the socket of who asked, and no other way to get descriptors of the program's table
- * than by a message. Its queue may be full for a moment, or the door a new one; the 2 ms that this may take are all that others can cost the
- * calling thread. */
+/* The thread at the door has the socket of the process that asked. It gets descriptors of the
+ * program's table by a message only. Its queue may be full for a moment, or the door may be a new
+ * one. The tries end after 2 ms: that is all that other processes can cost the calling thread. */
 void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds, size_t num_fds)
 {
     struct ipc_errand errand = {IPC_MAGIC, token_now, number, *answer};

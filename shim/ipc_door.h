@@ -4,15 +4,16 @@
  * of the same user ask for blocks. A thread with a descriptor table of its own waits at it, so the
  * program finds no descriptor of ours among its own, cannot close it, and hands it to no child; a forked
  * child, or a program started by exec, has no door. The thread calls nothing but the kernel: it passes
- * questions on to the control thread, and that one's answers to who asked. It is there from the first export
- * on, and never before.
+ * questions on to the control thread, and that one's answers to who asked. It is there from the
+ * first export on, and never before.
  *
- * Where the kernel or a sandbox refuses such a table (Linux before 5.9 under the default rules of Docker of that
- * time), the thread shares the program's: then a high descriptor is the door's, closed at exec and in forked
- * children. A program that closes it has a new door of the same name with the next message.
+ * Where the kernel or a sandbox refuses such a table (Linux before 5.9 under the default rules of
+ * Docker of that time), the thread shares the program's: then a high descriptor is the door's,
+ * closed at exec and in forked children. A program that closes it has a new door of the same name
+ * with the next message.
  *
- * Nobody is waited for: a question that finds 64 others, and an answer that is not taken at once, are
- * dropped, and who asked sees the end of its socket.
+ * Nobody is waited for: a question that finds 64 others, and an answer that is not taken at once,
+ * are dropped, and who asked sees the end of its socket.
  */
 #ifndef SHIM_IPC_DOOR_H
 #define SHIM_IPC_DOOR_H

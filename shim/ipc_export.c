@@ -16,7 +16,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* Then the control thread looks at its other duties: an answer takes about a millisecond of the driver's time. */
+/* After so many the control thread looks at its other duties: an answer takes about a millisecond
+ * of the driver's time. */
 enum { ANSWERS_AT_A_TIME = 4 };
 
 /* Is the block that the ticket names live, and exported? */
@@ -77,8 +78,8 @@ struct reply {
     CUresult rc;
 };
 
-/* How large the chunks are that hold the block: the driver tells of each mapping. Where the next one starts has to be
- * where one starts. */
+/* How large the chunks are that hold the block, as the driver says of each mapping. The next chunk
+ * to be sent has to start where one of them does. */
 static void measure(struct reply *r)
 {
     CUdeviceptr base;

@@ -5,8 +5,8 @@
  *
  * Closing waits for the work of the context before it takes the memory away (the driver's own close does
  * not return before the memory is out of use either). During a capture that would break the capture:
- * then the mapping stays until it is over. While it waits captures may begin: what is left to do then is
- * not forbidden in a visit's capture mode.
+ * then the mapping stays until it is over. While it waits captures may begin: what is left to do
+ * then is not forbidden in a visit's capture mode.
  */
 #include "shim/answer.h"
 #include "shim/ipc.h"
@@ -26,11 +26,11 @@
 #include <string.h>
 #include <time.h>
 
-/* How long an answer is waited for before the exporter is asked again, and when it is given up. It answers
- * at once unless it is stopped or just giving memory back. */
+/* How long this thread waits for an answer before it asks the exporter again, and how long until it
+ * gives up. The exporter answers at once unless it is stopped or is just giving memory back. */
 #define ASK_EVERY_MS 1000
 #define GIVE_UP_MS 10000
-/* Before a question that was not taken, or was dropped, is put again. */
+/* Wait before a question that was not taken, or was dropped, is put again. */
 #define PAUSE_NS 2000000
 
 struct opened {
@@ -103,7 +103,8 @@ static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_by
     reservation_destroy(base, total_bytes);
 }
 
-/* The first answer says how much there is; an exporter that says other things later is none of ours. */
+/* The first answer says how much there is. An exporter whose later answers say another size is not
+ * the library's: the open fails. */
 static CUresult reserve(struct arrival *a)
 {
     const struct ipc_answer *now = &a->answer;
@@ -149,7 +150,8 @@ static void give_up(void *data)
     unmap_all(a->base, a->mapped_bytes, a->total_bytes);
 }
 
-/* Until there is an answer, the exporter is gone, or time is up. While it is stopped its door keeps the question. */
+/* Asks until there is an answer, the exporter is gone, or time is up. While the exporter is stopped
+ * its door keeps the question. */
 static CUresult ask(struct arrival *a)
 {
     uint64_t end_ns = state_clock_ns() + GIVE_UP_MS * UINT64_C(1000000);

@@ -58,8 +58,9 @@ static socklen_t name(struct sockaddr_un *to, const struct ipc_token *token)
     return (socklen_t)(at - (char *)to);
 }
 
-/* Past the C library's names: the thread at the door has a table of descriptors of its own, and checkers that
- * watch those names (the thread sanitizer) know of one table only. What is in the program's is closed as usual. */
+/* By system calls, not by the C library's functions: the thread at the door has a table of
+ * descriptors of its own, and checkers that watch those functions (the thread sanitizer) know of
+ * one table only. Descriptors in the program's table are closed as usual. */
 static ssize_t raw_send(int fd, const struct msghdr *m, int flags)
 {
     return syscall(SYS_sendmsg, fd, m, flags);
@@ -88,8 +89,8 @@ void ipc_wire_close_all(const int *fds, size_t num_fds)
         close(fds[i]);
 }
 
-/* The filter reads words in network order. A kernel that has none leaves the door open to floods; what is in
- * a message is looked at again in any case. */
+/* The filter reads words in network order. On a kernel without filters others can flood the door.
+ * The receiver looks at each message's contents in any case. */
 static void admit_only(int door, const struct ipc_token *token)
 {
     const uint32_t at = offsetof(struct ipc_errand, token.secret);

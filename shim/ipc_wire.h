@@ -7,17 +7,17 @@
  * A door is a datagram socket with an abstract name, which every user of the machine can read in
  * /proc/net/unix. What keeps others out, in this order:
  *
- * 1. The kernel drops at the sender's expense what does not contain the door's secret, or has another length
- *    than our messages (a filter on the socket). Who has no handle cannot fill the door's queue, wake
- *    its thread, or leave a descriptor there.
+ * 1. The kernel drops at the sender's expense what does not contain the door's secret, or has
+ *    another length than our messages (a filter on the socket). Who has no handle cannot fill the
+ *    door's queue, wake its thread, or leave a descriptor there.
  * 2. What arrives was sent by this user, or root, says the kernel (SCM_CREDENTIALS), or is dropped.
- * 3. A question brings one end of a pair of sockets along, on which it is answered: there is no second name
- *    to which somebody else could connect. The importer looks at the credentials of each answer, as
- *    the name of an exporter that is gone is free for everybody.
+ * 3. A question brings one end of a pair of sockets along, on which it is answered: there is no
+ *    second name to which somebody else could connect. The importer looks at the credentials of
+ *    each answer, as the name of an exporter that is gone is free for everybody.
  *
- * Whatever is sent is sent without waiting: who does not take it, goes without. All descriptors of a message
- * are taken in hand before the message is judged, and closed if it is dropped. No function here calls CUDA or
- * holds a lock; all keep going after EINTR.
+ * Whatever is sent is sent without waiting: who does not take it, goes without. All descriptors of
+ * a message are taken in hand before the message is judged, and closed if it is dropped. No
+ * function here calls CUDA or holds a lock; all keep going after EINTR.
  */
 #ifndef SHIM_IPC_WIRE_H
 #define SHIM_IPC_WIRE_H
@@ -71,8 +71,8 @@ struct ipc_answer {
     uint64_t chunk_bytes[IPC_BATCH];
 };
 
-/* An answer on its way inside the exporter, to the thread that has the reply's socket. Like a ticket up to
- * the token: the filter looks at both alike. */
+/* An answer on its way inside the exporter, to the thread that has the reply's socket. Like a
+ * ticket up to the token: the filter looks at both alike. */
 struct ipc_errand {
     uint64_t magic;
     struct ipc_token token;
@@ -96,9 +96,11 @@ uint64_t ipc_ticket_check(const struct ipc_ticket *ticket);
 
 /* The socket with the token's name, or -1. */
 int ipc_wire_door(const struct ipc_token *token);
-/* Waits for a message with that token. The descriptors are the caller's. False: the door is broken. */
+/* Waits for a message with that token. The descriptors are the caller's. False: the door is broken.
+ */
 bool ipc_wire_hear(int door, const struct ipc_token *token, struct ipc_visitor *visitor);
-/* Puts a message at a door: 0, ECONNREFUSED if there is none, EAGAIN if it is full, or another errno. */
+/* Puts a message at a door: 0, ECONNREFUSED if there is none, EAGAIN if it is full, or another
+ * errno. */
 int ipc_wire_put(const struct ipc_token *door, const void *message, size_t size_bytes, const int *fds,
                  size_t num_fds);
 /* Puts a question at the door that its ticket names, as above; *reply is where the answer comes. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Types of driver functions that <cuda.h> does not declare: those of cudaEGL.h, and those of
- * releases after 13.0, for builds against older headers, as cudaTypedefs.h has them from the release
- * on that each is guarded by. What is behind a pointer is the driver's business. Drivers hand the
- * newer functions out to the runtimes of their release, so the tables have to know them
- * (TABLES_KNOW in shim/resolve.c). Headers before 13.0 lack too many types: builds against them know
- * less, but for the functions that begin captures.
+ * releases after 13.0, for builds against older headers, as cudaTypedefs.h has them from the
+ * release on that each is guarded by. What is behind a pointer is the driver's business. Drivers
+ * hand the newer functions out to the runtimes of their release, so the tables have to know them
+ * (TABLES_KNOW in shim/resolve.c). Headers before 13.0 lack too many types: builds against them
+ * know less, but for the functions that begin captures.
  */
 #ifndef SHIM_NEWER_H
 #define SHIM_NEWER_H

@@ -37,8 +37,8 @@
  * Domains. A memory fence on the device orders the writes of its kernel's memory synchronisation
  * domain only; kernels of two domains are as far apart as two devices (CUDA programming guide,
  * "Memory Synchronization Domains"; CUlaunchMemSyncDomain in cuda.h). Nothing documented says that
- * stream order alone reaches so far. Events do, as streams of other devices may wait for them. So one
- * stream is not enough once a kernel may have a domain of its own:
+ * stream order alone reaches so far. Events do, as streams of other devices may wait for them. So
+ * one stream is not enough once a kernel may have a domain of its own:
  * - by its launch: it counts as one for another stream (name_of), like other unknown attributes;
  * - by its stream: a stream gets attributes by cuStreamSetAttribute, which ends the time of single
  *   streams for good; cuStreamCopyAttributes copies only what was set so;

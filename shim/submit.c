@@ -114,9 +114,10 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
     return flags & SUBMIT_FLAG_ANYWHERE ? ANSWER_ANYWHERE : answer_stream(stream);
 }
 
-/* The way through the pool, for who looks at the answers, and through the search for the driver at the first call of
- * all. A submission for which there was no memory is over for the pool before idle memory goes back, and is noted
- * anew when it is made again: frees that came meanwhile lie before it, as for any other one. */
+/* The way through the pool, for who looks at the answers, and through the search for the driver at
+ * the first call of all. A submission for which there was no memory is over for the pool before
+ * idle memory goes back, and is noted anew when it is made again: frees that came meanwhile lie
+ * before it, as for any other one. */
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
     CUresult slow_##symbol params __attribute__((used, visibility("hidden")));                     \
     CUresult slow_##symbol params                                                                  \

@@ -2,8 +2,8 @@
  *
  * The work-submission entry points (shim/submit.def), seen from outside: what their wrappers call
  * before the driver. They do so only while the pool asks for it (pool_watch, pool/pool.h). From the
- * first pool on they look at the driver's answer (shim/answer.h); before it a wrapper is a compare, a
- * branch and a jump, with the caller's arguments where they were.
+ * first pool on they look at the driver's answer (shim/answer.h); before it a wrapper is a compare,
+ * a branch and a jump, with the caller's arguments where they were.
  */
 #ifndef SHIM_SUBMIT_H
 #define SHIM_SUBMIT_H

@@ -2,8 +2,8 @@
  *
  * A visit: a stay of the library's own in the driver. It is in the relaxed capture mode, in which the
  * driver forbids least (7 ns, measured on an H200): a capture of the program's must not be broken by what
- * we do beside it. The thread is not cancelled in it. Once it ends, the caller's context, mode and errno are as
- * they were.
+ * we do beside it. The thread is not cancelled in it. Once it ends, the caller's context, mode and
+ * errno are as they were.
  *
  * The driver takes itself down at exit while threads of the program may still allocate. Its own calls
  * are ready for that; several at a time of ours, with state in between, might not be: once the process

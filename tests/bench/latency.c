@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How long one request keeps the pool's lock, in the states that make it long: over the model of a GPU, with the pool
- * made as full as each scene says. One line for each:
+ * How long one request keeps the pool's lock, in the states that make it long: over the model of a
+ * GPU, with the pool made as full as each scene says. One line for each:
  *
  *   scene= lock_us= held_us=
  *
- * lock_us is the longest time that the lock was held at a stretch, held_us the sum: what the request takes but for the
- * driver's calls. Both are processor time of the requesting thread: what other programs do does not count, page
- * faults do. The least of several rounds. The linker leads the pool's calls here (--wrap).
+ * lock_us is the longest time that the lock was held at a stretch, held_us the sum: what the
+ * request takes but for the driver's calls. Both are processor time of the requesting thread: what
+ * other programs do does not count, page faults do. The least of several rounds. The linker leads
+ * the pool's calls here (--wrap).
  */
 #include "pool/magazine.h"
 #include "pool/pool.h"
@@ -480,7 +481,8 @@ static uint64_t resident_bytes(void)
     return (uint64_t)resident * 4096;
 }
 
-/* Host memory of a live block in parts of the block; the pool's alone, as the model's grew before. */
+/* Host memory of a live block in parts of the block; the pool's alone, as the model's grew before.
+ */
 static double host_part(uint64_t size_bytes)
 {
     uint32_t count = (uint32_t)(GIB(2) / size_bytes);

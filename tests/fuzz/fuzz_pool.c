@@ -159,8 +159,8 @@ static void step_fail(struct rig *r, struct input *in)
 /* So many sizes that some of them share a row of a magazine. */
 #define CROWD 16
 
-/* Blocks of many sizes are freed, and two of each are asked for. The sizes come from what happened before: no more
- * input is read, so that older inputs go on as they did. */
+/* Blocks of many sizes are freed, and two of each are asked for. The sizes come from what happened
+ * before: no more input is read, so that older inputs go on as they did. */
 static void step_crowd(struct rig *r)
 {
     uint64_t first = r->owners % 251, addrs[3 * CROWD];

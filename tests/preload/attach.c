@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A context that is attached and detached: it lives until its last use is given up, with the memory that
- * was allocated in it, and goes with that, or with a destruction at any time; the next one starts afresh.
+ * A context that is attached and detached: it lives until its last use is given up, with the memory
+ * that was allocated in it, and goes with that, or with a destruction at any time; the next one
+ * starts afresh.
  */
 #include "tests/preload/scene.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Threads that are cancelled in the middle of allocations, frees, flushes, captures and contexts of their own, from
- * the process's first allocation on: by themselves just before a call, and by others at any moment. Whoever
- * comes after them allocates, captures and flushes as ever, no memory is lost, and the process ends. Calls
- * of the simulated driver are cancellation points as SIM_CANCEL says.
+ * Threads that are cancelled in the middle of allocations, frees, flushes, captures and contexts of
+ * their own, from the process's first allocation on: by themselves just before a call, and by
+ * others at any moment. Whoever comes after them allocates, captures and flushes as ever, no memory
+ * is lost, and the process ends. Calls of the simulated driver are cancellation points as
+ * SIM_CANCEL says.
  */
 #include "tests/preload/scene.h"
 

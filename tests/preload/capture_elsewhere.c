@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A capture on a stream of one context begins while another context is current, and ends with its own
- * context, or with a reset of it: afterwards memory is used again as ever.
+ * A capture on a stream of one context begins while another context is current, and ends with its
+ * own context, or with a reset of it: afterwards memory is used again as ever.
  */
 #include "tests/preload/scene.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A thread makes a call that waits for a persistent kernel, by its argument: it frees memory, or closes
- * another process's. Meanwhile the thread whose work raises the kernel's flag captures a graph first: it must
- * not wait for the other one, and the capture must not be spoilt.
+ * A thread makes a call that waits for a persistent kernel, by its argument: it frees memory, or
+ * closes another process's. Meanwhile the thread whose work raises the kernel's flag captures a
+ * graph first: it must not wait for the other one, and the capture must not be spoilt.
  */
 #include "tests/preload/ipc_peer.h"
 

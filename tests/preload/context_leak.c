@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Very many contexts one after the other, each with memory of several sizes, some of it left to its end: the
- * process does not grow with them.
+ * Very many contexts one after the other, each with memory of several sizes, some of it left to its
+ * end: the process does not grow with them.
  */
 #include "tests/preload/scene.h"
 
 #include <unistd.h>
 
-/* The first ones may leave what the others then use. A simulated context leaves a few hundred bytes, under a
- * sanitizer some thousand. */
+/* The first ones may leave what the others then use. A simulated context leaves a few hundred
+ * bytes, under a sanitizer some thousand. */
 enum { FIRST = 50, CONTEXTS = 800, CONTEXTS_REAL = 60, SIZES = 6, GROWN_MAX_BYTES = 8192 };
 
 static size_t resident_bytes(void)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory synchronisation domains: a kernel's memory operations are those of its domain, and the order that
- * a stream alone keeps between kernels of two domains is not relied on. The program starts itself again
- * for each way to set a domain, works on one stream for a while, and reads from the statistics that
- * that process leaves behind whether its memory was ordered by fences.
+ * Memory synchronisation domains: a kernel's memory operations are those of its domain, and the
+ * order that a stream alone keeps between kernels of two domains is not relied on. The program
+ * starts itself again for each way to set a domain, works on one stream for a while, and reads from
+ * the statistics that that process leaves behind whether its memory was ordered by fences.
  */
 #include "tests/preload/kernels.h"
 #include "tests/preload/scene.h"
@@ -55,7 +55,8 @@ static void copy_domain(CUstream stream)
     REQUIRE(gpu_stream_destroy(other));
 }
 
-/* A graph with a kernel that has the attribute, from its launch or late, run before the work to come. */
+/* A graph with a kernel that has the attribute, from its launch or late, run before the work to
+ * come. */
 static void capture_one(CUstream stream, CUlaunchAttribute attribute, bool late)
 {
     size_t nodes = 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Threads that are cancelled while they give handles out, open them and close them, the first of each process
- * too: those that come after them do the same and find their bytes, and both processes end. Calls of the
- * simulated driver are cancellation points as SIM_CANCEL says.
+ * Threads that are cancelled while they give handles out, open them and close them, the first of
+ * each process too: those that come after them do the same and find their bytes, and both processes
+ * end. Calls of the simulated driver are cancellation points as SIM_CANCEL says.
  */
 #include "tests/preload/ipc_peer.h"
 

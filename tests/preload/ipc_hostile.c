@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Another user of the machine, who sees every socket's name, does what he can to all of them while blocks are
- * shared: messages of any length, with descriptors, as fast as he can send them, and connections that he
- * keeps. No handle takes long to open, also while the exporter is stopped for a while, and no descriptor is
- * left in the exporter. The other user is a child that gives root up, in a network namespace of the scene's
- * own, so that he reaches nobody else.
+ * Another user of the machine, who sees every socket's name, does what he can to all of them while
+ * blocks are shared: messages of any length, with descriptors, as fast as he can send them, and
+ * connections that he keeps. No handle takes long to open, also while the exporter is stopped for a
+ * while, and no descriptor is left in the exporter. The other user is a child that gives root up,
+ * in a network namespace of the scene's own, so that he reaches nobody else.
  */
 #include "tests/preload/ipc_peer.h"
 

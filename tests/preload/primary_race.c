@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A thread retains, uses and releases the primary context over and over, while others allocate for the
- * first time in contexts of their own, and give up uses of the primary one: it ends with the program's last
- * release, and not later, and each of its lives has memory that works.
+ * A thread retains, uses and releases the primary context over and over, while others allocate for
+ * the first time in contexts of their own, and give up uses of the primary one: it ends with the
+ * program's last release, and not later, and each of its lives has memory that works.
  */
 #include "tests/preload/scene.h"
 

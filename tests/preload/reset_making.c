@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The device is reset, and its primary context retained anew, while other threads allocate for the first
- * time in it: what they get is theirs to lose; but the memory of the life after that works, every time.
+ * The device is reset, and its primary context retained anew, while other threads allocate for the
+ * first time in it: what they get is theirs to lose; but the memory of the life after that works,
+ * every time.
  */
 #include "tests/preload/scene.h"
 

@@ -111,7 +111,8 @@ static void set_costs(void)
     }
 }
 
-/* A driver sleeps, reads and writes in some calls, and so may be left by a thread that is cancelled. */
+/* A driver sleeps, reads and writes in some calls, and so may be left by a thread that is
+ * cancelled. */
 static void set_cancellation_points(void)
 {
     bool all = config.cancel != NULL && strcmp(config.cancel, "all") == 0;

@@ -73,7 +73,8 @@ static CUresult create_2d(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *shape)
                                                   .NumChannels = shape->NumChannels});
 }
 
-/* A mipmapped array is as much memory as its levels need, each half as wide, high and deep as the one before. */
+/* A mipmapped array is as much memory as its levels need, each half as wide, high and deep as the
+ * one before. */
 struct CUmipmappedArray_st {
     uint32_t magic;
     struct physical *physical;

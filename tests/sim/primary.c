@@ -82,7 +82,8 @@ static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
-/* The runtimes' own way to it, past the exported one (measured: hooks do not see it). It counts and costs the same. */
+/* The runtimes' own way to it, past the exported one (measured: hooks do not see it). It counts and
+ * costs the same. */
 __attribute__((visibility("default"))) CUresult simPrimaryRetain(CUcontext *out, CUdevice device);
 CUresult simPrimaryRetain(CUcontext *out, CUdevice device)
 {

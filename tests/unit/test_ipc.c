@@ -355,7 +355,8 @@ static void questions_of_other_users_are_not_heard(void **state)
     expect_fds(before);
 }
 
-/* Without the secret nothing gets as far as the door's queue, which holds ten messages or some hundred. */
+/* Without the secret nothing gets as far as the door's queue, which holds ten messages or some
+ * hundred. */
 static void who_has_no_handle_does_not_fill_the_door(void **state)
 {
     struct ipc_question question = about(1);

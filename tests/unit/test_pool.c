@@ -353,7 +353,8 @@ static void what_was_shared_is_not_handed_out_again_on_one_stream_either(void **
         }
 }
 
-/* In the driver's hands, before anything is there: it counts, so that all threads together keep MAX_RESERVED. */
+/* In the driver's hands, before anything is there: it counts, so that all threads together keep
+ * MAX_RESERVED. */
 static void note_planned(struct model *m, enum model_row row)
 {
     uint64_t *planned_bytes = m->hook_arg;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/ring.c: which fences are collected, dropped and kept, and whose events may be recorded again. With the
- * pool's own use of it: a fence that the driver is asked about keeps its event meanwhile.
+ * pool/ring.c: which fences are collected, dropped and kept, and whose events may be recorded
+ * again. With the pool's own use of it: a fence that the driver is asked about keeps its event
+ * meanwhile.
  */
 #include "pool/ring.h"
 
@@ -139,8 +140,8 @@ static void a_pin_is_found_wherever_its_fence_is_by_then(void **state)
     free(r);
 }
 
-/* What other threads may do while one is inside the driver with a fence: the fence is known done, an event is
- * recorded for a later one, and that captures a kernel that never ends. */
+/* What other threads may do while one is inside the driver with a fence: the fence is known done,
+ * an event is recorded for a later one, and that captures a kernel that never ends. */
 struct meanwhile {
     struct rig *rig;
     enum model_row row;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/magazine.c: sizes that share a row of a magazine. What comes out of it is what was asked for, whatever was
- * freed into it before.
+ * pool/magazine.c: sizes that share a row of a magazine. What comes out of it is what was asked
+ * for, whatever was freed into it before.
  */
 #include "pool/magazine.h"
 

@@ -69,7 +69,8 @@ static void the_wait_is_bounded(void **state)
     EXPECT_EQ(model_now(r->model) - before, MS(10), "no longer than asked");
 }
 
-/* The call whose failure asks for it may be told of it late: memory that just went back counts as well. */
+/* The call whose failure asks for it may be told of it late: memory that just went back counts as
+ * well. */
 static void a_driver_without_memory_gets_what_is_idle_then_what_is_pending(void **state)
 {
     struct rig *r = expect_arena(state);

@@ -64,7 +64,8 @@ static void free_memory_next_to_a_hole_counts(void **state)
     EXPECT_EQ(w.missing_bytes, MIB(12), "so more is missing");
 }
 
-/* Every second of 32 blocks is a hole and the others are free: each window is summed up anew and compared. */
+/* Every second of 32 blocks is a hole and the others are free: each window is summed up anew and
+ * compared. */
 static void of_a_long_run_the_best_is_found(void **state)
 {
     struct rig *r = expect_single(state);
