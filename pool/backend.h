@@ -25,7 +25,7 @@ enum fence_state {
 
 enum fence_record {
     FENCE_RECORDED,
-    FENCE_REFUSED, /* a stream capture is open: a record would invalidate it; ask again after fence_await */
+    FENCE_REFUSED, /* a stream capture is open, which a record would spoil; ask after fence_await */
     FENCE_BARRED,  /* the same, but nothing is known whose end could be awaited */
     FENCE_FAILED,  /* the context is broken */
 };

@@ -49,12 +49,13 @@ struct piece {
     /* From here on under the pool's lock alone. */
     bool live;             /* an object: the program's, or in a magazine */
     bool tainted, noted;
-    _Atomic(struct slab *) slab; /* of an object; of a block while SLAB. A free reads it without the lock */
+    /* Of an object; of a block while SLAB. A free reads it without the lock. */
+    _Atomic(struct slab *) slab;
     union {
         struct piece *next;   /* in the pending queue */
         uint64_t slack_bytes; /* LIVE, a segment: what it has beyond a new one for its request */
     };
-    uint64_t epoch;        /* pending: of its free. A FREE block's: newest in which a part of it was freed */
+    uint64_t epoch; /* pending: of its free. A FREE block's: newest in which a part was freed */
 } __attribute__((aligned(64))); /* neighbours belong to different threads */
 _Static_assert(sizeof(struct piece) == 64, "one line of a processor's cache");
 

@@ -162,8 +162,8 @@ static bool lies_on(const struct block *b, const struct chunk *c)
     return b && b->addr >= c->addr && b->addr < c->addr + c->size_bytes;
 }
 
-/* A block of a segment, whichever list it is in; if in none, all of it is live, and its first is
- * known by its address. NULL: none is known. */
+/* A block of a segment, whichever list it is in; if in none, all of it is live, and its first is known by its address.
+ * NULL: none is known. */
 static const struct block *block_within(const struct zone *z, const struct chunk *c)
 {
     for (unsigned bin = 0; bin < BIN_COUNT; bin++) {

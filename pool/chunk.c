@@ -113,12 +113,14 @@ static bool is_idle(const struct block *b, uint64_t complete_epoch)
 
 /* The chunk is idle, and the work of everything in it complete (shared memory was retired before it
  * died). */
-static bool covered_by_idle(const struct block *b, const struct chunk *c, uint64_t complete_epoch, int *left)
+static bool covered_by_idle(const struct block *b, const struct chunk *c, uint64_t complete_epoch,
+                            int *left)
 {
     bool idle = is_idle(b, complete_epoch);
     for (const struct block *at = b; idle && at->prev && at->addr > c->addr; (*left)--)
         idle = is_idle(at = at->prev, complete_epoch);
-    for (const struct block *at = b; idle && at->next && block_end(at) < c->addr + c->size_bytes; (*left)--)
+    for (const struct block *at = b; idle && at->next && block_end(at) < c->addr + c->size_bytes;
+         (*left)--)
         idle = is_idle(at = at->next, complete_epoch);
     return idle;
 }
@@ -195,7 +197,8 @@ done:
 }
 
 /* The smallest chunk of at least least_bytes within one free block, or the best so far. */
-static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best, int *left)
+static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best,
+                                    int *left)
 {
     struct chunk *c = chunk_from(b->addr, block_end(b));
     while (c && c->addr + c->size_bytes <= block_end(b) && (*left)-- > 0) {
@@ -301,7 +304,8 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
 void chunk_release_dead(struct pool *p)
 {
     struct zone *zones[] = {&p->large, &p->small};
-    if (p->large.dead_bytes + p->small.dead_bytes < max_u64(DEAD_BYTES, p->stats.reserved_bytes >> DEAD_SHIFT))
+    if (p->large.dead_bytes + p->small.dead_bytes <
+        max_u64(DEAD_BYTES, p->stats.reserved_bytes >> DEAD_SHIFT))
         return;
     for (int i = 0; i < 2; i++) {
         struct hunt h = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};

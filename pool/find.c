@@ -49,7 +49,8 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         return POOL_FOREIGN;
     struct block *b = map_block_around(addr, p);
     if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece)) {
-        *found = (struct found){p, b, &b->piece, &b->piece.tainted, &b->piece.noted, b->addr, b->size_bytes};
+        *found = (struct found){
+            p, b, &b->piece, &b->piece.tainted, &b->piece.noted, b->addr, b->size_bytes};
         return POOL_OK;
     }
     if (b && b->state == BLOCK_SLAB) {

@@ -17,7 +17,7 @@ struct host_cache {
     void *free;          /* used before, linked through the first word */
     char *fresh;         /* the next that was never used: its page is not touched before it is */
     size_t fresh_count;
-    char *batches;       /* all of its memory: the newest batch, whose end leads to the one before */
+    char *batches;       /* all of its memory: the newest batch; its end leads to the one before */
 };
 
 /* The first zeroed_bytes (a word at least) of a record are zero whenever it is handed out. What

@@ -67,7 +67,8 @@ void map_await_forgotten(uint64_t addr, uint64_t size_bytes)
 {
     for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES) {
         const struct granule *g = map_find(at);
-        for (unsigned turn = 0; turn < AWAIT_TURNS && atomic_load_explicit(&g->pool, memory_order_acquire); turn++)
+        for (unsigned turn = 0;
+             turn < AWAIT_TURNS && atomic_load_explicit(&g->pool, memory_order_acquire); turn++)
             spin_pause(turn);
     }
 }
@@ -144,14 +145,16 @@ static struct map_page *page_of(uint64_t addr)
     return &g->pages[(addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES];
 }
 
-static void start_set(_Atomic(struct block *) starts[2], _Atomic uint16_t start_units[2], struct block *b, uint64_t unit)
+static void start_set(_Atomic(struct block *) starts[2], _Atomic uint16_t start_units[2],
+                      struct block *b, uint64_t unit)
 {
     int i = starts[0] ? 1 : 0;
     atomic_store_explicit(&starts[i], b, memory_order_relaxed);
     atomic_store_explicit(&start_units[i], (uint16_t)unit, memory_order_release);
 }
 
-static void start_clear(_Atomic(struct block *) starts[2], _Atomic uint16_t start_units[2], const struct block *b)
+static void start_clear(_Atomic(struct block *) starts[2], _Atomic uint16_t start_units[2],
+                        const struct block *b)
 {
     int i = starts[0] == b ? 0 : 1;
     start_units[i] = 0;
@@ -205,7 +208,8 @@ static struct block *nearest(const _Atomic(struct block *) starts[2], uint64_t a
 static struct block *nearest_in(const struct granule *g, uint64_t addr, bool same_granule)
 {
     struct block *found = NULL;
-    uint64_t page = same_granule ? (addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES : GRANULE_PAGES - 1;
+    uint64_t page =
+        same_granule ? (addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES : GRANULE_PAGES - 1;
     for (uint64_t i = page + 1; g->pages && i-- > 0 && !found;)
         found = nearest(g->pages[i].starts, addr);
     return found ? found : nearest(g->starts, addr);

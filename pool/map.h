@@ -27,7 +27,8 @@ struct pool;
  * it. Two blocks at most: none but a slab is smaller than half a page. */
 struct map_page {
     _Atomic(struct block *) starts[2];
-    _Atomic uint16_t start_units[2]; /* in the granule, plus one; 0: none; MAP_SLAB: a slab, the first of the two */
+    /* In the granule, plus one; 0: none; MAP_SLAB, in the first of the two: a slab. */
+    _Atomic uint16_t start_units[2];
 };
 #define MAP_SLAB UINT16_MAX
 
@@ -80,8 +81,8 @@ static inline uint64_t map_unit_of(uint64_t addr)
 }
 
 /* The live block that starts at addr, or the slab that covers it; NULL: neither. */
-static inline struct block *map_start(const _Atomic(struct block *) starts[2], const _Atomic uint16_t start_units[2],
-                                      uint64_t addr)
+static inline struct block *map_start(const _Atomic(struct block *) starts[2],
+                                      const _Atomic uint16_t start_units[2], uint64_t addr)
 {
     for (int i = 0; i < 2; i++)
         if (atomic_load_explicit(&start_units[i], memory_order_acquire) == map_unit_of(addr) + 1)

@@ -136,8 +136,8 @@ bool rack_empty_all(struct pool *p)
     unsigned count = 0;
     for (const struct list *n = p->magazines.next; n != &p->magazines; n = n->next)
         count++;
-    /* Each comes to the end, so that who comes meanwhile goes on where this thread is: all are
-     * emptied when both are through, and what another thread emptied counts here as well. */
+    /* Each comes to the end, so that who comes meanwhile goes on where this thread is: all are emptied when both are
+     * through, and what another thread emptied counts here as well. */
     for (unsigned done = 1; done <= count && !list_empty(&p->magazines); done++) {
         struct list *first = p->magazines.next;
         list_remove(first);

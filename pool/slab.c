@@ -76,7 +76,8 @@ void slab_init_caches(struct host_cache caches[SLAB_CLASSES])
 {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         size_t pieces_bytes = object_count(slab_block_bytes(c), c) * sizeof(struct piece);
-        host_cache_init(&caches[c], offsetof(struct slab, pieces) + pieces_bytes, offsetof(struct slab, shape));
+        host_cache_init(&caches[c], offsetof(struct slab, pieces) + pieces_bytes,
+                        offsetof(struct slab, shape));
     }
 }
 

@@ -2,8 +2,7 @@
  *
  * Slabs: blocks of the small zone carved into objects of one size, for requests up to SLAB_MAX_BYTES.
  * What is free is a bitmap in host memory. Of several slabs of a size the fullest serves first, so
- * that the others drain. All functions want the pool's lock held, but those that only compute and
- * slab_piece_around.
+ * that the others drain. All functions want the pool's lock held.
  */
 #ifndef POOL_SLAB_H
 #define POOL_SLAB_H
@@ -29,9 +28,8 @@ struct slab {
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
     uint16_t class_index, object_count, free_count;
     uint16_t dead_count; /* freed after they were shared: never handed out again */
-    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
-     * lock. A record serves one class for ever, so every shape that it ever had has as many pieces.
-     */
+    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the lock. Records of one
+     * size serve one class, so every shape that a record ever had has as many pieces. */
     _Atomic uint64_t shape; /* see slab_show; of the past once the slab is gone */
     struct piece pieces[];  /* of the objects. No free one is tainted or noted */
 };
@@ -41,7 +39,7 @@ struct slabs {
 };
 
 void slab_init(struct slabs *s);
-/* A cache of records for each class, since the size of a slab's record is that of its class. */
+/* The caches of the slabs' records, of each class its own: records of one size. */
 void slab_init_caches(struct host_cache caches[SLAB_CLASSES]);
 /* Steps of 512 bytes up to 8 KiB, then eight to a doubling: at most 12.5 % of a block is lost. */
 static inline unsigned slab_class(uint64_t size_bytes)
@@ -96,8 +94,8 @@ static inline struct piece *slab_piece_around(struct slab *s, uint64_t addr)
     return slot < (shape & ((1u << SLAB_SHAPE_COUNT_BITS) - 1)) ? &s->pieces[slot] : NULL;
 }
 
-/* The slot that covers addr, or -1 (a tail that holds no object). A slab has 512 units at most and
- * an object 64, so that the product of the reciprocal is exact. */
+/* The slot that covers addr, or -1 (a tail that holds no object). A slab has 512 units at most and an object
+ * 64, so that the product of the reciprocal is exact. */
 static inline int slab_slot_around(const struct slab *s, uint64_t addr)
 {
     uint64_t unit = (addr - s->block->addr) >> UNIT_SHIFT;

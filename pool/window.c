@@ -40,7 +40,8 @@ struct slide {
     struct place start, end;
 };
 
-static void consider(struct window *best, struct slide *s, struct block *run, uint64_t start, uint64_t size_bytes)
+static void consider(struct window *best, struct slide *s, struct block *run, uint64_t start,
+                     uint64_t size_bytes)
 {
     uint64_t end = start + size_bytes;
     uint64_t missing = holes_below(&s->end, end, round_up(end, GRANULE_BYTES)) -
@@ -77,7 +78,7 @@ bool window_find(const struct zone *z, uint64_t size_bytes, uint64_t align, stru
     *best = (struct window){.missing_bytes = UINT64_MAX};
     for (const struct list *n = z->holes.next; n != &z->holes; n = n->next, left--) {
         struct block *run = list_entry(n, struct block, link), *last = run;
-        if (!run->next) /* the rest, which stands first: it may be the end of a run that is never come to */
+        if (!run->next) /* the rest stands first: it may end a run that is never come to */
             consider_run(best, run, run, size_bytes, align);
         if (left <= 0 && best->missing_bytes != UINT64_MAX)
             break;

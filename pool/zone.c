@@ -12,7 +12,8 @@ void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
 {
     z->pool = p;
     z->kind = kind;
-    z->base = z->size_bytes = z->pending_bytes = z->looked_bytes = z->chunk_bytes = z->dead_bytes = 0;
+    z->base = z->size_bytes = z->pending_bytes = z->looked_bytes = 0;
+    z->chunk_bytes = z->dead_bytes = 0;
     z->first = NULL;
     list_init(&z->holes);
     list_init(&z->chunks);

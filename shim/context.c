@@ -92,7 +92,8 @@ static bool primary_is_active(CUdevice device)
 
 /* Asks the driver. Not for a created context that another thread may have destroyed (context.h, 4).
  */
-static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary primary, CUdevice device)
+static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
+                    CUdevice device)
 {
     if ((primary == CONTEXT_PRIMARY && !primary_is_active(device)) || !context_is_alive(ctx))
         return true;
@@ -160,7 +161,8 @@ static bool is_meant(const struct context *c, const struct context_end *e)
         return false;
     if (e->ctx)
         return atomic_load(&c->ctx) == e->ctx;
-    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED && !c->destroyers;
+    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED &&
+           !c->destroyers;
 }
 
 /* True: there is a record. */
@@ -282,7 +284,8 @@ static void judge(struct context_end *e, struct context *c, bool known, bool don
     pthread_mutex_unlock(&lives_lock);
     bool over = meant;
     if (asks)
-        over = (e->hides && known && primary == CONTEXT_PRIMARY) || is_over(ctx, life, primary, c->device);
+        over = (e->hides && known && primary == CONTEXT_PRIMARY) ||
+               is_over(ctx, life, primary, c->device);
     else if (over)
         over = known || (life && life == e->life);
     pthread_mutex_lock(&lives_lock);
@@ -483,7 +486,8 @@ static bool is_withdrawn(CUcontext ctx)
     bool found = false;
     pthread_mutex_lock(&lives_lock);
     FOR_EACH_RECORD(c)
-        found = found || (c->state == CONTEXT_ALIVE && atomic_load(&c->ctx) == ctx && !atomic_load(&c->handle));
+        found = found || (c->state == CONTEXT_ALIVE && atomic_load(&c->ctx) == ctx &&
+                          !atomic_load(&c->handle));
     pthread_mutex_unlock(&lives_lock);
     return found;
 }

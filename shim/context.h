@@ -49,17 +49,17 @@ struct context {
     _Atomic(CUcontext) ctx; /* whose record it is, or was last */
     struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
     CUdevice device;
-    atomic_bool hidden;    /* not for what is done to all pools: it is being made, destroyed, or has ended */
+    atomic_bool hidden;    /* not for what is done to all pools: made, destroyed, or ended by now */
     /* These belong to the lock of lives in context.c. */
     enum context_state state;
     enum context_primary primary;
     unsigned long long life; /* the context's id; 0: the driver knows none (before 12.0) */
     unsigned enders;       /* threads in a call that may end it */
-    unsigned destroyers;   /* of those, who destroy a created one: the driver must not be asked about it any more */
+    unsigned destroyers;   /* those that destroy a created one: no thread asks the driver then */
     unsigned askers;       /* threads that ask the driver about it, for whom a destroyer waits */
     bool condemned;        /* it ended while the record was being made */
 
-    _Atomic int lost_code; /* the driver's error of everything in it from here on, CUDA_SUCCESS: none */
+    _Atomic int lost_code; /* the driver's error for everything in it from here on; 0: none */
     const char *backing;   /* "arena", "segment", "driver"; NULL: being made for the first time */
     const char *reason;    /* why that one */
     uint64_t redzone_bytes; /* behind each block (shim/redzone.h), 0: none */
@@ -71,12 +71,15 @@ struct context {
 };
 
 /* All of them, never fewer. */
-extern _Atomic(struct context *) context_records[CONTEXTS_MAX] __attribute__((visibility("hidden")));
+extern _Atomic(struct context *) context_records[CONTEXTS_MAX]
+    __attribute__((visibility("hidden")));
 extern atomic_int context_count __attribute__((visibility("hidden")));
 
 #define FOR_EACH_RECORD(c)                                                                         \
-    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_; i_++) \
-        for (struct context *c = atomic_load_explicit(&context_records[i_], memory_order_acquire); c; c = NULL)
+    for (int i_ = 0, n_ = atomic_load_explicit(&context_count, memory_order_seq_cst); i_ < n_;     \
+         i_++)                                                                                     \
+        for (struct context *c = atomic_load_explicit(&context_records[i_], memory_order_acquire); \
+             c; c = NULL)
 
 /* Those that all pools are asked for. */
 #define FOR_EACH_CONTEXT(c)                                                                        \

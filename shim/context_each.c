@@ -57,8 +57,8 @@ bool context_release(uint64_t devices, enum pool_release step)
 
 atomic_bool context_any_lost;
 
-/* The code of one context's work may come from a call in another, and codes do not always stick.
- * The question waits for no work and is allowed in captures. */
+/* The code of one context's work may come from a call in another, and codes do not always stick. The question
+ * waits for no work and is allowed in captures. */
 void context_look_for_loss(void)
 {
     FOR_EACH_CONTEXT(c)
@@ -115,8 +115,8 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
-/* Pools of contexts that are gone are reported too, with those that had them later: what they did
- * is part of the story. */
+/* Pools of contexts that are gone are reported too, with those that had them later: what they did is part of the
+ * story. */
 size_t context_report(struct report_pool *out, size_t max)
 {
     size_t count = 0;

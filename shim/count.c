@@ -19,7 +19,7 @@
     CUresult symbol params                                                                         \
     {                                                                                              \
         LONG_PROLOGUE();                                                                           \
-        CUresult rc = answer_##symbol args;                                                            \
+        CUresult rc = answer_##symbol args;                                                        \
         if (rc == CUDA_SUCCESS)                                                                    \
             counter_add(COUNTER_##counter, 1);                                                     \
         return rc;                                                                                 \

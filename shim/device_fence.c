@@ -69,7 +69,8 @@ static bool is_capture_error(CUresult rc)
 static bool drain_by_event(CUcontext ctx, CUresult *rc)
 {
     CUevent event;
-    if (!device_fence_has_events() || real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+    if (!device_fence_has_events() ||
+        real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return false;
     *rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     bool recorded = true;

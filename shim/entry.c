@@ -81,7 +81,8 @@ static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size
 static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
 {
     bool never_fits = c && size_bytes > c->backend.base.total_bytes;
-    CUresult rc = never_fits ? real.cuMemAlloc_v2(dptr, size_bytes) : answer_cuMemAlloc_v2(dptr, size_bytes);
+    CUresult rc =
+        never_fits ? real.cuMemAlloc_v2(dptr, size_bytes) : answer_cuMemAlloc_v2(dptr, size_bytes);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_DRIVER, 1);
     return rc;

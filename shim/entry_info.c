@@ -117,8 +117,8 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes, block.serial,
-                              ipc_is_capable(&block), true, block.noted};
+    *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes,
+                              block.serial, ipc_is_capable(&block), true, block.noted};
     return true;
 }
 

@@ -69,7 +69,8 @@ static CUcontext primary_here(void)
     CUdevice device;
     CUcontext primary = NULL;
     CUgreenCtx green = NULL;
-    if (real.cuStreamGetCtx_v2 && real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
+    if (real.cuStreamGetCtx_v2 &&
+        real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
         green && primary)
         return primary;
     return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;

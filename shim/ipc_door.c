@@ -270,7 +270,8 @@ bool ipc_door_next(struct ipc_question *question, uint64_t *number)
 /* The thread at the door has the socket of the process that asked. It gets descriptors of the
  * program's table by a message only. Its queue may be full for a moment, or the door may be a new
  * one. The tries end after 2 ms: that is all that other processes can cost the calling thread. */
-void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds, size_t num_fds)
+void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds,
+                     size_t num_fds)
 {
     struct ipc_errand errand = {IPC_MAGIC, token_now, number, *answer};
     for (int tries = 0; tries < HAND_ON_TRIES; tries++) {

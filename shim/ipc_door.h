@@ -29,7 +29,8 @@ bool ipc_door_is_ours(const struct ipc_token *token);
 /* The next question, if one waits; its number is for the answer. */
 bool ipc_door_next(struct ipc_question *question, uint64_t *number);
 /* Sends the answer with its descriptors, which stay the caller's; it may get lost. */
-void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds, size_t num_fds);
+void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds,
+                     size_t num_fds);
 /* In a forked child: nothing of the door is left. */
 void ipc_door_forget(void);
 

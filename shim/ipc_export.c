@@ -42,7 +42,8 @@ bool ipc_is_capable(const struct pool_block *block)
 {
     if (block->segment_addr)
         return true;
-    return real.cuMemExportToShareableHandle && hooks_present(HOOK_cuMemImportFromShareableHandle) &&
+    return real.cuMemExportToShareableHandle &&
+           hooks_present(HOOK_cuMemImportFromShareableHandle) &&
            owner_of(block)->backend.prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 

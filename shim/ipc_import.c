@@ -108,7 +108,8 @@ static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_by
 static CUresult reserve(struct arrival *a)
 {
     const struct ipc_answer *now = &a->answer;
-    if (now->offset_bytes > now->total_bytes || now->size_bytes > now->total_bytes - now->offset_bytes)
+    if (now->offset_bytes > now->total_bytes ||
+        now->size_bytes > now->total_bytes - now->offset_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (a->base)
         return a->total_bytes == now->total_bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -127,7 +128,8 @@ static CUresult allow(struct arrival *a)
     a->peers = device_peers(a->device);
     CUresult rc = real.cuMemSetAccess(a->base, a->total_bytes, &desc, 1);
     if (rc == CUDA_SUCCESS && a->peers)
-        device_allow(a->device, a->base, a->total_bytes); /* not all of them need be peers of the memory's own device */
+        /* Not all devices need be peers of the memory's own. */
+        device_allow(a->device, a->base, a->total_bytes);
     return rc;
 }
 
@@ -158,7 +160,7 @@ static CUresult ask(struct arrival *a)
     while (state_clock_ns() < end_ns) {
         int reply, failed = ipc_wire_ask(a->question, &reply);
         if (failed == ECONNREFUSED)
-            return CUDA_ERROR_INVALID_HANDLE; /* as the driver's own of a process that is gone (measured) */
+            return CUDA_ERROR_INVALID_HANDLE; /* as the driver's of a gone process (measured) */
         if (failed && failed != EAGAIN && failed != ETOOMANYREFS)
             return CUDA_ERROR_OPERATING_SYSTEM;
         enum ipc_got got = IPC_DROPPED;

@@ -148,12 +148,13 @@ static ssize_t send_message(int fd, struct msghdr *m, const int *fds, size_t num
     return RETRY(raw_send(fd, m, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
-int ipc_wire_put(const struct ipc_token *door, const void *message, size_t size_bytes, const int *fds,
-                 size_t num_fds)
+int ipc_wire_put(const struct ipc_token *door, const void *message, size_t size_bytes,
+                 const int *fds, size_t num_fds)
 {
     struct sockaddr_un to;
     struct iovec part = {(void *)(uintptr_t)message, size_bytes};
-    struct msghdr m = {.msg_name = &to, .msg_namelen = name(&to, door), .msg_iov = &part, .msg_iovlen = 1};
+    struct msghdr m = {.msg_name = &to, .msg_namelen = name(&to, door), .msg_iov = &part,
+                       .msg_iovlen = 1};
     int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (from < 0)
         return errno;

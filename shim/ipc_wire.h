@@ -101,8 +101,8 @@ int ipc_wire_door(const struct ipc_token *token);
 bool ipc_wire_hear(int door, const struct ipc_token *token, struct ipc_visitor *visitor);
 /* Puts a message at a door: 0, ECONNREFUSED if there is none, EAGAIN if it is full, or another
  * errno. */
-int ipc_wire_put(const struct ipc_token *door, const void *message, size_t size_bytes, const int *fds,
-                 size_t num_fds);
+int ipc_wire_put(const struct ipc_token *door, const void *message, size_t size_bytes,
+                 const int *fds, size_t num_fds);
 /* Puts a question at the door that its ticket names, as above; *reply is where the answer comes. */
 int ipc_wire_ask(const struct ipc_question *question, int *reply);
 /* Sends an answer. False: the other side does not take it. */

@@ -190,7 +190,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
             unsigned step = 0;
             do
                 rc = add(&accessor, &owner);
-            while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &step));
+            while (answer_tells(rc) && answer_note(rc) &&
+                   answer_release(answer_peers(peer), &step));
         }
         if (rc != CUDA_SUCCESS) { /* as natively: all of the peer's memory, or none */
             take_away(accessor.ctx, peer);

@@ -98,7 +98,8 @@ void redzone_check(uint64_t addr)
     redzone_hide(&block);
     l.addr = addr + block.requested_bytes;
     l.bytes = malloc(l.c->redzone_bytes);
-    if (l.bytes && !capture_open() && device_visit(&l.c->backend, write_or_read, &l) && l.rc == CUDA_SUCCESS)
+    if (l.bytes && !capture_open() && device_visit(&l.c->backend, write_or_read, &l) &&
+        l.rc == CUDA_SUCCESS)
         judge(&l, &block);
     free(l.bytes);
     errno = saved_errno;

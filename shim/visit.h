@@ -37,7 +37,8 @@ static inline bool visit_begin(struct visit *v)
         atomic_fetch_sub(&visit_count, 1);
         return false;
     }
-    *v = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno, .cancel = cancel_forbid()};
+    *v = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno,
+                        .cancel = cancel_forbid()};
     v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
                     real.cuThreadExchangeStreamCaptureMode(&v->mode) == CUDA_SUCCESS;
     return true;

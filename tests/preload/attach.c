@@ -19,7 +19,8 @@ static uint32_t work(uint64_t block, uint32_t value)
     REQUIRE(gpu_malloc(&other, words * 4));
     EXPECT(other != block);
     REQUIRE(gpu_fill(other, words, value + 1, NULL));
-    uint32_t wrong = scene_wrong_words(block, words, value, NULL) + scene_wrong_words(other, words, value + 1, NULL);
+    uint32_t wrong = scene_wrong_words(block, words, value, NULL) +
+                     scene_wrong_words(other, words, value + 1, NULL);
     REQUIRE(gpu_free(other));
     return wrong;
 }

@@ -131,7 +131,8 @@ static void *live(void *life)
     pthread_cleanup_push(clean, l);
     cuCtxSetCurrent(primary);
     for (;;) {
-        static void (*const ops[])(struct life *) = {allocate, flush, allocate_pitch, capture, live_elsewhere};
+        static void (*const ops[])(struct life *) = {allocate, flush, allocate_pitch, capture,
+                                                     live_elsewhere};
         ops[draw(l) % l->ops](l);
         pthread_testcancel();
     }

@@ -182,7 +182,8 @@ static int play(int index)
         return WEXITSTATUS(status);
     bool fenced = ways[index].fenced;
     if (scene_preloaded()) {
-        int looks = count_of(text, "\"num_fence_queries\":") + count_of(text, "\"num_fence_orders\":");
+        int looks =
+            count_of(text, "\"num_fence_queries\":") + count_of(text, "\"num_fence_orders\":");
         fenced = looks >= MANY_LOOKS;
         if (fenced != ways[index].fenced)
             fprintf(stderr, "%s: fences looked at %d times\n", ways[index].name, looks);

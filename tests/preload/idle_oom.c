@@ -323,7 +323,8 @@ static void refuse_once(bool idle)
     for (size_t i = 0; fail != NULL && i < sizeof means / sizeof *means; i++) {
         const char *symbol = means[i].symbol;
         uint64_t block = 0;
-        if (symbol == NULL || (!idle && means[i].take == take_launch)) /* that allocates by itself */
+        /* The launch allocates by itself. */
+        if (symbol == NULL || (!idle && means[i].take == take_launch))
             continue;
         if (idle) {
             REQUIRE(gpu_malloc(&block, 8 * MIB));

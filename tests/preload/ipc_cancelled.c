@@ -42,7 +42,8 @@ static void *open_and_close(void *life)
     cuCtxSetCurrent(primary);
     for (;;) {
         maybe_cancel(l);
-        if (cuIpcOpenMemHandle(&l->opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS)
+        if (cuIpcOpenMemHandle(&l->opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) !=
+            CUDA_SUCCESS)
             l->opened = 0;
         maybe_cancel(l);
         if (l->opened)

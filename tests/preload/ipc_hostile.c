@@ -21,7 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOBODY = 65534, HOSTILES = 3, ROUNDS = 30, HELD = 64, FDS = 16, STOPPED_MS = 700, LONG_MS = 150 };
+enum { NOBODY = 65534, HOSTILES = 3, ROUNDS = 30, HELD = 64, FDS = 16 };
+enum { STOPPED_MS = 700, LONG_MS = 150 };
 
 static const size_t size_bytes = 300 * KIB;
 
@@ -85,7 +86,8 @@ static int be_hostile(int from, int to)
     while (read(from, line, 1) < 0) {
         FILE *list = fopen("/proc/net/unix", "r");
         while (list && fgets(line, sizeof line, list))
-            if (sscanf(line, "%*s %*s %*s %*s %x %*s %*s @%107s", &type, name) == 2 && (int)type == kind)
+            if (sscanf(line, "%*s %*s %*s %*s %x %*s %*s @%107s", &type, name) == 2 &&
+                (int)type == kind)
                 attack(name, kind, &round);
         if (list)
             fclose(list);
@@ -191,7 +193,8 @@ int main(void)
     }
     /* One or two may wait for the processor. */
     if (late > 2)
-        printf("%d of %d opens took long, the slowest %llu ms\n", late, ROUNDS, (unsigned long long)slowest_ms);
+        printf("%d of %d opens took long, the slowest %llu ms\n", late, ROUNDS,
+               (unsigned long long)slowest_ms);
     printf("%d wrong\n", wrong);
     signal_hostile(&hostile[HOSTILES - 1]);
     printf("%d wrong while the exporter was stopped\n", open_while_stopped(m));

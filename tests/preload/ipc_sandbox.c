@@ -35,7 +35,8 @@ static void enter_sandbox(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
         scene_skip("no filter for system calls");
 }
 
@@ -104,7 +105,8 @@ int main(void)
     REQUIRE(gpu_sync());
     note_open();
     int rc = gpu_ipc_export(&m.handle, block);
-    if (!scene_preloaded() && (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36))
+    if (!scene_preloaded() &&
+        (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36))
         scene_skip("the driver has no such handles");
     REQUIRE(rc);
     share(&importer, m, "at first");

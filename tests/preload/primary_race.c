@@ -43,7 +43,8 @@ static int make_contexts(void)
         CUcontext own = NULL;
         uint64_t block = 0;
         REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
-        failed += gpu_malloc(&block, BYTES) != 0 || gpu_memset(block, 7, BYTES) != 0 || gpu_free(block) != 0;
+        failed += gpu_malloc(&block, BYTES) != 0 || gpu_memset(block, 7, BYTES) != 0 ||
+                  gpu_free(block) != 0;
         REQUIRE(cuCtxDestroy(own));
     }
     return failed;
@@ -72,6 +73,7 @@ int main(void)
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
     int failed = scene_threads(2, either, counts);
-    printf("%d lives did not work, %d did not end, %d failures elsewhere\n", counts[0], counts[1], failed);
+    printf("%d lives did not work, %d did not end, %d failures elsewhere\n", counts[0], counts[1],
+           failed);
     return counts[0] || counts[1] || failed;
 }

@@ -87,18 +87,21 @@ static size_t halved(size_t length, unsigned times)
     return length == 0 ? 1 : length >> times > 0 ? length >> times : 1;
 }
 
-static CUresult create_levels(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
+static CUresult create_levels(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                              unsigned levels)
 {
-    if (out == NULL || shape == NULL || levels == 0 || shape->Width == 0 || channel_bytes(shape->Format) == 0)
+    if (out == NULL || shape == NULL || levels == 0 || shape->Width == 0 ||
+        channel_bytes(shape->Format) == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult rc = capture_unsafe();
     if (rc != CUDA_SUCCESS)
         return rc;
     uint64_t bytes = 0;
     for (unsigned i = 0; i < levels && i < 32; i++)
-        bytes += (uint64_t)halved(shape->Width, i) * halved(shape->Height, i) * halved(shape->Depth, i) *
-                 channel_bytes(shape->Format) * shape->NumChannels;
-    struct physical *physical = physical_create(thread_current()->device, round_up(bytes, PAGE_BYTES), false);
+        bytes += (uint64_t)halved(shape->Width, i) * halved(shape->Height, i) *
+                 halved(shape->Depth, i) * channel_bytes(shape->Format) * shape->NumChannels;
+    struct physical *physical =
+        physical_create(thread_current()->device, round_up(bytes, PAGE_BYTES), false);
     if (physical == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = handles_take(&mipmaps);

@@ -57,7 +57,8 @@ static CUresult attach(CUcontext *out, unsigned flags)
 /* The context has to be current (so documented). The last use ends it. */
 static CUresult detach(CUcontext context)
 {
-    if (context == NULL || context != thread_current() || context->primary || context->parent != NULL)
+    if (context == NULL || context != thread_current() || context->primary ||
+        context->parent != NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;

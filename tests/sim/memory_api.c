@@ -69,7 +69,8 @@ static CUresult free_device(CUdeviceptr addr)
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL &&
          memory->kind != MEMORY_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = memory->context != NULL ? memory->context->error : CUDA_SUCCESS; /* sticks here too */
+    /* Sticks here too. */
+    CUresult rc = memory->context != NULL ? memory->context->error : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS && memory->kind != MEMORY_SMALL)
         rc = capture_unsafe();
     if (rc != CUDA_SUCCESS)

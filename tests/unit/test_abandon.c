@@ -286,8 +286,7 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
         }
 }
 
-/* What a thread was handed out in the last context, and still holds, in the pool of the next one.
- */
+/* What a thread was handed out in the last context, and still holds, in the pool of the next one. */
 static void what_it_had_handed_out_stays_nobodys(void **state)
 {
     static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
@@ -322,8 +321,7 @@ static void what_it_had_handed_out_stays_nobodys(void **state)
     }
 }
 
-/* Its context ends while this thread is inside, and another thread wants the pool for the next one.
- */
+/* Its context ends while this thread is inside, and another thread wants the pool for the next one. */
 static void end_and_revive(struct model *m, enum model_row row)
 {
     struct end *e = m->hook_arg;

@@ -186,8 +186,7 @@ static void broken_fences_are_named(void **state)
     BROKEN(r->pool->pendings.head->epoch, 1000, "pending memory waits in the order of its epochs");
 }
 
-/* The same in segments: large ones whole, and two shared ones, in each of which something is free.
- */
+/* The same in segments: large ones whole, and two shared ones, in each of which something is free. */
 static struct rig *busy_segments(void **state)
 {
     struct rig *r = *state;

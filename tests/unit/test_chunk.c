@@ -246,7 +246,8 @@ static void what_is_ordered_but_not_complete_stays_mapped(void **state)
     rig_free(r, b);
     state_lock(r->pool);
     fence_seal(r->pool);
-    EXPECT(fence_order(r->pool, fence_newest_waitable(&r->pool->fences), false), "later work runs behind it");
+    EXPECT(fence_order(r->pool, fence_newest_waitable(&r->pool->fences), false),
+           "later work runs behind it");
     state_unlock(r->pool);
     rig_trim(r, GIB(1), false);
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "it is free, beside the other");

@@ -117,11 +117,13 @@ static void all_records_are_found_and_free_again_at_once(void **state)
         host_cache_each(&c, visit);
         EXPECT_EQ(visited, COUNT, "each that was ever used, once");
         host_cache_reclaim(&c);
-        EXPECT_EQ(c.count, 3 * BATCH, "all are free, those never used too, and no memory was added");
+        EXPECT_EQ(c.count, 3 * BATCH,
+                  "all are free, those never used too, and no memory was added");
     }
     for (unsigned i = 0; i < 3 * BATCH; i++) {
         const char *record = host_cache_get(&c);
-        EXPECT(record && !record[0] && record[63] == (i < COUNT), "as zero as ever, and kept behind that");
+        EXPECT(record && !record[0] && record[63] == (i < COUNT),
+               "as zero as ever, and kept behind that");
     }
     EXPECT_EQ(c.count, 0, "there were no more");
 }

@@ -167,7 +167,8 @@ static void descriptors_arrive_as_their_own(void **state)
 }
 
 /* Any bytes with any descriptors, as another program may send them. */
-static ssize_t send_raw(int fd, const struct ipc_token *to, const void *bytes, size_t size_bytes, size_t num_fds)
+static ssize_t send_raw(int fd, const struct ipc_token *to, const void *bytes, size_t size_bytes,
+                        size_t num_fds)
 {
     union {
         struct cmsghdr align;
@@ -213,7 +214,8 @@ static void what_does_not_match_is_refused_and_leaves_nothing(void **state)
     assert_true(ipc_wire_answer(p.exporter, &sent, NULL, 0));
     assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_GOT);
     ipc_wire_close(p.exporter);
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_DROPPED); /* nobody there */
+    /* Nobody is there. */
+    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_DROPPED);
     assert_false(ipc_wire_answer(p.importer, &sent, NULL, 0));
     ipc_wire_close(p.importer);
     assert_int_equal(count_fds(), before);
@@ -382,7 +384,8 @@ static void too_many_questions_are_dropped_and_the_askers_told(void **state)
     struct ipc_question question = about(1), heard;
     struct ipc_answer answer = {.count = 0}, got;
     uint64_t number;
-    int kept = 0, dropped = 0, answered = 0, replies[ASKED], fds[IPC_BATCH], before = count_all_fds();
+    int kept = 0, dropped = 0, answered = 0, replies[ASKED], fds[IPC_BATCH],
+        before = count_all_fds();
     for (int i = 0; i < ASKED; i++)
         while (ipc_wire_ask(&question, &replies[i]) == EAGAIN)
             sched_yield();

@@ -348,7 +348,8 @@ static void what_was_shared_is_not_handed_out_again_on_one_stream_either(void **
             uint64_t a = rig_alloc(r, sizes[i]);
             rig_taint(r, a);
             rig_free(r, a);
-            EXPECT(rig_alloc(r, sizes[i]) != a && rig_alloc(r, sizes[i]) != a, "somebody outside may use it");
+            EXPECT(rig_alloc(r, sizes[i]) != a && rig_alloc(r, sizes[i]) != a,
+                   "somebody outside may use it");
             EXPECT_SOUND(r);
         }
 }

@@ -46,7 +46,8 @@ static void fences_stand_in_order_whatever_order_they_came_in(void **state)
     EXPECT_EQ(r->at[ring_find_waitable(r, 1, true)].epoch, 1, "the oldest that covers it");
     for (unsigned epoch = 1; epoch <= 20; epoch++) {
         unsigned at = ring_find_waitable(r, epoch, false);
-        EXPECT(at == r->count || (!r->at[at].late && r->at[at].epoch >= epoch), "one that may be waited for");
+        EXPECT(at == r->count || (!r->at[at].late && r->at[at].epoch >= epoch),
+               "one that may be waited for");
     }
     free(r);
 }
@@ -60,7 +61,8 @@ static void done_fences_are_collected_but_for_pinned_ones(void **state)
     ring_collect(r, 6, 0);
     EXPECT_EQ(r->count, 6, "the four that are not done, and two pinned ones");
     EXPECT(is_there(r, 3) && is_there(r, 4) && is_there(r, 7), "these");
-    EXPECT(r->spares == 4 && !is_spare(r, third) && !is_spare(r, fourth), "nobody records their events");
+    EXPECT(r->spares == 4 && !is_spare(r, third) && !is_spare(r, fourth),
+           "nobody records their events");
     ring_unpin(r, 2, third);
     ring_unpin(r, 3, fourth);
     ring_collect(r, 6, 0);
@@ -88,7 +90,8 @@ static void passed_fences_are_collected_many_at_a_time(void **state)
         ring_insert(r, epoch, 100 + epoch, false);
     unsigned before = r->count;
     ring_collect(r, 0, 30);
-    EXPECT(r->count < before && is_there(r, 30) && is_there(r, 31) && is_there(r, 40), "none that was not passed");
+    EXPECT(r->count < before && is_there(r, 30) && is_there(r, 31) && is_there(r, 40),
+           "none that was not passed");
     free(r);
 }
 
@@ -176,7 +179,8 @@ static void an_event_in_use_is_not_recorded_again(void **state)
     (void)state;
     for (unsigned order = 0; order < 2; order++) {
         struct rig *r = rig_create(RIG_BYTES);
-        struct meanwhile w = {.rig = r, .row = order ? MODEL_ROW_fence_order : MODEL_ROW_fence_wait};
+        struct meanwhile w = {.rig = r,
+                              .row = order ? MODEL_ROW_fence_order : MODEL_ROW_fence_wait};
         r->config.reuse = order ? REUSE_ORDER : REUSE_WAIT;
         r->model->backend.has_order = order;
         rig_start(r);

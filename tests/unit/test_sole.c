@@ -39,8 +39,8 @@ static void free_and_take(struct model *m, enum model_row row)
 
 static void what_is_freed_while_the_stream_is_left_waits_for_its_fence(void **state)
 {
-    static const enum model_row rows[] = {MODEL_ROW_fence_create, MODEL_ROW_fence_record, MODEL_ROW_fence_query,
-                                          MODEL_ROW_fence_order};
+    static const enum model_row rows[] = {MODEL_ROW_fence_create, MODEL_ROW_fence_record,
+                                          MODEL_ROW_fence_query, MODEL_ROW_fence_order};
     (void)state;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct rig *r = rig_create(RIG_BYTES);
@@ -90,7 +90,8 @@ static void a_thread_inside_a_magazine_is_waited_for(void **state)
     magazine_unlock(magazine(r));
     pthread_join(thread, NULL);
     EXPECT_EQ(meanwhile, before, "what it does is to be fenced, too");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_record), before + 1, "as soon as it is through");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_record), before + 1,
+              "as soon as it is through");
     r->several_streams = true;
     EXPECT_SOUND(r);
 }

@@ -42,7 +42,8 @@ static void one_of_two_frees_at_the_same_time_is_refused(void **state)
             for (unsigned at = 1;; at++) {
                 struct other o = {.status = POOL_FOREIGN};
                 struct steps steps = {.step = free_elsewhere, .arg = &o, .at = at};
-                EXPECT_EQ(pool_alloc(r->pool, sizes[i], &o.addr, &code), POOL_OK, "there is memory");
+                EXPECT_EQ(pool_alloc(r->pool, sizes[i], &o.addr, &code), POOL_OK,
+                          "there is memory");
                 steps_mine = &steps;
                 enum pool_status mine = pool_free(o.addr);
                 steps_mine = NULL;
@@ -50,7 +51,8 @@ static void one_of_two_frees_at_the_same_time_is_refused(void **state)
                     break;
                 moments++;
                 EXPECT((mine == POOL_OK) + (o.status == POOL_OK) == 1, "one frees it");
-                EXPECT(mine != POOL_FOREIGN && o.status != POOL_FOREIGN, "it is the pool's all the time");
+                EXPECT(mine != POOL_FOREIGN && o.status != POOL_FOREIGN,
+                       "it is the pool's all the time");
                 uint64_t a, b;
                 EXPECT_EQ(pool_alloc(r->pool, sizes[i], &a, &code), POOL_OK, "there is memory");
                 EXPECT_EQ(pool_alloc(r->pool, sizes[i], &b, &code), POOL_OK, "and more of it");

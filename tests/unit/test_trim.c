@@ -115,7 +115,8 @@ static void a_lost_pool_serves_nothing(void **state)
             rig_free(r, rig_alloc(r, sizes[i]));
     pool_lose(r->pool);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        EXPECT_EQ(pool_alloc(r->pool, sizes[i], &addr, &code), POOL_PASS, "the driver is to say why");
+        EXPECT_EQ(pool_alloc(r->pool, sizes[i], &addr, &code), POOL_PASS,
+                  "the driver is to say why");
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "counted");
     pool_lose(r->pool);
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "once");

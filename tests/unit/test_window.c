@@ -80,7 +80,8 @@ static void of_a_long_run_the_best_is_found(void **state)
         rig_free(r, a[i]);
     rig_empty_magazines(r);
     const struct zone *z = &r->pool->large;
-    EXPECT(!list_entry(z->holes.next, struct block, link)->next, "the rest of the reservation stands first");
+    EXPECT(!list_entry(z->holes.next, struct block, link)->next,
+           "the rest of the reservation stands first");
     for (uint64_t size = MIB(1); size < MIB(60); size += MIB(7) + KIB(512)) {
         struct window w = found(r, size, 512);
         uint64_t least = UINT64_MAX;
@@ -88,7 +89,8 @@ static void of_a_long_run_the_best_is_found(void **state)
             uint64_t sum = 0;
             for (const struct block *b = z->first; b && b->addr < start + size; b = b->next)
                 if (b->state == BLOCK_HOLE && block_end(b) > start)
-                    sum += round_up(min_u64(start + size, block_end(b)), GRANULE_BYTES) - max_u64(start, b->addr);
+                    sum += round_up(min_u64(start + size, block_end(b)), GRANULE_BYTES) -
+                           max_u64(start, b->addr);
             least = min_u64(least, sum);
         }
         EXPECT(w.missing_bytes <= least, "no window at a granule misses less");

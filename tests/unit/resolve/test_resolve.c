@@ -386,9 +386,11 @@ static void check_retry(const char *symbol, enum hook_id id, bool again)
         unsigned before = driver->calls[id];
         driver->refusals = refusals;
         CUresult rc = (CUresult)call(dlsym(libcuda, symbol));
-        if (rc != (again && refusals == 1 ? DRIVER_ANSWER + (CUresult)id : CUDA_ERROR_OUT_OF_MEMORY) ||
+        if (rc != (again && refusals == 1 ? DRIVER_ANSWER + (CUresult)id
+                                          : CUDA_ERROR_OUT_OF_MEMORY) ||
             driver->calls[id] - before != (again ? 2u : 1u))
-            fail_msg("%s refused %u times: %d after %u calls", symbol, refusals, (int)rc, driver->calls[id] - before);
+            fail_msg("%s refused %u times: %d after %u calls", symbol, refusals, (int)rc,
+                     driver->calls[id] - before);
     }
     driver->refusals = 1;
     probe->release = false;
@@ -399,7 +401,8 @@ static void check_retry(const char *symbol, enum hook_id id, bool again)
 
 static void a_call_without_memory_is_made_again_once_some_went_back(void **state)
 {
-#define HOOK_COUNTED(symbol, pfn, params, args, counter, devices) check_retry(#symbol, HOOK_##symbol, true);
+#define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
+    check_retry(#symbol, HOOK_##symbol, true);
 #define HOOK_PASSED(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
 #include "shim/hooks.def"
     /* Whether the pool wants to hear of submissions or nobody but who looks at the answers */
