@@ -152,8 +152,7 @@ uint64_t context_trim(int device, const struct pool_trim *trim);
 /* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see
  * pool_release. */
 bool context_release(uint64_t devices, enum pool_release step);
-/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any
- * more. */
+/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
 void context_look_for_loss(void);
 /* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:
  * none. */
