@@ -235,11 +235,15 @@ static bool others_alive(const struct context *c)
     return false;
 }
 
+/* A context that another thread ends meanwhile gives nothing, and nobody misses it. */
 static void warn_of_short_prealloc(const struct context *c)
 {
     struct pool_stats stats;
     pool_stats(c->pool, &stats);
-    if (stats.reserved_bytes < c->config.prealloc_bytes)
+    pthread_mutex_lock(&lives_lock);
+    bool ends = c->condemned || c->enders;
+    pthread_mutex_unlock(&lives_lock);
+    if (!ends && stats.reserved_bytes < c->config.prealloc_bytes)
         log_once(LOG_LEVEL_WARN,
                  "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
                  (double)c->config.prealloc_bytes / (1 << 20), c->device,
