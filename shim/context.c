@@ -240,17 +240,6 @@ static bool others_alive(const struct context *c)
     return false;
 }
 
-static void warn_of_short_prealloc(const struct context *c)
-{
-    struct pool_stats stats;
-    pool_stats(c->pool, &stats);
-    if (stats.reserved_bytes < c->config.prealloc_bytes)
-        log_once(LOG_LEVEL_WARN,
-                 "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
-                 (double)c->config.prealloc_bytes / (1 << 20), c->device,
-                 (double)stats.reserved_bytes / (1 << 20));
-}
-
 /* The context did not end: it is found again, unless other threads may be ending it. While it was
  * hidden the program may have submitted work that its pool was not told of, and another pool may
  * have been made that did not know of it. */
@@ -386,8 +375,6 @@ static void fill(struct context *c, CUcontext ctx)
         c->backing = "segment";
         c->reason = "no address space for an arena";
     }
-    if (c->pool && c->config.prealloc_bytes)
-        warn_of_short_prealloc(c);
 }
 
 /* Would the device's memory still be had in the same way? */
@@ -413,8 +400,6 @@ static bool refill(struct context *c, CUcontext ctx)
     atomic_store(&c->lost_code, CUDA_SUCCESS);
     if (c->pool && !pool_revive(c->pool))
         return false;
-    if (c->pool && c->config.prealloc_bytes)
-        warn_of_short_prealloc(c);
     return true;
 }
 
@@ -455,6 +440,18 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
     return c;
 }
 
+/* Of a context that is alive: one that another thread has ended meanwhile gives nothing, and nobody misses it. */
+static void warn_of_short_prealloc(const struct context *c)
+{
+    struct pool_stats stats;
+    pool_stats(c->pool, &stats);
+    if (stats.reserved_bytes < c->config.prealloc_bytes)
+        log_once(LOG_LEVEL_WARN,
+                 "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
+                 (double)c->config.prealloc_bytes / (1 << 20), c->device,
+                 (double)stats.reserved_bytes / (1 << 20));
+}
+
 /* False: its context has ended meanwhile. */
 static bool publish(struct context *c, CUcontext ctx)
 {
@@ -477,6 +474,8 @@ static bool publish(struct context *c, CUcontext ctx)
     pthread_mutex_unlock(&lives_lock);
     if (mine)
         bury(c);
+    else if (c->pool && c->config.prealloc_bytes)
+        warn_of_short_prealloc(c);
     return atomic_load(&c->handle) == ctx;
 }
 
