@@ -100,8 +100,8 @@ bool pool_is_vacant(struct pool *p)
     return vacant;
 }
 
-/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds nothing.
- */
+/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds
+ * nothing. */
 bool pool_revive(struct pool *p)
 {
     state_lock(p);

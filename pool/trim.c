@@ -61,8 +61,8 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
 
 /* First for what the frees would natively have waited for, then, for a moment, behind later work
  * too; for the end of other threads' captures, which natively forbid no free, as well (see
- * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete fences.
- */
+ * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete
+ * fences. */
 static void await_fences(struct pool *p)
 {
     struct fences *f = &p->fences;

@@ -69,8 +69,8 @@ CUcontext context_primary_handle(CUdevice device)
     return device >= 0 && device < DEVICES_MAX ? atomic_load(&primaries[device]) : NULL;
 }
 
-/* A thread may have a context current that was reset or destroyed; the driver refuses to serve it.
- */
+/* A thread may have a context current that was reset or destroyed; the driver refuses to serve
+ * it. */
 bool context_is_alive(CUcontext ctx)
 {
     unsigned version;
@@ -90,8 +90,8 @@ static bool primary_is_active(CUdevice device)
     return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-/* Asks the driver. Not for a created context that another thread may have destroyed (context.h, 4).
- */
+/* Asks the driver. Not for a created context that another thread may have destroyed (context.h,
+ * 4). */
 static bool is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
                     CUdevice device)
 {

@@ -29,8 +29,8 @@ struct device_backend {
 /* Fills *d, which must be all zero, for the calling thread's current context. */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);
 
-/* The same one for another context of its device, nothing of whose predecessor is in use any more.
- */
+/* The same one for another context of its device, nothing of whose predecessor is in use any
+ * more. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
 
 /* Of a row's address, the backend that it belongs to. */

@@ -62,8 +62,8 @@ void green_forget_primary(CUcontext primary)
 }
 
 /* The driver tells it of the current green context's default stream (documented). Nothing is
- * retained for it: the last green context may end, and the primary one with it, while we held it.
- */
+ * retained for it: the last green context may end, and the primary one with it, while we held
+ * it. */
 static CUcontext primary_here(void)
 {
     CUdevice device;

@@ -8,9 +8,9 @@
  *     importer                                exporter
  *     handle: token, address, serial          the door: a socket with the token's name (ipc_door.h)
  *       asks at the door, and   ──────────▶   control thread: is that block still live?
- *     brings a socket for     ◀──────────   up to 32 of the block's chunks as descriptors, or the
- *     driver's the answer; maps them                 handle of the segment, and the offset in it
- *     asks for the next ones  ──────────▶   …
+ *       brings a socket for     ◀──────────   up to 32 of the block's chunks as descriptors, or
+ *       the answer; maps them                 the driver's handle of the segment, and the offset
+ *       asks for the next ones  ──────────▶   …
  *
  * Why it is safe:
  * - Never wrong memory. A serial names one block of a process for ever, a token one process. The exporter

@@ -96,8 +96,8 @@ uint64_t ipc_ticket_check(const struct ipc_ticket *ticket);
 
 /* The socket with the token's name, or -1. */
 int ipc_wire_door(const struct ipc_token *token);
-/* Waits for a message with that token. The descriptors are the caller's. False: the door is broken.
- */
+/* Waits for a message with that token. The descriptors are the caller's. False: the door is
+ * broken. */
 bool ipc_wire_hear(int door, const struct ipc_token *token, struct ipc_visitor *visitor);
 /* Puts a message at a door: 0, ECONNREFUSED if there is none, EAGAIN if it is full, or another
  * errno. */

@@ -481,8 +481,8 @@ static uint64_t resident_bytes(void)
     return (uint64_t)resident * 4096;
 }
 
-/* Host memory of a live block in parts of the block; the pool's alone, as the model's grew before.
- */
+/* Host memory of a live block in parts of the block; the pool's alone, as the model's grew
+ * before. */
 static double host_part(uint64_t size_bytes)
 {
     uint32_t count = (uint32_t)(GIB(2) / size_bytes);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""How fast the GPU and the copy engines reach device memory: blocks of cudaMalloc, the pool's blocks in both backings
-with different pasts, and memory mapped by hand in chunks of one size, in turns. Ranges that fit beside each other stay
-there for all rounds; where only one fits, cudaMalloc's and the other's are made one after the other."""
+"""How fast the GPU and the copy engines reach device memory: blocks of cudaMalloc, the pool's blocks
+in both backings with different pasts, and memory mapped by hand in chunks of one size, in turns.
+Ranges that fit beside each other stay there for all rounds; where only one fits, cudaMalloc's and the
+other's are made one after the other."""
 import contextlib
 import dataclasses
 import json
@@ -15,7 +16,8 @@ import bench_store
 from bench_text import size_text
 
 MIB, GIB = 1 << 20, 1 << 30
-METRICS = (("random loads", "loads/ns"), ("dependent load", "ns"), ("copying kernel", "GB/s"), ("driver's copy", "GB/s"),
+METRICS = (("random loads", "loads/ns"), ("dependent load", "ns"), ("copying kernel", "GB/s"),
+           ("driver's copy", "GB/s"),
            ("from host", "GB/s"), ("to host", "GB/s"), ("to peer", "GB/s"), ("from peer", "GB/s"))
 MAPPED = "mapped"
 SEGMENTS = bench_peers.SHIM + ", segments"
@@ -33,7 +35,8 @@ class Form:
 
 
 def mapped(chunk, shifted=False):
-    what = f"chunks of {size_text(chunk)}" + (", 2 MiB beside a multiple of 1 GiB" if shifted else "")
+    beside = ", 2 MiB beside a multiple of 1 GiB" if shifted else ""
+    what = f"chunks of {size_text(chunk)}{beside}"
     return Form(MAPPED, what, f"{'shifted' if shifted else 'mapped'}:{chunk}")
 
 
@@ -53,7 +56,8 @@ def plan(suite):
         return [(64 * MIB, [ARENA, CHURN, SEGMENT, mapped(20 * MIB)], 1, 60),
                 (96 * MIB, [blocks(2 * MIB), mapped(32 * MIB, True)], 1, 60)]
     main = [ARENA, CHURN, SEGMENT, mapped(2 * MIB), mapped(GIB), mapped(32 * MIB), blocks(2 * MIB)]
-    more = [mapped(GIB, True), blocks(32 * MIB), mapped(128 * MIB), mapped(512 * MIB), mapped(64 * MIB), mapped(20 * MIB)]
+    more = [mapped(GIB, True), blocks(32 * MIB), mapped(128 * MIB), mapped(512 * MIB),
+            mapped(64 * MIB), mapped(20 * MIB)]
     if suite.quick:
         return [(8 * GIB, main, 3, 20)]
     return [(8 * GIB, main + more, 5, 25), (32 * GIB, main + more, 3, 35), (100 * GIB, main, 3, 30)]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the driver says of memory of cuMemAlloc, and does with it: bare and in both backings, fact by fact."""
+"""What the driver says of memory of cuMemAlloc, and does with it: bare and in both backings, fact
+by fact."""
 import os
 
 import suite as base

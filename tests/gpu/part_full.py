@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A GPU full of memory that the program freed: natively it is free for whatever takes memory next. So it has to
-be under the shim, which holds it idle: for the driver's calls, and for PyTorch and what it loads."""
+"""A GPU full of memory that the program freed: natively it is free for whatever takes memory next.
+So it has to be under the shim, which holds it idle: for the driver's calls, and for PyTorch and
+what it loads."""
 import os
 
 import part_frameworks as frameworks
@@ -12,14 +13,16 @@ TORCH = {"its native cache": {},
          "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
          "cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}}
 # Deterministic products, as in the other parts; what NCCL may not use on every machine.
-EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
+EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+         "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
 
 
 def full(suite):
     program = suite.compile("full", ["full.c", "driver.c"], "-Wno-overlength-strings")
     env = SIMULATED if suite.simulate else {}
     for name, more in {"arena": {}, "segments": {"GPUCACHE_BACKING": "segment"}}.items():
-        suite.compare(f"the driver's calls, {name}", *suite.bare_and_shim([program], env=dict(env, **more)))
+        suite.compare(f"the driver's calls, {name}",
+                      *suite.bare_and_shim([program], env=dict(env, **more)))
     try:
         python = frameworks.python_with(suite, "torch")
     except base.Skip as reason:
@@ -28,4 +31,5 @@ def full(suite):
     # Each fills the device: one after the other.
     for name, env in list(TORCH.items())[:2 if suite.quick else None]:
         frameworks.compared(suite, f"PyTorch, {name}", f"full-{name.split()[-1]}",
-                            [python, frameworks.script("work_full.py"), "FIGURES"], dict(env, **EXACT), at_least=100)
+                            [python, frameworks.script("work_full.py"), "FIGURES"],
+                            dict(env, **EXACT), at_least=100)

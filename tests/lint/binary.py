@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What must hold for a library that is loaded into every process of a user: nothing needed but the C
-library, no code that runs at load, all references bound at load and none to CUDA, no executable stack; and
-no function of the C library that is younger than GLIBC_2.28, because the loader ends every program in which
-a preloaded library asks for a version that the C library there has not."""
+library, no code that runs at load, all references bound at load and none to CUDA, no executable
+stack; and no function of the C library that is younger than GLIBC_2.28, because the loader ends
+every program in which a preloaded library asks for a version that the C library there has not."""
 import argparse
 import re
 
@@ -14,8 +14,9 @@ ARRAY_ENTRIES = 1
 FORBIDDEN_REFERENCE = re.compile(r'(cu[A-Z]\w*|cuda[A-Z]\w*|dlsym|exit|_exit|abort|quick_exit)(@|$)')
 
 OLDEST = (2, 28)
-# These are older than OLDEST, but were in libpthread and libdl. With the move into libc.so.6 (2.32 to 2.34)
-# they got a new version, which a build on such a machine cannot avoid. A build on an older one has the old.
+# These are older than OLDEST, but were in libpthread and libdl. With the move into libc.so.6 (2.32
+# to 2.34) they got a new version, which a build on such a machine cannot avoid. A build on an older
+# one has the old.
 MOVED = re.compile(r'(dladdr1?|dlclose|dlerror|dlinfo|dlopen|dlvsym|sem_(?!clock)\w+|'
                    r'pthread_(?!\w*clock|attr_[gs]etsigmask)\w+)@GLIBC_2\.3[234]')
 
@@ -48,7 +49,8 @@ def check(readelf, nm, library, word_bytes=8):
     if host_is_x86(readelf, library) and 'SHSTK' not in \
             lint.output_of(readelf, '-nW', library):
         found.append('takes the shadow stack from the process that loads it')
-    for line in lint.output_of(nm, '-D', '--undefined-only', '--with-symbol-versions', library).splitlines():
+    asked = lint.output_of(nm, '-D', '--undefined-only', '--with-symbol-versions', library)
+    for line in asked.splitlines():
         name = re.search(r'[UwVvi] (.*)', line)[1].split()[0]
         if FORBIDDEN_REFERENCE.match(name):
             found.append(f'refers to {name}')

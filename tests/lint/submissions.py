@@ -69,7 +69,8 @@ def takers(code):
     """Names of the functions that take a stream, those with per-thread default streams too."""
     types = holders(code)
     names = {name for name, params in DECLARATION.findall(code) if types.search(params)}
-    per_thread = {f'{name}_{kind.lower()}' for kind, name in PER_THREAD.findall(code) if name in names}
+    per_thread = {f'{name}_{kind.lower()}'
+                  for kind, name in PER_THREAD.findall(code) if name in names}
     return names | per_thread
 
 
@@ -91,7 +92,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('include', type=pathlib.Path, help="folder of the driver's headers")
     folder = parser.parse_args().include
-    texts = [(folder / name).read_text(errors='replace') for name in HEADERS if (folder / name).exists()]
+    texts = [(folder / name).read_text(errors='replace')
+             for name in HEADERS if (folder / name).exists()]
     code = re.sub(r'\s+', ' ', ' '.join(lint.code_of(text) for text in texts))
     tables = '\n'.join(lint.code_of((lint.ROOT / 'shim' / name).read_text())
                        for name in ('submit.def', 'hooks.def'))

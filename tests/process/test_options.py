@@ -12,16 +12,17 @@ import tempfile
 import unittest
 
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], os.path.realpath(sys.argv[3])
-FIGURES = ("num_allocs", "num_frees", "num_flushes", "reserved_bytes", "reserved_peak_bytes", "backing")
+FIGURES = ("num_allocs", "num_frees", "num_flushes", "reserved_bytes", "reserved_peak_bytes",
+           "backing")
 
 # What "none" means where it is not refused: as the option's default, but for these.
 REFUSE_NONE = {"GPUCACHE_BACKING", "GPUCACHE_REUSE", "GPUCACHE_ONLY", "GPUCACHE_SKIP"}
 SWITCHED_OFF = {"GPUCACHE"}
 NO_REPORT = {"GPUCACHE_STATS"}
-OPTIONS = """GPUCACHE_MAX_RESERVED GPUCACHE_MAX_IDLE GPUCACHE_MIN_FREE GPUCACHE_IDLE_TIMEOUT GPUCACHE_MIN_BLOCK
-GPUCACHE_MAX_BLOCK GPUCACHE_PREALLOC GPUCACHE_BACKING GPUCACHE_REUSE GPUCACHE_SYNC_FREE GPUCACHE GPUCACHE_ONLY
-GPUCACHE_SKIP GPUCACHE_SIGNAL GPUCACHE_EMPTY_CACHE GPUCACHE_EMPTY_CACHE_FILE GPUCACHE_MEMINFO GPUCACHE_REDZONE
-GPUCACHE_STATS GPUCACHE_LOG""".split()
+OPTIONS = """GPUCACHE_MAX_RESERVED GPUCACHE_MAX_IDLE GPUCACHE_MIN_FREE GPUCACHE_IDLE_TIMEOUT
+GPUCACHE_MIN_BLOCK GPUCACHE_MAX_BLOCK GPUCACHE_PREALLOC GPUCACHE_BACKING GPUCACHE_REUSE
+GPUCACHE_SYNC_FREE GPUCACHE GPUCACHE_ONLY GPUCACHE_SKIP GPUCACHE_SIGNAL GPUCACHE_EMPTY_CACHE
+GPUCACHE_EMPTY_CACHE_FILE GPUCACHE_MEMINFO GPUCACHE_REDZONE GPUCACHE_STATS GPUCACHE_LOG""".split()
 
 
 def play(way="exit later", **options):
@@ -81,8 +82,10 @@ class Options(unittest.TestCase):
                 ("GPUCACHE_REDZONE", "100T", "no bytes are kept behind blocks", True),
                 ("GPUCACHE_EMPTY_CACHE", "device=9", "there is no device 9", True),
                 ("GPUCACHE_EMPTY_CACHE", "oom,device=9", "there is no device 9", True),
-                ("GPUCACHE_EMPTY_CACHE_FILE", "/no/such/folder/file", "is in a folder that is not there", True),
-                ("GPUCACHE_EMPTY_CACHE_FILE", "folder/file", "is in a folder that is not there", True)):
+                ("GPUCACHE_EMPTY_CACHE_FILE", "/no/such/folder/file",
+                 "is in a folder that is not there", True),
+                ("GPUCACHE_EMPTY_CACHE_FILE", "folder/file",
+                 "is in a folder that is not there", True)):
             with self.subTest(f"{name}={value}"):
                 said, figures = play("exit later, two contexts", **{name: value})
                 self.assertEqual(len(said), 1, said)
@@ -92,7 +95,8 @@ class Options(unittest.TestCase):
                     self.assertEqual(figures == usual, as_usual, figures)
 
     def test_what_the_machine_has_is_not_warned_of(self):
-        for name, value in (("GPUCACHE_PREALLOC", "64M"), ("GPUCACHE_MIN_FREE", "10%"), ("GPUCACHE_MIN_BLOCK", "2K"),
+        for name, value in (("GPUCACHE_PREALLOC", "64M"), ("GPUCACHE_MIN_FREE", "10%"),
+                            ("GPUCACHE_MIN_BLOCK", "2K"),
                             ("GPUCACHE_REDZONE", "4K"), ("GPUCACHE_EMPTY_CACHE", "oom,device=0"),
                             ("GPUCACHE_EMPTY_CACHE_FILE", "file"), ("GPUCACHE_EMPTY_CACHE_FILE", "/file")):
             with self.subTest(f"{name}={value}"):

@@ -44,7 +44,8 @@ class Reports(unittest.TestCase):
 
     def run_with(self, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
         done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True, timeout=60,
-                              env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS, **options})
+                              env={**os.environ, "LD_PRELOAD": LIBRARY,
+                                   "LD_LIBRARY_PATH": FOLDERS, **options})
         self.assertEqual(done.returncode, 5)
         return done
 
@@ -62,7 +63,8 @@ class Reports(unittest.TestCase):
                     done = self.run_with(**{name: value + path})
                     with open(victim, encoding="utf-8") as file:
                         self.assertEqual(file.read(), "mine\n")
-                    self.assertEqual(done.stderr.count(f"gpucache: warning: {words} {path}"), 1, done.stderr)
+                    warning = f"gpucache: warning: {words} {path}"
+                    self.assertEqual(done.stderr.count(warning), 1, done.stderr)
 
     def test_a_link_in_a_folder_of_ones_own_is_followed_and_nothing_cut_off(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -87,8 +89,10 @@ class Reports(unittest.TestCase):
 
     def test_devices_and_pipes_take_a_report(self):
         self.assertEqual(self.run_with(GPUCACHE_STATS="exit:/dev/null").stderr, "")
-        self.assertEqual(self.run_with(GPUCACHE_STATS="exit:/dev/stdout").stdout.count("libgpucache"), 1)
-        for name, file_of in (("/dev/stderr", "stderr"), ("/dev/stdout", "stdout"), ("/proc/self/fd/2", "stderr")):
+        report = self.run_with(GPUCACHE_STATS="exit:/dev/stdout").stdout
+        self.assertEqual(report.count("libgpucache"), 1)
+        for name, file_of in (("/dev/stderr", "stderr"), ("/dev/stdout", "stdout"),
+                              ("/proc/self/fd/2", "stderr")):
             with self.subTest(name), tempfile.TemporaryFile("w+", encoding="utf-8") as file:
                 file.write("said before\n")
                 file.flush()

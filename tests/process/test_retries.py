@@ -18,8 +18,9 @@ def retried_calls(capacity):
     after the device was filled and freed."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "report.json")
-        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_STATS": f"exit:{path}",
-               "SIM_CAPACITY": capacity, "SIM_CTX_BYTES": "100M", "SIM_OBJECT_BYTES": "8M", "SIM_DEVICES": "1"}
+        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+               "GPUCACHE_STATS": f"exit:{path}", "SIM_CAPACITY": capacity, "SIM_CTX_BYTES": "100M",
+               "SIM_OBJECT_BYTES": "8M", "SIM_DEVICES": "1"}
         done = subprocess.run([PROGRAM], env=env, capture_output=True, text=True, timeout=60)
         with open(path, encoding="utf-8") as file:
             return done.returncode, json.load(file)["counters"]["num_retried_calls"]

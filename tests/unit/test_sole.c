@@ -79,8 +79,8 @@ static void a_thread_inside_a_magazine_is_waited_for(void **state)
     rig_launch(r, 0, MS(20), b);
     rig_free(r, b);
     uint64_t before = model_calls(r->model, MODEL_ROW_fence_record);
-    /* As one that has seen one stream, and is about to hand something out, or to put something in.
-     */
+    /* As one that has seen one stream, and is about to hand something out, or to put something
+     * in. */
     EXPECT(!atomic_exchange(&magazine(r)->locked, 1), "nobody else is inside");
     EXPECT_EQ(pthread_create(&thread, NULL, leave, r->pool), 0, "a thread is made");
     for (int i = 0; i < 500 && atomic_load(&r->pool->fences.ready) == FENCE_READY_ALL; i++)

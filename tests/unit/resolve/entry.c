@@ -26,8 +26,8 @@ bool peer_mend(void)
     return false;
 }
 
-/* Submissions are wrapped whether anybody looks at answers or not; who asks for more gets it once.
- */
+/* Submissions are wrapped whether anybody looks at answers or not; who asks for more gets it
+ * once. */
 bool answer_note(CUresult rc)
 {
     return rc == CUDA_ERROR_OUT_OF_MEMORY;
