@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""How fast the GPU and the copy engines reach device memory: blocks of cudaMalloc, the pool's blocks
-in both backings with different pasts, and memory mapped by hand in chunks of one size, in turns.
-Ranges that fit beside each other stay there for all rounds; where only one fits, cudaMalloc's and the
-other's are made one after the other."""
+"""How fast the GPU and the copy engines reach device memory: blocks of cudaMalloc, the pool's
+blocks in both backings with different pasts, and memory mapped by hand in chunks of one size, in
+turns. Ranges that fit beside each other stay there for all rounds; where only one fits,
+cudaMalloc's and the other's are made one after the other."""
 import contextlib
 import dataclasses
 import json
@@ -64,15 +64,17 @@ def plan(suite):
 
 
 class Place:
-    """Memory of one form in a process; `chunks` is known once a process under the shim has ended."""
+    """Memory of one form in a process; `chunks` is known once one under the shim has ended."""
 
     def __init__(self, suite, programs, form, bare, slot):
         self.suite, self.form, self.bare, self.slot = suite, form, bare, slot
         self.process, self.chunks, self.values, self.overs = bare, 0, [], []
         if form.backing:
             self.report = tempfile.NamedTemporaryFile(suffix=".json")
-            env = (("GPUCACHE_BACKING", form.backing), ("GPUCACHE_STATS", "exit:" + self.report.name))
-            self.process = bench_peers.start(suite, programs, dataclasses.replace(BARE, preload=True), "memory",
+            env = (("GPUCACHE_BACKING", form.backing),
+                   ("GPUCACHE_STATS", "exit:" + self.report.name))
+            self.process = bench_peers.start(suite, programs,
+                                             dataclasses.replace(BARE, preload=True), "memory",
                                              "bench_memory.c", env)
 
     def make(self, size):
@@ -80,7 +82,8 @@ class Place:
         self.suite.log(f"  memory: {size_text(size)}, {self.form.peer} {self.form.what}: {answer}")
 
     def measure(self):
-        self.values.append([float(word) for word in self.process.ask(f"measure {self.slot}").split()])
+        words = self.process.ask(f"measure {self.slot}").split()
+        self.values.append([float(word) for word in words])
 
     def drop(self):
         """Gives the memory back: a process under the shim ends."""
@@ -130,7 +133,8 @@ def rows_of(place, size):
         if place.overs:
             overs = [mine[i] / base[i] for mine, base in place.overs]
             more.update(over=statistics.median(overs), over_low=min(overs), over_high=max(overs))
-        yield bench_store.row("memory", name, place.form.peer, values, unit, size_bytes=size, **more)
+        yield bench_store.row("memory", name, place.form.peer, values, unit, size_bytes=size,
+                              **more)
 
 
 def fits(suite, bare, size):
@@ -157,7 +161,8 @@ def measure_group(suite, programs, base, forms, size, rounds, room):
 def measure_size(suite, programs, bare, case, rows):
     """Appends the rows of one size."""
     size, forms, rounds, seconds = case
-    begin, base, base_values, groups = time.monotonic(), Place(suite, programs, BASE, bare, 0), [], 0
+    begin, base = time.monotonic(), Place(suite, programs, BASE, bare, 0)
+    base_values, groups = [], 0
     room = fits(suite, bare, size)
     if room < 1:
         return
@@ -198,12 +203,14 @@ def table(rows):
     found = bench_store.find(rows, group="memory")
     names = [name for name, _ in METRICS if bench_store.find(found, name=name)]
     lines = []
-    for size, peer, form, chunks in dict.fromkeys((entry["size_bytes"], entry["peer"], entry["form"], entry.get("chunks"))
-                                                  for entry in found):
+    for size, peer, form, chunks in dict.fromkeys(
+            (entry["size_bytes"], entry["peer"], entry["form"], entry.get("chunks"))
+            for entry in found):
         line = [size_text(size), peer, form + (f" ({chunks} chunks)" if chunks else "")]
         for name in names:
             entry = bench_store.find(found, name=name, size_bytes=size, peer=peer, form=form)[0]
-            spread = (entry.get("high", entry["value"]) - entry.get("low", entry["value"])) / 2 / entry["value"]
+            value = entry["value"]
+            spread = (entry.get("high", value) - entry.get("low", value)) / 2 / value
             over = f" ({entry['over']:.3f})" if "over" in entry else ""
             line.append(f"{entry['value']:.4g} ± {spread:.1%}{over}")
         lines.append(line)
@@ -214,4 +221,5 @@ def table(rows):
 def text(rows):
     heads, lines = table(rows)
     widths = [max(len(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [heads, *lines])
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
+                     for line in [heads, *lines])

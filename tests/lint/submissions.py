@@ -98,7 +98,8 @@ def main():
     tables = '\n'.join(lint.code_of((lint.ROOT / 'shim' / name).read_text())
                        for name in ('submit.def', 'hooks.def'))
     if len(takers(code)) < 100:
-        lint.verdict([f'{folder}: {len(takers(code))} functions take a stream: nothing was read'], {})
+        lint.verdict([f'{folder}: {len(takers(code))} functions take a stream: nothing was read'],
+                     {})
     new = 'CUresult CUDAAPI cuNew(int *n, CUstream *stream);'
     held = 'typedef struct n_st { CUstream s; } n_v1; typedef n_v1 n; CUresult CUDAAPI cuNew(n *p);'
     fewer = tables.replace('SUBMIT_PAIR(cuMemsetD8Async,', 'SUBMIT_PAIR(x,')

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Values of options that make no sense, in a process: each is warned of in one line or has a meaning of its
-own, and the process works as it does without.
+"""Values of options that make no sense, in a process: each is warned of in one line or has a
+meaning of its own, and the process works as it does without.
 
 test_options.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import json
@@ -11,7 +11,8 @@ import sys
 import tempfile
 import unittest
 
-LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], os.path.realpath(sys.argv[3])
+LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
+PROGRAM = os.path.realpath(sys.argv[3])
 FIGURES = ("num_allocs", "num_frees", "num_flushes", "reserved_bytes", "reserved_peak_bytes",
            "backing")
 
@@ -29,7 +30,8 @@ def play(way="exit later", **options):
     """(lines on stderr, some figures of the report or None)"""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        done = subprocess.run([PROGRAM, way], capture_output=True, text=True, timeout=60, cwd=folder,
+        done = subprocess.run([PROGRAM, way], capture_output=True, text=True, timeout=60,
+                              cwd=folder,
                               env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
                                    "GPUCACHE_STATS": f"exit:{report}", **options})
         if done.returncode != 5:
@@ -61,7 +63,8 @@ class Options(unittest.TestCase):
         done = subprocess.run([PROGRAM, "exit"], capture_output=True, text=True, timeout=60,
                               env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
                                    **{name: "?!" for name in OPTIONS if name not in ("GPUCACHE_LOG",
-                                      "GPUCACHE_ONLY", "GPUCACHE_SKIP", "GPUCACHE_EMPTY_CACHE_FILE")}})
+                                      "GPUCACHE_ONLY", "GPUCACHE_SKIP",
+                                      "GPUCACHE_EMPTY_CACHE_FILE")}})
         self.assertEqual(len(done.stderr.splitlines()), len(OPTIONS) - 4, done.stderr)
         self.assertNotIn("there is no option", done.stderr)
 
@@ -74,7 +77,8 @@ class Options(unittest.TestCase):
         for name, value, words, as_usual in (
                 ("GPUCACHE_PREALLOC", "100T", ", of which device 0 gave 0.0 MiB", True),
                 ("GPUCACHE_PREALLOC", "16777215T", ", of which device 0 gave 0.0 MiB", True),
-                ("GPUCACHE_PREALLOC", "18446744073709551615", ", of which device 0 gave 0.0 MiB", True),
+                ("GPUCACHE_PREALLOC", "18446744073709551615",
+                 ", of which device 0 gave 0.0 MiB", True),
                 ("GPUCACHE_PREALLOC", "100%", ", of which device 0 gave ", None),
                 ("GPUCACHE_MIN_FREE", "100T", "all idle memory is given back", False),
                 ("GPUCACHE_MIN_FREE", "100%", "all idle memory is given back", False),
@@ -98,7 +102,8 @@ class Options(unittest.TestCase):
         for name, value in (("GPUCACHE_PREALLOC", "64M"), ("GPUCACHE_MIN_FREE", "10%"),
                             ("GPUCACHE_MIN_BLOCK", "2K"),
                             ("GPUCACHE_REDZONE", "4K"), ("GPUCACHE_EMPTY_CACHE", "oom,device=0"),
-                            ("GPUCACHE_EMPTY_CACHE_FILE", "file"), ("GPUCACHE_EMPTY_CACHE_FILE", "/file")):
+                            ("GPUCACHE_EMPTY_CACHE_FILE", "file"),
+                            ("GPUCACHE_EMPTY_CACHE_FILE", "/file")):
             with self.subTest(f"{name}={value}"):
                 self.assertEqual(play("exit", **{name: value})[0], [])
 

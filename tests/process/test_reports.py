@@ -43,7 +43,8 @@ class Reports(unittest.TestCase):
                 self.assertEqual(done.stderr.count(f"gpucache: warning: {words}"), 1, done.stderr)
 
     def run_with(self, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
-        done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True, timeout=60,
+        done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True,
+                              timeout=60,
                               env={**os.environ, "LD_PRELOAD": LIBRARY,
                                    "LD_LIBRARY_PATH": FOLDERS, **options})
         self.assertEqual(done.returncode, 5)
@@ -54,7 +55,8 @@ class Reports(unittest.TestCase):
             for name, value, words in (
                     ("GPUCACHE_STATS", "exit:", "the report cannot be written to"),
                     ("GPUCACHE_LOG", "debug:", "the log cannot be written to")):
-                with self.subTest(f"{name} {trap.__name__}"), tempfile.TemporaryDirectory() as folder:
+                with self.subTest(f"{name} {trap.__name__}"), \
+                        tempfile.TemporaryDirectory() as folder:
                     os.chmod(folder, 0o1777)
                     victim, path = os.path.join(folder, "victim"), os.path.join(folder, "report")
                     with open(victim, "w", encoding="utf-8") as file:
