@@ -93,11 +93,9 @@ struct block {
     struct list link;          /* in a bin (FREE), the zone's holes (HOLE) or dead (DEAD), the ghosts */
     enum block_state state;
     bool was_free;             /* BUSY: it held free memory, not a hole */
-    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
-     * lock. */
-    _Atomic(struct slab *) slab; /* SLAB, or of the past */
-    struct piece piece;          /* LIVE */
+    struct piece piece;        /* LIVE, PENDING, SLAB; from here on never zeroed, see host_cache_init */
 };
+_Static_assert(sizeof(struct block) == 2 * sizeof(struct piece), "what a live block costs: tests/bench/LATENCY.md");
 
 /* Slabs start at multiples of this, so that an object's slab is found from its address. */
 #define SLAB_PAGE_BYTES (UINT64_C(64) << 10)

@@ -87,12 +87,10 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
     if (!s)
         return false;
     s->block = b;
-    s->class_index = (uint16_t)class_index;
+    s->class_index = (uint8_t)class_index;
     s->object_bytes = (uint32_t)slab_object_bytes(class_index);
-    uint64_t units = s->object_bytes >> UNIT_SHIFT;
-    s->reciprocal = (uint32_t)(((UINT64_C(1) << 16) + units - 1) / units);
     uint64_t count = object_count(b->size_bytes, class_index);
-    s->object_count = s->free_count = (uint16_t)count;
+    s->object_count = s->free_count = (uint8_t)count;
     s->epoch = b->piece.epoch;
     for (unsigned i = 0; i < SLAB_OBJECTS_MAX / 64; i++) {
         uint64_t here = count > 64 * i ? min_u64(count - 64 * i, 64) : 0;

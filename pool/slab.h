@@ -22,17 +22,17 @@ struct pool;
 struct slab {
     struct block *block;
     struct list link;    /* in a fullness list while it has free objects */
-    uint32_t object_bytes;
-    uint32_t reciprocal; /* of an object's units, times 2^16, rounded up */
     uint64_t epoch;      /* newest epoch in which an object was freed */
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
-    uint16_t class_index, object_count, free_count;
-    uint16_t dead_count; /* freed after they were shared: never handed out again */
+    uint32_t object_bytes;
+    uint8_t class_index, object_count, free_count;
+    uint8_t dead_count; /* freed after they were shared: never handed out again */
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the lock. Records of one
      * size serve one class, so every shape that a record ever had has as many pieces. */
     _Atomic uint64_t shape; /* see slab_show; of the past once the slab is gone */
     struct piece pieces[];  /* of the objects. No free one is tainted or noted */
 };
+_Static_assert(sizeof(struct slab) == sizeof(struct piece), "what a slab costs: tests/bench/LATENCY.md");
 
 struct slabs {
     struct list partial[SLAB_CLASSES][SLAB_FULLNESS + 1]; /* fullest first; those with nothing in them last */
@@ -71,36 +71,39 @@ static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
 }
 
 /* What a free needs to find a slot, in one word, so that it belongs to one slab: the start of its
- * block in pages, the reciprocal, the number of objects. */
+ * block in pages; the reciprocal of an object's units, times 2^16, rounded up; the number of objects. */
 #define SLAB_SHAPE_COUNT_BITS 8
 #define SLAB_SHAPE_START_SHIFT 32
 _Static_assert(SLAB_OBJECTS_MAX < 1 << SLAB_SHAPE_COUNT_BITS, "fits");
 static inline void slab_show(struct slab *s)
 {
-    uint64_t start = s->block->addr / SLAB_PAGE_BYTES;
+    uint64_t start = s->block->addr / SLAB_PAGE_BYTES, units = s->object_bytes >> UNIT_SHIFT;
+    uint64_t reciprocal = ((UINT64_C(1) << 16) + units - 1) / units;
     atomic_store_explicit(&s->shape,
-                          start << SLAB_SHAPE_START_SHIFT | s->reciprocal << SLAB_SHAPE_COUNT_BITS |
-                              s->object_count,
+                          start << SLAB_SHAPE_START_SHIFT | reciprocal << SLAB_SHAPE_COUNT_BITS | s->object_count,
                           memory_order_relaxed);
+}
+
+/* The slot that covers addr in a slab of that shape, or -1 (a tail that holds no object). A slab has 512 units at
+ * most and an object 64, so that the product of the reciprocal is exact. */
+static inline int slab_slot_in(uint64_t shape, uint64_t addr)
+{
+    uint64_t unit = (addr - (shape >> SLAB_SHAPE_START_SHIFT) * SLAB_PAGE_BYTES) >> UNIT_SHIFT;
+    uint64_t slot = unit * ((uint32_t)shape >> SLAB_SHAPE_COUNT_BITS) >> 16;
+    return slot < (shape & ((1u << SLAB_SHAPE_COUNT_BITS) - 1)) ? (int)slot : -1;
 }
 
 /* The piece of the slot that covers addr, or NULL. Without the lock, in any record that ever was a
  * slab's: the piece may be of another address, or of nothing, which its word tells. */
 static inline struct piece *slab_piece_around(struct slab *s, uint64_t addr)
 {
-    uint64_t shape = atomic_load_explicit(&s->shape, memory_order_relaxed);
-    uint64_t unit = (addr - (shape >> SLAB_SHAPE_START_SHIFT) * SLAB_PAGE_BYTES) >> UNIT_SHIFT;
-    uint64_t slot = unit * ((uint32_t)shape >> SLAB_SHAPE_COUNT_BITS) >> 16;
-    return slot < (shape & ((1u << SLAB_SHAPE_COUNT_BITS) - 1)) ? &s->pieces[slot] : NULL;
+    int slot = slab_slot_in(atomic_load_explicit(&s->shape, memory_order_relaxed), addr);
+    return slot >= 0 ? &s->pieces[slot] : NULL;
 }
 
-/* The slot that covers addr, or -1 (a tail that holds no object). A slab has 512 units at most and an object
- * 64, so that the product of the reciprocal is exact. */
 static inline int slab_slot_around(const struct slab *s, uint64_t addr)
 {
-    uint64_t unit = (addr - s->block->addr) >> UNIT_SHIFT;
-    uint64_t slot = unit * s->reciprocal >> 16;
-    return slot < s->object_count ? (int)slot : -1;
+    return slab_slot_in(atomic_load_explicit(&s->shape, memory_order_relaxed), addr);
 }
 
 #endif

@@ -8,7 +8,7 @@
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
 
-enum { ROUNDS = 4, USES = 3 };
+enum { ROUNDS = 4, USES = 3, LARGE_BYTES = 64 * MIB };
 
 static const uint64_t words = 16 * KIB;
 
@@ -25,11 +25,20 @@ static uint32_t work(uint64_t block, uint32_t value)
     return wrong;
 }
 
+static size_t free_bytes(void)
+{
+    size_t bytes = 0;
+    REQUIRE(gpu_mem_info(&bytes, NULL));
+    return bytes;
+}
+
 static uint32_t detach_each(uint32_t round)
 {
     CUcontext context = NULL;
     uint64_t block = 0;
+    uint64_t large = 0;
     REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    REQUIRE(gpu_malloc(&large, LARGE_BYTES));
     REQUIRE(gpu_malloc(&block, words * 4));
     REQUIRE(gpu_fill(block, words, round, NULL));
     for (int i = 0; i < USES; i++) {
@@ -71,8 +80,11 @@ int main(void)
     scene_start(1, 60);
     REQUIRE(cuCtxGetCurrent(&primary));
     for (uint32_t round = 0; round < ROUNDS; round++) {
+        size_t before = free_bytes();
         wrong += detach_each(10 * round);
         REQUIRE(cuCtxSetCurrent(primary));
+        /* The first may leave what the driver then keeps. */
+        printf("its memory is %s\n", round == 0 || free_bytes() + LARGE_BYTES / 2 >= before ? "back" : "lost");
         wrong += destroy_attached(10 * round + 5);
         REQUIRE(cuCtxSetCurrent(primary));
     }

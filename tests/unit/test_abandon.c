@@ -321,6 +321,24 @@ static void what_it_had_handed_out_stays_nobodys(void **state)
     }
 }
 
+/* Objects that were shared when their context ended have the same records in the next one. */
+static void what_was_shared_is_not_in_the_next_context(void **state)
+{
+    enum { OBJECTS = 200 };
+    struct rig *r = *state;
+    rig_start(r);
+    for (unsigned i = 0; i < OBJECTS; i++)
+        rig_taint(r, rig_alloc(r, 600));
+    next_context(r);
+    EXPECT(pool_revive(r->pool), "nobody is inside");
+    for (unsigned i = 0; i < 2 * OBJECTS; i++)
+        rig_alloc(r, 600);
+    rig_free_all(r);
+    rig_empty_magazines(r);
+    EXPECT_EQ(rig_stats(r).num_tainted, 0, "none was shared here");
+    EXPECT_SOUND(r);
+}
+
 /* Its context ends while this thread is inside, and another thread wants the pool for the next one. */
 static void end_and_revive(struct model *m, enum model_row row)
 {
@@ -423,6 +441,7 @@ int main(void)
         cmocka_unit_test(what_it_had_handed_out_is_nobodys),
         cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
         cmocka_unit_test(what_it_had_handed_out_stays_nobodys),
+        RIG_TEST(what_was_shared_is_not_in_the_next_context),
         cmocka_unit_test(a_pool_is_not_anothers_while_a_thread_is_inside),
         cmocka_unit_test(threads_may_be_inside_a_pool_that_ends),
     };

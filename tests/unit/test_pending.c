@@ -132,6 +132,45 @@ static void what_comes_late_keeps_the_queue_in_order(void **state)
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "and comes out of it");
 }
 
+/* So many that it takes many batches to come to what the request is for, which was freed last. */
+static void a_request_retires_until_it_is_served(void **state)
+{
+    enum { OBJECTS = 6000 };
+    struct rig *r = slow(state);
+    uint64_t objects[OBJECTS];
+    uint64_t large = rig_alloc(r, MIB(64));
+    for (int i = 0; i < OBJECTS; i++)
+        objects[i] = rig_alloc(r, 512);
+    rig_launch(r, 1, MS(10), large);
+    for (int i = 0; i < OBJECTS; i++)
+        rig_free(r, objects[i]);
+    rig_empty_magazines(r);
+    rig_free(r, large);
+    EXPECT_EQ(rig_stats(r).pending_bytes, OBJECTS * 512 + MIB(64), "the last one is the large block");
+    uint64_t reserved_bytes = rig_stats(r).reserved_bytes;
+    rig_launch(r, 1, 0, 0);
+    model_drain(r->model);
+    EXPECT_EQ(rig_alloc(r, MIB(64)), large, "it is ready, behind all the objects");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved_bytes, "nothing was taken for it");
+    EXPECT_SOUND(r);
+}
+
+static void a_trim_retires_all_that_is_ready(void **state)
+{
+    enum { OBJECTS = 3000 };
+    struct rig *r = slow(state);
+    for (int i = 0; i < OBJECTS; i++)
+        rig_alloc(r, 512);
+    rig_launch(r, 1, MS(10), r->blocks[0].addr);
+    rig_free_all(r);
+    rig_empty_magazines(r);
+    EXPECT_EQ(rig_stats(r).pending_bytes, OBJECTS * 512, "several batches");
+    rig_launch(r, 1, 0, 0);
+    model_drain(r->model);
+    rig_trim(r, GIB(1), false);
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "none is left");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +180,8 @@ int main(void)
         RIG_TEST(tainted_memory_is_buried_not_reused),
         RIG_TEST(a_slab_that_drains_while_pending_comes_back),
         RIG_TEST(what_comes_late_keeps_the_queue_in_order),
+        RIG_TEST(a_request_retires_until_it_is_served),
+        RIG_TEST(a_trim_retires_all_that_is_ready),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/spin.c: a thread that waits for a few steps of another one leaves the processor to it.
+ */
+#include "pool/spin.h"
+#include "tests/unit/expect.h"
+
+#include <errno.h>
+#include <time.h>
+
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Of many: a turn that does not sleep may take long where other threads have the processor. */
+static uint64_t shortest_ns(unsigned turn)
+{
+    uint64_t shortest = UINT64_MAX;
+    for (int i = 0; i < 50; i++) {
+        uint64_t start_ns = clock_ns();
+        spin_pause(turn);
+        uint64_t took_ns = clock_ns() - start_ns;
+        shortest = took_ns < shortest ? took_ns : shortest;
+    }
+    return shortest;
+}
+
+static void later_turns_sleep(void **state)
+{
+    (void)state;
+    EXPECT(shortest_ns(SPIN_YIELDS) >= SPIN_SLEEP_NS, "the first turn that sleeps");
+    EXPECT(shortest_ns(100 * SPIN_YIELDS) >= SPIN_SLEEP_NS, "and all after it");
+}
+
+static void errno_is_kept(void **state)
+{
+    (void)state;
+    for (unsigned turn = 0; turn <= 2 * SPIN_YIELDS; turn++) {
+        errno = EXDEV;
+        spin_pause(turn);
+        EXPECT_EQ(errno, EXDEV, "by both ways");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(later_turns_sleep),
+        cmocka_unit_test(errno_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
