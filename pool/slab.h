@@ -2,7 +2,8 @@
  *
  * Slabs: blocks of the small zone carved into objects of one size, for requests up to SLAB_MAX_BYTES.
  * What is free is a bitmap in host memory. Of several slabs of a size the fullest serves first, so
- * that the others drain. All functions want the pool's lock held.
+ * that the others drain. All functions want the pool's lock held, but those that only compute and
+ * slab_piece_around.
  */
 #ifndef POOL_SLAB_H
 #define POOL_SLAB_H
@@ -27,8 +28,8 @@ struct slab {
     uint32_t object_bytes;
     uint8_t class_index, object_count, free_count;
     uint8_t dead_count; /* freed after they were shared: never handed out again */
-    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the lock. Records of one
-     * size serve one class, so every shape that a record ever had has as many pieces. */
+    /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
+     * lock. A record serves one class for ever, so all shapes that it had have as many pieces. */
     _Atomic uint64_t shape; /* see slab_show; of the past once the slab is gone */
     struct piece pieces[];  /* of the objects. No free one is tainted or noted */
 };
@@ -39,7 +40,7 @@ struct slabs {
 };
 
 void slab_init(struct slabs *s);
-/* The caches of the slabs' records, of each class its own: records of one size. */
+/* A cache of records for each class: the size of a slab's record is that of its class. */
 void slab_init_caches(struct host_cache caches[SLAB_CLASSES]);
 /* Steps of 512 bytes up to 8 KiB, then eight to a doubling: at most 12.5 % of a block is lost. */
 static inline unsigned slab_class(uint64_t size_bytes)
@@ -71,7 +72,8 @@ static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
 }
 
 /* What a free needs to find a slot, in one word, so that it belongs to one slab: the start of its
- * block in pages; the reciprocal of an object's units, times 2^16, rounded up; the number of objects. */
+ * block in pages; the reciprocal of an object's units, times 2^16, rounded up; the number of
+ * objects. */
 #define SLAB_SHAPE_COUNT_BITS 8
 #define SLAB_SHAPE_START_SHIFT 32
 _Static_assert(SLAB_OBJECTS_MAX < 1 << SLAB_SHAPE_COUNT_BITS, "fits");
@@ -84,8 +86,8 @@ static inline void slab_show(struct slab *s)
                           memory_order_relaxed);
 }
 
-/* The slot that covers addr in a slab of that shape, or -1 (a tail that holds no object). A slab has 512 units at
- * most and an object 64, so that the product of the reciprocal is exact. */
+/* The slot that covers addr in a slab of that shape, or -1 (a tail that holds no object). A slab has
+ * 512 units at most and an object 64, so that the product of the reciprocal is exact. */
 static inline int slab_slot_in(uint64_t shape, uint64_t addr)
 {
     uint64_t unit = (addr - (shape >> SLAB_SHAPE_START_SHIFT) * SLAB_PAGE_BYTES) >> UNIT_SHIFT;
