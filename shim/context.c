@@ -117,6 +117,22 @@ static void withdraw(struct context *c)
     atomic_store(&c->handle, NULL);
 }
 
+bool context_asks(struct context *c)
+{
+    pthread_mutex_lock(&lives_lock);
+    bool may = c->state == CONTEXT_ALIVE && !c->destroyers;
+    c->askers += may;
+    pthread_mutex_unlock(&lives_lock);
+    return may;
+}
+
+void context_asked(struct context *c)
+{
+    pthread_mutex_lock(&lives_lock);
+    c->askers--;
+    pthread_mutex_unlock(&lives_lock);
+}
+
 /* Lock held. True: the caller is to bury it. One that is being made is left to its maker. */
 static bool condemn(struct context *c)
 {

@@ -152,6 +152,10 @@ uint64_t context_trim(int device, const struct pool_trim *trim);
 /* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see
  * pool_release. */
 bool context_release(uint64_t devices, enum pool_release step);
+/* From a true answer until context_asked: the driver may be asked about the record's context. Nobody destroys it, and
+ * no other one has the record. False: it is ending. */
+bool context_asks(struct context *c);
+void context_asked(struct context *c);
 /* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
 void context_look_for_loss(void);
 /* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:

@@ -5,6 +5,7 @@
 #include "shim/context.h"
 
 #include "shim/answer.h"
+#include "shim/cancel.h"
 
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                             void *arg)
@@ -59,27 +60,34 @@ atomic_bool context_any_lost;
 
 /* The code of one context's work may come from a call in another, and codes do not always stick. The question
  * waits for no work and is allowed in captures. */
-void context_look_for_loss(void)
+static void look_for_loss(struct context *c)
 {
-    FOR_EACH_CONTEXT(c)
-    {
-        uint64_t free_bytes, total_bytes;
-        struct backend *b = &c->backend.base;
-        if (atomic_load(&c->lost_code) != CUDA_SUCCESS)
-            continue;
-        int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-        if (!answer_is_loss((CUresult)code))
-            continue;
+    uint64_t free_bytes, total_bytes;
+    struct backend *b = &c->backend.base;
+    if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_asks(c))
+        return;
+    int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+    if (answer_is_loss((CUresult)code)) {
         atomic_store(&c->lost_code, code);
         atomic_store(&context_any_lost, true);
         pool_lose(c->pool);
     }
+    context_asked(c);
+}
+
+/* Each is asked and judged before another context can have its record. */
+void context_look_for_loss(void)
+{
+    int cancel = cancel_forbid();
+    FOR_EACH_CONTEXT(c)
+        look_for_loss(c);
+    cancel_allow(cancel);
 }
 
 CUresult context_loss_of(uint64_t addr)
 {
     struct pool_block block;
-    if (pool_find(addr, &block) == POOL_FOREIGN)
+    if (pool_find(addr, &block) != POOL_OK)
         return CUDA_SUCCESS;
     const struct context *c = pool_owner(block.pool);
     return (CUresult)atomic_load(&c->lost_code);

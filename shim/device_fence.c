@@ -116,7 +116,7 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     struct visit v;
     if (!visit_enter(&v, d->ctx)) {
         capture_let_go();
-        return FENCE_BARRED; /* the process leaves */
+        return FENCE_BARRED; /* the process leaves, or the context is gone */
     }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     visit_end(&v);
@@ -144,7 +144,7 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
         return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
     struct visit v;
     if (!visit_enter(&v, d->ctx))
-        return FENCE_BUSY;
+        return atomic_load(&d->gone) ? FENCE_LOST : FENCE_BUSY;
     CUresult rc = real.cuEventQuery(f->event);
     visit_end(&v);
     if (rc == CUDA_SUCCESS)

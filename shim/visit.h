@@ -44,17 +44,6 @@ static inline bool visit_begin(struct visit *v)
     return true;
 }
 
-/* The same in ctx, which is pushed if it is not current. */
-static inline bool visit_enter(struct visit *v, CUcontext ctx)
-{
-    CUcontext current = NULL;
-    if (!visit_begin(v))
-        return false;
-    if (real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != ctx)
-        v->pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
-    return true;
-}
-
 static inline void visit_end(struct visit *v)
 {
     CUcontext ignored;
@@ -65,6 +54,21 @@ static inline void visit_end(struct visit *v)
     errno = v->saved_errno;
     atomic_fetch_sub(&visit_count, 1);
     cancel_allow(v->cancel);
+}
+
+/* The same in ctx, which is pushed if it is not current. False also where it was destroyed: the call
+ * would be made in the program's own context instead, and its answer be taken for ctx's. */
+static inline bool visit_enter(struct visit *v, CUcontext ctx)
+{
+    CUcontext current = NULL;
+    if (!visit_begin(v))
+        return false;
+    if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == ctx)
+        return true;
+    v->pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
+    if (!v->pushed)
+        visit_end(v);
+    return v->pushed;
 }
 
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */

@@ -126,12 +126,15 @@ static int in_other_thread(int index, void *codes)
 static int break_and_look(const char *way)
 {
     uint64_t large = 0;
+    uint64_t freed = 0;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_stream_create(&stream, true));
     REQUIRE(gpu_event_create(&event));
     REQUIRE(gpu_malloc(&kept, 512));
     REQUIRE(gpu_malloc(&large, 8 * MIB));
     cache_blocks();
+    REQUIRE(gpu_malloc(&freed, 200 * KIB));
+    REQUIRE(gpu_free(freed));
     pthread_barrier_wait(&cached);
     REQUIRE(gpu_fill(nowhere, 1024, 1, stream));
     REQUIRE(gpu_event_record(event, stream));
@@ -140,6 +143,7 @@ static int break_and_look(const char *way)
             printf("by %s: %d\n", ways[i].name, ways[i].look());
     show_allocations("allocations");
     printf("frees: %d %d\n", gpu_free(kept), gpu_free(large));
+    printf("of what was freed before: %s\n", gpu_free(freed) != 0 ? "refused" : "done");
     printf("last error %d\n", gpu_last_error());
     printf("free memory: %d\n", gpu_mem_info(&(size_t){0}, NULL));
     show_allocations("again");

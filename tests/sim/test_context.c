@@ -68,6 +68,7 @@ static void contexts_stack_and_are_several(void **state)
     CUdeviceptr at;
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemAlloc(&at, 1));
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(a));
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxPushCurrent(a));
     OK(cuCtxPopCurrent(&now));
     OK(cuCtxGetCurrent(&now));
     assert_ptr_equal(now, context);

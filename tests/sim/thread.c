@@ -87,6 +87,8 @@ static CUresult push_current(CUcontext context)
     struct thread *thread = thread_self();
     if (context == NULL || !context_known(context))
         return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive && !context->primary)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (thread->depth == THREAD_CONTEXTS_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     thread->stack[thread->depth++] = context;
