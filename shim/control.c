@@ -178,6 +178,12 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return !a ? b : !b || a < b ? a : b;
 }
 
+/* An interval may be as long as can be written: past the end of the clock is its end, not its start. */
+static uint64_t later(uint64_t now_ns, uint64_t interval_ns)
+{
+    return interval_ns < UINT64_MAX - now_ns ? now_ns + interval_ns : UINT64_MAX;
+}
+
 static void sleep_until(uint64_t due_ns)
 {
     struct timespec t = {.tv_sec = (time_t)(due_ns / 1000000000u),
@@ -215,7 +221,7 @@ static void run_due(struct schedule *s)
         flush(o->empty_cache.device, o->empty_cache.keep_bytes, WAIT_NS, "signal");
     }
     if (s->every_ns && now_ns >= s->every_ns && may_flush()) {
-        s->every_ns = now_ns + o->empty_cache.every_ns;
+        s->every_ns = later(now_ns, o->empty_cache.every_ns);
         flush(o->empty_cache.device, o->empty_cache.keep_bytes, WAIT_NS, "interval");
     }
     if (s->file_ns && now_ns >= s->file_ns) {
@@ -232,7 +238,7 @@ static void run_due(struct schedule *s)
     if (s->tick_ns && now_ns >= s->tick_ns && may_flush())
         context_tick();
     uint64_t tick_ns = context_tick_ns();
-    s->tick_ns = tick_ns ? now_ns + tick_ns : 0;
+    s->tick_ns = tick_ns ? later(now_ns, tick_ns) : 0;
 }
 
 static void *run(void *unused)
@@ -241,7 +247,7 @@ static void *run(void *unused)
     struct schedule s = {0};
     pthread_setname_np(pthread_self(), "gpucache"); /* from outside it would open a file in /proc */
     if (o->empty_cache.every_ns)
-        s.every_ns = state_clock_ns() + o->empty_cache.every_ns;
+        s.every_ns = later(state_clock_ns(), o->empty_cache.every_ns);
     if (*o->empty_cache_file.path) {
         s.file_ns = state_clock_ns() + FILE_POLL_NS;
         s.file_seen = touched_ns(o->empty_cache_file.path);

@@ -2,7 +2,8 @@
 /*
  * A program with many runtimes, and with plugins that come and go at one address, each with a
  * runtime of its own: every call goes to the caller's runtime, or to any where the caller cannot be
- * known. Arguments: a plugin with a runtime in it, of which copies are made; two runtimes; two
+ * known. While a plugin is unloaded it waits for a thread of its own that frees its memory: no call
+ * may wait for the loader there. Arguments: a plugin with a runtime in it, of which copies are made; two runtimes; two
  * plugins, one for each.
  */
 #include "tests/preload/scene.h"
@@ -25,6 +26,7 @@ struct code {
     void *handle;
     int (*play)(int n);
     int (*hold)(void);
+    int (*hold_apart)(int (*enter)(void));
     int (*jump)(void **p);
     int (*calls)(void);
 };
@@ -38,7 +40,7 @@ static void *find(void *handle, const char *name)
 
 static struct code open_code(const char *path)
 {
-    struct code code = {dlopen(path, RTLD_NOW | RTLD_LOCAL), NULL, NULL, NULL, NULL};
+    struct code code = {.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
     void *symbol;
     if (code.handle == NULL)
         printf("%s\n", dlerror());
@@ -47,6 +49,8 @@ static struct code open_code(const char *path)
     memcpy(&code.play, &symbol, sizeof symbol);
     symbol = dlsym(code.handle, "small_plugin_hold");
     memcpy(&code.hold, &symbol, sizeof symbol);
+    symbol = dlsym(code.handle, "small_plugin_hold_apart");
+    memcpy(&code.hold_apart, &symbol, sizeof symbol);
     symbol = dlsym(code.handle, "small_plugin_jump");
     memcpy(&code.jump, &symbol, sizeof symbol);
     symbol = find(code.handle, "small_runtime_calls");
@@ -71,6 +75,11 @@ static void *churn(void *code)
     while (!atomic_load(&done))
         REQUIRE(((struct code *)code)->play(10));
     return NULL;
+}
+
+static int open_gpu(void)
+{
+    return gpu_open(0);
 }
 
 int main(int argc, char **argv)
@@ -114,8 +123,9 @@ int main(int argc, char **argv)
             runtimes[1].calls();
         }
         REQUIRE(plugin.hold());
+        REQUIRE(plugin.hold_apart(open_gpu));
         REQUIRE(dlclose(plugin.handle));
-        wrong += runtimes[round % 2].calls() != 101;
+        wrong += runtimes[round % 2].calls() != 202;
     }
     atomic_store(&done, true);
     for (int i = 0; i < 2; i++)

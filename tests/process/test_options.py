@@ -68,6 +68,15 @@ class Options(unittest.TestCase):
         self.assertEqual(len(done.stderr.splitlines()), len(OPTIONS) - 4, done.stderr)
         self.assertNotIn("there is no option", done.stderr)
 
+    def test_an_interval_may_be_as_long_as_the_clock(self):
+        usual = play()
+        for value in ("every:1h", "every:5124095h", "every:18446744073s", "every:18446744073.709551s"):
+            with self.subTest(value):
+                self.assertEqual(play(GPUCACHE_EMPTY_CACHE=value), usual)
+        for value in ("5124095h", "18446744073s"):
+            with self.subTest(value):
+                self.assertEqual(play(GPUCACHE_IDLE_TIMEOUT=value), usual)
+
     def test_none_of_its_file_is_no_file(self):
         said, figures = play("exit later, touch none", GPUCACHE_EMPTY_CACHE_FILE="none")
         self.assertEqual((said, figures["num_flushes"]), ([], 0))

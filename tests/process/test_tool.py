@@ -4,6 +4,7 @@
 test_tool.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ def churn():
 for line in sys.stdin:
     if line == "own handler\\n":
         signal.signal(signal.SIGUSR1, lambda *_: print("own handler ran", flush=True))
+    elif line == "all handlers\\n":
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, lambda number, _: print("own handler of", int(number), flush=True))
     elif line == "ignore\\n":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     else:
@@ -59,11 +63,11 @@ class Run(unittest.TestCase):
 
 
 class Flush(unittest.TestCase):
-    def start(self, *options):
+    def start(self, *options, program=sys.executable, stderr=None):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
         child = subprocess.Popen(
-            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", *options, "--", sys.executable, "-c",
-             PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", *options, "--", program, "-c",
+             PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
             env={**os.environ, "LD_LIBRARY_PATH": FOLDERS})
         self.addCleanup(child.stdout.close)
         self.addCleanup(child.wait)
@@ -120,6 +124,42 @@ class Flush(unittest.TestCase):
         self.assertEqual(tool("flush", str(child.pid)).returncode, 0)
         self.churn(child)
         self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+
+    def test_sends_no_signal_but_the_one_that_the_library_listens_to(self):
+        rtmin = int(signal.SIGRTMIN)
+        for value, number in (("TERM", 10), ("int", 10), ("9", 10), ("USR1+5", 10), ("RTMIN+-3", 10), ("RTMIN+31", 10),
+                              ("RTMIN + 1", 10), ("USR1,USR2", 10), ("", 10), (" sigusr2 ", 12), ("SIGUSR1", 10),
+                              ("rtmin+3", rtmin + 3), (" RTMIN", rtmin)):
+            with self.subTest(value):
+                child = self.start("SIGNAL=" + value, stderr=subprocess.DEVNULL)
+                self.churn(child, "all handlers")
+                self.churn(child)
+                done = tool("flush", str(child.pid))
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual(child.stdout.readline(), f"own handler of {number}\n")
+                self.churn(child)
+                self.assertIn('"num_signal_requests": 1', self.requests(child))
+
+    def test_sends_none_to_who_listens_to_none(self):
+        for value in ("0", "off", "NO", "none ", "false"):
+            with self.subTest(value):
+                child = self.start("SIGNAL=" + value)
+                self.churn(child, "all handlers")
+                self.churn(child)
+                done = tool("flush", str(child.pid))
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("it listens to no signal", done.stderr)
+                self.churn(child)  # "own handler of .." would be the first line
+
+    def test_looks_at_programs_with_any_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            odd = os.path.join(os.fsencode(folder), b"odd\xff")
+            os.symlink(sys.executable, odd)
+            child = self.start(program=odd)
+            self.churn(child)
+            self.assertEqual(tool("flush", str(child.pid)).stderr, "")
+            self.churn(child)
+            self.assertIn('"num_signal_requests": 1', self.requests(child))
 
     def test_leaves_processes_alone_that_would_not_survive(self):
         child = self.start()
