@@ -62,9 +62,6 @@ bool pool_revive(struct pool *p);
  * the return, quick ways included. */
 void pool_lose(struct pool *p);
 
-/* The context has a sticky error: the pool hands nothing out any more, quick ways included. */
-void pool_lose(struct pool *p);
-
 void *pool_owner(const struct pool *p);
 bool pool_uses_arena(const struct pool *p);
 
