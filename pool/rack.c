@@ -136,8 +136,8 @@ bool rack_empty_all(struct pool *p)
     unsigned count = 0;
     for (const struct list *n = p->magazines.next; n != &p->magazines; n = n->next)
         count++;
-    /* Each comes to the end, so that who comes meanwhile goes on where this thread is: all are emptied when both are
-     * through, and what another thread emptied counts here as well. */
+    /* Each comes to the end, and new ones too, so that who comes meanwhile goes on where this thread is: all that were
+     * there are emptied when both are through, and what another thread emptied counts here as well. */
     for (unsigned done = 1; done <= count && !list_empty(&p->magazines); done++) {
         struct list *first = p->magazines.next;
         list_remove(first);
@@ -226,5 +226,5 @@ void rack_ensure(struct pool *p)
     }
     m->next = magazine_mine;
     magazine_mine = m;
-    list_push_front(&p->magazines, &m->link);
+    list_push_back(&p->magazines, &m->link); /* see rack_empty_all */
 }
