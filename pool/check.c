@@ -18,6 +18,9 @@ struct sums {
     uint64_t bytes[STATES]; /* by block state, holes included */
     uint64_t live_bytes, live_count, requested_bytes;
     uint64_t cached_bytes, cached_count; /* live, but the program does not hold it and it is not pending */
+    uint64_t slack_bytes;                /* of segments */
+    uint64_t starts;                     /* words of the map that lead to what is live, in either zone */
+    uint64_t open_slabs;                 /* with free objects */
 };
 
 #define CHECK(condition, words)                                                                    \
@@ -56,6 +59,8 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
             sums->live_count++;
         }
     }
+    sums->starts += s->block->size_bytes / SLAB_PAGE_BYTES;
+    sums->open_slabs += s->free_count > 0;
     CHECK(s->free_count + s->dead_count <= s->object_count, "a slab's objects are free, dead or in use");
     CHECK(free_count == s->free_count, "a slab's count of free objects is that of its bitmap");
     return NULL;
@@ -81,6 +86,9 @@ static const char *check_block(const struct block *b, struct sums *sums)
         return NULL;
     case BLOCK_LIVE:
         CHECK(map_block(g, b->addr) == b, "a live block is found by its address");
+        sums->starts++;
+        if (b->zone->kind == ZONE_LARGE && !b->zone->pool->arena)
+            sums->slack_bytes += b->piece.slack_bytes;
         CHECK(b->piece.requested_bytes <= b->size_bytes, "a block holds what was asked for");
         if (!piece_is_held(&b->piece)) {
             sums->cached_bytes += b->size_bytes;
@@ -269,6 +277,7 @@ static const char *check_magazines(const struct pool *p, const struct sums *sums
 
 static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
 {
+    uint64_t bytes = 0;
     for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
         const struct chunk *c = list_entry(n, struct chunk, all);
         CHECK(c->addr % GRANULE_BYTES == 0 && c->size_bytes % GRANULE_BYTES == 0,
@@ -276,8 +285,74 @@ static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
         CHECK(c->zone == z, "chunks know their zone");
         for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES)
             CHECK(map_find(at)->chunk == c, "every granule of a chunk names it");
-        *reserved_bytes += c->size_bytes;
+        bytes += c->size_bytes;
     }
+    CHECK(bytes == z->chunk_bytes, "a zone counts the bytes of its chunks");
+    *reserved_bytes += bytes;
+    return NULL;
+}
+
+/* What stands in two words of the map. */
+static const char *check_starts(const struct zone *z, const _Atomic(struct block *) starts[2],
+                                const _Atomic uint16_t start_units[2], uint64_t page_addr, uint64_t *count)
+{
+    for (int i = 0; i < 2; i++) {
+        const struct block *b = starts[i];
+        bool slab = start_units[i] == MAP_SLAB;
+        CHECK(!b == !start_units[i], "a start in the map has a block, and a block a start");
+        if (!b)
+            continue;
+        ++*count;
+        CHECK(b->zone == z && b->state == (slab ? BLOCK_SLAB : BLOCK_LIVE), "the map leads to what is live only");
+        CHECK(slab ? i == 0 && page_addr - b->addr < b->size_bytes : start_units[i] == map_unit_of(b->addr) + 1,
+              "the map leads to a block from its place only");
+    }
+    return NULL;
+}
+
+/* Every way from the map to a block of the zone. */
+static const char *check_map(const struct zone *z, uint64_t *starts)
+{
+    static const _Atomic uint16_t no_units[2];
+    static const _Atomic(struct block *) none[2];
+    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
+        const struct chunk *c = list_entry(n, struct chunk, all);
+        for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+            const struct granule *g = map_find(at);
+            bool large = z->kind == ZONE_LARGE;
+            uint64_t before = *starts;
+            const char *words = check_starts(z, g->starts, g->start_units, at, starts);
+            CHECK(!words, words);
+            CHECK(large || *starts == before, "only large blocks start in a granule's own words");
+            CHECK(map_starts_large(at) == (*starts > before), "a bit for each granule in which a large block starts");
+            for (unsigned i = 0; i < GRANULE_PAGES; i++) {
+                const struct map_page *page = g->pages ? &g->pages[i] : NULL;
+                before = *starts;
+                words = check_starts(z, page ? page->starts : none, page ? page->start_units : no_units,
+                                     at + i * SLAB_PAGE_BYTES, starts);
+                CHECK(!words, words);
+                CHECK(!large || *starts == before, "no large block starts in a page");
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *check_slab_lists(const struct slabs *slabs, uint64_t open_slabs)
+{
+    for (unsigned c = 0; c < SLAB_CLASSES; c++)
+        for (unsigned f = 0; f <= SLAB_FULLNESS; f++)
+            for (const struct list *n = slabs->partial[c][f].next; n != &slabs->partial[c][f]; n = n->next) {
+                const struct slab *s = list_entry(n, struct slab, link);
+                bool empty = s->free_count == s->object_count;
+                CHECK(s->class_index == c && block_slab(s->block) == s && s->block->state == BLOCK_SLAB,
+                      "a list of slabs holds those of its class");
+                CHECK(s->free_count && f == (empty ? SLAB_FULLNESS
+                                                   : (s->free_count - 1u) * SLAB_FULLNESS / s->object_count),
+                      "a slab is in the list of its fullness");
+                CHECK(open_slabs-- > 0, "a slab is in one list");
+            }
+    CHECK(!open_slabs, "every slab with a free object is in a list");
     return NULL;
 }
 
@@ -294,6 +369,10 @@ static uint32_t dead_blocks_on(const struct zone *z, const struct chunk *c)
 /* Dead blocks are split where a chunk that they touch is seized, and what is left of them stays. */
 static const char *check_dead(const struct zone *z)
 {
+    uint64_t bytes = 0;
+    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
+        bytes += list_entry(n, struct block, link)->size_bytes;
+    CHECK(bytes == z->dead_bytes, "a zone counts its dead bytes");
     for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
         const struct chunk *c = list_entry(n, struct chunk, all);
         CHECK(dead_blocks_on(z, c) == c->dead, "a chunk counts the dead blocks on it");
@@ -355,10 +434,20 @@ static const char *check_locked(const struct pool *p)
     CHECK(!p->planned_bytes, "nothing is planned when nobody is at work");
     words = check_magazines(p, &sums);
     CHECK(!words, words);
+    words = check_slab_lists(&p->slabs, sums.open_slabs);
+    CHECK(!words, words);
+    uint64_t starts = 0;
+    for (int i = 0; i < 2; i++) {
+        words = check_map(zones[i], &starts);
+        CHECK(!words, words);
+    }
+    CHECK(starts == sums.starts, "the map leads to each block once, to a slab from each of its pages");
     CHECK(reserved_bytes == p->stats.reserved_bytes, "reserved bytes are those of the chunks");
     CHECK(sums.live_bytes == p->stats.allocated_bytes, "allocated bytes are those of the live blocks");
     CHECK(sums.requested_bytes == p->stats.requested_bytes, "requested bytes are counted");
     CHECK(sums.live_count == p->stats.live_blocks, "live blocks are counted");
+    CHECK(sums.slack_bytes == p->slack_bytes, "the slack of segments is counted");
+    CHECK(sums.bytes[BLOCK_GHOST] == p->ghost_bytes, "ghost bytes are counted");
     uint64_t committed = 0;
     for (int s = 0; s < STATES; s++)
         committed += s == BLOCK_HOLE || s == BLOCK_GHOST ? 0 : sums.bytes[s];

@@ -109,6 +109,12 @@ static void mark_large(uint64_t addr, bool starts)
         atomic_fetch_and_explicit(word, ~bit, memory_order_relaxed);
 }
 
+bool map_starts_large(uint64_t addr)
+{
+    uint64_t index = addr >> GRANULE_SHIFT;
+    return leaf_of(index >> LEAF_BITS)->large_starts[index % LEAF_GRANULES / 64] >> index % 64 & 1;
+}
+
 static void page_clear(struct map_page *page)
 {
     for (int i = 0; i < 2; i++) {

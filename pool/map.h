@@ -73,6 +73,8 @@ void map_forget(const struct chunk *c);
 /* Records a live block by its start. Undone by map_clear. */
 void map_set(struct block *b);
 void map_clear(const struct block *b);
+/* Is it noted that a block of the large zone starts in addr's granule? For pool_check. */
+bool map_starts_large(uint64_t addr);
 static inline uint64_t map_unit_of(uint64_t addr)
 {
     return (addr & (GRANULE_BYTES - 1)) >> UNIT_SHIFT;

@@ -119,6 +119,43 @@ static void broken_slabs_are_named(void **state)
     struct granule *g = map_find(b->addr);
     struct map_page *page = &g->pages[(b->addr & (GRANULE_BYTES - 1)) / SLAB_PAGE_BYTES];
     BROKEN(page->start_units[0], 0, "a slab is found by its address");
+    struct list *node = &s->link, *after = node->next;
+    list_remove(node);
+    expect_words(r, "every slab with a free object is in a list");
+    list_push_front(&r->pool->slabs.partial[s->class_index][SLAB_FULLNESS], node);
+    expect_words(r, "a slab is in the list of its fullness");
+    list_remove(node);
+    list_push_front(&r->pool->slabs.partial[0][0], node);
+    expect_words(r, "a list of slabs holds those of its class");
+    list_remove(node);
+    list_push_front(after, node);
+    list_remove(node);
+    list_push_back(after, node);
+    EXPECT_SOUND(r);
+}
+
+static void broken_maps_are_named(void **state)
+{
+    struct rig *r = busy(state);
+    struct block *live = block_in(&r->pool->large, BLOCK_LIVE), *gone = block_in(&r->pool->large, BLOCK_FREE);
+    struct granule *g = map_find(live->addr);
+    int other = g->starts[0] == live ? 1 : 0;
+    EXPECT(!g->starts[other], "nothing else starts there");
+    BROKEN(g->start_units[other], 7, "a start in the map has a block, and a block a start");
+    g->start_units[other] = 7;
+    BROKEN(g->starts[other], gone, "the map leads to what is live only");
+    BROKEN(g->starts[other], live, "the map leads to a block from its place only");
+    g->start_units[other] = g->start_units[!other];
+    BROKEN(g->starts[other], live, "the map leads to each block once, to a slab from each of its pages");
+    g->start_units[other] = 0;
+    struct block *slab = block_in(&r->pool->small, BLOCK_SLAB);
+    g = map_find(slab->addr);
+    g->start_units[0] = 1;
+    BROKEN(g->starts[0], slab, "the map leads to what is live only");
+    g->start_units[0] = MAP_SLAB;
+    BROKEN(g->starts[0], slab, "only large blocks start in a granule's own words");
+    g->start_units[0] = 0;
+    EXPECT_SOUND(r);
 }
 
 static void broken_bins_and_lists_are_named(void **state)
@@ -151,7 +188,7 @@ static void broken_chunks_are_named(void **state)
            "every granule of a chunk names it");
     struct list *node = &c->all, *after = node->next;
     list_remove(node);
-    expect_words(r, "reserved bytes are those of the chunks");
+    expect_words(r, "a zone counts the bytes of its chunks");
     list_push_front(after->prev, node);
 }
 
@@ -167,6 +204,9 @@ static void broken_sums_are_named(void **state)
     BROKEN(s->live_blocks, s->live_blocks - 1, "live blocks are counted");
     BROKEN(r->pool->large.pending_bytes, 0, "pending bytes are counted by zone");
     BROKEN(r->pool->planned_bytes, MIB(2), "nothing is planned when nobody is at work");
+    BROKEN(r->pool->ghost_bytes, MIB(2), "ghost bytes are counted");
+    BROKEN(r->pool->large.dead_bytes, MIB(2), "a zone counts its dead bytes");
+    BROKEN(r->pool->small.chunk_bytes, 0, "a zone counts the bytes of its chunks");
     BROKEN(r->config.max_reserved_bytes, s->reserved_bytes - 1, "what is reserved and planned is within the limit");
     r->config.max_reserved_bytes = s->reserved_bytes;
     EXPECT_SOUND(r);
@@ -236,7 +276,8 @@ static void broken_segments_are_named(void **state)
     BROKEN(live->zone, small, "blocks know their zone");
     BROKEN(c->addr, c->addr + MIB(2), "every granule of a chunk names it");
     BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1, "requested bytes are counted");
-    BROKEN(live->state, BLOCK_DEAD, "allocated bytes are those of the live blocks");
+    BROKEN(live->state, BLOCK_DEAD, "the map leads to what is live only");
+    BROKEN(r->pool->slack_bytes, r->pool->slack_bytes + 512, "the slack of segments is counted");
     BROKEN(r->pool->stats.allocated_bytes, 0, "allocated bytes are those of the live blocks");
     BROKEN(r->pool->stats.live_blocks, 0, "live blocks are counted");
     struct granule *g = map_find(c->addr);
@@ -337,7 +378,7 @@ int main(void)
         RIG_TEST(broken_slabs_are_named),  RIG_TEST(broken_bins_and_lists_are_named),
         RIG_TEST(broken_chunks_are_named), RIG_TEST(broken_sums_are_named),
         RIG_TEST(broken_fences_are_named), RIG_TEST(broken_segments_are_named),
-        RIG_TEST(broken_magazines_are_named),
+        RIG_TEST(broken_magazines_are_named), RIG_TEST(broken_maps_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
