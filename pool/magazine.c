@@ -9,7 +9,9 @@
  *  3. For any other pointer it may lead to any piece. A piece is freed only if its word says that
  *     the program holds it at this very address, and then by the one thread that takes that mark
  *     away.
- *  4. What is found nowhere is left to the pool, which looks again under its lock.
+ *  4. A record is one pool's for ever. Whose it is: the address was a pool's before the pool handed it out, so after
+ *     the mark was seen the map tells that pool, or one that had the address later, to which the record's mark is lost.
+ *  5. What is found nowhere is left to the pool, which looks again under its lock.
  * By 3 what a thread was handed out lately may be asked first, whatever has become of it.
  */
 #include "pool/magazine.h"
@@ -280,7 +282,8 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
     struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
     struct magazine *m = p ? magazine_find_mine(p) : NULL;
     struct piece *piece = m ? find_piece(g, addr) : NULL;
-    return piece && try_lock(m) && give_carefully(m, piece, addr);
+    bool ours = piece && atomic_load_explicit(&g->pool, memory_order_relaxed) == p; /* still, or again */
+    return ours && try_lock(m) && give_carefully(m, piece, addr);
 }
 
 bool pool_give(uint64_t addr)

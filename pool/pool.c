@@ -195,7 +195,9 @@ enum pool_status pool_free_slowly(uint64_t addr)
     if (unlikely(p->config->sync_free))
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
-    struct block *b = map_block(g, addr);
+    /* Meanwhile the context may have ended, or another free been first: the address may be another pool's. */
+    bool owned = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
+    struct block *b = likely(owned) ? map_block(g, addr) : NULL;
     if (b && b->state == BLOCK_LIVE && piece_claim(&b->piece)) {
         free_block(p, b);
         status = POOL_OK;

@@ -13,9 +13,9 @@
 
 static struct magazine *magazine(struct rig *r)
 {
-    return r->pool->magazines.next == &r->pool->magazines
+    return r->pool->magazines.prev == &r->pool->magazines
                ? NULL
-               : list_entry(r->pool->magazines.next, struct magazine, link);
+               : list_entry(r->pool->magazines.prev, struct magazine, link);
 }
 
 static uint64_t cached(struct rig *r)

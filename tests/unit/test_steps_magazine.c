@@ -65,10 +65,82 @@ static void one_of_two_frees_at_the_same_time_is_refused(void **state)
     }
 }
 
+/* The block is freed by another thread at some moment of a free, and its segment goes to another pool, whose program
+ * gets the same address. */
+struct move {
+    struct rig *rig;
+    struct pool *other;
+    const struct magazine *magazine; /* of the thread that is looked at */
+    uint64_t addr, again;
+};
+
+static void give_away(void *arg)
+{
+    struct move *m = arg;
+    int code;
+    if (m->magazine->locked)
+        return; /* the trim would wait for it */
+    if (pool_free_slowly(m->addr) == POOL_OK &&
+        pool_trim(m->rig->pool, &(struct pool_trim){.wait_ns = MS(100)}) == MIB(4) &&
+        pool_alloc(m->other, MIB(4), &m->again, &code) != POOL_OK)
+        m->again = 0;
+}
+
+static void *give_away_elsewhere(void *arg)
+{
+    give_away(arg);
+    return NULL;
+}
+
+static void move_elsewhere(void *arg)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, give_away_elsewhere, arg);
+    pthread_join(thread, NULL);
+}
+
+static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **state)
+{
+    struct rig *r = *state;
+    unsigned moved = 0;
+    r->config.backing = BACKING_SEGMENT;
+    r->model->backend.single_stream = true;
+    rig_start(r);
+    struct move m = {.rig = r, .other = pool_create(&r->model->backend, &r->config, &m)};
+    rig_free(r, rig_alloc(r, 512));
+    for (unsigned at = 1;; at++) {
+        struct steps steps = {.step = move_elsewhere, .arg = &m, .at = at};
+        int code;
+        m.magazine = magazine_mine;
+        m.again = 0;
+        EXPECT_EQ(pool_alloc(r->pool, MIB(4), &m.addr, &code), POOL_OK, "there is memory");
+        /* Not handed out lately. */
+        for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
+            magazine_mine->recent[i] = &magazine_nothing;
+        steps_mine = &steps;
+        enum pool_status mine = pool_free(m.addr);
+        steps_mine = NULL;
+        if (steps.loads < at)
+            break;
+        const char *words = pool_check(r->pool);
+        EXPECT(!words, words);
+        words = pool_check(m.other);
+        EXPECT(!words, words);
+        moved += m.again == m.addr;
+        if (m.again)
+            EXPECT_EQ((mine == POOL_OK) + (pool_free(m.again) == POOL_OK), 1, "the address is freed once");
+        pool_trim(m.other, &(struct pool_trim){.wait_ns = MS(100)});
+        pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(100)});
+    }
+    EXPECT(moved >= 3, "there are such moments");
+    pool_abandon(m.other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(one_of_two_frees_at_the_same_time_is_refused),
+        RIG_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

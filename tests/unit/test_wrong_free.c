@@ -104,12 +104,57 @@ static void wrong_frees_with_one_stream(void **state)
     recycle_beside_wrong_frees(expect_single(state));
 }
 
+/* While a free waits for the GPU its block is freed a second time, and its segment is another pool's by then. */
+struct meanwhile {
+    struct rig *rig;
+    struct pool *other;
+    uint64_t addr, again;
+};
+
+static void free_and_give_away(struct model *m, enum model_row row)
+{
+    struct meanwhile *w = m->hook_arg;
+    int code;
+    if (row != MODEL_ROW_fence_wait)
+        return;
+    m->hook = NULL;
+    EXPECT_EQ(pool_free(w->addr), POOL_OK, "it is live until then");
+    EXPECT_EQ(pool_trim(w->rig->pool, &(struct pool_trim){.wait_ns = MS(100)}), MIB(4), "its segment goes back");
+    EXPECT_EQ(pool_alloc(w->other, MIB(4), &w->again, &code), POOL_OK, "there is memory");
+    EXPECT_EQ(w->again, w->addr, "at the same place");
+}
+
+static void a_free_that_waited_frees_nothing_of_another_pool(void **state)
+{
+    struct rig *r = *state;
+    struct meanwhile w = {.rig = r};
+    r->config.backing = BACKING_SEGMENT;
+    r->config.sync_free = true;
+    rig_start(r);
+    w.other = pool_create(&r->model->backend, &r->config, &w);
+    w.addr = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(1), w.addr);
+    r->count = 0;
+    model_note_free(r->model);
+    r->model->hook_arg = &w;
+    r->model->hook = free_and_give_away;
+    EXPECT_EQ(pool_free(w.addr), POOL_INVALID, "it was freed before");
+    EXPECT(w.again, "meanwhile");
+    EXPECT(!pool_check(r->pool), pool_check(r->pool));
+    EXPECT(!pool_check(w.other), pool_check(w.other));
+    EXPECT_EQ(pool_free(w.again), POOL_OK, "it is live");
+    pool_trim(w.other, &(struct pool_trim){.wait_ns = MS(1000)});
+    pool_abandon(w.other);
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(wrong_frees_beside_slabs_that_come_and_go),
         RIG_TEST(wrong_frees_beside_slabs_in_segments),
         RIG_TEST(wrong_frees_with_one_stream),
+        RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
