@@ -251,15 +251,21 @@ static bool others_alive(const struct context *c)
     return false;
 }
 
-static void warn_of_short_prealloc(const struct context *c)
+static uint64_t reserved_bytes(const struct context *c)
 {
-    struct pool_stats stats;
-    pool_stats(c->pool, &stats);
-    if (stats.reserved_bytes < c->config.prealloc_bytes)
+    struct pool_stats stats = {0};
+    if (c->pool)
+        pool_stats(c->pool, &stats);
+    return stats.reserved_bytes;
+}
+
+static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes)
+{
+    if (c->pool && given_bytes < c->config.prealloc_bytes)
         log_once(LOG_LEVEL_WARN,
                  "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
                  (double)c->config.prealloc_bytes / (1 << 20), c->device,
-                 (double)stats.reserved_bytes / (1 << 20));
+                 (double)given_bytes / (1 << 20));
 }
 
 /* Not over: it is found again, unless others may be ending it. While it was hidden work may have been submitted
@@ -394,8 +400,6 @@ static void fill(struct context *c, CUcontext ctx)
         c->backing = "segment";
         c->reason = "no address space for an arena";
     }
-    if (c->pool && c->config.prealloc_bytes)
-        warn_of_short_prealloc(c);
 }
 
 /* Would the device's memory still be had in the same way? */
@@ -419,11 +423,7 @@ static bool refill(struct context *c, CUcontext ctx)
     device_renew(&c->backend, ctx, may_be_single(c));
     atomic_store(&c->redzone_stream, NULL);
     atomic_store(&c->lost_code, CUDA_SUCCESS);
-    if (c->pool && !pool_revive(c->pool))
-        return false;
-    if (c->pool && c->config.prealloc_bytes)
-        warn_of_short_prealloc(c);
-    return true;
+    return !c->pool || pool_revive(c->pool);
 }
 
 static bool has_ended(struct context *c)
@@ -466,6 +466,7 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
 /* False: its context has ended meanwhile. */
 static bool publish(struct context *c, CUcontext ctx)
 {
+    uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
     if (c->pool)
         answer_watch();
@@ -485,7 +486,10 @@ static bool publish(struct context *c, CUcontext ctx)
     pthread_mutex_unlock(&lives_lock);
     if (mine)
         bury(c);
-    return atomic_load(&c->handle) == ctx;
+    bool found = atomic_load(&c->handle) == ctx;
+    if (found) /* whose context ended meanwhile was given nothing for that reason */
+        warn_of_short_prealloc(c, given_bytes);
+    return found;
 }
 
 /* Somebody may be ending it: requests go to the driver meanwhile. */
