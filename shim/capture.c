@@ -5,6 +5,7 @@
 #include "shim/capture.h"
 
 #include "pool/bits.h"
+#include "pool/host.h"
 #include "pool/spin.h"
 #include "shim/cancel.h"
 #include "shim/context.h"
@@ -15,9 +16,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <time.h>
 
-enum { CAPTURES_MAX = 256 };
+enum { CAPTURES_FIRST = 256 };
 
 /* A stream is known by its handle, until it is destroyed: then another thread may be given the handle. The per-thread
  * default stream is known by its thread too. */
@@ -30,7 +32,8 @@ struct capture {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct capture captures[CAPTURES_MAX];
+static struct capture first_captures[CAPTURES_FIRST], *captures = first_captures;
+static size_t captures_size = CAPTURES_FIRST;
 static uint64_t last_number;
 static atomic_int open_count, holders;
 static atomic_int waiters; /* among the holders: who waits for GPU work */
@@ -79,7 +82,7 @@ static bool own_is_open(void)
 {
     bool own = false;
     pthread_mutex_lock(&lock);
-    for (const struct capture *c = captures; c < captures + CAPTURES_MAX && !own; c++)
+    for (const struct capture *c = captures; c < captures + captures_size && !own; c++)
         own = c->number && pthread_equal(c->thread, pthread_self());
     pthread_mutex_unlock(&lock);
     return own;
@@ -145,7 +148,7 @@ static CUstream name_of(CUstream stream, bool per_thread)
 
 static struct capture *find(CUcontext ctx, CUstream stream)
 {
-    for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
+    for (struct capture *c = captures; c < captures + captures_size; c++)
         if (c->number && c->stream == stream &&
             (stream != CU_STREAM_PER_THREAD || (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
             return c;
@@ -180,7 +183,7 @@ static void forget(uint64_t number)
     if (!number)
         return;
     pthread_mutex_lock(&lock);
-    for (struct capture *c = captures; c < captures + CAPTURES_MAX && !over; c++)
+    for (struct capture *c = captures; c < captures + captures_size && !over; c++)
         if (c->number == number) {
             c->number = 0;
             over = true;
@@ -194,7 +197,7 @@ void capture_forget(CUcontext ctx)
 {
     int gone = 0;
     pthread_mutex_lock(&lock);
-    for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
+    for (struct capture *c = captures; c < captures + captures_size; c++)
         if (c->number && (c->ctx == ctx || c->owner == ctx)) {
             c->number = 0;
             gone++;
@@ -208,7 +211,7 @@ size_t capture_contexts(CUcontext *ctx, size_t max)
 {
     size_t count = 0;
     pthread_mutex_lock(&lock);
-    for (const struct capture *c = captures; c < captures + CAPTURES_MAX; c++) {
+    for (const struct capture *c = captures; c < captures + captures_size; c++) {
         bool known = !c->number;
         for (size_t i = 0; i < count && !known; i++)
             known = ctx[i] == c->owner;
@@ -233,17 +236,33 @@ static CUcontext context_of(CUstream stream, CUcontext *owner)
     return ctx;
 }
 
-/* A capture beyond what the list holds stays counted for ever: then no fence is recorded any more, and
- * memory is reused only when all work is known to be done. Nothing breaks. */
+/* Lock held. NULL: no host memory. */
+static struct capture *free_row(void)
+{
+    for (struct capture *c = captures; c < captures + captures_size; c++)
+        if (!c->number)
+            return c;
+    size_t size = captures_size, bytes = size * sizeof *captures;
+    struct capture *more = host_pages(2 * bytes);
+    if (!more)
+        return NULL;
+    memcpy(more, captures, bytes);
+    if (captures != first_captures)
+        host_pages_free(captures, bytes);
+    captures = more;
+    captures_size = 2 * size;
+    return captures + size;
+}
+
+/* Without host memory for its row a capture stays counted for ever: then no fence is recorded any more, and
+ * whoever waits for the end of captures waits in vain, up to his limit. */
 static void remember(CUstream stream)
 {
     CUcontext owner, ctx = context_of(stream, &owner);
     pthread_mutex_lock(&lock);
-    for (struct capture *c = captures; c < captures + CAPTURES_MAX; c++)
-        if (!c->number) {
-            *c = (struct capture){ctx, owner, stream, pthread_self(), ++last_number};
-            break;
-        }
+    struct capture *c = free_row();
+    if (c)
+        *c = (struct capture){ctx, owner, stream, pthread_self(), ++last_number};
     pthread_mutex_unlock(&lock);
 }
 

@@ -256,6 +256,23 @@ static bool others_alive(const struct context *c)
     return false;
 }
 
+static uint64_t reserved_bytes(const struct context *c)
+{
+    struct pool_stats stats = {0};
+    if (c->pool)
+        pool_stats(c->pool, &stats);
+    return stats.reserved_bytes;
+}
+
+static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes)
+{
+    if (c->pool && given_bytes < c->config.prealloc_bytes)
+        log_once(LOG_LEVEL_WARN,
+                 "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
+                 (double)c->config.prealloc_bytes / (1 << 20), c->device,
+                 (double)given_bytes / (1 << 20));
+}
+
 /* The context did not end: it is found again, unless other threads may be ending it. While it was
  * hidden the program may have submitted work that its pool was not told of, and another pool may
  * have been made that did not know of it. */
@@ -414,9 +431,7 @@ static bool refill(struct context *c, CUcontext ctx)
     device_renew(&c->backend, ctx, may_be_single(c));
     atomic_store(&c->redzone_stream, NULL);
     atomic_store(&c->lost_code, CUDA_SUCCESS);
-    if (c->pool && !pool_revive(c->pool))
-        return false;
-    return true;
+    return !c->pool || pool_revive(c->pool);
 }
 
 static bool has_ended(struct context *c)
@@ -456,21 +471,10 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
     return c;
 }
 
-/* Of a context that is alive: one that another thread has ended meanwhile gives nothing, and nobody misses it. */
-static void warn_of_short_prealloc(const struct context *c)
-{
-    struct pool_stats stats;
-    pool_stats(c->pool, &stats);
-    if (stats.reserved_bytes < c->config.prealloc_bytes)
-        log_once(LOG_LEVEL_WARN,
-                 "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
-                 (double)c->config.prealloc_bytes / (1 << 20), c->device,
-                 (double)stats.reserved_bytes / (1 << 20));
-}
-
 /* False: its context has ended meanwhile. */
 static bool publish(struct context *c, CUcontext ctx)
 {
+    uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
     if (c->pool)
         answer_watch();
@@ -490,9 +494,10 @@ static bool publish(struct context *c, CUcontext ctx)
     pthread_mutex_unlock(&lives_lock);
     if (mine)
         bury(c);
-    else if (c->pool && c->config.prealloc_bytes)
-        warn_of_short_prealloc(c);
-    return atomic_load(&c->handle) == ctx;
+    bool found = atomic_load(&c->handle) == ctx;
+    if (found) /* a context that ended meanwhile was given nothing for that reason */
+        warn_of_short_prealloc(c, given_bytes);
+    return found;
 }
 
 /* An ender may be at it: requests go to the driver meanwhile. */
