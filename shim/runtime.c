@@ -3,7 +3,7 @@
  * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible,
  * passed to the caller's own runtime where not. A process may have several runtimes, and a runtime
  * that came in under an RTLD_LOCAL library is not in the global scope; so the real functions are
- * found from the caller's object, and kept for each place that calls, until code is unloaded.
+ * found from the caller's object, and kept for it and for each place that calls, until code is unloaded.
  * Atomics, no lock.
  */
 #include "shim/runtime.h"
@@ -23,13 +23,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* 11.x makes a device's context current first and brings it to life in a later call, which is its own affair.
  * (Of those, only 11.8 has been watched.) */
 enum { SHORT_CUT_SINCE = 12000 };
 
 /* Of a runtime beyond these every call goes to it, and is searched for. */
-enum { MAX_RUNTIMES = 1024, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8 };
+enum { MAX_RUNTIMES = 1024, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8, MAX_OBJECTS = 256 };
 
 typedef cudaError_t malloc_fn(void **, size_t);
 typedef cudaError_t free_fn(void *);
@@ -64,6 +65,21 @@ static atomic_bool any_site;
 static atomic_int closing;
 enum { SITE_SHIFT = 16 };
 _Static_assert(MAX_RUNTIMES <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
+
+/* The objects that called: where the code starts (written once, 0: free) and, in one word, how many objects had been
+ * unloaded when the search began and, in the low bits, the runtime's place in the table.
+ *
+ * Why a call from a known object waits for nobody: a search takes the loader's lock, which dlopen and dlclose hold
+ * while constructors and destructors run, and those may wait for a thread that frees its memory. Where code
+ * lies and how many objects were unloaded is to be had without that lock (dl_iterate_phdr).
+ *
+ * Why it is the same object: one that calls is loaded, so it was loaded after the one that was found by its code before
+ * only if that one was unloaded meanwhile. Then the count is another: an unloading is counted before its
+ * dlclose lets go of the loader's lock, and nothing is loaded at the address without that lock. */
+static struct caller_object {
+    _Atomic uintptr_t code;
+    _Atomic uint64_t found; /* 0: nothing yet */
+} objects[MAX_OBJECTS];
 
 bool runtime_exports(const char *name)
 {
@@ -235,19 +251,95 @@ static struct runtime *find_runtime(void *caller)
     return r;
 }
 
+struct place {
+    uintptr_t address;
+    uintptr_t code; /* 0: in no object */
+    uint64_t num_unloaded;
+};
+
+static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct place *place = arg;
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_LOAD && place->address - start < part->p_memsz) {
+            place->code = start;
+            place->num_unloaded = info->dlpi_subs;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The object's place, which is free if it is not there; NULL: the table is full. */
+static struct caller_object *object_at(uintptr_t code)
+{
+    for (size_t i = 0; i < MAX_OBJECTS; i++) {
+        uintptr_t there = atomic_load_explicit(&objects[i].code, memory_order_acquire);
+        if (!there || there == code)
+            return &objects[i];
+    }
+    return NULL;
+}
+
+static struct runtime *recall(const struct place *place)
+{
+    const struct caller_object *o = object_at(place->code);
+    uint64_t found = o ? atomic_load_explicit(&o->found, memory_order_acquire) : 0;
+    if (!found || atomic_load_explicit(&o->code, memory_order_relaxed) != place->code ||
+        found >> SITE_SHIFT != place->num_unloaded + 1)
+        return NULL;
+    return &runtimes[found & ((1 << SITE_SHIFT) - 1)];
+}
+
+static void keep_object(const struct place *place, const struct runtime *r)
+{
+    for (struct caller_object *o; (o = object_at(place->code));) {
+        uintptr_t free_place = 0;
+        if (atomic_load(&o->code) == place->code ||
+            atomic_compare_exchange_strong(&o->code, &free_place, place->code)) {
+            atomic_store_explicit(&o->found, (place->num_unloaded + 1) << SITE_SHIFT | (uint64_t)(r - runtimes),
+                                  memory_order_release);
+            return;
+        }
+    }
+}
+
+/* In a forked child another thread's hold of the list of objects is for ever; the C library frees the loader's lock
+ * there, but not that one. The places that the parent kept stand, and CUDA has no use for more in a child. */
+static bool is_forked_child(void)
+{
+    static atomic_int searcher;
+    int self = getpid(), first = 0;
+    return !atomic_compare_exchange_strong(&searcher, &first, self) && first != self;
+}
+
+/* Code in no object (a compiler made it) goes without a dlclose: it is searched for at each call. */
+static struct runtime *runtime_at(struct place *place)
+{
+    if (!is_forked_child())
+        dl_iterate_phdr(is_around, place);
+    struct runtime *r = place->code ? recall(place) : NULL;
+    if (r)
+        return r;
+    r = find_runtime((void *)place->address);
+    if (r && place->code)
+        keep_object(place, r);
+    return r;
+}
+
 static inline size_t first_site(uintptr_t address)
 {
     return (uint32_t)address * UINT32_C(0x9e3779b1) >> 24;
 }
 _Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
-/* In a free slot; see `sites`. Code in no object (a compiler made it) goes without a dlclose: it is
- * searched for at each call. So is what lies where the word has no room for its address. */
-static void keep_site(_Atomic uint64_t *slot, void *caller, const struct runtime *r)
+/* In a free slot; see `sites`. Not what is in no object, or lies where the word has no room for its address. */
+static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
-    uint64_t free_slot = 0, address = (uintptr_t)caller;
-    uint64_t site = address << SITE_SHIFT | (uint64_t)(r - runtimes);
-    if (site >> SITE_SHIFT != address || !object_of(caller))
+    uint64_t free_slot = 0, site = (uint64_t)place->address << SITE_SHIFT | (uint64_t)(r - runtimes);
+    if (site >> SITE_SHIFT != place->address || !place->code)
         return;
     atomic_store(&any_site, true);
     if (atomic_compare_exchange_strong(slot, &free_slot, site) && atomic_load(&closing))
@@ -256,20 +348,20 @@ static void keep_site(_Atomic uint64_t *slot, void *caller, const struct runtime
 
 static SHIM_COLD struct runtime *search_runtime(void *caller)
 {
-    uintptr_t address = (uintptr_t)caller;
+    struct place place = {.address = (uintptr_t)caller};
     for (size_t probe = 0; probe < MAX_PROBES; probe++) {
-        _Atomic uint64_t *slot = &sites[(first_site(address) + probe) & (MAX_SITES - 1)];
+        _Atomic uint64_t *slot = &sites[(first_site(place.address) + probe) & (MAX_SITES - 1)];
         uint64_t site = atomic_load_explicit(slot, memory_order_acquire);
-        if (site >> SITE_SHIFT == address)
+        if (site >> SITE_SHIFT == place.address)
             return &runtimes[site & ((1 << SITE_SHIFT) - 1)];
         if (!site) {
-            struct runtime *r = find_runtime(caller);
+            struct runtime *r = runtime_at(&place);
             if (r)
-                keep_site(slot, caller, r);
+                keep_site(slot, &place, r);
             return r;
         }
     }
-    return find_runtime(caller);
+    return runtime_at(&place);
 }
 
 /* Whoever closes code in a destructor of closed code comes here once more. The C library's answer

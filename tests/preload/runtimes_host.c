@@ -2,7 +2,8 @@
 /*
  * A program with many runtimes, and with plugins that come and go at one address, each with a
  * runtime of its own: every call goes to the caller's runtime, or to any where the caller cannot be
- * known. Arguments: a plugin with a runtime in it, of which copies are made; two runtimes; two
+ * known. While a plugin is unloaded it waits for a thread of its own that frees its memory: no call
+ * may wait for the loader there. Arguments: a plugin with a runtime in it, of which copies are made; two runtimes; two
  * plugins, one for each.
  */
 #include "tests/preload/scene.h"
@@ -11,10 +12,13 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { COPIES = 24, ROUNDS = 100 };
@@ -25,6 +29,7 @@ struct code {
     void *handle;
     int (*play)(int n);
     int (*hold)(void);
+    int (*hold_apart)(int (*enter)(void));
     int (*jump)(void **p);
     int (*calls)(void);
 };
@@ -38,7 +43,7 @@ static void *find(void *handle, const char *name)
 
 static struct code open_code(const char *path)
 {
-    struct code code = {dlopen(path, RTLD_NOW | RTLD_LOCAL), NULL, NULL, NULL, NULL};
+    struct code code = {.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
     void *symbol;
     if (code.handle == NULL)
         printf("%s\n", dlerror());
@@ -47,6 +52,8 @@ static struct code open_code(const char *path)
     memcpy(&code.play, &symbol, sizeof symbol);
     symbol = dlsym(code.handle, "small_plugin_hold");
     memcpy(&code.hold, &symbol, sizeof symbol);
+    symbol = dlsym(code.handle, "small_plugin_hold_apart");
+    memcpy(&code.hold_apart, &symbol, sizeof symbol);
     symbol = dlsym(code.handle, "small_plugin_jump");
     memcpy(&code.jump, &symbol, sizeof symbol);
     symbol = find(code.handle, "small_runtime_calls");
@@ -71,6 +78,51 @@ static void *churn(void *code)
     while (!atomic_load(&done))
         REQUIRE(((struct code *)code)->play(10));
     return NULL;
+}
+
+static sem_t held, forked;
+
+static int hold_list(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    (void)info, (void)size, (void)unused;
+    sem_post(&held);
+    while (sem_wait(&forked) != 0)
+        ;
+    return 1;
+}
+
+static void *hold_objects(void *unused)
+{
+    (void)unused;
+    dl_iterate_phdr(hold_list, NULL);
+    return NULL;
+}
+
+/* While another thread has the loader's list of objects: in the child nobody lets go of it. */
+static void call_in_child(const struct code *plugin)
+{
+    pthread_t thread;
+    int status = 0;
+    REQUIRE(sem_init(&held, 0, 0));
+    REQUIRE(sem_init(&forked, 0, 0));
+    REQUIRE(pthread_create(&thread, NULL, hold_objects, NULL));
+    while (sem_wait(&held) != 0)
+        ;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(plugin->play(1));
+    }
+    sem_post(&forked);
+    EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+    REQUIRE(pthread_join(thread, NULL));
+    printf("child: status %d, error %d\n", WIFEXITED(status), WEXITSTATUS(status));
+}
+
+static int open_gpu(void)
+{
+    return gpu_open(0);
 }
 
 int main(int argc, char **argv)
@@ -114,9 +166,13 @@ int main(int argc, char **argv)
             runtimes[1].calls();
         }
         REQUIRE(plugin.hold());
+        REQUIRE(plugin.hold_apart(open_gpu));
         REQUIRE(dlclose(plugin.handle));
-        wrong += runtimes[round % 2].calls() != 101;
+        wrong += runtimes[round % 2].calls() != 202;
     }
+    struct code plugin = open_code(argv[4]);
+    call_in_child(&plugin);
+    REQUIRE(dlclose(plugin.handle));
     atomic_store(&done, true);
     for (int i = 0; i < 2; i++)
         REQUIRE(pthread_join(threads[i], NULL));
