@@ -269,8 +269,9 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* By the clock: signals of the program's may come faster than answers. */
-static bool wait_readable(int fd, int wait_ms)
+/* By the clock: signals of the program's may come faster than answers. Below 0: waiting is not allowed here, and who asked
+ * again and again would do so without a pause. */
+static int wait_readable(int fd, int wait_ms)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     int64_t end_ms = now_ms() + wait_ms;
@@ -278,17 +279,18 @@ static bool wait_readable(int fd, int wait_ms)
         int64_t left_ms = end_ms - now_ms();
         int ready = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
         if (ready >= 0 || errno != EINTR)
-            return ready > 0;
+            return ready;
         if (left_ms <= 0)
-            return false;
+            return 0;
     }
 }
 
 enum ipc_got ipc_wire_receive(int reply, struct ipc_answer *answer, int *fds, int wait_ms)
 {
     struct parcel p;
-    if (!wait_readable(reply, wait_ms))
-        return IPC_LATE;
+    int ready = wait_readable(reply, wait_ms);
+    if (ready <= 0)
+        return ready ? IPC_BROKEN : IPC_LATE;
     take(reply, answer, sizeof *answer, MSG_DONTWAIT, &p);
     enum ipc_got got = p.size_bytes < 0                                 ? IPC_BROKEN
                        : p.size_bytes == 0                              ? IPC_DROPPED

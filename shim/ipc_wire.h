@@ -112,7 +112,7 @@ enum ipc_got {
     IPC_GOT,
     IPC_LATE,    /* nothing came in time */
     IPC_DROPPED, /* and nothing will: the other side has closed it */
-    IPC_BROKEN,  /* something else came, or the table of descriptors is full */
+    IPC_BROKEN,  /* something else came, the table of descriptors is full, or a sandbox forbids to wait */
     IPC_FOREIGN, /* it came from another user: the exporter is gone */
 };
 /* Waits for the answer. The descriptors, as many as the answer's count, are the caller's. */

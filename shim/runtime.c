@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* 11.x makes a device's context current first and brings it to life in a later call, which is its own affair.
  * (Of those, only 11.8 has been watched.) */
@@ -305,10 +306,20 @@ static void keep_object(const struct place *place, const struct runtime *r)
     }
 }
 
+/* In a forked child another thread's hold of the list of objects is for ever; the C library frees the loader's lock
+ * there, but not that one. The places that the parent kept stand, and CUDA has no use for more in a child. */
+static bool is_forked_child(void)
+{
+    static atomic_int searcher;
+    int self = getpid(), first = 0;
+    return !atomic_compare_exchange_strong(&searcher, &first, self) && first != self;
+}
+
 /* Code in no object (a compiler made it) goes without a dlclose: it is searched for at each call. */
 static struct runtime *runtime_at(struct place *place)
 {
-    dl_iterate_phdr(is_around, place);
+    if (!is_forked_child())
+        dl_iterate_phdr(is_around, place);
     struct runtime *r = place->code ? recall(place) : NULL;
     if (r)
         return r;

@@ -12,10 +12,13 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { COPIES = 24, ROUNDS = 100 };
@@ -77,6 +80,46 @@ static void *churn(void *code)
     return NULL;
 }
 
+static sem_t held, forked;
+
+static int hold_list(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    (void)info, (void)size, (void)unused;
+    sem_post(&held);
+    while (sem_wait(&forked) != 0)
+        ;
+    return 1;
+}
+
+static void *hold_objects(void *unused)
+{
+    (void)unused;
+    dl_iterate_phdr(hold_list, NULL);
+    return NULL;
+}
+
+/* While another thread has the loader's list of objects: in the child nobody lets go of it. */
+static void call_in_child(const struct code *plugin)
+{
+    pthread_t thread;
+    int status = 0;
+    REQUIRE(sem_init(&held, 0, 0));
+    REQUIRE(sem_init(&forked, 0, 0));
+    REQUIRE(pthread_create(&thread, NULL, hold_objects, NULL));
+    while (sem_wait(&held) != 0)
+        ;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(plugin->play(1));
+    }
+    sem_post(&forked);
+    EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+    REQUIRE(pthread_join(thread, NULL));
+    printf("child: status %d, error %d\n", WIFEXITED(status), WEXITSTATUS(status));
+}
+
 static int open_gpu(void)
 {
     return gpu_open(0);
@@ -127,6 +170,9 @@ int main(int argc, char **argv)
         REQUIRE(dlclose(plugin.handle));
         wrong += runtimes[round % 2].calls() != 202;
     }
+    struct code plugin = open_code(argv[4]);
+    call_in_child(&plugin);
+    REQUIRE(dlclose(plugin.handle));
     atomic_store(&done, true);
     for (int i = 0; i < 2; i++)
         REQUIRE(pthread_join(threads[i], NULL));

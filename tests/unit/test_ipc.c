@@ -241,6 +241,23 @@ static void a_full_table_of_descriptors_is_an_error(void **state)
     assert_int_equal(count_fds(), before);
 }
 
+/* As in a sandbox that forbids to wait: with no descriptor allowed, poll() fails. Asking again would fail too. */
+static void who_may_not_wait_is_told_so(void **state)
+{
+    struct pair p = connected();
+    struct rlimit before, none;
+    struct ipc_answer got;
+    int there[IPC_BATCH];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    enum ipc_got received = ipc_wire_receive(p.importer, &got, there, 1000);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(received, IPC_BROKEN);
+    disconnect(p);
+}
+
 static void nobody_answers_for_who_is_gone(void **state)
 {
     struct ipc_question question = {.ticket = {.magic = IPC_MAGIC, .token = drawn()}};
@@ -524,6 +541,7 @@ int main(void)
         cmocka_unit_test(descriptors_arrive_as_their_own),
         cmocka_unit_test(what_does_not_match_is_refused_and_leaves_nothing),
         cmocka_unit_test(a_full_table_of_descriptors_is_an_error),
+        cmocka_unit_test(who_may_not_wait_is_told_so),
         cmocka_unit_test(nobody_answers_for_who_is_gone),
         cmocka_unit_test(answers_of_other_users_are_refused),
         cmocka_unit_test(the_door_is_none_of_the_programs_descriptors),
