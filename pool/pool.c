@@ -330,6 +330,10 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     struct zone *zones[] = {&p->small, &p->large};
     struct range ranges[RANGES];
     state_lock(p);
+    if (p->abandoned) { /* and perhaps being revived, which reserves its zones without the lock */
+        state_unlock(p);
+        return;
+    }
     p->busy++;
     /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
      * then. */

@@ -8,6 +8,7 @@
 
 #include <sched.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* The context ends at call number `at` of a row that no thread is waited for in. */
@@ -433,6 +434,34 @@ static void threads_may_be_inside_a_pool_that_ends(void **state)
     }
 }
 
+static atomic_bool looked_enough;
+
+static void *look(void *arg)
+{
+    while (!atomic_load(&looked_enough))
+        pool_for_each_range(arg, ignore, NULL);
+    return NULL;
+}
+
+/* To be run under TSan. */
+static void a_pool_is_looked_at_while_it_is_revived(void **state)
+{
+    struct rig *r = rig_create(RIG_BYTES);
+    pthread_t thread;
+    (void)state;
+    rig_start(r);
+    EXPECT_EQ(pthread_create(&thread, NULL, look, r->pool), 0, "a thread is made");
+    for (unsigned life = 0; life < 300; life++) {
+        next_context(r);
+        while (!pool_revive(r->pool))
+            sched_yield();
+    }
+    atomic_store(&looked_enough, true);
+    pthread_join(thread, NULL);
+    const char *words = rig_destroy(r);
+    EXPECT(!words, words);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -444,6 +473,7 @@ int main(void)
         RIG_TEST(what_was_shared_is_not_in_the_next_context),
         cmocka_unit_test(a_pool_is_not_anothers_while_a_thread_is_inside),
         cmocka_unit_test(threads_may_be_inside_a_pool_that_ends),
+        cmocka_unit_test(a_pool_is_looked_at_while_it_is_revived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
