@@ -242,6 +242,14 @@ bool pool_leave_single_stream(struct pool *p)
     return waited;
 }
 
+void pool_seal(struct pool *p)
+{
+    state_enter(p);
+    if (!p->abandoned)
+        fence_seal(p);
+    state_leave(p);
+}
+
 uint64_t pool_mark(struct pool *p)
 {
     return atomic_load(&p->fences.open_epoch);

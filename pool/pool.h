@@ -121,6 +121,8 @@ extern _Atomic uint64_t pool_sole;
 /* Orders all later work behind what stream order alone ordered so far. True: something was still
  * running. Idempotent. */
 bool pool_leave_single_stream(struct pool *p);
+/* Records the fence of what was freed so far, if there is any: for who knows that none can be recorded for a while. */
+void pool_seal(struct pool *p);
 /* A mark in time, and whether one stream is enough again: all work submitted before the mark is
  * complete. The caller vouches that only this stream got work since then, and that all other work
  * will ask to leave first. */

@@ -118,6 +118,9 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
 static void opening(void)
 {
     uint64_t start_ns = 0;
+    /* What was freed before need not wait for the capture's end: natively it is free by now. */
+    if (state_is_on() && !capture_open())
+        context_for_each_pool(pool_seal);
     atomic_fetch_add(&open_count, 1);
     for (unsigned turn = 0; atomic_load(&holders) > 0; turn++) {
         if (atomic_load(&holders) > atomic_load(&waiters))

@@ -12,6 +12,12 @@
 atomic_bool visit_no_more;
 atomic_int visit_count;
 
+SHIM_COLD bool visit_refused(struct visit *v)
+{
+    visit_end(v);
+    return false;
+}
+
 void visit_at_exit(void)
 {
     if (!state_is_on())

@@ -56,6 +56,9 @@ static inline void visit_end(struct visit *v)
     cancel_allow(v->cancel);
 }
 
+/* Ends it. Apart, for the usual way to be short. Returns false. */
+bool visit_refused(struct visit *v);
+
 /* The same in ctx, which is pushed if it is not current. False also where it was destroyed: the call
  * would be made in the program's own context instead, and its answer be taken for ctx's. */
 static inline bool visit_enter(struct visit *v, CUcontext ctx)
@@ -66,9 +69,7 @@ static inline bool visit_enter(struct visit *v, CUcontext ctx)
     if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == ctx)
         return true;
     v->pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
-    if (!v->pushed)
-        visit_end(v);
-    return v->pushed;
+    return v->pushed || visit_refused(v);
 }
 
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */
