@@ -16,6 +16,7 @@ static const uint64_t nowhere = 0x1000;
 static CUstream stream;
 static CUevent event;
 static uint64_t kept;
+static void *pinned;
 static pthread_barrier_t cached, broken;
 
 /* Blocks of each size that were allocated and freed. */
@@ -76,6 +77,12 @@ static int by_launch(void)
     return rc;
 }
 
+/* It waits for all work. */
+static int by_host_free(void)
+{
+    return gpu_host_free(pinned);
+}
+
 static int by_record(void)
 {
     int rc = 0;
@@ -96,7 +103,8 @@ static const struct {
             {"event_query", by_event_query},
             {"copy", by_copy},
             {"launch", by_launch},
-            {"record", by_record}};
+            {"record", by_record},
+            {"host_free", by_host_free}};
 
 static int allocate(size_t size_bytes)
 {
@@ -131,6 +139,7 @@ static int break_and_look(const char *way)
     REQUIRE(gpu_stream_create(&stream, true));
     REQUIRE(gpu_event_create(&event));
     REQUIRE(gpu_malloc(&kept, 512));
+    REQUIRE(gpu_host_alloc(&pinned, 4096));
     REQUIRE(gpu_malloc(&large, 8 * MIB));
     cache_blocks();
     REQUIRE(gpu_malloc(&freed, 200 * KIB));

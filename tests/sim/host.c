@@ -44,8 +44,10 @@ static CUresult free_host(void *pointer)
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = context_wait_device(memory->device);
+    if (rc == CUDA_SUCCESS && thread_current() != NULL)
+        rc = thread_current()->error;
     memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (rc == CUDA_ERROR_LAUNCH_TIMEOUT || memory == NULL)
+    if (rc != CUDA_SUCCESS || memory == NULL)
         return memory == NULL ? CUDA_ERROR_INVALID_VALUE : rc;
     memory_give_back(memory);
     return CUDA_SUCCESS;
