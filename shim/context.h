@@ -161,6 +161,8 @@ void context_look_for_loss(void);
 /* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:
  * none. */
 CUresult context_loss_of(uint64_t addr);
+/* The error of a free of anything else: of the current context, if that is lost (measured on an H200). */
+CUresult context_loss_here(void);
 extern atomic_bool context_any_lost __attribute__((visibility("hidden")));
 static inline CUresult context_loss_at(uint64_t addr)
 {

@@ -93,6 +93,15 @@ CUresult context_loss_of(uint64_t addr)
     return (CUresult)atomic_load(&c->lost_code);
 }
 
+CUresult context_loss_here(void)
+{
+    CUcontext ctx = NULL;
+    if (!atomic_load(&context_any_lost) || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return CUDA_SUCCESS;
+    const struct context *c = context_find(ctx);
+    return c ? (CUresult)atomic_load(&c->lost_code) : CUDA_SUCCESS;
+}
+
 uint64_t context_tick(void)
 {
     uint64_t back = 0;

@@ -183,7 +183,8 @@ static SHIM_COLD bool refuse_free(enum pool_status status, CUresult *rc)
         return false;
     /* The driver must not see it: a segment of ours that is idle would be freed under us. */
     counter_add(COUNTER_INVALID_FREE, 1);
-    *rc = CUDA_ERROR_INVALID_VALUE;
+    CUresult loss = context_loss_here();
+    *rc = loss != CUDA_SUCCESS ? loss : CUDA_ERROR_INVALID_VALUE;
     return true;
 }
 

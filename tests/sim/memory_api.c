@@ -64,6 +64,9 @@ static CUresult free_device(CUdeviceptr addr)
 {
     if (addr == 0)
         return CUDA_SUCCESS;
+    /* Of anything, in a context that is lost: measured. */
+    if (thread_current() != NULL && thread_current()->error != CUDA_SUCCESS)
+        return thread_current()->error;
     struct memory *memory = memory_find(addr);
     if (memory == NULL || memory->range.lo != addr || memory->freeing ||
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL &&
