@@ -103,6 +103,9 @@ static void call_in_child(const struct code *plugin)
 {
     pthread_t thread;
     int status = 0;
+#ifdef __SANITIZE_THREAD__
+    return; /* its own lock around the list would be held in the child for ever, bare too */
+#endif
     REQUIRE(sem_init(&held, 0, 0));
     REQUIRE(sem_init(&forked, 0, 0));
     REQUIRE(pthread_create(&thread, NULL, hold_objects, NULL));
