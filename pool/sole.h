@@ -5,7 +5,7 @@
  * as fence.h says. Before work on a second stream is submitted, sole_leave orders all later work behind that
  * fence: after it, what stream order promised holds for every stream. The time of one stream may come again
  * (sole_enter): when everything that was ever submitted to others is known complete, and nothing can be on its
- * way to them. Who submits tells, and reads pool_sole (pool.h): shim/stream.c has that part of the argument.
+ * way to them. Who submits tells, and reads pool_sole (pool.h): shim/context/stream.c has that part of the argument.
  *
  * All want the pool's lock held; those that say so drop it for driver calls.
  */

@@ -8,8 +8,8 @@
  *   docgen --fill FILE      FILE with its lines @OPTIONS@, @STATS@, @COUNTERS@ replaced (roff), and
  *                           @VERSION@ wherever it stands
  */
-#include "shim/hooks.h" /* before all that could include cuda.h */
-#include "shim/options.h"
+#include "shim/driver/hooks.h" /* before all that could include cuda.h */
+#include "shim/process/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static const struct entry stats[] = {
 
 static const struct entry counters[] = {
 #define COUNTER(name, field, help) {#field, "number, total", help},
-#include "shim/counters.def"
+#include "shim/stats/counters.def"
 #undef COUNTER
 };
 
@@ -159,9 +159,9 @@ static void print_symbols(void)
 {
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) puts(#symbol);
-#include "shim/hooks.def"
+#include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) puts(#symbol);
-#include "shim/submit.def"
+#include "shim/route/submit.def"
 #define EXPORT(symbol, what) puts(#symbol);
 #include "shim/exports.def"
 }

@@ -48,12 +48,12 @@ def check(files):
 
 lint.verdict(
     check(lint.sources('pool', 'shim', 'tests')),
-    {'the pool includes the shim': check({'pool/x.c': '#include "shim/hooks.h"\n'}),
+    {'the pool includes the shim': check({'pool/x.c': '#include "shim/driver/hooks.h"\n'}),
      'the pool includes CUDA': check({'pool/x.c': '#include <cuda.h>\n'}),
      'the pool prints': check({'pool/x.c': 'int f(void)\n{\n    return printf("x");\n}\n'}),
      'the pool reads the environment': check({'pool/x.c': 'char *s = getenv("X");\n'}),
      'the shim looks into the pool': check({'shim/x.c': '#include "pool/slab.h"\n'}),
      'an include without its layer': check({'shim/x.c': '#include "hooks.h"\n'}),
      'the simulator knows the pool': check({'tests/sim/x.c': '#include "pool/pool.h"\n'}),
-     'the simulator knows the shim': check({'tests/sim/lib/x.c': '# include "shim/hooks.def"\n'}),
-     'a test program knows the library': check({'tests/preload/x.c': '#include "shim/hooks.h"\n'})})
+     'the simulator knows the shim': check({'tests/sim/lib/x.c': '# include "shim/driver/hooks.def"\n'}),
+     'a test program knows the library': check({'tests/preload/x.c': '#include "shim/driver/hooks.h"\n'})})

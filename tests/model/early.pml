@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * May this kernel start early? The rule of shim/stream.c ("Early launches") with what it reads of pool/fence.c:
+ * May this kernel start early? The rule of shim/context/stream.c ("Early launches") with what it reads of pool/fence.c:
  * threads launch kernels with leave to start before those right before them end, and without, on two
  * streams and in a second context; free memory and allocate it again. A load or store of what is shared without
  * a lock is one step. One block of the pool's is looked at, the others only as frees that are noted. When one
@@ -54,7 +54,7 @@ bit freed = 1; /* since the last full kernel went to the driver, or none did */
 bit pool_lock, unsealed;
 byte watch, seals, pool_mode, pool_sole;
 
-/* shim/stream.c */
+/* shim/context/stream.c */
 byte covered, record[THREADS];
 
 inline secure()

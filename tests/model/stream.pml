@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * When is the order of one stream enough? The protocol of shim/stream.c with its other half in pool/sole.c
+ * When is the order of one stream enough? The protocol of shim/context/stream.c with its other half in pool/sole.c
  * and the quick ways of pool/magazine.c: threads that submit work to two streams, free and
  * allocate one block of memory, propose a stream, make it the sole one, leave it. A load or store of what
  * is shared without a lock is one step; a section under the pool's lock is in steps too where others look on.
@@ -55,7 +55,7 @@ bit pool_lock, unsealed, lost, watches = 1;
 byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, pool_mode, ready, pool_sole;
 bit magazine_lock[THREADS];
 
-/* shim/stream.c */
+/* shim/context/stream.c */
 byte record[THREADS], candidate = NONE, candidate_mark;
 bit breached, stepping, given_up, destroying;
 byte captures, open_count;

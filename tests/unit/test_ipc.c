@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/ipc_wire.c, shim/ipc_door.c: what goes between two processes, and what the program sees of it,
+ * shim/share/ipc_wire.c, shim/share/ipc_door.c: what goes between two processes, and what the program sees of it,
  * which is no descriptor. The library's control thread and log are stood in for.
  */
-#include "shim/control.h"
-#include "shim/ipc_door.h"
-#include "shim/log.h"
+#include "shim/control/control.h"
+#include "shim/share/ipc_door.h"
+#include "shim/process/log.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
  * (closed and reused descriptors, broken and full pipes, file size limits, errno). Each scene runs
  * in a child, since some of them kill it if they fail.
  */
-#include "shim/log.h"
+#include "shim/process/log.h"
 #include "tests/unit/capture.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  * From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
  * per device sizes, process names, requests to empty the cache.
  */
-#include "shim/options.h"
+#include "shim/process/options.h"
 #include "tests/unit/capture.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  * The grammar of every option type: what is taken and as what, what is refused, and that random
  * words are either, without a trace of those that are refused.
  */
-#include "shim/parse.h"
+#include "shim/process/parse.h"
 #include "tests/unit/capture.h"
 
 #include <locale.h>

@@ -3,7 +3,7 @@
  * The text report against a golden copy, the JSON report read back by a JSON parser, and both in
  * buffers that are too small, in another locale and with names that nobody should have given.
  */
-#include "shim/report.h"
+#include "shim/stats/report.h"
 #include "tests/unit/capture.h"
 
 #include <errno.h>

@@ -69,10 +69,10 @@ static CUresult called(int base, int id, ...)
 #define HOOK(symbol, pfn, params, args, group) DEFINE(symbol, params, args)
 #define HOOKS_ANSWERED
 #define HOOK_ANSWER(symbol, pfn, params, args, devices) DEFINE(symbol, params, args)
-#include "shim/hooks.def"
+#include "shim/driver/hooks.def"
 #define SUBMIT_CONFIG(config) config
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
-#include "shim/submit.def"
+#include "shim/route/submit.def"
 
 /* The 32-bit ABI of old, which nobody wraps */
 SHIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned bytesize)
@@ -109,9 +109,9 @@ static const struct entry entries[] = {
 #define HOOKS_ANSWERED
 #define HOOK_ANSWER(symbol, pfn, params, args, devices) ENTRY(symbol, pfn)
 #define HOOK_RESOLVER(symbol, pfn, params, args) {#pfn, (void *)symbol, (void *)symbol},
-#include "shim/hooks.def"
+#include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ENTRY(symbol, pfn)
-#include "shim/submit.def"
+#include "shim/route/submit.def"
     {"PFN_cuMemAlloc_v2000", (void *)cuMemAlloc, (void *)cuMemAlloc},
     {"PFN_cuDriverGetVersion_v2020", (void *)cuDriverGetVersion, (void *)cuDriverGetVersion},
     {"PFN_cuDriverGetVersion_v14020", (void *)cuDriverGetVersion_v2, (void *)cuDriverGetVersion_v2},

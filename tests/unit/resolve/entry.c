@@ -6,11 +6,11 @@
 #include "tests/unit/resolve/probe.h"
 
 #include "pool/pool.h"
-#include "shim/answer.h"
-#include "shim/peer.h"
-#include "shim/runtime.h"
-#include "shim/stream.h"
-#include "shim/submit.h"
+#include "shim/entry/answer.h"
+#include "shim/share/peer.h"
+#include "shim/route/runtime.h"
+#include "shim/context/stream.h"
+#include "shim/route/submit.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
 
@@ -111,4 +111,4 @@ bool entry_in_pool(const void *p)
     }
 #define HOOK(symbol, pfn, params, args, group) PASS_ON(symbol, params, args)
 #define HOOK_ASKED(symbol, pfn, params, args, group, devices) PASS_ON(symbol, params, args)
-#include "shim/hooks.def"
+#include "shim/driver/hooks.def"

@@ -5,12 +5,12 @@
 #ifndef TESTS_UNIT_RESOLVE_PROBE_H
 #define TESTS_UNIT_RESOLVE_PROBE_H
 
-#include "shim/table.h"
+#include "shim/driver/table.h"
 
 /* Of the preloaded library (entry.c): the resolver with wrappers that count and pass on. */
 struct probe {
     const struct hook *table;
-    _Atomic unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry.c would hold */
+    _Atomic unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry/alloc.c would hold */
     _Atomic unsigned *watch;           /* pool_watch */
     unsigned done;                     /* calls of submit_done */
     unsigned notes;                    /* calls of submit_note, and the last one's arguments */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver that says
+ * shim/route/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver that says
  * which of its functions was called. The tests run in order: first without the driver, then with it. With
  * RESOLVE_ALIASES in the environment, cuGetProcAddress of that driver answers with other addresses than
  * dlsym. RESOLVE_LIBCUDA is another name to open the driver by.
@@ -9,7 +9,7 @@
 
 #include "pool/pool.h"
 
-#include "shim/submit.h"
+#include "shim/route/submit.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -374,7 +374,7 @@ static void every_submission_is_noted(void **state)
     probe->notes = 0;                                                                              \
     call(dlsym(libcuda, #symbol));                                                                 \
     assert_int_equal(probe->notes, 1);
-#include "shim/submit.def"
+#include "shim/route/submit.def"
     atomic_store(probe->watch, 0);
 }
 
@@ -404,13 +404,13 @@ static void a_call_without_memory_is_made_again_once_some_went_back(void **state
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     check_retry(#symbol, HOOK_##symbol, true);
 #define HOOK_PASSED(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
-#include "shim/hooks.def"
+#include "shim/driver/hooks.def"
     /* Whether the pool wants to hear of submissions or nobody but who looks at the answers */
     for (unsigned watch = 1; watch <= POOL_WATCH_ANSWERS; watch *= POOL_WATCH_ANSWERS) {
         atomic_store(probe->watch, watch);
         unsigned notes = probe->notes, done = probe->done;
 #define SUBMIT(symbol, pfn, params, args, stream, flags) check_retry(#symbol, HOOK_##symbol, true);
-#include "shim/submit.def"
+#include "shim/route/submit.def"
         assert_int_equal(probe->notes - notes, probe->done - done);
         assert_true((probe->notes == notes) == (watch == POOL_WATCH_ANSWERS));
     }

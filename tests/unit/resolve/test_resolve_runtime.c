@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a process that has
+ * shim/route/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a process that has
  * two of them, neither in the global scope.
  */
 #include "tests/unit/resolve/probe.h"

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See context.h: what is done with all contexts and pools. No lock.
+ */
+#include "shim/context/context.h"
+
+#include "shim/entry/answer.h"
+#include "shim/process/cancel.h"
+
+void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+                            void *arg)
+{
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device && pool_uses_arena(c->pool))
+            pool_for_each_range(c->pool, f, arg);
+}
+
+size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+{
+    size_t count = 0;
+    FOR_EACH_CONTEXT(c)
+        if (c->device != device && pool_uses_arena(c->pool) && count < max) {
+            owner[count] = c->device;
+            ctx[count++] = atomic_load(&c->ctx);
+        }
+    return count;
+}
+
+void context_for_each_pool(void (*f)(struct pool *p))
+{
+    FOR_EACH_CONTEXT(c)
+        f(c->pool);
+}
+
+void context_submit(uint64_t stream)
+{
+    FOR_EACH_CONTEXT(c)
+        pool_submit(c->pool, stream);
+}
+
+uint64_t context_trim(int device, const struct pool_trim *trim)
+{
+    uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (device < 0 || device == c->device)
+            back += pool_trim(c->pool, trim);
+    return back;
+}
+
+bool context_release(uint64_t devices, enum pool_release step)
+{
+    bool some = false;
+    FOR_EACH_CONTEXT(c)
+        if (answer_device(c->device) & devices)
+            some = pool_release(c->pool, step) || some;
+    return some;
+}
+
+atomic_bool context_any_lost;
+
+/* The code of one context's work may come from a call in another, and codes do not always stick. The question
+ * waits for no work and is allowed in captures. */
+static void look_for_loss(struct context *c)
+{
+    uint64_t free_bytes, total_bytes;
+    struct backend *b = &c->backend.base;
+    if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_asks(c))
+        return;
+    int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+    if (answer_is_loss((CUresult)code)) {
+        atomic_store(&c->lost_code, code);
+        atomic_store(&context_any_lost, true);
+        pool_lose(c->pool);
+    }
+    context_asked(c);
+}
+
+/* Each is asked and judged before another context can have its record. */
+void context_look_for_loss(void)
+{
+    int cancel = cancel_forbid();
+    FOR_EACH_CONTEXT(c)
+        look_for_loss(c);
+    cancel_allow(cancel);
+}
+
+CUresult context_loss_of(uint64_t addr)
+{
+    struct pool_block block;
+    if (pool_find(addr, &block) != POOL_OK)
+        return CUDA_SUCCESS;
+    const struct context *c = pool_owner(block.pool);
+    return (CUresult)atomic_load(&c->lost_code);
+}
+
+CUresult context_loss_here(void)
+{
+    CUcontext ctx = NULL;
+    if (!atomic_load(&context_any_lost) || real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return CUDA_SUCCESS;
+    const struct context *c = context_find(ctx);
+    return c ? (CUresult)atomic_load(&c->lost_code) : CUDA_SUCCESS;
+}
+
+uint64_t context_tick(void)
+{
+    uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (pool_tick_ns(c->pool))
+            back += pool_tick(c->pool);
+    return back;
+}
+
+uint64_t context_tick_ns(void)
+{
+    uint64_t shortest = 0;
+    FOR_EACH_CONTEXT(c)
+    {
+        uint64_t tick = pool_tick_ns(c->pool);
+        if (tick && (!shortest || tick < shortest))
+            shortest = tick;
+    }
+    return shortest;
+}
+
+uint64_t context_idle_bytes(int device)
+{
+    uint64_t idle = 0;
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device)
+            idle += pool_idle_bytes(c->pool);
+    return idle;
+}
+
+/* Pools of contexts that are gone are reported too, with those that had them later: what they did is part of the
+ * story. */
+size_t context_report(struct report_pool *out, size_t max)
+{
+    size_t count = 0;
+    FOR_EACH_RECORD(c)
+        if (c->backing && count < max) {
+            out[count] = (struct report_pool){
+                .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
+            if (c->pool)
+                pool_stats(c->pool, &out[count].stats);
+            count++;
+        }
+    return count;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See green.h. A program comes by a green context's handle in several ways (cuCtxFromGreenCtx,
+ * cuStreamGetCtx), so the driver is asked, once for each. Rows are added under a lock that is not held over
+ * a driver call, and read without.
+ */
+#include "shim/context/green.h"
+
+#include "shim/context/context.h"
+#include "shim/context/stream.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { GREENS_MAX = 256 };
+
+static struct green {
+    _Atomic(CUcontext) ctx;
+    _Atomic(CUcontext) primary; /* written before ctx */
+} greens[GREENS_MAX];
+static atomic_bool expected;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct green *find(CUcontext ctx)
+{
+    for (struct green *g = greens; g < greens + GREENS_MAX; g++)
+        if (atomic_load_explicit(&g->ctx, memory_order_acquire) == ctx)
+            return g;
+    return NULL;
+}
+
+static bool remember(CUcontext ctx, CUcontext primary)
+{
+    pthread_mutex_lock(&lock);
+    struct green *g = find(ctx);
+    if (!g)
+        g = find(NULL);
+    if (g) {
+        atomic_store(&g->primary, primary);
+        atomic_store(&g->ctx, ctx);
+    }
+    pthread_mutex_unlock(&lock);
+    return g;
+}
+
+void green_forget(CUcontext ctx)
+{
+    pthread_mutex_lock(&lock);
+    struct green *g = ctx ? find(ctx) : NULL;
+    if (g)
+        atomic_store(&g->ctx, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+void green_forget_primary(CUcontext primary)
+{
+    pthread_mutex_lock(&lock);
+    for (struct green *g = greens; g < greens + GREENS_MAX; g++)
+        if (atomic_load(&g->ctx) && atomic_load(&g->primary) == primary)
+            atomic_store(&g->ctx, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The driver tells it of the current green context's default stream (documented). Nothing is
+ * retained for it: the last green context may end, and the primary one with it, while we held
+ * it. */
+static CUcontext primary_here(void)
+{
+    CUdevice device;
+    CUcontext primary = NULL;
+    CUgreenCtx green = NULL;
+    if (real.cuStreamGetCtx_v2 &&
+        real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
+        green && primary)
+        return primary;
+    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;
+}
+
+void green_expect(void)
+{
+    atomic_store(&expected, true);
+}
+
+/* The driver is asked only where there may be one: the question makes a per-thread stream, with which a
+ * forked child of the process does not survive exit() (seen on an H200, driver 580). */
+CUcontext green_owner(CUcontext ctx)
+{
+    CUgreenCtx green = NULL;
+    if (!atomic_load(&expected))
+        return context_is_alive(ctx) ? ctx : NULL;
+    struct green *g = find(ctx);
+    if (g)
+        return atomic_load(&g->primary);
+    if (!real.cuStreamGetGreenCtx)
+        return ctx; /* CUDA 12.4 has the first of them */
+    /* A green context has no per-thread default stream (seen: 400). The legacy one is asked about only then:
+     * during a capture elsewhere that might do harm. */
+    CUresult rc = real.cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &green);
+    if (rc == CUDA_ERROR_INVALID_HANDLE)
+        rc = real.cuStreamGetGreenCtx(CU_STREAM_LEGACY, &green);
+    if (rc != CUDA_SUCCESS)
+        return NULL;
+    if (!green)
+        return ctx;
+    stream_give_up(); /* it has a default stream of its own */
+    CUcontext primary = real.cuCtxRecordEvent && real.cuCtxWaitEvent ? primary_here() : NULL;
+    return primary && remember(ctx, primary) ? primary : NULL;
+}

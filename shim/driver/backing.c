@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See backing.h. Libraries that register device memory with a network card, or share it by legacy IPC,
+ * do not accept memory of the VMM functions, or only slowly: a process that has one of them loaded when
+ * its pool starts gets segments. NVSHMEM is not among them: PyTorch always loads it, and its symmetric
+ * memory is its own.
+ */
+#include "shim/driver/backing.h"
+
+#include "shim/driver/hooks.h"
+
+#include <link.h>
+#include <string.h>
+
+struct library {
+    const char *name, *reason;
+};
+
+static const struct library libraries[] = {
+#define LIBRARY(name, reason) {name, reason},
+#include "shim/driver/backing.def"
+};
+
+/* The name ends where a version, a suffix for all of a family's parts, or a package's mark begins. */
+static bool is_named(const char *file, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(file, name, length) == 0 && file[length] && strchr(".-_", file[length]) &&
+           strstr(file + length, ".so");
+}
+
+static int look(struct dl_phdr_info *info, size_t size, void *found)
+{
+    const char *file = strrchr(info->dlpi_name, '/');
+    file = file ? file + 1 : info->dlpi_name;
+    for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++)
+        if (is_named(file, libraries[i].name)) {
+            *(const struct library **)found = &libraries[i];
+            return 1;
+        }
+    return 0;
+}
+
+/* Cannot a device of the process reach this one's memory? The driver copies between such devices, but not mapped
+ * memory. */
+static bool is_apart(CUdevice device)
+{
+    int count = 0, can = 1;
+    if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return false;
+    for (CUdevice other = 0; other < count && can; other++)
+        if (other != device && real.cuDeviceCanAccessPeer(&can, other, device) != CUDA_SUCCESS)
+            can = 1;
+    return !can;
+}
+
+void backing_choose(const struct device_backend *d, struct pool_config *config,
+                    const char **backing, const char **reason)
+{
+    const struct library *library = NULL;
+    bool apart = false;
+    switch (config->backing) {
+    case BACKING_DRIVER:
+        *backing = "driver";
+        *reason = "asked for";
+        return;
+    case BACKING_SEGMENT:
+        *backing = "segment";
+        *reason = "asked for";
+        return;
+    case BACKING_ARENA:
+        *reason = "asked for";
+        break;
+    case BACKING_AUTO:
+        *reason = "the best where nothing speaks against it";
+        if (d->base.has_arena)
+            dl_iterate_phdr(look, &library);
+        apart = d->base.has_arena && is_apart(d->device);
+        break;
+    }
+    config->backing = d->base.has_arena && !library && !apart ? BACKING_ARENA : BACKING_SEGMENT;
+    *backing = config->backing == BACKING_ARENA ? "arena" : "segment";
+    if (!d->base.has_arena)
+        *reason = "the device has no virtual memory management";
+    else if (library)
+        *reason = library->reason;
+    else if (apart)
+        *reason = "not all devices here are peers: the driver copies between them, but no mapped memory";
+}

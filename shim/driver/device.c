@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See device.h and pool/backend.h; the rows of fences are in device_fence.c. Rows that need the context
+ * enter it, and all are visits.
+ */
+#include "shim/driver/device.h"
+
+#include "pool/bits.h"
+#include "shim/driver/reservation.h"
+#include "shim/driver/visit.h"
+
+#include <time.h>
+
+static _Atomic uint64_t peers_of[DEVICES_MAX];
+
+static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
+{
+    CUdeviceptr at = 0;
+    struct visit v;
+    if (!visit_begin(&v))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes);
+    visit_end(&v);
+    *addr = at;
+    return (int)rc;
+}
+
+static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    struct visit v;
+    if (!visit_begin(&v))
+        return;
+    reservation_destroy(addr, size_bytes);
+    visit_end(&v);
+}
+
+static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
+{
+    CUmemGenericAllocationHandle h = 0;
+    struct visit v;
+    if (!visit_begin(&v))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(&h, size_bytes,
+                                                                                      &device_self(b)->prop, 0);
+    visit_end(&v);
+    *handle = h;
+    return (int)rc;
+}
+
+static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
+{
+    struct visit v;
+    if (!visit_begin(&v))
+        return;
+    real.cuMemRelease(handle);
+    visit_end(&v);
+}
+
+static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
+{
+    struct visit v;
+    if (!visit_begin(&v))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
+    visit_end(&v);
+    return (int)rc;
+}
+
+CUresult device_allow(CUdevice device, uint64_t addr, uint64_t size_bytes)
+{
+    CUmemAccessDesc desc[DEVICES_MAX + 1];
+    size_t count = 0;
+    uint64_t allowed = device_peers(device);
+    for (int d = 0; d <= DEVICES_MAX; d++) {
+        bool wanted = d == DEVICES_MAX || (d != device && (allowed >> d & 1));
+        if (wanted)
+            desc[count++] = (CUmemAccessDesc){
+                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d == DEVICES_MAX ? device : d},
+                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    }
+    return real.cuMemSetAccess(addr, size_bytes, desc, count);
+}
+
+static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    struct visit v;
+    if (!visit_begin(&v))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = device_allow(device_self(b)->device, addr, size_bytes);
+    visit_end(&v);
+    return (int)rc;
+}
+
+static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    struct visit v;
+    if (!visit_begin(&v))
+        return;
+    real.cuMemUnmap(addr, size_bytes);
+    visit_end(&v);
+}
+
+static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
+{
+    CUdeviceptr at = 0;
+    struct visit v;
+    if (!visit_enter(&v, device_self(b)->ctx))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
+    visit_end(&v);
+    *addr = at;
+    return (int)rc;
+}
+
+/* The stream for nothing but frees. Two threads may make one each: the one too many is destroyed again. It
+ * dies with its context. */
+static CUstream freeing_stream(struct device_backend *d)
+{
+    CUstream now = atomic_load(&d->freeing_stream), made;
+    if (now || real.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return now;
+    if (atomic_compare_exchange_strong(&d->freeing_stream, &now, made))
+        return made;
+    real.cuStreamDestroy_v2(made);
+    return now;
+}
+
+/* cuMemFree waits for all work of the context and holds up launches meanwhile (2 ms for 1 GiB in pieces of
+ * 32 MiB). Freed in stream order, on a stream that has no other work, the same memory is back as soon as
+ * that stream is synchronised: after 45 us for 64 MiB, 300 us for 1 GiB, with a kernel running and no launch
+ * held up (H200). CUDA documents it for memory of cudaMalloc, too. */
+static bool free_beside(struct device_backend *d, CUdeviceptr addr)
+{
+    CUstream stream = atomic_load(&d->base.frees_beside) ? freeing_stream(d) : NULL;
+    if (!stream)
+        return false;
+    CUresult rc = real.cuMemFreeAsync(addr, stream);
+    if (rc != CUDA_SUCCESS) {
+        atomic_store(&d->base.frees_beside, false);
+        return false;
+    }
+    real.cuStreamSynchronize(stream);
+    return true;
+}
+
+static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
+{
+    struct visit v;
+    CUresult rc = CUDA_SUCCESS;
+    if (!visit_enter(&v, device_self(b)->ctx))
+        return CUDA_ERROR_DEINITIALIZED;
+    if (!idle || !free_beside(device_self(b), addr))
+        rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
+    visit_end(&v);
+    return (int)rc;
+}
+
+static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    size_t free_now = 0, total = 0;
+    struct visit v;
+    if (!visit_enter(&v, device_self(b)->ctx))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
+    visit_end(&v);
+    *free_bytes = free_now;
+    *total_bytes = total;
+    return (int)rc;
+}
+
+static uint64_t row_now_ns(struct backend *b)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static const struct backend_ops rows = {
+    .reserve = row_reserve,
+    .unreserve = row_unreserve,
+    .create = row_create,
+    .release = row_release,
+    .map = row_map,
+    .allow = row_allow,
+    .unmap = row_unmap,
+    .segment_alloc = row_segment_alloc,
+    .segment_free = row_segment_free,
+    .fence_create = device_fence_create,
+    .fence_destroy = device_fence_destroy,
+    .fence_record = device_fence_record,
+    .fence_query = device_fence_query,
+    .fence_order = device_fence_order,
+    .fence_wait = device_fence_wait,
+    .fence_await = device_fence_await,
+    .mem_info = row_mem_info,
+    .now_ns = row_now_ns,
+};
+
+static int attribute(CUdevice device, CUdevice_attribute which)
+{
+    int value = 0;
+    return real.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+/* Arena memory must look as much like cuMemAlloc's as it can: open to network cards and to the engine that
+ * decompresses, where there is one, and exportable.
+ * Neither costs anything (measured on an H200). */
+static bool init_arena(struct device_backend *d)
+{
+    size_t granularity = 0;
+    d->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device}};
+    if (attribute(d->device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        d->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (attribute(d->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        d->prop.allocFlags.gpuDirectRDMACapable = 1;
+#if CUDA_VERSION >= 12080
+    if (attribute(d->device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK))
+        d->prop.allocFlags.usage |= CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+#endif
+    if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
+        !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemAddressFree) || !hooks_present(HOOK_cuMemMap) ||
+        !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease || !hooks_present(HOOK_cuMemSetAccess) ||
+        !hooks_present(HOOK_cuMemCreate) ||
+        !real.cuMemGetAllocationGranularity)
+        return false;
+    CUresult rc = real.cuMemGetAllocationGranularity(&granularity, &d->prop,
+                                                     CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    return rc == CUDA_SUCCESS && granularity && GRANULE_BYTES % granularity == 0;
+}
+
+/* Of what it takes the driver has all where it has memory pools. */
+static bool frees_beside(CUdevice device)
+{
+    return hooks_present(HOOK_cuMemFreeAsync) && hooks_present(HOOK_cuStreamCreate) &&
+           hooks_present(HOOK_cuStreamSynchronize) && hooks_present(HOOK_cuStreamDestroy_v2) &&
+           attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+}
+
+void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream)
+{
+    size_t total = 0;
+    d->ctx = ctx;
+    d->device = device;
+    bool events = device_fence_has_events();
+    atomic_store(&d->context_events, events);
+    real.cuDeviceTotalMem_v2(&total, device);
+    d->base = (struct backend){
+        .ops = &rows,
+        .granularity_bytes = GRANULE_BYTES,
+        .total_bytes = total,
+        .nomem_code = CUDA_ERROR_OUT_OF_MEMORY,
+        .has_arena = init_arena(d),
+        .has_order = events,
+        .frees_beside = frees_beside(device),
+        .single_stream = single_stream,
+    };
+}
+
+void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
+{
+    bool events = device_fence_has_events();
+    d->ctx = ctx;
+    atomic_store(&d->context_events, events);
+    atomic_store(&d->base.has_order, events);
+    atomic_store(&d->base.frees_beside, frees_beside(d->device));
+    d->base.single_stream = single_stream;
+    atomic_store(&d->freeing_stream, NULL);
+    atomic_store(&d->numbers_drawn, 0);
+    atomic_store(&d->numbers_done, 0);
+    for (int i = 0; i < DEVICE_FENCES; i++) {
+        d->fences[i].event = NULL;
+        atomic_store(&d->fences[i].number, 0);
+    }
+    atomic_store(&d->fence_count, 0);
+    atomic_store(&d->gone, false);
+}
+
+uint64_t device_peers(CUdevice owner)
+{
+    return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;
+}
+
+void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed)
+{
+    if (owner < 0 || owner >= DEVICES_MAX || peer < 0 || peer >= DEVICES_MAX)
+        return;
+    if (allowed)
+        atomic_fetch_or(&peers_of[owner], UINT64_C(1) << peer);
+    else
+        atomic_fetch_and(&peers_of[owner], ~(UINT64_C(1) << peer));
+}
+
+CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
+{
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
+                            .flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                             : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    struct visit v;
+    if (!visit_begin(&v))
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
+    visit_end(&v);
+    return rc;
+}
+
+bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg)
+{
+    struct visit v;
+    if (d ? !visit_enter(&v, d->ctx) : !visit_begin(&v))
+        return false;
+    work(arg);
+    visit_end(&v);
+    return true;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See device_fence.h and pool/backend.h. Whatever would break an open capture of the program's holds
+ * captures off meanwhile, and is refused while one is open.
+ */
+#include "shim/driver/device_fence.h"
+
+#include "pool/bits.h"
+#include "shim/process/cancel.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/device.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
+#include "shim/driver/visit.h"
+
+#include <errno.h>
+#include <time.h>
+
+bool device_fence_has_events(void)
+{
+    return real.cuCtxRecordEvent && real.cuCtxWaitEvent && hooks_present(HOOK_cuEventCreate) &&
+           hooks_present(HOOK_cuEventQuery) && hooks_present(HOOK_cuEventSynchronize) &&
+           real.cuEventDestroy_v2;
+}
+
+static struct device_fence *fence_at(struct backend *b, uint64_t fence)
+{
+    return &device_self(b)->fences[fence];
+}
+
+int device_fence_create(struct backend *b, uint64_t *fence)
+{
+    struct device_backend *d = device_self(b);
+    unsigned at = atomic_fetch_add(&d->fence_count, 1);
+    if (at >= DEVICE_FENCES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *fence = at;
+    if (atomic_load(&d->context_events)) {
+        struct visit v;
+        if (!visit_enter(&v, d->ctx))
+            return CUDA_ERROR_DEINITIALIZED;
+        if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+            d->fences[at].event = NULL;
+        visit_end(&v);
+    }
+    return 0;
+}
+
+/* Events die with their context. */
+void device_fence_destroy(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = device_self(b);
+    CUevent event = fence_at(b, fence)->event;
+    if (!event || atomic_load(&d->gone))
+        return;
+    struct visit v;
+    if (!visit_enter(&v, d->ctx))
+        return;
+    real.cuEventDestroy_v2(event);
+    visit_end(&v);
+}
+
+static bool is_capture_error(CUresult rc)
+{
+    return rc >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
+/* By an event of its own. False: the driver has none, or makes none. */
+static bool drain_by_event(CUcontext ctx, CUresult *rc)
+{
+    CUevent event;
+    if (!device_fence_has_events() ||
+        real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return false;
+    *rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    bool recorded = true;
+    if (capture_hold_off()) {
+        *rc = real.cuCtxRecordEvent(ctx, event);
+        capture_let_go();
+        recorded = *rc == CUDA_SUCCESS || is_capture_error(*rc);
+    }
+    if (*rc == CUDA_SUCCESS)
+        *rc = real.cuEventSynchronize(event);
+    real.cuEventDestroy_v2(event);
+    return recorded;
+}
+
+CUresult device_fence_drain(CUcontext ctx)
+{
+    CUresult rc;
+    if (drain_by_event(ctx, &rc))
+        return rc;
+    if (!capture_hold_off())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    capture_wait_begins();
+    rc = real.cuCtxSynchronize();
+    capture_wait_ends();
+    capture_let_go();
+    return rc;
+}
+
+static enum fence_record draw_number(struct device_backend *d, struct device_fence *f)
+{
+    atomic_store(&f->number, atomic_fetch_add(&d->numbers_drawn, 1) + 1);
+    return FENCE_RECORDED;
+}
+
+enum fence_record device_fence_record(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = device_self(b);
+    struct device_fence *f = fence_at(b, fence);
+    if (!f->event || !atomic_load(&d->context_events))
+        return draw_number(d, f);
+    if (!capture_hold_off())
+        return FENCE_REFUSED;
+    struct visit v;
+    if (!visit_enter(&v, d->ctx)) {
+        capture_let_go();
+        return FENCE_BARRED; /* the process leaves, or the context is gone */
+    }
+    CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
+    visit_end(&v);
+    capture_let_go();
+    if (is_capture_error(rc))
+        return FENCE_BARRED; /* by one that began unseen */
+    if (rc == CUDA_SUCCESS) {
+        atomic_store(&f->number, 0);
+        return FENCE_RECORDED;
+    }
+    /* A driver without the call, or a broken context: in that the synchronisation fails as well, and
+     * nothing becomes ready any more. */
+    log_once(LOG_LEVEL_INFO, "cuCtxRecordEvent gave %d: fences by synchronisation from here on", (int)rc);
+    atomic_store(&d->context_events, false);
+    atomic_store(&b->has_order, false);
+    return draw_number(d, f);
+}
+
+enum fence_state device_fence_query(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = device_self(b);
+    struct device_fence *f = fence_at(b, fence);
+    uint64_t number = atomic_load(&f->number);
+    if (number)
+        return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
+    struct visit v;
+    if (!visit_enter(&v, d->ctx))
+        return atomic_load(&d->gone) ? FENCE_LOST : FENCE_BUSY;
+    CUresult rc = real.cuEventQuery(f->event);
+    visit_end(&v);
+    if (rc == CUDA_SUCCESS)
+        return FENCE_DONE;
+    return rc == CUDA_ERROR_NOT_READY || is_capture_error(rc) ? FENCE_BUSY : FENCE_LOST;
+}
+
+int device_fence_order(struct backend *b, uint64_t fence)
+{
+    struct device_backend *d = device_self(b);
+    struct device_fence *f = fence_at(b, fence);
+    if (atomic_load(&f->number))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!capture_hold_off())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct visit v;
+    if (!visit_enter(&v, d->ctx)) {
+        capture_let_go();
+        return CUDA_ERROR_DEINITIALIZED;
+    }
+    CUresult rc = real.cuCtxWaitEvent(d->ctx, f->event);
+    visit_end(&v);
+    capture_let_go();
+    return (int)rc;
+}
+
+/* Whatever was drawn before the synchronisation began is done after it. The limit is for captures alone: the driver
+ * has none. Who has none either, a free, waits for no capture, which may wait for him. */
+static int synchronise(struct device_backend *d, uint64_t timeout_ns)
+{
+    uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
+    if (!capture_hold_off_patiently(timeout_ns < UINT64_MAX ? timeout_ns : 0))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct visit v;
+    if (!visit_enter(&v, d->ctx)) {
+        capture_let_go();
+        return CUDA_ERROR_DEINITIALIZED;
+    }
+    capture_wait_begins();
+    CUresult rc = real.cuCtxSynchronize();
+    capture_wait_ends();
+    visit_end(&v);
+    capture_let_go();
+    while (rc == CUDA_SUCCESS && done < drawn &&
+           !atomic_compare_exchange_weak(&d->numbers_done, &done, drawn))
+        ;
+    return (int)rc;
+}
+
+/* CUDA has no timed wait: look, awake at first (a sleep takes 60 us or more), then ever less often (10 to 100
+ * us). A look takes the driver's lock, which other threads want for their launches: awake, too, it is let
+ * alone for a while in between. Without a limit the driver waits. */
+#define WAIT_AWAKE_NS UINT64_C(20000)
+#define WAIT_LOOK_NS UINT64_C(1000)
+int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
+{
+    struct device_backend *d = device_self(b);
+    struct device_fence *f = fence_at(b, fence);
+    if (atomic_load(&f->number))
+        return synchronise(d, timeout_ns);
+    if (timeout_ns == UINT64_MAX) {
+        struct visit v;
+        if (!visit_enter(&v, d->ctx))
+            return CUDA_ERROR_DEINITIALIZED;
+        CUresult rc = real.cuEventSynchronize(f->event);
+        visit_end(&v);
+        return (int)rc;
+    }
+    uint64_t start_ns = state_clock_ns(), pause_ns = 10000;
+    for (;;) {
+        enum fence_state s = device_fence_query(b, fence);
+        if (s == FENCE_DONE)
+            return 0;
+        if (s == FENCE_LOST)
+            return CUDA_ERROR_UNKNOWN;
+        uint64_t waited_ns = state_clock_ns() - start_ns;
+        if (waited_ns >= timeout_ns)
+            return CUDA_ERROR_NOT_READY;
+        if (waited_ns < WAIT_AWAKE_NS) {
+            while (state_clock_ns() - start_ns < waited_ns + WAIT_LOOK_NS)
+                ;
+            continue;
+        }
+        int saved_errno = errno, cancel = cancel_forbid();
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        cancel_allow(cancel);
+        errno = saved_errno;
+        pause_ns = min_u64(pause_ns * 2, 100000);
+    }
+}
+
+bool device_fence_await(struct backend *b, uint64_t timeout_ns)
+{
+    (void)b;
+    return capture_await(timeout_ns);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The fences of the pool's backend on the CUDA driver: the rows fence_create to fence_await of
+ * pool/backend.h. No lock.
+ */
+#ifndef SHIM_DEVICE_FENCE_H
+#define SHIM_DEVICE_FENCE_H
+
+#include "pool/backend.h"
+#include "shim/driver/hooks.h"
+
+#include <stdatomic.h>
+
+enum { DEVICE_FENCES = 512 };
+
+/* A fence is a context event, or, where the driver has none or fails to record one, a number: then
+ * everything up to it is done once the context was synchronised after it was drawn. */
+struct device_fence {
+    CUevent event;
+    _Atomic uint64_t number; /* 0: the event counts */
+};
+
+/* Whether this driver has what fences by events take. */
+bool device_fence_has_events(void);
+/* In a visit: the host waits for all work that was submitted to the context so far, without a
+ * limit. Captures are held off for a moment only. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: one is
+ * open, and nothing was done. */
+CUresult device_fence_drain(CUcontext ctx);
+
+int device_fence_create(struct backend *b, uint64_t *fence);
+void device_fence_destroy(struct backend *b, uint64_t fence);
+enum fence_record device_fence_record(struct backend *b, uint64_t fence);
+enum fence_state device_fence_query(struct backend *b, uint64_t fence);
+int device_fence_order(struct backend *b, uint64_t fence);
+int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns);
+bool device_fence_await(struct backend *b, uint64_t timeout_ns);
+
+#endif

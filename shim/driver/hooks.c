@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The table of the driver's functions and of our wrappers of them. Who looks for names is in resolve.c,
+ * the wrappers are elsewhere. Atomics, no lock: a thread may come here from inside a dlopen, with
+ * the loader's lock held, and several may come at once; they all find the same and store the same.
+ */
+#include "shim/driver/hooks.h"
+
+#include "shim/route/resolve.h"
+#include "shim/route/submit.h"
+#include "shim/driver/table.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static _Atomic bool filled;
+
+/* What a slot of `real` holds before the driver's function. */
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group)                                                     \
+    static CUresult first_##symbol params                                                          \
+    {                                                                                              \
+        pfn driver_fn = hooks_init() ? atomic_load_explicit(&real.symbol, memory_order_relaxed) : NULL;    \
+        return driver_fn && driver_fn != first_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;                     \
+    }
+#include "shim/driver/hooks.def"
+
+static CUresult no_current(CUcontext *ctx)
+{
+    (void)ctx;
+    return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+struct hooks_real real = {
+    .cuCtxGetCurrent = no_current,
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group) .symbol = first_##symbol,
+#include "shim/driver/hooks.def"
+};
+
+const struct hook hook_table[NUM_HOOKS] = {
+#define ROW(symbol, pfn) {#symbol, #pfn, sizeof(#symbol) - 1, (void (*)(void))symbol},
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group) ROW(symbol, pfn)
+#include "shim/driver/hooks.def"
+#define SUBMIT(symbol, pfn, params, args, stream, flags) ROW(symbol, pfn)
+#include "shim/route/submit.def"
+};
+
+_Atomic(uintptr_t) hook_address[NUM_HOOKS];
+_Atomic(uintptr_t) hook_alias[NUM_HOOKS];
+
+bool hooks_present(enum hook_id id)
+{
+    return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
+}
+
+/* A driver that is a wrapper of ours would call itself for ever. */
+static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
+{
+    uintptr_t address = (uintptr_t)resolve_symbol(driver, name);
+    return address == wrapper ? 0 : address;
+}
+
+/* A slot is written once, by whoever is first: a thread that has seen it set may read it plainly. */
+#define SET(slot, pfn, address)                                                                    \
+    do {                                                                                           \
+        pfn before_ = atomic_load_explicit(&(slot), memory_order_acquire);                         \
+        if (before_ != (pfn)(address))                                                             \
+            atomic_compare_exchange_strong(&(slot), &before_, (pfn)(address));                     \
+    } while (0)
+
+/* The slot first: whoever finds the address may hand out the wrapper, which uses the slot. Compilers
+ * call through an _Atomic pointer with a plain load (one instruction, whole); the thread sanitizer takes
+ * that and the one write of the slot for a race, and is not to look. */
+__attribute__((no_sanitize("thread"))) static void fill(void *driver)
+{
+    uintptr_t address;
+#define FILL(symbol, pfn, slot)                                                                    \
+    address = find(driver, #symbol, (uintptr_t)symbol);                                            \
+    if (address) {                                                                                 \
+        SET(slot, pfn, address);                                                                   \
+        atomic_store_explicit(&hook_address[HOOK_##symbol], address, memory_order_release);        \
+    }
+#define HOOKS_ALL
+#define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
+#define HOOK_CALLED(symbol, pfn)                                                                   \
+    address = find(driver, #symbol, 0);                                                            \
+    if (address)                                                                                   \
+        SET(real.symbol, pfn, address);
+#include "shim/driver/hooks.def"
+#define SUBMIT(symbol, pfn, params, args, stream, flags) FILL(symbol, pfn, real_##symbol)
+#include "shim/route/submit.def"
+}
+
+_Atomic uint64_t hooks_alloc_entry, hooks_free_entry;
+
+static void keep_entry(uintptr_t function, _Atomic uint64_t *entry)
+{
+    uint64_t bytes, unseen = 0;
+    memcpy(&bytes, (const void *)function, sizeof bytes);
+    atomic_compare_exchange_strong(entry, &unseen, bytes);
+}
+
+bool hooks_init(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&filled, memory_order_acquire), 1))
+        return true;
+    int saved_errno = errno;
+    /* By its soname: finds it too if it was opened as libcuda.so, by a path, or RTLD_LOCAL. The
+     * reference is never given up, the wrappers need the code behind their pointers. */
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) {
+        keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
+        keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
+        fill(driver);
+        /* What this driver does not have left a message for a dlerror() that the program did not earn. */
+        dlerror();
+        atomic_store_explicit(&filled, true, memory_order_release);
+    }
+    errno = saved_errno;
+    return driver != NULL;
+}

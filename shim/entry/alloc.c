@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions that allocate and free. What the pool does not serve goes to the driver with
+ * the caller's own arguments, and the answer is the driver's. No lock.
+ */
+#include "pool/bits.h"
+#include "shim/entry/answer.h"
+#include "shim/driver/capture.h"
+#include "shim/context/context.h"
+#include "shim/control/control.h"
+#include "shim/stats/counters.h"
+#include "shim/driver/hooks.h"
+#include "shim/context/redzone.h"
+#include "shim/route/runtime.h"
+#include "shim/process/state.h"
+
+#include <errno.h>
+
+/* How long an allocation that would fail waits for pending memory, so that it can be given back. */
+#define RELEASE_WAIT_NS UINT64_C(1000000000)
+
+/* The pool has no memory and the driver has none: other contexts of the device may hold idle memory. */
+static bool release_elsewhere(const struct context *c)
+{
+    struct pool_trim all = {.wait_ns = RELEASE_WAIT_NS};
+    return context_trim(state_options()->empty_cache.on_oom ? -1 : c->device, &all) > 0;
+}
+
+/* What there is to do before the pool is asked: seldom anything. False: the driver is to be asked. */
+static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
+{
+    if (atomic_load_explicit(&control_requested, memory_order_relaxed))
+        control_serve_request();
+    return !__builtin_add_overflow(*size_bytes, c->redzone_bytes, size_bytes);
+}
+
+/* The pool's answer, where it is not simply memory. */
+static SHIM_COLD bool finish_alloc(struct context *c, uint64_t addr, size_t size_bytes,
+                                   enum pool_status status, int code, CUdeviceptr *dptr, CUresult *rc)
+{
+    if (status == POOL_NOMEM && release_elsewhere(c))
+        status = pool_alloc(c->pool, size_bytes, &addr, &code);
+    switch (status) {
+    case POOL_OK:
+        if (c->redzone_bytes && !redzone_fill(c, addr + size_bytes - c->redzone_bytes)) {
+            pool_free(addr);
+            return false;
+        }
+        *dptr = addr;
+        *rc = CUDA_SUCCESS;
+        return true;
+    case POOL_NOMEM:
+        *rc = (CUresult)code;
+        return true;
+    case POOL_PASS:
+    case POOL_FOREIGN:
+    case POOL_INVALID:
+        break;
+    }
+    return false;
+}
+
+/* True: *rc is the answer. False: the driver is to be asked. */
+static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes, CUresult *rc)
+{
+    uint64_t addr = 0;
+    int code = 0;
+    bool plain = !c->redzone_bytes;
+    if (unlikely(!plain || atomic_load_explicit(&control_requested, memory_order_relaxed)) &&
+        !prepare_alloc(c, &size_bytes))
+        return false;
+    enum pool_status status = pool_alloc_slowly(c->pool, size_bytes, &addr, &code);
+    if (unlikely(status != POOL_OK || !plain))
+        return finish_alloc(c, addr, size_bytes, status, code, dptr, rc);
+    *dptr = addr;
+    *rc = CUDA_SUCCESS;
+    return true;
+}
+
+/* The driver's own allocation, when memory is short after what we hold idle went back. */
+static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
+{
+    bool never_fits = c && size_bytes > c->backend.base.total_bytes;
+    CUresult rc =
+        never_fits ? real.cuMemAlloc_v2(dptr, size_bytes) : answer_cuMemAlloc_v2(dptr, size_bytes);
+    if (rc == CUDA_SUCCESS)
+        counter_add(COUNTER_DRIVER, 1);
+    return rc;
+}
+
+/* Most pairs of malloc and free end here: a thread gets back what it has just freed. */
+static inline uint64_t take(size_t size_bytes)
+{
+    struct pool *p = context_quick_pool();
+    return likely(!atomic_load_explicit(&control_requested, memory_order_relaxed)) ? pool_take(p, size_bytes) : 0;
+}
+
+static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
+{
+    CUresult rc;
+    if (!dptr || !bytesize)
+        return real.cuMemAlloc_v2(dptr, bytesize);
+    struct context *c = context_current();
+    if (c && c->pool) {
+        int saved_errno = errno;
+        bool served = serve_alloc(c, dptr, bytesize, &rc);
+        errno = saved_errno;
+        if (served)
+            return rc;
+    }
+    return pass_alloc(c, dptr, bytesize);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    uint64_t addr = likely(dptr) ? take(bytesize) : 0;
+    if (unlikely(!addr))
+        return alloc_slowly(dptr, bytesize);
+    *dptr = addr;
+    return CUDA_SUCCESS;
+}
+
+/* A row of one byte tells. Its memory goes back in stream order, on a stream of its own: a plain free would
+ * wait for all work of the program, for a kernel that never ends too. Where that fails, the row stays. */
+static void ask_alignment(void *arg)
+{
+    size_t pitch = 0, *out = arg;
+    CUdeviceptr row;
+    CUstream stream;
+    if (real.cuMemAllocPitch_v2(&row, &pitch, 1, 1, 4) != CUDA_SUCCESS)
+        return;
+    *out = pitch;
+    if (real.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return;
+    real.cuMemFreeAsync(row, stream);
+    real.cuStreamDestroy_v2(stream);
+}
+
+/* The driver's rows start at multiples of a fixed number of bytes; the driver is asked for it once. 0: it
+ * did not say. */
+static size_t row_alignment(struct context *c)
+{
+    size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
+    if (!pitch && device_visit(&c->backend, ask_alignment, &pitch))
+        atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
+    return pitch;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+                            unsigned element_size)
+{
+    CUresult rc;
+    size_t row = 0, bytes;
+    bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
+                (element_size == 4 || element_size == 8 || element_size == 16);
+    struct context *c = sane ? context_current() : NULL;
+    if (c && c->pool) {
+        int saved_errno = errno;
+        size_t align = row_alignment(c);
+        bool served = false;
+        if (align && (align & (align - 1)) == 0) {
+            row = (width + align - 1) & ~(align - 1);
+            served = !__builtin_mul_overflow(row, height, &bytes) &&
+                     serve_alloc(c, dptr, bytes, &rc);
+        }
+        errno = saved_errno;
+        if (served) {
+            if (rc == CUDA_SUCCESS)
+                *pitch = row;
+            return rc;
+        }
+    }
+    rc = answer_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
+    if (rc == CUDA_SUCCESS)
+        counter_add(COUNTER_DRIVER, 1);
+    return rc;
+}
+
+/* A status other than POOL_OK. */
+static SHIM_COLD bool refuse_free(enum pool_status status, CUresult *rc)
+{
+    if (status != POOL_INVALID)
+        return false;
+    /* The driver must not see it: a segment of ours that is idle would be freed under us. */
+    counter_add(COUNTER_INVALID_FREE, 1);
+    CUresult loss = context_loss_here();
+    *rc = loss != CUDA_SUCCESS ? loss : CUDA_ERROR_INVALID_VALUE;
+    return true;
+}
+
+/* True: *rc is the answer. False: not the pool's pointer. */
+static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
+{
+    if (unlikely(!state_is_on()))
+        return false;
+    *rc = context_loss_at(dptr);
+    if (unlikely(*rc != CUDA_SUCCESS))
+        return true;
+    int saved_errno = errno;
+    if (redzone_watches())
+        redzone_check(dptr);
+    enum pool_status status = pool_free_slowly(dptr);
+    errno = saved_errno;
+    if (unlikely(status != POOL_OK))
+        return refuse_free(status, rc);
+    control_need();
+    *rc = CUDA_SUCCESS;
+    return true;
+}
+
+/* The quick frees pass this by: the next slow one will do. */
+static void repay(CUdeviceptr dptr)
+{
+    if (likely(!atomic_load_explicit(&pool_owes, memory_order_relaxed)))
+        return;
+    int saved_errno = errno;
+    pool_repay(dptr);
+    errno = saved_errno;
+}
+
+static CUresult pass_free(CUdeviceptr dptr)
+{
+    if (dptr && state_is_on())
+        counter_add(COUNTER_FOREIGN_FREE, 1);
+    return answer_cuMemFree_v2(dptr);
+}
+
+static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
+{
+    CUresult rc;
+    if (!serve_free(dptr, &rc))
+        return pass_free(dptr);
+    repay(dptr);
+    return rc;
+}
+
+/* Somebody else's pointer, as a rule: it must cost next to nothing. */
+static __attribute__((noinline)) CUresult free_slowly(CUdeviceptr dptr)
+{
+    return pool_owns(dptr) ? free_of_pool(dptr) : pass_free(dptr);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    return likely(pool_give(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
+}
+
+/* Natively legal for memory of cuMemAlloc, outside a capture. The free takes its place in stream order,
+ * behind all work submitted to the stream so far, and that is what a free in the pool waits for too. */
+static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
+{
+    struct pool_block block;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!state_is_on() || !real.cuStreamIsCapturing)
+        return false;
+    enum pool_status found = pool_find(dptr, &block);
+    if (found == POOL_FOREIGN)
+        return false;
+    *rc = real.cuStreamIsCapturing(stream, &status);
+    if (*rc != CUDA_SUCCESS)
+        return true; /* no such stream */
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return false; /* no memory of a graph: the driver refuses it in its words */
+    counter_add(COUNTER_ASYNC_FREE, 1);
+    return serve_free(dptr, rc);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
+{
+    CUresult rc;
+    return serve_free_async(dptr, stream, &rc) ? rc : answer_cuMemFreeAsync(dptr, stream);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
+{
+    CUresult rc;
+    CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
+    return serve_free_async(dptr, named, &rc) ? rc : answer_cuMemFreeAsync_ptsz(dptr, stream);
+}
+
+static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
+{
+    CUresult rc;
+    CUdeviceptr at;
+    int saved_errno = errno;
+    if (!p || !size_bytes)
+        return false;
+    struct context *c = context_current();
+    if (!c || !c->pool || !serve_alloc(c, &at, size_bytes, &rc) || rc != CUDA_SUCCESS) {
+        errno = saved_errno;
+        return false;
+    }
+    *p = (void *)(uintptr_t)at;
+    errno = saved_errno;
+    return true;
+}
+
+bool entry_runtime_malloc(void **p, size_t size_bytes)
+{
+    uint64_t addr = likely(p) ? take(size_bytes) : 0;
+    if (unlikely(!addr))
+        return runtime_malloc_slowly(p, size_bytes);
+    *p = (void *)(uintptr_t)addr;
+    return true;
+}
+
+static inline bool has_context(void)
+{
+    CUcontext ctx;
+    return likely(real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx);
+}
+
+static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
+{
+    uint64_t addr = (uint64_t)(uintptr_t)p;
+    if (!state_is_on() || !has_context() || context_loss_at(addr) != CUDA_SUCCESS)
+        return ENTRY_PASSED;
+    int saved_errno = errno;
+    if (redzone_watches())
+        redzone_check(addr);
+    bool freed = pool_free_slowly(addr) == POOL_OK;
+    errno = saved_errno;
+    if (freed) {
+        control_need();
+        repay(addr);
+    }
+    return freed ? ENTRY_FREED : ENTRY_PASSED;
+}
+
+enum entry_freed entry_runtime_free(void *p)
+{
+    if (unlikely(!pool_give((uint64_t)(uintptr_t)p)))
+        return pool_owns((uint64_t)(uintptr_t)p) ? runtime_free_slowly(p) : ENTRY_PASSED;
+    return has_context() ? ENTRY_FREED : ENTRY_FREED_WITHOUT_CONTEXT;
+}
+
+bool entry_in_pool(const void *p)
+{
+    struct pool_block block;
+    return p && state_is_on() && pool_find((uint64_t)(uintptr_t)p, &block) != POOL_FOREIGN;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See answer.h. No state but the pools', no lock. But for answer_watch, nothing here runs unless a
+ * call of the driver failed.
+ */
+#include "shim/entry/answer.h"
+
+#include "shim/context/context.h"
+#include "shim/stats/counters.h"
+#include "shim/driver/device.h"
+#include "shim/process/state.h"
+
+#include <errno.h>
+
+/* "This leaves the process in an inconsistent state and any further CUDA work will return the same
+ * error", says cuda.h of most of them. The others were seen to stick, or may. Each context is then
+ * asked whether it is lost (context_look_for_loss). */
+bool answer_is_loss(CUresult rc)
+{
+    switch ((int)rc) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case 721: /* CUDA_ERROR_TENSOR_MEMORY_LEAK, which headers before 12.9 do not name */
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+    case CUDA_ERROR_UNKNOWN:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void answer_watch(void)
+{
+    atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS);
+}
+
+SHIM_COLD bool answer_note(CUresult rc)
+{
+    if (!state_is_on())
+        return false;
+    if (answer_is_loss(rc)) {
+        int saved_errno = errno;
+        context_look_for_loss();
+        errno = saved_errno;
+    }
+    return rc == CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SHIM_COLD bool answer_release(uint64_t devices, unsigned *step)
+{
+    int saved_errno = errno;
+    bool some = false;
+    if (devices && state_options()->empty_cache.on_oom)
+        devices = ANSWER_ANYWHERE;
+    while (devices && *step < POOL_RELEASE_STEPS && !some)
+        some = context_release(devices, (enum pool_release)(*step)++);
+    if (some)
+        counter_add(COUNTER_RETRY, 1);
+    errno = saved_errno;
+    return some;
+}
+
+uint64_t answer_device(CUdevice device)
+{
+    return device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : ANSWER_ANYWHERE;
+}
+
+uint64_t answer_current(void)
+{
+    CUdevice device;
+    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? answer_device(device) : ANSWER_ANYWHERE;
+}
+
+uint64_t answer_context(CUcontext ctx)
+{
+    CUcontext ignored;
+    if (!ctx)
+        return answer_current();
+    if (real.cuCtxPushCurrent_v2(ctx) != CUDA_SUCCESS)
+        return ANSWER_ANYWHERE;
+    uint64_t devices = answer_current();
+    real.cuCtxPopCurrent_v2(&ignored);
+    return devices;
+}
+
+uint64_t answer_peers(CUcontext peer)
+{
+    return answer_current() | answer_context(peer);
+}
+
+uint64_t answer_stream(CUstream stream)
+{
+    CUcontext ctx = NULL;
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return answer_current();
+    if (!real.cuStreamGetCtx || real.cuStreamGetCtx(stream, &ctx) != CUDA_SUCCESS || !ctx)
+        return ANSWER_ANYWHERE;
+    return answer_context(ctx);
+}
+
+uint64_t answer_green(CUgreenCtx green)
+{
+    CUcontext ctx = NULL;
+    return real.cuCtxFromGreenCtx(&ctx, green) == CUDA_SUCCESS && ctx ? answer_context(ctx)
+                                                                      : ANSWER_ANYWHERE;
+}
+
+/* The host's memory is on no device. */
+uint64_t answer_location(const CUmemLocation *location)
+{
+    if (!location)
+        return ANSWER_NOWHERE;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? answer_device(location->id)
+                                                         : ANSWER_NOWHERE;
+}
+
+uint64_t answer_physical(const CUmemAllocationProp *prop)
+{
+    return answer_location(prop ? &prop->location : NULL);
+}
+
+uint64_t answer_handle(CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp prop;
+    if (!real.cuMemGetAllocationPropertiesFromHandle ||
+        real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS)
+        return ANSWER_ANYWHERE;
+    return answer_physical(&prop);
+}
+
+uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
+{
+    uint64_t devices = ANSWER_NOWHERE;
+    for (size_t i = 0; desc && i < count; i++)
+        devices |= answer_location(&desc[i].location);
+    return devices;
+}
+
+uint64_t answer_pool(CUmemoryPool pool)
+{
+    uint64_t devices = ANSWER_NOWHERE;
+    int count = 0;
+    if (!real.cuMemPoolGetAccess || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return ANSWER_ANYWHERE;
+    for (CUdevice device = 0; device < count; device++) {
+        CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+        CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        if (real.cuMemPoolGetAccess(&flags, pool, &location) == CUDA_SUCCESS &&
+            flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            devices |= answer_device(device);
+    }
+    return devices;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What the driver's answer to a call of the program's means to the pools, for every wrapped call:
+ *
+ * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY, its only code for that). Natively the
+ *    memory that the pools hold idle would be free. So the library gives the idle memory of the
+ *    devices in question back and makes the call again, in two steps. The first step gives back
+ *    what is idle at once. The second step comes if that was not enough or there was none: it
+ *    gives back what the program freed while work was in flight, and waits for that work as the
+ *    frees would have waited. The last failure is the program's answer as it is.
+ * 2. The context is lost for good. The driver says so by the error of whichever call comes first.
+ *    Natively each further allocation and free gives the same error, so the context's pool must
+ *    not serve any more.
+ *
+ * answer_<symbol>(...) makes a wrapped function's call of the driver and does both. A call that
+ * succeeds pays one compare. The library's own calls of the driver go by `real` and come by
+ * neither. Takes no lock.
+ */
+#ifndef SHIM_ANSWER_H
+#define SHIM_ANSWER_H
+
+#include "pool/bits.h"
+#include "shim/driver/hooks.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Does the answer need answer_note? Success and "not ready" do not. */
+static inline bool answer_tells(CUresult rc)
+{
+    return unlikely(rc != CUDA_SUCCESS) && rc != CUDA_ERROR_NOT_READY;
+}
+
+/* Looks for lost contexts if the answer may tell of one. True: the driver had no memory for the
+ * call. Keeps errno. */
+bool answer_note(CUresult rc);
+/* Gives idle memory of these devices back, by the next of the two steps (*step, at first 0). True:
+ * some went back, and the call is to be made again. False: there is no more. Keeps errno. */
+bool answer_release(uint64_t devices, unsigned *step);
+
+/* From here on the library looks at the answers to submissions: there is a pool, or memory of
+ * another process. */
+void answer_watch(void);
+
+/* Is this one of the codes after which a context may be lost? */
+bool answer_is_loss(CUresult rc);
+
+/* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
+ * the set is ANSWER_ANYWHERE. */
+#define ANSWER_NOWHERE                                                                             \
+    UINT64_C(0) /* no memory of a device, or none that waiting would help to get */
+#define ANSWER_ANYWHERE UINT64_MAX
+uint64_t answer_device(CUdevice device);
+uint64_t answer_current(void);           /* of the current context */
+uint64_t answer_context(CUcontext ctx);  /* NULL: the current one */
+uint64_t answer_peers(CUcontext peer);   /* of the current context and that one */
+uint64_t answer_stream(CUstream stream); /* a default one: of the current context */
+uint64_t answer_green(CUgreenCtx green);
+uint64_t answer_location(const CUmemLocation *location);
+uint64_t answer_physical(const CUmemAllocationProp *prop);
+uint64_t answer_handle(CUmemGenericAllocationHandle handle);
+uint64_t answer_access(const CUmemAccessDesc *desc, size_t count);
+/* All devices that reach the pool: the driver does not say on which one it lies. */
+uint64_t answer_pool(CUmemoryPool pool);
+
+#define HOOKS_ANSWERED
+#define HOOK_ANSWER(symbol, pfn, params, args, devices)                                            \
+    static inline CUresult answer_##symbol params                                                  \
+    {                                                                                              \
+        CUresult rc = real.symbol args;                                                            \
+        for (unsigned step = 0;                                                                    \
+             answer_tells(rc) && answer_note(rc) && answer_release(devices, &step);)               \
+            rc = real.symbol args;                                                                 \
+        return rc;                                                                                 \
+    }
+#include "shim/driver/hooks.def"
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions that tell about memory, or make it known outside: a pooled block must look like
+ * an allocation of its own. No lock.
+ */
+#include "pool/bits.h"
+#include "shim/entry/answer.h"
+#include "shim/context/context.h"
+#include "shim/driver/hooks.h"
+#include "shim/share/ipc.h"
+#include "shim/process/log.h"
+#include "shim/context/redzone.h"
+#include "shim/process/state.h"
+
+/* Idle memory is the program's for the asking: programs size themselves by what is free. */
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    CUdevice device;
+    CUresult rc = answer_cuMemGetInfo_v2(free, total);
+    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
+        real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return rc;
+    size_t all = SIZE_MAX;
+    if (total)
+        all = *total;
+    else
+        real.cuDeviceTotalMem_v2(&all, device);
+    uint64_t sum = *free + context_idle_bytes(device);
+    *free = sum < all ? sum : all;
+    return rc;
+}
+
+/* Ours, and live at this address. */
+static bool find(CUdeviceptr dptr, struct pool_block *block)
+{
+    if (!state_is_on() || pool_find(dptr, block) != POOL_OK)
+        return false;
+    redzone_hide(block);
+    return dptr - block->addr < block->requested_bytes;
+}
+
+/* The driver does not know what the pool does with its memory: asked about a part that no live block
+ * holds, it would tell of the pool. So it is asked about an address that is no device memory instead,
+ * as the freed one is natively. */
+static CUdeviceptr disowned(CUdeviceptr dptr)
+{
+    static const char nowhere;
+    struct pool_block block;
+    if (!state_is_on())
+        return dptr;
+    switch (pool_find(dptr, &block)) {
+    case POOL_FOREIGN:
+        return dptr;
+    case POOL_OK:
+        redzone_hide(&block);
+        if (dptr - block.addr < block.requested_bytes)
+            return dptr;
+        break;
+    case POOL_INVALID:
+    case POOL_NOMEM:
+    case POOL_PASS:
+        break;
+    }
+    return (CUdeviceptr)(uintptr_t)&nowhere;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
+{
+    struct pool_block block;
+    struct ipc_range opened;
+    if (ipc_find(dptr, &opened)) {
+        block.addr = opened.addr;
+        block.requested_bytes = opened.size_bytes;
+    } else if (!find(dptr, &block)) {
+        return real.cuMemGetAddressRange_v2(base, size, disowned(dptr));
+    }
+    if (base)
+        *base = block.addr;
+    if (size)
+        *size = block.requested_bytes;
+    return CUDA_SUCCESS;
+}
+
+/* Of a live allocation the driver says that no access was given by mapping (measured). */
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+{
+    struct pool_block block;
+    struct ipc_range opened;
+    CUresult rc = real.cuMemGetAccess(flags, location, disowned(ptr));
+    if (rc == CUDA_SUCCESS && (ipc_find(ptr, &opened) || find(ptr, &block)))
+        *flags = 0;
+    return rc;
+}
+
+/* What the driver would say of an allocation of its own, of this process or opened by IPC. */
+struct description {
+    CUcontext ctx;
+    CUdevice device;
+    CUdeviceptr addr;
+    size_t size_bytes;
+    unsigned long long buffer_id;
+    bool ipc_capable;
+    bool own; /* of this process */
+    bool sync_memops;
+};
+
+/* False: the driver's answer is right. */
+static bool find_description(CUdeviceptr ptr, struct description *d)
+{
+    struct pool_block block;
+    struct ipc_range opened;
+    if (ipc_find(ptr, &opened)) {
+        *d = (struct description){.ctx = opened.ctx, .device = opened.device, .addr = opened.addr,
+                                  .size_bytes = opened.size_bytes, .buffer_id = opened.buffer_id};
+        return true;
+    }
+    if (!find(ptr, &block))
+        return false;
+    const struct context *c = pool_owner(block.pool);
+    *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes,
+                              block.serial, ipc_is_capable(&block), true, block.noted};
+    return true;
+}
+
+/* After the driver has answered, so that of a truth value, whatever its width, the first byte will do. */
+static void describe(const struct description *d, CUpointer_attribute attribute, void *data)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)data = d->ctx;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)data = d->device;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)data = d->addr;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)data = d->size_bytes;
+        break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)data = d->buffer_id;
+        break;
+    /* Seen: the mapping of an allocation is the 2 MiB pages that it lies in, of which small ones
+     * share one. The driver would tell of one chunk, where the block may lie in several, or of a
+     * whole segment. */
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)data = round_down(d->addr, GRANULE_BYTES);
+        break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = round_up(d->addr + d->size_bytes, GRANULE_BYTES) -
+                          round_down(d->addr, GRANULE_BYTES);
+        break;
+    /* The number of the physical memory: programs may keep a registration of the mapping under it.
+     * The driver's number of a chunk stays while the memory behind a block's other chunks changes,
+     * and several blocks have it. So each block has its own, new at each allocation. Natively small
+     * blocks of one page share a number; without that a page is registered twice, not wrongly. */
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        *(unsigned long long *)data = d->buffer_id;
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(bool *)data = d->ipc_capable;
+        break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        if (d->own)
+            *(unsigned char *)data = d->sync_memops;
+        break;
+#if CUDA_VERSION >= 12080
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+        /* Seen: so of every allocation, also where there is no such engine; where there is one, arenas are
+         * made for it. */
+        if (d->own)
+            *(unsigned char *)data = 1;
+        break;
+#endif
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        /* Seen: so of every allocation, in every context, with peer access or without. */
+        *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)data = 0; /* see cuMemRetainAllocationHandle */
+        break;
+    }
+}
+
+/* Memory that is known outside, or that has an attribute of its own, must never be somebody else's. */
+static void taint(CUresult rc, CUdeviceptr dptr)
+{
+    if (rc == CUDA_SUCCESS && state_is_on())
+        pool_taint(dptr);
+}
+
+/* The block has SYNC_MEMOPS, says the note at it. The driver's own answer is that of a whole segment or
+ * chunk, which may have it for another block in it. */
+static void set_memops(CUresult rc, CUdeviceptr dptr)
+{
+    taint(rc, dptr);
+    if (rc == CUDA_SUCCESS && state_is_on())
+        pool_note(dptr, true);
+}
+
+/* Whoever asks for tokens has set SYNC_MEMOPS by it, as documented. */
+static void told(CUresult rc, CUpointer_attribute attribute, CUdeviceptr dptr)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        set_memops(rc, dptr);
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    struct description d;
+    CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
+    if (rc == CUDA_SUCCESS && data && find_description(ptr, &d))
+        describe(&d, attribute, data);
+    told(rc, attribute, ptr);
+    return rc;
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                CUdeviceptr ptr)
+{
+    struct description d;
+    CUresult rc = real.cuPointerGetAttributes(count, attributes, data, disowned(ptr));
+    if (rc == CUDA_SUCCESS && find_description(ptr, &d))
+        for (unsigned i = 0; i < count; i++)
+            if (data[i])
+                describe(&d, attributes[i], data[i]);
+    for (unsigned i = 0; rc == CUDA_SUCCESS && i < count; i++)
+        told(rc, attributes[i], ptr);
+    return rc;
+}
+
+/* Natively it can always be taken off. Neighbours may have it, and will: what a segment or chunk has got it
+ * keeps, and that a block's memory is more synchronous than it has to be does no harm. */
+static bool unset_memops(const struct pool_block *block)
+{
+    pool_note(block->addr, false);
+    return !ipc_is_native(block);
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    struct pool_block block;
+    bool ours = attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value && find(ptr, &block);
+    bool off = ours && !*(const unsigned *)value;
+    if (off && unset_memops(&block))
+        return CUDA_SUCCESS;
+    CUresult rc = real.cuPointerSetAttribute(value, attribute, disowned(ptr));
+    if (rc == CUDA_ERROR_NOT_SUPPORTED && ours)
+        log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
+                                 "run it with GPUCACHE_BACKING=segment");
+    if (ours && !off)
+        set_memops(rc, ptr);
+    return rc;
+}
+
+/* The range is one of pages, and may hold several small blocks, as it does natively. */
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
+                                       CUmemRangeHandleType type, unsigned long long flags)
+{
+    struct pool_block block;
+    CUresult rc = real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
+    if (rc != CUDA_SUCCESS || !state_is_on())
+        return rc;
+    for (CUdeviceptr at = dptr, end = dptr + size; at < end;) {
+        enum pool_status found = pool_find(at, &block);
+        if (found == POOL_FOREIGN)
+            break;
+        if (found == POOL_OK)
+            pool_taint(at);
+        at = found == POOL_OK ? block.addr + block.size_bytes : (at & ~UINT64_C(511)) + 512;
+    }
+    return rc;
+}

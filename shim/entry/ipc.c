@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions of legacy CUDA IPC. What is the driver's own (handles of its allocations, and
+ * those that programs without the library made) goes to the driver. No lock.
+ */
+#include "pool/spin.h"
+#include "shim/entry/answer.h"
+#include "shim/process/cancel.h"
+#include "shim/context/context.h"
+#include "shim/stats/counters.h"
+#include "shim/driver/hooks.h"
+#include "shim/share/ipc.h"
+#include "shim/context/redzone.h"
+#include "shim/process/state.h"
+
+#include <errno.h>
+
+static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *block)
+{
+    bool native = ipc_is_native(block);
+    CUresult rc = native ? real.cuIpcGetMemHandle(handle, block->addr) : ipc_export(block, handle);
+    if (rc == CUDA_SUCCESS) {
+        if (native)
+            pool_taint(block->addr);
+        counter_add(COUNTER_IPC_HANDLE, 1);
+    }
+    return rc;
+}
+
+/* The handle is the allocation's, wherever into it the pointer points (as natively). */
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+{
+    static const char nowhere;
+    struct pool_block block;
+    if (!handle || !state_is_on())
+        return real.cuIpcGetMemHandle(handle, dptr);
+    int saved_errno = errno;
+    enum pool_status status = pool_find(dptr, &block);
+    CUresult rc;
+    if (status == POOL_OK)
+        redzone_hide(&block);
+    if (status == POOL_FOREIGN) {
+        rc = real.cuIpcGetMemHandle(handle, dptr);
+    } else if (status == POOL_OK && dptr - block.addr < block.requested_bytes) {
+        int cancel = cancel_forbid();
+        rc = export_block(handle, &block);
+        cancel_allow(cancel);
+    } else { /* The driver would name what the pool holds there. */
+        rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);
+    }
+    errno = saved_errno;
+    return rc;
+}
+
+/* Several threads may make this their first call: who does not start the library waits for who does. */
+static bool is_started(void)
+{
+    for (unsigned turn = 0; !state_is_on() && !state_start(); turn++) {
+        if (atomic_load(&state_now) != STATE_STARTING)
+            return state_is_on();
+        spin_pause(turn);
+    }
+    return true;
+}
+
+static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags, ipc_open_fn native)
+{
+    if (!ipc_is_ours(&handle) || !hooks_init() || !is_started())
+        return native(dptr, handle, flags);
+    int saved_errno = errno, cancel = cancel_forbid();
+    CUresult rc;
+    unsigned step = 0;
+    do
+        rc = ipc_open(dptr, &handle, flags, native);
+    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &step));
+    cancel_allow(cancel);
+    if (rc == CUDA_SUCCESS)
+        counter_add(COUNTER_IPC_OPEN, 1);
+    errno = saved_errno;
+    return rc;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
+{
+    return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
+{
+    return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle_v2);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+    CUresult rc;
+    int saved_errno = errno, cancel = cancel_forbid();
+    bool ours = state_is_on() && ipc_close(dptr, &rc);
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return ours ? rc : real.cuIpcCloseMemHandle(dptr);
+}

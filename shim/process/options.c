@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The table of options and its way from the environment into struct options. How single values are
+ * written is in shim/process/parse.c; what an option does is in whoever reads it. No state, no lock.
+ */
+#include "shim/process/options.h"
+#include "shim/process/parse.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#define PREFIX "GPUCACHE"
+
+/* Defaults of config.def as a user would write them. A new default needs its words here. */
+#define SHOWN_UINT64_MAX "none"
+#define SHOWN_0 "0"
+#define SHOWN_false "off"
+#define SHOWN_true "on"
+#define SHOWN_BACKING_AUTO "auto"
+#define SHOWN_REUSE_AUTO "auto"
+
+#define ALLOWED_BYTES "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (0)"
+#define ALLOWED_LIMIT                                                                              \
+    "a size (512M, 8G, 50% of the device), by device (0=8G,1=50%), or none (no limit)"
+#define ALLOWED_SECONDS "a time (30, 0.5s, 200ms, 5m, 1h), or none (0)"
+#define ALLOWED_BACKING "auto, arena, segment or driver"
+#define ALLOWED_REUSE "auto, order, ready or wait"
+#define ALLOWED_SWITCH "on or off, 1 or 0"
+#define ALLOWED_SIGNAL "USR1, USR2, RTMIN+n or none"
+#define ALLOWED_EMPTY_CACHE                                                                        \
+    "1, all, oom, every:TIME, device=N, keep=SIZE, separated by commas, or off"
+#define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
+#define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
+#define ALLOWED_PATH "the name of a file, or none"
+#define ALLOWED_GLOBS "names with * and ?, separated by commas"
+
+const struct option_row option_rows[] = {
+#define POOL_OPTION(field, name, type, value, help)                                                \
+    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type},
+#define SHIM_OPTION(field, env, type, value, help) {env, value, help, ALLOWED_##type},
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+};
+
+const size_t num_option_rows = sizeof(option_rows) / sizeof(option_rows[0]);
+
+/* One setter for each row, in the same order. */
+#define POOL_OPTION(field, name, type, value, help)                                                \
+    static bool set_##field(struct options *o, const char *text)                                   \
+    {                                                                                              \
+        return parse_##type(text, &o->field);                                                      \
+    }
+#define SHIM_OPTION(field, env, type, value, help) POOL_OPTION(field, , type, , )
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+
+static bool (*const setters[])(struct options *o, const char *text) = {
+#define POOL_OPTION(field, name, type, value, help) set_##field,
+#define SHIM_OPTION(field, env, type, value, help) set_##field,
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+};
+
+static void default_BYTES(struct option_bytes *out, uint64_t bytes)
+{
+    out->others = (struct option_size){.bytes = bytes};
+}
+
+#define default_LIMIT default_BYTES
+#define default_SECONDS(out, value) (*(out) = (value))
+#define default_BACKING(out, value) (*(out) = (value))
+#define default_REUSE(out, value) (*(out) = (value))
+#define default_SWITCH(out, value) (*(out) = (value))
+
+static void set_defaults(struct options *o)
+{
+#define POOL_OPTION(field, name, type, value, help) default_##type(&o->field, value);
+#define SHIM_OPTION(field, env, type, value, help)                                                 \
+    if ((value)[0])                                                                                \
+        set_##field(o, value);
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+}
+
+/* An empty variable counts as unset. */
+static const char *value_of(const char *env)
+{
+    const char *value = secure_getenv(env);
+
+    return value && value[0] ? value : NULL;
+}
+
+static unsigned min3(unsigned a, unsigned b, unsigned c)
+{
+    unsigned m = a < b ? a : b;
+
+    return m < c ? m : c;
+}
+
+/* Letters to change, insert or leave out to get from a (cut to n letters) to b, case aside. */
+static unsigned edit_distance(const char *a, size_t n, const char *b)
+{
+    enum { MAX = 64 };
+    unsigned row[MAX + 1];
+    size_t m = strlen(b);
+
+    if (n > MAX)
+        n = MAX;
+    if (m > MAX)
+        m = MAX;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; i <= n; i++) {
+        unsigned diagonal = row[0];
+
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            char c = a[i - 1] >= 'a' && a[i - 1] <= 'z' ? (char)(a[i - 1] - 'a' + 'A') : a[i - 1];
+            unsigned above = row[j];
+
+            row[j] = min3(diagonal + (c != b[j - 1]), above + 1, row[j - 1] + 1);
+            diagonal = above;
+        }
+    }
+    return row[m];
+}
+
+static const char *nearest_name(const char *name, size_t n)
+{
+    const char *nearest = NULL;
+    unsigned best = 0;
+
+    for (size_t i = 0; i < num_option_rows; i++) {
+        unsigned d = edit_distance(name, n, option_rows[i].env);
+
+        if (!nearest || d < best) {
+            nearest = option_rows[i].env;
+            best = d;
+        }
+    }
+    return nearest;
+}
+
+/* Nearly always nothing is set, and two dozen walks over the environment can be spared. */
+static bool any_set(void)
+{
+    for (char **e = environ; e && *e; e++)
+        if (strncmp(*e, PREFIX, sizeof(PREFIX) - 1) == 0)
+            return true;
+    return false;
+}
+
+static void warn_unknown_names(void)
+{
+    static const char prefix[] = PREFIX "_";
+
+    for (char **e = environ; e && *e; e++) {
+        size_t n = strcspn(*e, "="), i = 0;
+
+        if (strncmp(*e, prefix, sizeof(prefix) - 1) != 0)
+            continue;
+        while (i < num_option_rows &&
+               (strncmp(*e, option_rows[i].env, n) != 0 || option_rows[i].env[n] != '\0'))
+            i++;
+        if (i == num_option_rows)
+            log_warn("there is no option %.*s; the nearest is %s", n < 80 ? (int)n : 80, *e,
+                     nearest_name(*e, n));
+    }
+}
+
+void options_warn_value(const char *env, const char *value, const char *instead)
+{
+    for (size_t i = 0; i < num_option_rows; i++)
+        if (strcmp(option_rows[i].env, env) == 0)
+            log_warn("%s=%.80s%s is not understood: it takes %s; %s", env, value,
+                     strlen(value) > 80 ? "..." : "", option_rows[i].allowed, instead);
+}
+
+static void warn_default_kept(size_t row, const char *value)
+{
+    static const char *const unset = "unset", *const head = "the default holds: ";
+    const char *shown = option_rows[row].value[0] ? option_rows[row].value : unset;
+    char instead[64];
+    size_t n = strlen(head);
+
+    memcpy(instead, head, n);
+    strncpy(instead + n, shown, sizeof(instead) - n - 1);
+    instead[sizeof(instead) - 1] = '\0';
+    options_warn_value(option_rows[row].env, value, instead);
+}
+
+bool options_enabled_early(void)
+{
+    const char *name = program_invocation_short_name;
+    struct option_globs globs;
+    const char *value;
+    bool on;
+
+    if (getauxval(AT_SECURE))
+        return false;
+    value = value_of(PREFIX);
+    if (value && parse_SWITCH(value, &on) && !on)
+        return false;
+    value = value_of(PREFIX "_ONLY");
+    if (value && parse_GLOBS(value, &globs) && !parse_globs_match(globs.list, name))
+        return false;
+    value = value_of(PREFIX "_SKIP");
+    return !(value && parse_GLOBS(value, &globs) && parse_globs_match(globs.list, name));
+}
+
+bool options_load(struct options *o)
+{
+    int saved_errno = errno;
+    const char *value = value_of(PREFIX "_LOG");
+
+    set_defaults(o);
+    if (!options_enabled_early())
+        return false;
+    /* first, so that the warnings about all the others go where they should */
+    if (value)
+        set_log(o, value);
+    log_configure(o->log.level, o->log.path);
+    if (!any_set())
+        return true;
+    for (size_t i = 0; i < num_option_rows; i++) {
+        value = value_of(option_rows[i].env);
+        if (value && !setters[i](o, value))
+            warn_default_kept(i, value);
+    }
+    warn_unknown_names();
+    errno = saved_errno;
+    return true;
+}
+
+static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t total_bytes)
+{
+    bool named = device >= 0 && device < OPTION_DEVICES && (o->named >> device & 1);
+    const struct option_size *s = named ? &o->device[device] : &o->others;
+
+    if (!s->is_share)
+        return s->bytes;
+    return total_bytes / 1000000 * s->share_ppm + total_bytes % 1000000 * s->share_ppm / 1000000;
+}
+
+#define convert_BYTES(value) bytes_of(&(value), device, device_total_bytes)
+#define convert_LIMIT convert_BYTES
+#define convert_SECONDS(value) (value)
+#define convert_BACKING(value) (value)
+#define convert_REUSE(value) (value)
+#define convert_SWITCH(value) (value)
+
+#define GIB_OF(bytes) ((double)(bytes) / (1 << 30))
+/* total_bytes is 0 if the driver does not say. */
+#define WARN_BEYOND(name, bytes, least_bytes, consequence)                                         \
+    do {                                                                                           \
+        if (device_total_bytes && (bytes) >= (least_bytes))                                        \
+            log_once(LOG_LEVEL_WARN,                                                               \
+                     PREFIX "_" name                                                               \
+                            " asks for %.1f GiB, and device %d has %.1f GiB: " consequence,        \
+                     GIB_OF(bytes), device, GIB_OF(device_total_bytes));                           \
+    } while (0)
+
+void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
+                         struct pool_config *out)
+{
+#define POOL_OPTION(field, name, type, value, help) out->field = convert_##type(o->field);
+#define SHIM_OPTION(field, env, type, value, help)
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    /* The context itself takes some of the device, so that all of it is never free. */
+    WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes,
+                "all idle memory is given back");
+    WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes,
+                "every request goes to the driver");
+}
+
+uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes)
+{
+    uint64_t bytes = bytes_of(&o->redzone, device, device_total_bytes);
+
+    WARN_BEYOND("REDZONE", bytes, device_total_bytes, "no bytes are kept behind blocks");
+    return bytes < device_total_bytes ? (bytes + 511) & ~UINT64_C(511) : 0;
+}
+
+bool options_parse_empty_cache(const char *text, struct empty_cache *out)
+{
+    if (!text[0]) {
+        *out = (struct empty_cache){.device = -1};
+        return true;
+    }
+    return parse_EMPTY_CACHE(text, out);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See twin.h. Of two pools in one process each would report its own part of the memory, and each short
+ * cut of the runtime would lead to the other one's. One atomic, no lock.
+ */
+#include "shim/process/twin.h"
+
+#include "shim/route/resolve.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MARKER "gpucache_version"
+
+enum { UNSEEN, FIRST, SECOND };
+
+const char *gpucache_version(void)
+{
+    return GPUCACHE_VERSION;
+}
+
+static bool is_other(const void *marker)
+{
+    return marker && marker != (const void *)(uintptr_t)gpucache_version;
+}
+
+/* The first in the global scope is the one whose exports programs are bound to. A copy that was opened
+ * by itself, outside that scope, is found here in its own, and works. */
+bool twin_comes_first(void)
+{
+    static atomic_int seen;
+    int now = atomic_load_explicit(&seen, memory_order_relaxed);
+    if (now == UNSEEN) {
+        int saved_errno = errno;
+        now = is_other(resolve_symbol(RTLD_DEFAULT, MARKER)) ? SECOND : FIRST;
+        atomic_store_explicit(&seen, now, memory_order_relaxed);
+        errno = saved_errno;
+    }
+    return now == SECOND;
+}
+
+bool twin_has(const void *address)
+{
+    struct link_map *map = NULL;
+    Dl_info info;
+    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_name[0])
+        return false;
+    void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle)
+        return false;
+    bool found = is_other(resolve_symbol(handle, MARKER));
+    resolve_close(handle);
+    return found;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The exporter's side, see ipc.h. Nothing is remembered of an export: the handle names the block by its
+ * address and serial, and the pool knows whether that one is still live. No lock.
+ */
+#include "shim/share/ipc.h"
+
+#include "pool/bits.h"
+#include "shim/context/context.h"
+#include "shim/control/control.h"
+#include "shim/share/ipc_door.h"
+#include "shim/process/log.h"
+#include "shim/context/redzone.h"
+#include "shim/process/state.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+/* After so many the control thread looks at its other duties: an answer takes about a millisecond
+ * of the driver's time. */
+enum { ANSWERS_AT_A_TIME = 4 };
+
+/* Is the block that the ticket names live, and exported? */
+static bool find(const struct ipc_ticket *ticket, struct pool_block *block)
+{
+    return pool_find(ticket->addr, block) == POOL_OK && block->addr == ticket->addr &&
+           block->serial == ticket->serial && block->tainted;
+}
+
+static const struct context *owner_of(const struct pool_block *block)
+{
+    return pool_owner(block->pool);
+}
+
+/* Small blocks share a segment, one of them its address. */
+bool ipc_is_native(const struct pool_block *block)
+{
+    return block->segment_addr == block->addr && block->size_bytes >= GRANULE_BYTES;
+}
+
+bool ipc_is_capable(const struct pool_block *block)
+{
+    if (block->segment_addr)
+        return true;
+    return real.cuMemExportToShareableHandle &&
+           hooks_present(HOOK_cuMemImportFromShareableHandle) &&
+           owner_of(block)->backend.prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
+CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
+{
+    struct ipc_ticket ticket = {.magic = IPC_MAGIC,
+                                .addr = block->addr,
+                                .serial = block->serial};
+    _Static_assert(sizeof ticket == sizeof *handle, "a handle is 64 bytes");
+    if (!ipc_is_capable(block)) {
+        log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this driver does not "
+                                 "allow for mapped memory: run it with GPUCACHE_BACKING=segment");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    /* Before the door's own thread wants it: made there, it would share that one's empty table of files. */
+    control_need();
+    if (!ipc_door_open(&ticket.token))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pool_taint(block->addr);
+    ticket.check = ipc_ticket_check(&ticket);
+    memcpy(handle, &ticket, sizeof ticket);
+    return CUDA_SUCCESS;
+}
+
+/* One answer under way. */
+struct reply {
+    const struct ipc_ticket *ticket;
+    CUdeviceptr end;  /* of the block */
+    CUdeviceptr at;   /* start of the chunk that is next */
+    uint64_t done_bytes; /* before it */
+    int fds[IPC_BATCH];
+    struct ipc_answer answer;
+    CUresult rc;
+};
+
+/* How large the chunks are that hold the block, as the driver says of each mapping. The next chunk
+ * to be sent has to start where one of them does. */
+static void measure(struct reply *r)
+{
+    CUdeviceptr base;
+    size_t size;
+    bool found = false;
+    for (CUdeviceptr at = r->ticket->addr; at < r->end; at = base + size) {
+        r->rc = real.cuMemGetAddressRange_v2(&base, &size, at);
+        if (r->rc != CUDA_SUCCESS)
+            return;
+        if (at == r->ticket->addr)
+            r->answer.offset_bytes = at - base;
+        if (r->answer.total_bytes == r->done_bytes) {
+            r->at = base;
+            found = true;
+        }
+        r->answer.total_bytes += size;
+    }
+    if (!found)
+        r->rc = CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The next chunks as descriptors. Each is held by a handle of our own before the block is looked at once
+ * more: if it is still live, it was what held the block. */
+static void export_batch(struct reply *r)
+{
+    CUmemGenericAllocationHandle held[IPC_BATCH];
+    struct pool_block block;
+    uint32_t n = 0;
+    while (n < IPC_BATCH && r->at < r->end && r->rc == CUDA_SUCCESS) {
+        CUdeviceptr base;
+        size_t size;
+        r->rc = real.cuMemGetAddressRange_v2(&base, &size, r->at);
+        if (r->rc == CUDA_SUCCESS)
+            r->rc = real.cuMemRetainAllocationHandle(&held[n], (void *)(uintptr_t)r->at);
+        if (r->rc != CUDA_SUCCESS)
+            break;
+        r->answer.chunk_bytes[n++] = size;
+        r->at = base + size;
+    }
+    if (r->rc == CUDA_SUCCESS && !find(r->ticket, &block))
+        r->rc = CUDA_ERROR_INVALID_VALUE;
+    for (uint32_t i = 0; i < n; i++) {
+        int fd = -1;
+        if (r->rc == CUDA_SUCCESS)
+            r->rc = real.cuMemExportToShareableHandle(&fd, held[i],
+                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        if (fd >= 0) {
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+            r->fds[r->answer.count++] = fd;
+        }
+        real.cuMemRelease(held[i]);
+    }
+}
+
+static void collect_chunks(void *data)
+{
+    struct reply *r = data;
+    measure(r);
+    if (r->rc == CUDA_SUCCESS)
+        export_batch(r);
+}
+
+static void name_native(void *data)
+{
+    struct reply *r = data;
+    r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
+}
+
+static void visit(struct device_backend *d, void (*work)(void *), struct reply *r)
+{
+    if (!device_visit(d, work, r))
+        r->rc = CUDA_ERROR_DEINITIALIZED;
+}
+
+static void answer(const struct ipc_question *question, uint64_t number)
+{
+    struct reply r = {.ticket = &question->ticket, .done_bytes = question->done_bytes,
+                      .rc = CUDA_ERROR_INVALID_VALUE};
+    struct pool_block block;
+    if (find(&question->ticket, &block)) {
+        struct context *c = pool_owner(block.pool);
+        redzone_hide(&block);
+        r.end = block.addr + block.requested_bytes;
+        r.answer.size_bytes = block.requested_bytes;
+        r.rc = real.cuDeviceGetUuid(&r.answer.device, c->device);
+        if (r.rc == CUDA_SUCCESS && block.segment_addr) {
+            r.at = block.segment_addr;
+            r.answer.offset_bytes = block.addr - block.segment_addr;
+            r.answer.kind = IPC_NATIVE;
+            visit(&c->backend, name_native, &r);
+            /* The segment was this block's when the driver named it. */
+            if (!find(&question->ticket, &block))
+                r.rc = CUDA_ERROR_INVALID_VALUE;
+        } else if (r.rc == CUDA_SUCCESS) {
+            r.answer.kind = IPC_CHUNKS;
+            visit(&c->backend, collect_chunks, &r);
+        }
+    }
+    uint32_t num_fds = r.answer.count;
+    r.answer.rc = (int)r.rc;
+    if (r.rc != CUDA_SUCCESS) {
+        r.answer.kind = IPC_REFUSED;
+        r.answer.count = 0;
+    }
+    ipc_door_answer(number, &r.answer, r.fds, r.answer.count);
+    ipc_wire_close_all(r.fds, num_fds);
+}
+
+void ipc_answer(void)
+{
+    struct ipc_question question;
+    uint64_t number;
+    for (int i = 0; state_is_on() && i < ANSWERS_AT_A_TIME; i++) {
+        if (!ipc_door_next(&question, &number))
+            return;
+        answer(&question, number);
+    }
+    control_wake();
+}

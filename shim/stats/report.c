@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Statistics as a text table and as JSON. Holds the layout and the few figures that are derived
+ * from others; the rows come from the .def tables. Numbers are printed as integers throughout: the
+ * decimal point of printf is the locale's. No state, no lock.
+ */
+#include "shim/stats/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef GPUCACHE_VERSION
+#error "the build defines GPUCACHE_VERSION, a string"
+#endif
+
+/* A text that grows in a buffer of the caller's; what does not fit is counted, not written. */
+struct text {
+    char *out;
+    size_t size_bytes, used_bytes;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct text *t, const char *format, ...)
+{
+    size_t room = t->used_bytes < t->size_bytes ? t->size_bytes - t->used_bytes : 0;
+    va_list args;
+
+    va_start(args, format);
+    int n = vsnprintf(room ? t->out + t->used_bytes : NULL, room, format, args);
+    va_end(args);
+    if (n > 0)
+        t->used_bytes += (size_t)n;
+}
+
+enum kind { GAUGE, PEAK, COUNTER };
+enum unit { BYTES, COUNT, NS };
+
+struct row {
+    const char *field;
+    enum kind kind;
+    enum unit unit;
+};
+
+static const struct row rows[] = {
+#define POOL_STAT(field, kind, unit, help) {#field, kind, unit},
+#include "pool/stats.def"
+#undef POOL_STAT
+};
+
+enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
+
+static const char *const counter_fields[NUM_COUNTERS] = {
+#define COUNTER(name, field, help) #field,
+#include "shim/stats/counters.def"
+#undef COUNTER
+};
+
+static void copy_stats(const struct pool_stats *s, uint64_t values[NUM_ROWS])
+{
+    size_t i = 0;
+
+#define POOL_STAT(field, kind, unit, help) values[i++] = s->field;
+#include "pool/stats.def"
+#undef POOL_STAT
+}
+
+/* The statistics of several pools may have been copied while they changed: never below zero. */
+static uint64_t minus(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static uint64_t idle_bytes(const struct pool_stats *s)
+{
+    return minus(s->reserved_bytes, s->allocated_bytes + s->pending_bytes);
+}
+
+static uint64_t calls_saved(const struct pool_stats *s)
+{
+    return minus(s->num_allocs + s->num_frees, s->num_device_alloc + s->num_device_free);
+}
+
+static uint64_t call_ns(const struct report *r)
+{
+    return r->driver_call_ns ? r->driver_call_ns : REPORT_DRIVER_CALL_NS;
+}
+
+static const char *or_unknown(const char *text)
+{
+    return text && text[0] ? text : "unknown";
+}
+
+/* Figures for people: three words at most, in a buffer of the caller's. */
+struct figure {
+    char text[32];
+};
+
+static struct figure fixed(uint64_t value, uint64_t unit, unsigned decimals, const char *suffix)
+{
+    uint64_t scale = decimals == 2 ? 100 : 10;
+    struct figure f;
+
+    snprintf(f.text, sizeof(f.text), "%" PRIu64 ".%0*" PRIu64 " %s", value / unit, (int)decimals,
+             value % unit * scale / unit, suffix);
+    return f;
+}
+
+static struct figure count_figure(uint64_t value)
+{
+    char digits[24];
+    struct figure f;
+    size_t used = 0;
+    int n = snprintf(digits, sizeof(digits), "%" PRIu64, value);
+
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0)
+            f.text[used++] = ',';
+        f.text[used++] = digits[i];
+    }
+    f.text[used] = '\0';
+    return f;
+}
+
+static struct figure unit_figure(uint64_t value, enum unit unit)
+{
+    static const char *const suffixes[] = {"KiB", "MiB", "GiB", "TiB"};
+    unsigned power = 0;
+    struct figure f;
+
+    if (unit == COUNT)
+        return count_figure(value);
+    if (unit == NS) {
+        if (value >= 1000000000)
+            return fixed(value, 1000000000, 2, "s");
+        if (value >= 1000000)
+            return fixed(value, 1000000, 2, "ms");
+        return fixed(value, 1000, 2, "us");
+    }
+    if (value < 1024) {
+        snprintf(f.text, sizeof(f.text), "%" PRIu64 " B", value);
+        return f;
+    }
+    while (power < 3 && value >> (10 * (power + 2)))
+        power++;
+    return fixed(value, UINT64_C(1) << (10 * (power + 1)), 2, suffixes[power]);
+}
+
+/* Words of a field's name: without num_ before and its unit behind. */
+static struct figure label(const char *field)
+{
+    static const char *const tails[] = {"_bytes", "_ns"};
+    static const char *const said[] = {"", " time"};
+    const char *tail = "";
+    struct figure f;
+    size_t n;
+
+    if (strncmp(field, "num_", 4) == 0)
+        field += 4;
+    n = strlen(field);
+    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+        size_t m = strlen(tails[i]);
+
+        if (n > m && strcmp(field + n - m, tails[i]) == 0) {
+            n -= m;
+            tail = said[i];
+            break;
+        }
+    }
+    snprintf(f.text, sizeof(f.text), "%.*s%s", n < 24 ? (int)n : 24, field, tail);
+    for (char *c = f.text; *c; c++)
+        if (*c == '_')
+            *c = ' ';
+    return f;
+}
+
+enum { WIDTH = 72 };
+
+static void add_rule(struct text *t, char c)
+{
+    char rule[WIDTH + 1];
+
+    memset(rule, c, WIDTH);
+    rule[WIDTH] = '\0';
+    add(t, "+%s+\n", rule);
+}
+
+static void add_row(struct text *t, const char *name, const char *a, const char *b)
+{
+    add(t, "| %-26s | %19s | %19s |\n", name, a, b);
+}
+
+/* Words from outside, broken into lines; anything that a terminal would obey becomes '?'. */
+static void add_words(struct text *t, const char *words)
+{
+    while (*words) {
+        size_t n = strlen(words), room = WIDTH - 2;
+        char line[WIDTH];
+
+        if (n > room) {
+            for (n = room; n > 0 && words[n] != ' '; n--)
+                ;
+            if (!n)
+                n = room;
+        }
+        for (size_t i = 0; i < n; i++)
+            line[i] = (unsigned char)words[i] < ' ' || words[i] == 127 ? '?' : words[i];
+        line[n] = '\0';
+        add(t, "| %-*s |\n", WIDTH - 2, line);
+        for (words += n; *words == ' '; words++)
+            ;
+    }
+}
+
+static void add_pool_text(struct text *t, const struct report *r, const struct report_pool *p)
+{
+    uint64_t v[NUM_ROWS];
+    char words[512];
+
+    copy_stats(&p->stats, v);
+    snprintf(words, sizeof(words), "device %d: %s", p->device, or_unknown(p->name));
+    add_words(t, words);
+    snprintf(words, sizeof(words), "%s backing: %s", or_unknown(p->backing), or_unknown(p->reason));
+    add_words(t, words);
+
+    add_rule(t, '-');
+    add_row(t, "", "now", "peak");
+    for (size_t i = 0; i < NUM_ROWS; i++) {
+        if (rows[i].kind != GAUGE)
+            continue;
+        bool has_peak = i + 1 < NUM_ROWS && rows[i + 1].kind == PEAK;
+        add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text,
+                has_peak ? unit_figure(v[i + 1], rows[i].unit).text : "");
+    }
+    add_row(t, "idle", unit_figure(idle_bytes(&p->stats), BYTES).text, "");
+
+    add_rule(t, '-');
+    for (size_t i = 0; i < NUM_ROWS; i++)
+        if (rows[i].kind == COUNTER && v[i])
+            add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text, "");
+    if (p->stats.num_allocs) {
+        uint64_t saved = calls_saved(&p->stats);
+
+        add_row(t, "hit rate", fixed(p->stats.num_hits * 100, p->stats.num_allocs, 1, "%").text,
+                "");
+        add_row(t, "driver calls saved", count_figure(saved).text, "");
+        snprintf(words, sizeof(words), "%s a call", unit_figure(call_ns(r), NS).text);
+        add_row(t, "time saved, at least", unit_figure(saved * call_ns(r), NS).text, words);
+    }
+}
+
+size_t report_text(const struct report *r, char *out, size_t size_bytes)
+{
+    struct text t = {out, size_bytes, 0};
+    char words[512];
+    bool any = false;
+
+    add_rule(&t, '=');
+    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s", GPUCACHE_VERSION,
+             (long)getpid(), program_invocation_short_name,
+             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool");
+    add_words(&t, words);
+    add_rule(&t, '=');
+    for (size_t i = 0; i < r->num_pools; i++) {
+        add_pool_text(&t, r, &r->pools[i]);
+        add_rule(&t, '=');
+    }
+    for (size_t i = 0; i < NUM_COUNTERS; i++) {
+        uint64_t value = counter_get((enum counter)i);
+
+        if (value) {
+            add_row(&t, label(counter_fields[i]).text, count_figure(value).text, "");
+            any = true;
+        }
+    }
+    if (any)
+        add_rule(&t, '=');
+    return t.used_bytes;
+}
+
+/* Length of the well-formed UTF-8 sequence at s, 0 if it is none. */
+static size_t utf8_length(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+               : (s[0] & 0xf0) == 0xe0       ? 3
+               : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
+                                             : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    /* overlong forms, surrogates, beyond U+10FFFF */
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return n;
+}
+
+static void add_json_string(struct text *t, const char *name, const char *value)
+{
+    add(t, "\"%s\":\"", name);
+    for (const unsigned char *s = (const unsigned char *)(value ? value : ""); *s;) {
+        size_t n = utf8_length(s);
+
+        if (!n)
+            add(t, "\\ufffd");
+        else if (*s < ' ' || *s == 127)
+            add(t, "\\u%04x", *s);
+        else if (*s == '"' || *s == '\\')
+            add(t, "\\%c", *s);
+        else
+            add(t, "%.*s", (int)n, (const char *)s);
+        s += n ? n : 1;
+    }
+    add(t, "\"");
+}
+
+size_t report_json(const struct report *r, char *out, size_t size_bytes)
+{
+    struct text t = {out, size_bytes, 0};
+
+    add(&t, "{\"library\":\"libgpucache\",\"version\":\"%s\",\"pid\":%ld,", GPUCACHE_VERSION,
+        (long)getpid());
+    add_json_string(&t, "program", program_invocation_short_name);
+    add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[", r->elapsed_ns,
+        call_ns(r));
+    for (size_t i = 0; i < r->num_pools; i++) {
+        const struct report_pool *p = &r->pools[i];
+        uint64_t v[NUM_ROWS];
+
+        copy_stats(&p->stats, v);
+        add(&t, "%s{\"device\":%d,", i ? "," : "", p->device);
+        add_json_string(&t, "name", p->name);
+        add(&t, ",");
+        add_json_string(&t, "backing", p->backing);
+        add(&t, ",");
+        add_json_string(&t, "reason", p->reason);
+        for (size_t j = 0; j < NUM_ROWS; j++)
+            add(&t, ",\"%s\":%" PRIu64, rows[j].field, v[j]);
+        add(&t,
+            ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
+            ",\"saved_ns\":%" PRIu64 "}",
+            idle_bytes(&p->stats), calls_saved(&p->stats), calls_saved(&p->stats) * call_ns(r));
+    }
+    add(&t, "],\"counters\":{");
+    for (size_t i = 0; i < NUM_COUNTERS; i++)
+        add(&t, "%s\"%s\":%" PRIu64, i ? "," : "", counter_fields[i], counter_get((enum counter)i));
+    add(&t, "}}\n");
+    return t.used_bytes;
+}
+
+bool report_write(const struct report *r, const struct option_stats *where)
+{
+    size_t (*format)(const struct report *, char *, size_t) =
+        where->json ? report_json : report_text;
+    int saved_errno = errno;
+    bool done = false;
+
+    /* Counters may grow between the two passes: some room for longer numbers. */
+    size_t size_bytes = format(r, NULL, 0) + 64 * NUM_COUNTERS;
+    char *text = malloc(size_bytes);
+    if (text) {
+        size_t n = format(r, text, size_bytes);
+        done = n < size_bytes && log_put(where->path, text, n);
+    }
+    free(text);
+    errno = saved_errno;
+    return done;
+}
