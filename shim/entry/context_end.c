@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that end contexts, and those that keep them alive. A context's end frees
- * its allocations without a call for each; an arena's memory outlives it (measured) and is given
- * back here. The pool is closed to new requests first, then the driver ends the context and with it
- * all its work, then the memory goes (destroy_begins or release_begins, and finish). No lock is
- * held over a driver call.
+ * The wrapped functions that end contexts, and those that keep contexts alive. The end of a context
+ * frees its allocations without a call for each. An arena's memory outlives its context (measured),
+ * so the library gives it back here. First the pool is closed to new requests (destroy_begins,
+ * release_begins). Then the driver ends the context and all its work. Then the memory goes back
+ * (finish). The argument is in shim/context/context.h. No lock is held over a driver call.
  */
 #include "shim/context/context.h"
 #include "shim/context/green.h"
@@ -22,7 +22,7 @@
 
 enum { ATTACHED_MAX = 256, OTHERS_MAX = 48 };
 
-/* What may end with a call of the program's. */
+/* What may end with one call of the program. */
 struct ending {
     struct context_end records;
     /* Contexts without a record that the library keeps something else for, and their lives. */
@@ -31,16 +31,17 @@ struct ending {
     size_t num_others;
 };
 
-/* Created contexts that were attached, and how often more than they were detached. Has a lock of
- * its own, held over no driver call. An attachment counts before the driver is asked, a detachment
- * too: whoever finds no other use left is the last, and who attached in vain is not counted. */
+/* Created contexts that the program attached more often than it detached them, and how much more
+ * often. `lock` protects the rows and is held over no driver call. A thread counts its attachment
+ * and its detachment before it calls the driver. So the thread that finds no other use detaches the
+ * last one. If the driver refuses, the thread takes its count back. */
 static struct attached {
     CUcontext ctx;
     unsigned uses;
 } attached[ATTACHED_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Its row; for NULL, a free one. Lock held. */
+/* The context's row; for NULL, a free row. Lock held. */
 static struct attached *find(CUcontext ctx)
 {
     for (struct attached *a = attached; a < attached + ATTACHED_MAX; a++)
@@ -60,7 +61,7 @@ static void attach(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
-/* False: there was none but the first use, of who created it. */
+/* False: only the first use is left, which its creator has. */
 static bool detach(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
@@ -86,7 +87,7 @@ static void destroy_begins(struct ending *e, CUcontext ctx)
     context_destroy_begins(&e->records, ctx);
 }
 
-/* Captures and imports may have been made in a primary context that has no record. */
+/* The program may have captured or imported in a primary context that has no record. */
 static void release_begins(struct ending *e, CUdevice device, bool reset)
 {
     CUcontext all[OTHERS_MAX];
@@ -117,8 +118,8 @@ static void forget_rest(CUcontext ctx)
 }
 
 /* The context did not end: allocations find it again, unless other threads may be ending it. While
- * it was hidden the program may have submitted work that its pool was not told of, and another pool
- * may have been made that did not know of it. */
+ * it was hidden, the program may have submitted work that its pool does not know of. Another pool
+ * may have been made that does not know of this one. */
 static void reopen(struct context *c)
 {
     if (context_unhide(c)) {
@@ -130,8 +131,8 @@ static void reopen(struct context *c)
     context_show(c);
 }
 
-/* The driver has answered (done: it succeeded). Everything of what ended goes, and allocations find
- * the rest again. Keeps errno. */
+/* After the driver's answer (done: the call succeeded). Forgets all of what ended, and lets
+ * allocations find the rest again. Keeps errno. */
 static void finish(const struct ending *e, bool done)
 {
     const struct context_end *r = &e->records;
@@ -154,7 +155,8 @@ static void finish(const struct ending *e, bool done)
     errno = saved_errno;
 }
 
-/* The last life may have ended in a way that was not seen: nothing of it is found in this one. */
+/* The last life of the primary context may have ended in a way that the library did not see. Then
+ * its pool must not serve this life. */
 static void retained(CUdevice device, CUcontext primary)
 {
     const struct ending e = {.records = {.device = device}};
@@ -194,7 +196,8 @@ static CUcontext current(void)
     return real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS ? ctx : NULL;
 }
 
-/* An attachment in vain may have been what another thread's detachment took for a use. */
+/* The driver may refuse an attachment that another thread's detachment took for a use. That thread
+ * did not treat its detachment as the last, so this thread looks whether the context has ended. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     struct ending end;
@@ -212,8 +215,9 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
     return rc;
 }
 
-/* The last use ends it. The context was current: if it still is, the driver can be asked whether it
- * lives, and that goes before the count, which misses uses that were taken past us. */
+/* The detachment of the last use ends the context. The context was current. If it still is, the
+ * driver can be asked whether it is alive. Its answer overrides the count, because the count misses
+ * uses that the library did not see. */
 static CUresult detach_last(CUcontext ctx)
 {
     struct ending end;
@@ -235,7 +239,7 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
-/* The handle stays the same when the context comes to life again. */
+/* A primary context that comes to life again has the same handle. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
@@ -247,7 +251,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     return rc;
 }
 
-/* A reset ends the primary context at once, a release with the last of its users. */
+/* A reset ends the primary context at once. A release ends it if no other user is left. */
 static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     struct ending end;
@@ -279,7 +283,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     return end_primary(real.cuDevicePrimaryCtxRelease_v2, dev, false);
 }
 
-/* A green context is one of the users of its device's primary context. */
+/* A green context is a user of its device's primary context. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     struct ending end;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers that only look at the driver's answer, and count some of them: kinds of memory that
- * are the driver's business. No state of its own, no lock.
+ * The wrappers that only look at the driver's answer, for kinds of memory that the pool does not
+ * serve. Some are counted. No state of its own, no lock.
  */
 #include "shim/entry/answer.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
 
-/* Other libraries patch the first bytes of allocation functions (UCX does, to see them) and know few
- * instructions. A saved register makes five bytes of pushes and moves before anything else. */
+/* Other libraries patch the first bytes of allocation functions (UCX does, to see allocations). They
+ * can move only a few instructions. A saved register makes the first five bytes pushes and moves. */
 #if defined(__x86_64__)
 #define LONG_PROLOGUE() __asm__ volatile("" ::: "rbx")
 #else

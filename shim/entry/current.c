@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See current.h. One thread makes a record; others that want a record meanwhile wait for it. The
- * lock of that is held over no driver call.
+ * See current.h. One thread at a time makes a record, and other threads that need one wait for it.
+ * No lock is held over a driver call.
  */
 #include "shim/entry/current.h"
 
@@ -41,9 +41,8 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
                  (double)given_bytes / (1 << 20));
 }
 
-/* Two pools cannot rely on one stream each: the first is told before there is a second. And the
- * library writes the pattern of redzones on a stream of its own, so stream order alone says nothing
- * any more. */
+/* Two pools cannot each rely on the order of one stream, so the first pool is told before there is a
+ * second. Redzones rule it out too, because the library writes them on a stream of its own. */
 static bool may_be_single(const struct context *c)
 {
     if (c->redzone_bytes || !context_is_alone(c))
@@ -75,7 +74,7 @@ static void fill(struct context *c, CUcontext ctx)
     }
 }
 
-/* Would the device's memory still be had in the same way? */
+/* Would a new record of the device get the same backing? */
 static bool suits(const struct context *c)
 {
     struct pool_config config;
@@ -87,8 +86,8 @@ static bool suits(const struct context *c)
     return config.backing == c->config.backing;
 }
 
-/* For the next context of its device. What was found out about the device stays, and is not written
- * again, since other threads may look at it. */
+/* For the next context of the record's device. What the library knows about the device stays. It is
+ * not written again, because other threads may read it. */
 static bool refill(struct context *c, CUcontext ctx)
 {
     if ((c->pool && !pool_is_vacant(c->pool)) || !suits(c))
@@ -99,8 +98,8 @@ static bool refill(struct context *c, CUcontext ctx)
     return !c->pool || pool_revive(c->pool);
 }
 
-/* A record that has ended and suits, or a new one behind the others. NULL: CONTEXTS_MAX records are
- * in use, or there is no host memory. By one thread at a time. */
+/* Uses a record that has ended and suits, or adds one. NULL: no room (context_add). One thread at a
+ * time. */
 static struct context *make_record(CUcontext ctx, CUdevice device)
 {
     FOR_EACH_RECORD(c)
@@ -115,20 +114,20 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
     return c;
 }
 
-/* False: its context has ended meanwhile. */
+/* False: the context has ended meanwhile, or may be ending. */
 static bool publish(struct context *c, CUcontext ctx)
 {
     uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
     if (c->pool)
         answer_watch();
-    /* A capture may have begun since the pool was told that one stream may be enough, or a second
-     * context is at work: now that it is listed, tell it. */
+    /* After may_be_single a capture may have begun, or another context may have got a pool. From
+     * here on calls for all pools reach this one, so it is told now. */
     stream_pool_listed(context_is_alone(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
     control_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
     bool found = context_made(c, ctx);
-    if (found) /* a context that ended meanwhile was given nothing for that reason */
+    if (found) /* a context that ended meanwhile got less memory for that reason */
         warn_of_short_prealloc(c, given_bytes);
     return found;
 }
@@ -170,14 +169,12 @@ static struct context *find_or_make(CUcontext ctx)
     return c;
 }
 
-/* What everything rests on came with CUDA 7.0; an older driver keeps its programs to itself. */
+/* These functions came with CUDA 7.0. With an older driver the library serves nothing. */
 static bool driver_suffices(void)
 {
     return real.cuDevicePrimaryCtxGetState && real.cuCtxPushCurrent_v2 && real.cuCtxPopCurrent_v2;
 }
 
-/* The first call of a thread or of the process, and whenever another context is current. Apart, so that
- * the usual way saves no registers for it. */
 static struct context *find_current(void)
 {
     CUcontext ctx = NULL;
@@ -192,6 +189,8 @@ static struct context *find_current(void)
     return c;
 }
 
+/* For the first call of a thread or of the process, and whenever another context is current. A
+ * function of its own, so that the usual way saves no registers for it. */
 static SHIM_COLD struct context *current_anew(void)
 {
     int cancel = cancel_forbid();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * System calls for which the C library of the building machine would make the library need that C
- * library: a version that the running machine's C library lacks ends every program at its start.
- * fstat and stat have the version GLIBC_2.33, getrandom GLIBC_2.25. On the machines that have a
+ * System calls without the C library's functions. Those functions have symbol versions of the
+ * building machine: GLIBC_2.33 for fstat and stat, GLIBC_2.25 for getrandom. If the running
+ * machine's C library lacked the version, every program would end at its start. On machines with a
  * CUDA driver (64 bits) the kernel's struct stat is that of the C library. All set errno.
  */
 #ifndef SHIM_KERNEL_H
