@@ -7,8 +7,9 @@
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
 
-/* Other libraries patch the first bytes of allocation functions (UCX does, to see allocations). They
- * can move only a few instructions. A saved register makes the first five bytes pushes and moves. */
+/* Other libraries patch the first bytes of allocation functions (UCX does, to see allocations).
+ * They can move only a few instructions. A saved register makes the first five bytes pushes and
+ * moves. */
 #if defined(__x86_64__)
 #define LONG_PROLOGUE() __asm__ volatile("" ::: "rbx")
 #else

@@ -41,8 +41,8 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
                  (double)given_bytes / (1 << 20));
 }
 
-/* Two pools cannot each rely on the order of one stream, so the first pool is told before there is a
- * second. Redzones rule it out too, because the library writes them on a stream of its own. */
+/* Two pools cannot each rely on the order of one stream, so the first pool is told before there is
+ * a second. Redzones rule it out too, because the library writes them on a stream of its own. */
 static bool may_be_single(const struct context *c)
 {
     if (c->redzone_bytes || !context_is_alone(c))

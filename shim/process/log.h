@@ -25,8 +25,8 @@
 
 enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
-/* From now on lines up to `level` go to the file `path`, or to stderr if `path` is NULL or "". In it
- * %p stands for the process id. Must be called before other threads log. */
+/* From now on lines up to `level` go to the file `path`, in whose name %p is the process id. If
+ * `path` is NULL or "", they go to stderr. Must be called before other threads log. */
 void log_configure(enum log_level level, const char *path);
 bool log_wants(enum log_level level);
 

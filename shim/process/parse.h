@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * From text to option values, one function per option type. All take the whole value, ignore blanks
- * around it (not around paths), do not look at the locale, keep errno, and return
- * false, with *out as it was, for what they do not understand or what is out of range.
+ * The types of option values, and one parser for each type of option. Every parser takes the whole
+ * value and ignores blanks around it, but not around a path. It does not depend on the locale and
+ * keeps errno. False, with *out unchanged: the value is not understood or out of range.
  */
 #ifndef SHIM_PARSE_H
 #define SHIM_PARSE_H
@@ -24,12 +24,12 @@ struct option_size {
 };
 
 struct option_bytes {
-    struct option_size others;                 /* for all that have no name of their own */
-    uint64_t named;                            /* ordinals of those that have, a bit each */
-    struct option_size device[OPTION_DEVICES]; /* … their sizes */
+    struct option_size others;                 /* for all devices not named */
+    uint64_t named;                            /* a bit for the ordinal of each named device */
+    struct option_size device[OPTION_DEVICES]; /* the sizes of the named devices */
 };
 
-/* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes qualify all the rest. */
+/* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes limit every flush. */
 struct empty_cache {
     bool now;            /* flush once, at once */
     bool on_oom;         /* flush whenever the driver has no memory left */
@@ -38,7 +38,7 @@ struct empty_cache {
     uint64_t keep_bytes; /* idle memory to keep, on each device */
 };
 
-/* Where and how to report; path "" is stderr, %p in it stands for the process id. */
+/* Where and how to report. path "" is stderr; in a path %p stands for the process id. */
 struct option_stats {
     bool at_exit;
     bool json;
@@ -61,8 +61,8 @@ struct option_globs {
 bool parse_SWITCH(const char *text, bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
 bool parse_SECONDS(const char *text, uint64_t *out);
-/* Sizes for all devices and single ones: 8G, 50%, none, 0=8G,1=50%. What is not named stays. "none"
- * is 0 of BYTES, and no limit (also "unlimited") of LIMIT. */
+/* Sizes for all devices or single ones: 8G, 50%, none, 0=8G,1=50%. A device that the value does not
+ * name keeps its size. "none" is 0 for BYTES. For LIMIT "none" and "unlimited" are no limit. */
 bool parse_LIMIT(const char *text, struct option_bytes *out);
 bool parse_BYTES(const char *text, struct option_bytes *out);
 bool parse_BACKING(const char *text, enum pool_backing *out);
@@ -71,12 +71,13 @@ bool parse_SIGNAL(const char *text, int *out);
 bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out);
 bool parse_STATS(const char *text, struct option_stats *out);
 bool parse_LOG(const char *text, struct option_log *out);
-/* Relative paths are taken from the working directory of now; "none" is no file, "./none" one. */
+/* A relative path starts at the present working directory. "none" means no file; a file of that
+ * name is "./none". */
 bool parse_PATH(const char *text, struct option_path *out);
-/* "none" is refused: it could mean no pattern or no program. */
+/* Refuses "none", which could mean no pattern or no program. */
 bool parse_GLOBS(const char *text, struct option_globs *out);
 
-/* Whether a name matches one of the patterns (shell wildcards); false for an empty list. */
+/* Does the name match one of the patterns (shell wildcards)? False for an empty list. */
 bool parse_globs_match(const char *list, const char *name);
 
 #endif
