@@ -5,9 +5,9 @@
  * wrapper reads to learn whether the library works here, and the options.
  *
  * The library starts with the first allocation in a CUDA context, or the first opening of one of
- * its IPC handles, and never before (shim/entry/start.h). It is off for good in a forked child and
- * where the options say so. The word only goes NEW, STARTING, ON, OFF, or from STARTING to OFF, or
- * in a forked child to OFF from any of them.
+ * its IPC handles, and never before (shim/entry/start.h). The word goes from NEW to STARTING, and
+ * then to ON, or to OFF where the options say so. In a forked child of a started process it goes to
+ * OFF. It never leaves OFF.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H
