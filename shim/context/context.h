@@ -38,7 +38,7 @@
 
 #include <stdatomic.h>
 
-enum { CONTEXTS_MAX = 128, CONTEXT_OTHERS_MAX = 48 };
+enum { CONTEXTS_MAX = 128 };
 
 enum context_state { CONTEXT_ENDED, CONTEXT_MAKING, CONTEXT_ALIVE, CONTEXT_ENDING };
 enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY };
@@ -49,6 +49,7 @@ struct context {
     _Atomic(CUcontext) ctx; /* whose record it is, or was last */
     struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
     CUdevice device;
+    unsigned index;        /* in context_records */
     atomic_bool hidden;    /* not for what is done to all pools: made, destroyed, or ended by now */
     /* These belong to the lock of lives in context.c. */
     enum context_state state;
@@ -90,7 +91,7 @@ extern atomic_int context_count __attribute__((visibility("hidden")));
 extern __thread struct context *context_latest __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* The pool of the calling thread's current context, if that is its latest and has one; NULL: ask
- * context_current. Never in a forked child. */
+ * current_context. Never in a forked child. */
 static inline struct pool *context_quick_pool(void)
 {
     CUcontext ctx;
@@ -106,37 +107,60 @@ struct context_end {
     CUdevice device;         /* of those; -1: any */
     unsigned long long life; /* of the created one */
     bool hides;
-    uint64_t records[CONTEXTS_MAX / 64];
-    CUcontext others[CONTEXT_OTHERS_MAX]; /* that have no record here, but something else of ours */
-    unsigned long long lives[CONTEXT_OTHERS_MAX];
-    size_t count;
+    uint64_t records[CONTEXTS_MAX / 64]; /* those withdrawn for this call, a bit for each index */
 };
 
 /* A created context (NULL: none) is about to be destroyed. */
 void context_destroy_begins(struct context_end *e, CUcontext ctx);
 /* Primary contexts of the device (-1: of any) are about to be reset, or to lose a user. */
 void context_release_begins(struct context_end *e, CUdevice device, bool reset);
-/* The driver has answered. Everything of what ended goes; what did not end is found again. Keeps
- * errno. */
-void context_end_finish(struct context_end *e, bool done);
-/* The program holds the device's primary context, by this handle. */
-void context_retained(CUdevice device, CUcontext primary);
+/* After the driver's answer (done: it succeeded), once for each record of context_records, of which
+ * there may be more by now. True: the context's life is over, and the caller alone is to forget what
+ * else the library keeps for the context (c->ctx) and then to call context_bury. */
+bool context_end_judge(const struct context_end *e, struct context *c, bool done);
+/* The pool goes, and the record is free for the next context of the device. */
+void context_bury(struct context *c);
+/* Was the record withdrawn when the call began? */
+bool context_end_holds(const struct context_end *e, const struct context *c);
+/* For a record that goes on: what is done to all pools is done to its pool again. True: it was not
+ * so long. The caller tells the pool what it may have missed, then calls context_show. */
+bool context_unhide(struct context *c);
+/* Allocations find the record again, unless another ender is at it. */
+void context_show(struct context *c);
+/* A retain told which context is the device's primary one, and so which records are not of it. */
+void context_set_primary(CUdevice device, CUcontext primary);
+
+/* The steps of a maker, one thread at a time. A record for ctx: behind the others, or one that has
+ * ended. An ender of ctx finds it from here on. NULL, false: no room, it serves still. */
+struct context *context_add(CUcontext ctx, CUdevice device);
+bool context_take_over(struct context *c, CUcontext ctx);
+/* The record that was taken over does not suit ctx. */
+void context_give_up(struct context *c);
+/* The record is filled: allocations find it, if the life that it was made for goes on. False: they
+ * do not. */
+bool context_made(struct context *c, CUcontext ctx);
+/* Is there a record for ctx that an ender withdrew? Requests go to the driver meanwhile. */
+bool context_is_withdrawn(CUcontext ctx);
+
 /* The driver serves it. It may be dead, but must be some thread's, or a primary one. */
 bool context_is_alive(CUcontext ctx);
+/* The id of the context's life, 0: the driver knows none. Asks the driver (see 4). */
+unsigned long long context_life(CUcontext ctx);
+/* Is that very life over? Asks the driver (see 4). */
+bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
+                     CUdevice device);
+/* The calling thread's latest record; NULL: none. */
+void context_remember(struct context *c);
 /* The only thread of a forked child has no context. */
 void context_forget_thread(void);
 
-/* The record of the calling thread's current context, made if there is none; of a green context, the
- * primary one's (shim/context/green.h). NULL: no context is current, or the library is off. Keeps errno. */
-struct context *context_current(void);
-/* The record of a context, if there is one. */
+/* The record of a context, if allocations find it. */
 struct context *context_find(CUcontext ctx);
 /* Does the calling thread's current context have a pool? Makes none. */
 bool context_is_pooled(void);
+/* Does no other record have a pool in use? */
+bool context_is_alone(const struct context *c);
 
-/* The device's primary context, alive or not, as a retain of the program's told; NULL: none was
- * seen. */
-CUcontext context_primary_handle(CUdevice device);
 /* Every range committed in arenas of the device. */
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                             void *arg);
@@ -156,6 +180,8 @@ bool context_release(uint64_t devices, enum pool_release step);
  * no other one has the record. False: it is ending. */
 bool context_asks(struct context *c);
 void context_asked(struct context *c);
+/* Is this one of the codes after which a context may be lost? */
+bool context_code_is_loss(CUresult rc);
 /* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
 void context_look_for_loss(void);
 /* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:

@@ -73,7 +73,7 @@ static CUcontext primary_here(void)
         real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
         green && primary)
         return primary;
-    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;
+    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device_primary(device) : NULL;
 }
 
 void green_expect(void)

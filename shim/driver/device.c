@@ -12,6 +12,7 @@
 #include <time.h>
 
 static _Atomic uint64_t peers_of[DEVICES_MAX];
+static _Atomic(CUcontext) primaries[DEVICES_MAX];
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
@@ -274,6 +275,24 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
     }
     atomic_store(&d->fence_count, 0);
     atomic_store(&d->gone, false);
+}
+
+CUcontext device_primary(CUdevice device)
+{
+    return device >= 0 && device < DEVICES_MAX ? atomic_load(&primaries[device]) : NULL;
+}
+
+void device_set_primary(CUdevice device, CUcontext primary)
+{
+    if (device >= 0 && device < DEVICES_MAX)
+        atomic_store(&primaries[device], primary);
+}
+
+bool device_primary_is_active(CUdevice device)
+{
+    unsigned flags;
+    int active = 0;
+    return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
 uint64_t device_peers(CUdevice owner)

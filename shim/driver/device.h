@@ -39,6 +39,19 @@ static inline struct device_backend *device_self(struct backend *b)
     return (struct device_backend *)(void *)b;
 }
 
+/* The device's primary context, alive or not, as a retain by the program gave it. NULL: no retain
+ * was seen. */
+CUcontext device_primary(CUdevice device);
+void device_set_primary(CUdevice device, CUcontext primary);
+/* Asks the driver. */
+bool device_primary_is_active(CUdevice device);
+
+/* A set of devices, one bit each. A device beyond DEVICES_MAX stands for all. */
+static inline uint64_t device_set(CUdevice device)
+{
+    return device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : UINT64_MAX;
+}
+
 /* Runs work(arg) as a row runs: in the context (NULL: in whatever is current), in the relaxed capture mode,
  * unless the process leaves (false, and nothing was run). The caller's context, mode and errno are kept. */
 bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg);

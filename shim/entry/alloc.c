@@ -5,6 +5,7 @@
  */
 #include "pool/bits.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/current.h"
 #include "shim/driver/capture.h"
 #include "shim/context/context.h"
 #include "shim/control/control.h"
@@ -100,7 +101,7 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
     CUresult rc;
     if (!dptr || !bytesize)
         return real.cuMemAlloc_v2(dptr, bytesize);
-    struct context *c = context_current();
+    struct context *c = current_context();
     if (c && c->pool) {
         int saved_errno = errno;
         bool served = serve_alloc(c, dptr, bytesize, &rc);
@@ -153,7 +154,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     size_t row = 0, bytes;
     bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
                 (element_size == 4 || element_size == 8 || element_size == 16);
-    struct context *c = sane ? context_current() : NULL;
+    struct context *c = sane ? current_context() : NULL;
     if (c && c->pool) {
         int saved_errno = errno;
         size_t align = row_alignment(c);
@@ -285,7 +286,7 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
     int saved_errno = errno;
     if (!p || !size_bytes)
         return false;
-    struct context *c = context_current();
+    struct context *c = current_context();
     if (!c || !c->pool || !serve_alloc(c, &at, size_bytes, &rc) || rc != CUDA_SUCCESS) {
         errno = saved_errno;
         return false;

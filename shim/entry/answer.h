@@ -42,9 +42,6 @@ bool answer_release(uint64_t devices, unsigned *step);
  * another process. */
 void answer_watch(void);
 
-/* Is this one of the codes after which a context may be lost? */
-bool answer_is_loss(CUresult rc);
-
 /* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
  * the set is ANSWER_ANYWHERE. */
 #define ANSWER_NOWHERE                                                                             \

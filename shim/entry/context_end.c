@@ -3,21 +3,33 @@
  * The wrapped functions that end contexts, and those that keep them alive. A context's end frees
  * its allocations without a call for each; an arena's memory outlives it (measured) and is given
  * back here. The pool is closed to new requests first, then the driver ends the context and with it
- * all its work, then the memory goes (context_end_begins and context_end_finish). No lock is held
- * over a driver call.
+ * all its work, then the memory goes (destroy_begins or release_begins, and finish). No lock is
+ * held over a driver call.
  */
-#include "shim/entry/answer.h"
-#include "shim/process/cancel.h"
-#include "shim/driver/capture.h"
 #include "shim/context/context.h"
 #include "shim/context/green.h"
-#include "shim/driver/hooks.h"
-#include "shim/process/state.h"
 #include "shim/context/stream.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/process/cancel.h"
+#include "shim/process/state.h"
+#include "shim/share/ipc.h"
+#include "shim/share/peer.h"
 
+#include <errno.h>
 #include <pthread.h>
 
-enum { ATTACHED_MAX = 256 };
+enum { ATTACHED_MAX = 256, OTHERS_MAX = 48 };
+
+/* What may end with a call of the program's. */
+struct ending {
+    struct context_end records;
+    /* Contexts without a record that the library keeps something else for, and their lives. */
+    CUcontext others[OTHERS_MAX];
+    unsigned long long lives[OTHERS_MAX];
+    size_t num_others;
+};
 
 /* Created contexts that were attached, and how often more than they were detached. Has a lock of
  * its own, held over no driver call. An attachment counts before the driver is asked, a detachment
@@ -68,15 +80,100 @@ static void forget(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
+static void destroy_begins(struct ending *e, CUcontext ctx)
+{
+    e->num_others = 0;
+    context_destroy_begins(&e->records, ctx);
+}
+
+/* Captures and imports may have been made in a primary context that has no record. */
+static void release_begins(struct ending *e, CUdevice device, bool reset)
+{
+    CUcontext all[OTHERS_MAX];
+    size_t num_all = 0;
+    e->num_others = 0;
+    context_release_begins(&e->records, device, reset);
+    if (state_is_off())
+        return;
+    if (capture_open())
+        num_all = capture_contexts(all, OTHERS_MAX);
+    if (ipc_any_open() || ipc_any_closed())
+        num_all += ipc_contexts(all + num_all, OTHERS_MAX - num_all);
+    CUcontext primary = device_primary(device);
+    for (size_t i = 0; i < num_all; i++)
+        if (!primary || all[i] == primary) {
+            e->others[e->num_others] = all[i];
+            e->lives[e->num_others++] = context_life(all[i]);
+        }
+}
+
+/* What the library keeps for a context besides its record. */
+static void forget_rest(CUcontext ctx)
+{
+    capture_forget(ctx);
+    peer_forget(ctx);
+    ipc_forget(ctx);
+    green_forget_primary(ctx);
+}
+
+/* The context did not end: allocations find it again, unless other threads may be ending it. While
+ * it was hidden the program may have submitted work that its pool was not told of, and another pool
+ * may have been made that did not know of it. */
+static void reopen(struct context *c)
+{
+    if (context_unhide(c)) {
+        if (!context_is_alone(c))
+            stream_give_up();
+        if (c->pool)
+            pool_leave_single_stream(c->pool);
+    }
+    context_show(c);
+}
+
+/* The driver has answered (done: it succeeded). Everything of what ended goes, and allocations find
+ * the rest again. Keeps errno. */
+static void finish(const struct ending *e, bool done)
+{
+    const struct context_end *r = &e->records;
+    int saved_errno = errno;
+    if (state_is_off())
+        return;
+    if (r->ctx && done)
+        forget_rest(r->ctx);
+    FOR_EACH_RECORD(c) {
+        if (context_end_judge(r, c, done)) {
+            forget_rest(atomic_load(&c->ctx));
+            context_bury(c);
+        } else if (context_end_holds(r, c)) {
+            reopen(c);
+        }
+    }
+    for (size_t i = 0; i < e->num_others && done; i++)
+        if (context_is_over(e->others[i], e->lives[i], CONTEXT_MAYBE_PRIMARY, r->device))
+            forget_rest(e->others[i]);
+    errno = saved_errno;
+}
+
+/* The last life may have ended in a way that was not seen: nothing of it is found in this one. */
+static void retained(CUdevice device, CUcontext primary)
+{
+    const struct ending e = {.records = {.device = device}};
+    device_set_primary(device, primary);
+    if (state_is_off())
+        return;
+    context_set_primary(device, primary);
+    finish(&e, true);
+}
+
 static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
 {
-    struct context_end end;
+    struct ending end;
     int cancel = cancel_forbid();
-    context_destroy_begins(&end, ctx);
+    destroy_begins(&end, ctx);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS && ctx)
         forget(ctx);
-    context_end_finish(&end, rc == CUDA_SUCCESS);
+    finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
 }
@@ -100,7 +197,7 @@ static CUcontext current(void)
 /* An attachment in vain may have been what another thread's detachment took for a use. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
-    struct context_end end;
+    struct ending end;
     CUcontext here = hooks_init() ? current() : NULL;
     if (!here)
         return real.cuCtxAttach(ctx, flags);
@@ -108,8 +205,8 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
     attach(here);
     CUresult rc = real.cuCtxAttach(ctx, flags);
     if (rc != CUDA_SUCCESS && !detach(here)) {
-        context_destroy_begins(&end, here);
-        context_end_finish(&end, !context_is_alive(here));
+        destroy_begins(&end, here);
+        finish(&end, !context_is_alive(here));
     }
     cancel_allow(cancel);
     return rc;
@@ -119,11 +216,11 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
  * lives, and that goes before the count, which misses uses that were taken past us. */
 static CUresult detach_last(CUcontext ctx)
 {
-    struct context_end end;
-    context_destroy_begins(&end, ctx);
+    struct ending end;
+    destroy_begins(&end, ctx);
     CUresult rc = real.cuCtxDetach(ctx);
     bool lives = rc != CUDA_SUCCESS || (ctx && current() == ctx && context_is_alive(ctx));
-    context_end_finish(&end, !lives);
+    finish(&end, !lives);
     return rc;
 }
 
@@ -144,7 +241,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
     if (rc == CUDA_SUCCESS) {
         int cancel = cancel_forbid();
-        context_retained(dev, *ctx);
+        retained(dev, *ctx);
         cancel_allow(cancel);
     }
     return rc;
@@ -153,11 +250,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 /* A reset ends the primary context at once, a release with the last of its users. */
 static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
-    struct context_end end;
+    struct ending end;
     int cancel = cancel_forbid();
-    context_release_begins(&end, dev, reset);
+    release_begins(&end, dev, reset);
     CUresult rc = how(dev);
-    context_end_finish(&end, rc == CUDA_SUCCESS);
+    finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
 }
@@ -185,18 +282,18 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 /* A green context is one of the users of its device's primary context. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    struct context_end end;
+    struct ending end;
     CUcontext ctx = NULL;
     int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);
-    context_release_begins(&end, -1, false);
+    release_begins(&end, -1, false);
     CUresult rc = real.cuGreenCtxDestroy(green);
     if (rc == CUDA_SUCCESS && ctx) {
         green_forget(ctx);
         capture_forget(ctx);
     }
-    context_end_finish(&end, rc == CUDA_SUCCESS);
+    finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
 }

@@ -5,6 +5,7 @@
  */
 #include "pool/spin.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 #include "shim/context/context.h"
 #include "shim/stats/counters.h"
@@ -55,7 +56,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 /* Several threads may make this their first call: who does not start the library waits for who does. */
 static bool is_started(void)
 {
-    for (unsigned turn = 0; !state_is_on() && !state_start(); turn++) {
+    for (unsigned turn = 0; !state_is_on() && !start_library(); turn++) {
         if (atomic_load(&state_now) != STATE_STARTING)
             return state_is_on();
         spin_pause(turn);

@@ -4,7 +4,6 @@
  * written is in shim/process/parse.c; what an option does is in whoever reads it. No state, no lock.
  */
 #include "shim/process/options.h"
-#include "shim/process/parse.h"
 
 #include <errno.h>
 #include <stdlib.h>

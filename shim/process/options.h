@@ -7,56 +7,11 @@
 #define SHIM_OPTIONS_H
 
 #include "pool/config.h"
-#include "shim/process/log.h"
+#include "shim/process/parse.h"
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024 };
-
-/* A size: bytes, or a share of a device's memory in millionths. */
-struct option_size {
-    uint64_t bytes; /* UINT64_MAX: no limit */
-    uint32_t share_ppm;
-    bool is_share;
-};
-
-struct option_bytes {
-    struct option_size others;                 /* for all that have no name of their own */
-    uint64_t named;                            /* ordinals of those that have, a bit each */
-    struct option_size device[OPTION_DEVICES]; /* … their sizes */
-};
-
-/* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes qualify all the rest. */
-struct empty_cache {
-    bool now;            /* flush once, at once */
-    bool on_oom;         /* flush whenever the driver has no memory left */
-    uint64_t every_ns;   /* flush at this interval; 0: no */
-    int device;          /* ordinal, -1: all */
-    uint64_t keep_bytes; /* idle memory to keep, on each device */
-};
-
-/* Where and how to report; path "" is stderr, %p in it stands for the process id. */
-struct option_stats {
-    bool at_exit;
-    bool json;
-    char path[PATH_MAX];
-};
-
-struct option_log {
-    enum log_level level;
-    char path[PATH_MAX]; /* "" is stderr */
-};
-
-struct option_path {
-    char path[PATH_MAX]; /* absolute; "": none */
-};
-
-struct option_globs {
-    char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
-};
 
 #define OPTION_BYTES struct option_bytes
 #define OPTION_LIMIT struct option_bytes

@@ -8,8 +8,8 @@
 #define SHIM_REPORT_H
 
 #include "pool/stats.h"
+#include "shim/process/parse.h"
 #include "shim/stats/counters.h"
-#include "shim/process/options.h"
 
 #include <stdbool.h>
 #include <stddef.h>
