@@ -8,7 +8,6 @@
 #include "shim/driver/capture.h"
 #include "shim/stats/counters.h"
 #include "shim/process/log.h"
-#include "shim/route/submit.h"
 
 #include <errno.h>
 #include <stdlib.h>
