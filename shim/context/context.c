@@ -7,10 +7,10 @@
 
 #include "pool/host.h"
 #include "pool/spin.h"
-#include "shim/entry/answer.h"
 #include "shim/driver/backing.h"
 #include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/device.h"
 #include "shim/control/control.h"
 #include "shim/context/green.h"
 #include "shim/share/ipc.h"
@@ -477,7 +477,7 @@ static bool publish(struct context *c, CUcontext ctx)
     uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
     if (c->pool)
-        answer_watch();
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     /* A capture may have begun since the pool was told that one stream may be enough, or a second
      * context is at work: now that it is listed, tell it. */
     stream_pool_listed(!others_alive(c));

@@ -31,7 +31,7 @@
 #define SHIM_CONTEXT_H
 
 #include "pool/pool.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
 #include "shim/driver/hooks.h"
 #include "shim/stats/report.h"
 #include "shim/process/state.h"

@@ -4,7 +4,7 @@
  */
 #include "shim/context/context.h"
 
-#include "shim/entry/answer.h"
+#include "shim/driver/error.h"
 #include "shim/process/cancel.h"
 
 void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
@@ -51,7 +51,7 @@ bool context_release(uint64_t devices, enum pool_release step)
 {
     bool some = false;
     FOR_EACH_CONTEXT(c)
-        if (answer_device(c->device) & devices)
+        if (device_bit(c->device) & devices)
             some = pool_release(c->pool, step) || some;
     return some;
 }
@@ -67,7 +67,7 @@ static void look_for_loss(struct context *c)
     if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_asks(c))
         return;
     int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-    if (answer_is_loss((CUresult)code)) {
+    if (error_is_loss((CUresult)code)) {
         atomic_store(&c->lost_code, code);
         atomic_store(&context_any_lost, true);
         pool_lose(c->pool);
