@@ -11,6 +11,7 @@
 #include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
+#include "shim/entry/stream.h"
 #include "shim/control/control.h"
 #include "shim/context/green.h"
 #include "shim/share/ipc.h"
@@ -149,7 +150,7 @@ static bool condemn(struct context *c)
 /* What else is kept for a context. */
 static void forget(CUcontext ctx)
 {
-    capture_forget(ctx);
+    entry_captures_closed(capture_forget(ctx));
     peer_forget(ctx);
     ipc_forget(ctx);
     green_forget_primary(ctx);

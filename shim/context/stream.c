@@ -73,8 +73,6 @@
 
 #include "pool/pool.h"
 #include "pool/spin.h"
-#include "shim/entry/answer.h"
-#include "shim/driver/capture.h"
 #include "shim/context/context.h"
 #include "shim/process/state.h"
 
@@ -420,57 +418,4 @@ void stream_forget(CUstream stream)
         stream_leave_single();
     if (atomic_load_explicit(&run_stream, memory_order_relaxed) == name)
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
-}
-
-static void made(CUresult rc)
-{
-    if (rc == CUDA_SUCCESS && (atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
-        stream_may_be_single();
-}
-
-CUresult cuStreamCreate(CUstream *stream, unsigned flags)
-{
-    CUresult rc = answer_cuStreamCreate(stream, flags);
-    made(rc);
-    return rc;
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
-{
-    CUresult rc = answer_cuStreamCreateWithPriority(stream, flags, priority);
-    made(rc);
-    return rc;
-}
-
-CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
-{
-    CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
-    if (rc == CUDA_SUCCESS)
-        stream_give_up();
-    return rc;
-}
-
-/* Before the driver: a launch beside this call may be the first that has the attribute. */
-CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
-{
-    if (!stream_keeps_order(id))
-        stream_give_up();
-    return real.cuStreamSetAttribute(stream, id, value);
-}
-
-CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
-                                   const CUstreamAttrValue *value)
-{
-    if (!stream_keeps_order(id))
-        stream_give_up();
-    return real.cuStreamSetAttribute_ptsz(stream, id, value);
-}
-
-/* A node with leave to start early does so within its graph. */
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
-                                       const CUkernelNodeAttrValue *value)
-{
-    if (!stream_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        stream_give_up();
-    return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

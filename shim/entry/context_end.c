@@ -7,6 +7,7 @@
  * over a driver call.
  */
 #include "shim/entry/answer.h"
+#include "shim/entry/stream.h"
 #include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
 #include "shim/context/context.h"
@@ -194,7 +195,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUresult rc = real.cuGreenCtxDestroy(green);
     if (rc == CUDA_SUCCESS && ctx) {
         green_forget(ctx);
-        capture_forget(ctx);
+        entry_captures_closed(capture_forget(ctx));
     }
     context_end_finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
