@@ -31,7 +31,7 @@
 #define SHIM_CONTEXT_H
 
 #include "pool/pool.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
 #include "shim/driver/hooks.h"
 #include "shim/stats/report.h"
 #include "shim/process/state.h"
@@ -180,8 +180,6 @@ bool context_release(uint64_t devices, enum pool_release step);
  * no other one has the record. False: it is ending. */
 bool context_asks(struct context *c);
 void context_asked(struct context *c);
-/* Is this one of the codes after which a context may be lost? */
-bool context_code_is_loss(CUresult rc);
 /* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
 void context_look_for_loss(void);
 /* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:

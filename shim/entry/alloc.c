@@ -11,6 +11,7 @@
 #include "shim/control/control.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
+#include "shim/driver/visit.h"
 #include "shim/context/redzone.h"
 #include "shim/route/runtime.h"
 #include "shim/process/state.h"
@@ -142,7 +143,7 @@ static void ask_alignment(void *arg)
 static size_t row_alignment(struct context *c)
 {
     size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!pitch && device_visit(&c->backend, ask_alignment, &pitch))
+    if (!pitch && visit_run(c->backend.ctx, ask_alignment, &pitch))
         atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
     return pitch;
 }

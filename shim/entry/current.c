@@ -9,6 +9,7 @@
 #include "shim/context/redzone.h"
 #include "shim/context/stream.h"
 #include "shim/control/control.h"
+#include "shim/driver/device.h"
 #include "shim/driver/backing.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
@@ -121,7 +122,7 @@ static bool publish(struct context *c, CUcontext ctx)
     uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
     if (c->pool)
-        answer_watch();
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     /* A capture may have begun since the pool was told that one stream may be enough, or a second
      * context is at work: now that it is listed, tell it. */
     stream_pool_listed(context_is_alone(c));

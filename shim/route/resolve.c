@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* The latest release of CUDA of which shim/driver/hooks.def and shim/route/submit.def have every function that submits work or
+/* The latest release of CUDA of which shim/driver/hooks.def and shim/driver/submit.def have every function that submits work or
  * begins a capture, as far as the headers of this build declare their types. */
 #if CUDA_VERSION >= 13000
 #define TABLES_KNOW 13050

@@ -7,6 +7,7 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
+#include "shim/driver/visit.h"
 #include "shim/control/control.h"
 #include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
@@ -149,9 +150,9 @@ static void name_native(void *data)
     r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
 }
 
-static void visit(struct device_backend *d, void (*work)(void *), struct reply *r)
+static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
 {
-    if (!device_visit(d, work, r))
+    if (!visit_run(ctx, work, r))
         r->rc = CUDA_ERROR_DEINITIALIZED;
 }
 
@@ -170,13 +171,13 @@ static void answer(const struct ipc_question *question, uint64_t number)
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
             r.answer.kind = IPC_NATIVE;
-            visit(&c->backend, name_native, &r);
+            visit(c->backend.ctx, name_native, &r);
             /* The segment was this block's when the driver named it. */
             if (!find(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
         } else if (r.rc == CUDA_SUCCESS) {
             r.answer.kind = IPC_CHUNKS;
-            visit(&c->backend, collect_chunks, &r);
+            visit(c->backend.ctx, collect_chunks, &r);
         }
     }
     uint32_t num_fds = r.answer.count;

@@ -8,7 +8,6 @@
  * then the mapping stays until it is over. While it waits captures may begin: what is left to do
  * then is not forbidden in a visit's capture mode.
  */
-#include "shim/entry/answer.h"
 #include "shim/share/ipc.h"
 
 #include "pool/bits.h"
@@ -16,6 +15,8 @@
 #include "shim/driver/capture.h"
 #include "shim/control/control.h"
 #include "shim/driver/device.h"
+#include "shim/driver/device_fence.h"
+#include "shim/driver/visit.h"
 #include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
 #include "shim/driver/reservation.h"
@@ -198,7 +199,7 @@ static CUresult fetch_some(struct arrival *a, unsigned flags, ipc_open_fn native
         /* Nothing of a block's first chunks makes a segment of the driver's. */
         rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
     } else if (a->answer.kind == IPC_CHUNKS) {
-        rc = device_visit(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
+        rc = visit_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
     } else {
         rc = CUDA_ERROR_INVALID_VALUE;
     }
@@ -219,7 +220,7 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
             rc = fetch_some(&a, flags, native);
     } while (rc == CUDA_SUCCESS && a.answer.kind == IPC_CHUNKS && a.mapped_bytes < a.total_bytes);
     if (rc != CUDA_SUCCESS && a.total_bytes)
-        device_visit(NULL, give_up, &a);
+        visit_run(NULL, give_up, &a);
     errno = saved_errno;
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -297,7 +298,7 @@ static void clear_closed(void)
         closed = o->next;
         atomic_fetch_sub(&closed_count, 1);
         pthread_mutex_unlock(&lock);
-        device_visit(NULL, take_away, &d);
+        visit_run(NULL, take_away, &d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
             o->next = closed;
@@ -382,9 +383,9 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
     }
     pthread_mutex_unlock(&lock);
     if (mapped)
-        answer_watch();
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     if (mapped && late.wanted)
-        device_visit(NULL, allow_late, &late);
+        visit_run(NULL, allow_late, &late);
     return rc;
 }
 
@@ -456,7 +457,7 @@ void ipc_forget(CUcontext ctx)
             *at = o->next;
             atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
-            device_visit(NULL, take_away_after_context, o);
+            visit_run(NULL, take_away_after_context, o);
             pthread_mutex_lock(&lock);
             host_cache_put(&records, o);
             at = heads[i]; /* the list may have changed */
