@@ -4,6 +4,7 @@
  * the caller's own arguments, and the answer is the driver's. No lock.
  */
 #include "pool/bits.h"
+#include "shim/entry/alloc.h"
 #include "shim/entry/answer.h"
 #include "shim/driver/capture.h"
 #include "shim/context/context.h"
@@ -11,7 +12,6 @@
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
 #include "shim/context/redzone.h"
-#include "shim/route/runtime.h"
 #include "shim/process/state.h"
 
 #include <errno.h>

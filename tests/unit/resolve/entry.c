@@ -8,7 +8,7 @@
 #include "pool/pool.h"
 #include "shim/entry/answer.h"
 #include "shim/share/peer.h"
-#include "shim/route/runtime.h"
+#include "shim/entry/alloc.h"
 #include "shim/context/stream.h"
 #include "shim/route/submit.h"
 
