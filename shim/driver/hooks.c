@@ -6,8 +6,8 @@
  */
 #include "shim/driver/hooks.h"
 
-#include "shim/route/resolve.h"
 #include "shim/driver/table.h"
+#include "shim/process/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -65,7 +65,7 @@ bool hooks_present(enum hook_id id)
 /* A driver that is a wrapper of ours would call itself for ever. */
 static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
 {
-    uintptr_t address = (uintptr_t)resolve_symbol(driver, name);
+    uintptr_t address = (uintptr_t)symbol_lookup(driver, name);
     return address == wrapper ? 0 : address;
 }
 

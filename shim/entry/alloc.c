@@ -4,6 +4,7 @@
  * the caller's own arguments, and the answer is the driver's. No lock.
  */
 #include "pool/bits.h"
+#include "shim/entry/alloc.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/current.h"
 #include "shim/driver/capture.h"
@@ -13,7 +14,6 @@
 #include "shim/driver/hooks.h"
 #include "shim/driver/visit.h"
 #include "shim/context/redzone.h"
-#include "shim/route/runtime.h"
 #include "shim/process/state.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
 #include "pool/pool.h"
 #include "shim/entry/answer.h"
 #include "shim/share/peer.h"
-#include "shim/route/runtime.h"
+#include "shim/entry/alloc.h"
 #include "shim/context/stream.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
