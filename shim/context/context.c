@@ -11,7 +11,7 @@
 #include "shim/driver/backing.h"
 #include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
 #include "shim/context/green.h"
 #include "shim/share/ipc.h"
 #include "shim/process/log.h"

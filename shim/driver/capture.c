@@ -9,7 +9,7 @@
 #include "pool/spin.h"
 #include "shim/process/cancel.h"
 #include "shim/context/context.h"
-#include "shim/control/control.h"
+#include "shim/control/thread.h"
 #include "shim/process/state.h"
 #include "shim/context/stream.h"
 

@@ -6,7 +6,7 @@
 #include "shim/process/environ.h"
 
 #include "pool/spin.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
 #include "shim/driver/hooks.h"
 #include "shim/route/resolve.h"
 

@@ -7,7 +7,7 @@
 
 #include "pool/pool.h"
 #include "shim/context/context.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
 #include "shim/process/environ.h"
 #include "shim/share/ipc_door.h"
 #include "shim/stats/report.h"
