@@ -8,7 +8,7 @@
 #include "shim/context/green.h"
 #include "shim/context/redzone.h"
 #include "shim/context/stream.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
 #include "shim/driver/device.h"
 #include "shim/driver/backing.h"
 #include "shim/driver/hooks.h"

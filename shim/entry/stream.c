@@ -7,7 +7,7 @@
 
 #include "shim/context/context.h"
 #include "shim/context/stream.h"
-#include "shim/control/control.h"
+#include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"

@@ -4,7 +4,7 @@
  * request. To scan the environment at every allocation would cost more than the allocation. A program
  * that writes to `environ` itself is not seen. Atomics, no lock.
  */
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
 #include "shim/driver/hooks.h"
 #include "shim/process/environ.h"
 #include "shim/process/symbol.h"

@@ -8,7 +8,7 @@
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/driver/visit.h"
-#include "shim/control/control.h"
+#include "shim/control/thread.h"
 #include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
 #include "shim/context/redzone.h"
@@ -39,6 +39,14 @@ bool ipc_is_native(const struct pool_block *block)
     return block->segment_addr == block->addr && block->size_bytes >= GRANULE_BYTES;
 }
 
+static uint64_t answer_some(uint64_t now_ns);
+static struct duty answer_duty = {.run = answer_some, .due_ns = DUTY_NEVER};
+
+static void question_waits(void)
+{
+    control_due(&answer_duty, 0);
+}
+
 bool ipc_is_capable(const struct pool_block *block)
 {
     if (block->segment_addr)
@@ -61,7 +69,7 @@ CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
     }
     /* Before the door's own thread wants it: made there, it would share that one's empty table of files. */
     control_need();
-    if (!ipc_door_open(&ticket.token))
+    if (!ipc_door_open(&ticket.token, question_waits))
         return CUDA_ERROR_NOT_SUPPORTED;
     pool_taint(block->addr);
     ticket.check = ipc_ticket_check(&ticket);
@@ -190,14 +198,14 @@ static void answer(const struct ipc_question *question, uint64_t number)
     ipc_wire_close_all(r.fds, num_fds);
 }
 
-void ipc_answer(void)
+static uint64_t answer_some(uint64_t now_ns)
 {
     struct ipc_question question;
     uint64_t number;
     for (int i = 0; state_is_on() && i < ANSWERS_AT_A_TIME; i++) {
         if (!ipc_door_next(&question, &number))
-            return;
+            return DUTY_NEVER;
         answer(&question, number);
     }
-    control_wake();
+    return 0;
 }

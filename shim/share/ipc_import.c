@@ -13,7 +13,7 @@
 #include "pool/bits.h"
 #include "pool/host.h"
 #include "shim/driver/capture.h"
-#include "shim/control/control.h"
+#include "shim/control/thread.h"
 #include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
 #include "shim/driver/visit.h"
@@ -33,6 +33,8 @@
 #define GIVE_UP_MS 10000
 /* Wait before a question that was not taken, or was dropped, is put again. */
 #define PAUSE_NS 2000000
+/* How long until memory that a capture kept from being taken away is tried again, where nothing tells of its end. */
+#define TIDY_AGAIN_NS UINT64_C(100000000)
 
 struct opened {
     struct opened *next;
@@ -289,7 +291,10 @@ static void take_away(void *data)
         real.cuCtxPopCurrent_v2(&ignored);
 }
 
-/* Lock held on entry and exit. */
+static uint64_t tidy(uint64_t now_ns);
+static struct duty tidy_duty = {.run = tidy, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+/* Lock held on entry and exit. What has to stay is the control thread's to take away. */
 static void clear_closed(void)
 {
     while (closed && !capture_open()) {
@@ -304,10 +309,14 @@ static void clear_closed(void)
             o->next = closed;
             closed = o;
             atomic_fetch_add(&closed_count, 1);
+            /* By a capture that has begun, whose end runs the duty, or by one that is not known. */
+            control_due(&tidy_duty, capture_open() ? 0 : state_clock_ns() + TIDY_AGAIN_NS);
             return;
         }
         host_cache_put(&records, o);
     }
+    if (closed)
+        control_due(&tidy_duty, 0);
 }
 
 bool ipc_any_closed(void)
@@ -315,11 +324,12 @@ bool ipc_any_closed(void)
     return atomic_load_explicit(&closed_count, memory_order_relaxed) != 0;
 }
 
-void ipc_tidy(void)
+static uint64_t tidy(uint64_t now_ns)
 {
     pthread_mutex_lock(&lock);
     clear_closed();
     pthread_mutex_unlock(&lock);
+    return DUTY_NEVER;
 }
 
 /* Access that was given to others while the memory was on its way: who gives it walks over what is open. */
@@ -424,10 +434,8 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
             closed = o;
             atomic_fetch_add(&closed_count, 1);
             clear_closed();
-            if (closed) {
+            if (closed)
                 control_need();
-                control_wake();
-            }
         }
     }
     pthread_mutex_unlock(&lock);
