@@ -20,20 +20,6 @@
 /* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
 #define GHOSTS_MAX 4
 
-/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask.
- */
-void chunk_stamp(const struct block *b)
-{
-    const struct pool *p = b->zone->pool;
-    if (likely(!p->config->idle_timeout_ns))
-        return;
-    for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
-        c->idle_since_ns = p->now_ns;
-        at = c->addr + c->size_bytes;
-    }
-}
-
 void chunk_enter(struct chunk *c, struct zone *z)
 {
     c->zone = z;

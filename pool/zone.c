@@ -177,10 +177,32 @@ static void insert_free(struct block *b)
     bins_insert(bins, b);
 }
 
+void zone_end_live(struct block *b)
+{
+    struct pool *p = b->zone->pool;
+    map_clear(b);
+    if (!p->arena && b->zone->kind == ZONE_LARGE)
+        p->slack_bytes -= b->piece.slack_bytes;
+}
+
+/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask.
+ */
+static void stamp_chunks(const struct block *b)
+{
+    const struct pool *p = b->zone->pool;
+    if (likely(!p->config->idle_timeout_ns))
+        return;
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_find(at)->chunk;
+        c->idle_since_ns = p->now_ns;
+        at = c->addr + c->size_bytes;
+    }
+}
+
 void zone_give(struct block *b)
 {
     if (b->state != BLOCK_BUSY)
-        chunk_stamp(b);
+        stamp_chunks(b);
     insert_free(b);
 }
 
@@ -191,17 +213,10 @@ void zone_bury(struct block *b)
         c->dead++;
         at = c->addr + c->size_bytes;
     }
-    chunk_stamp(b);
+    stamp_chunks(b);
     b->state = BLOCK_DEAD;
     b->zone->dead_bytes += b->size_bytes;
     list_push_back(&b->zone->dead, &b->link);
-}
-
-void zone_make_ghost(struct block *b)
-{
-    b->state = BLOCK_GHOST;
-    list_push_back(&b->zone->pool->ghosts, &b->link);
-    b->zone->pool->ghost_bytes += b->size_bytes;
 }
 
 void zone_make_hole(struct block *b)

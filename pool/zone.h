@@ -38,13 +38,13 @@ struct block *zone_take_whole(struct zone *z, uint64_t size_bytes, uint64_t most
                               enum block_state state);
 /* Would zone_take cut a larger free block in two? */
 bool zone_would_cut(const struct zone *z, uint64_t size_bytes);
+/* A live block is freed: the map no longer leads to it, and the slack of its segment counts no more. */
+void zone_end_live(struct block *b);
 /* A block that is used no more, or a BUSY one whose memory is there: merged with its free neighbours
  * and put into the bins. */
 void zone_give(struct block *b);
 /* A block of memory that must never be handed out again. Its chunk can still be released. */
 void zone_bury(struct block *b);
-/* A BUSY block whose memory was moved while old work may use it: kept until that is complete. */
-void zone_make_ghost(struct block *b);
 /* Address space whose memory is gone: merged with neighbouring holes. */
 void zone_make_hole(struct block *b);
 
