@@ -9,9 +9,9 @@
 #include "pool/chunk.h"
 #include "pool/ghost.h"
 #include "pool/map.h"
+#include "pool/placement.h"
 #include "pool/state.h"
 #include "pool/trim.h"
-#include "pool/window.h"
 
 /* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of
  * a gigabyte takes as long as one handle of that size, and half as long as two (H200), so a request
@@ -115,7 +115,7 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     plan->first = NULL;
     for (; b && b->addr < w->end; b = b->next) {
         if (b->state == BLOCK_FREE) {
-            bins_remove(&z->bins, b);
+            placement_remove(&z->placement, b);
             b->was_free = true;
         } else {
             uint64_t lo = round_down(max_u64(w->start, b->addr), GRANULE_BYTES);
@@ -383,7 +383,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     struct plan plan = {.frugal = frugal};
     enum grow_result result = GROW_FAILED;
     plan.tail = &plan.list;
-    if (!window_find(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
+    if (!placement_find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
     if (plan.frugal)

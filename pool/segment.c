@@ -95,7 +95,7 @@ static bool may_give_back(struct pool *p)
 
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
 {
-    const struct block *best = bins_find(&p->large.bins, size_bytes, UNIT_BYTES);
+    const struct block *best = placement_find(&p->large.placement, size_bytes, UNIT_BYTES);
     /* Beyond that what does not fit goes back instead, if it may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
         (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)) ||

@@ -8,8 +8,8 @@
 #ifndef POOL_ZONE_H
 #define POOL_ZONE_H
 
-#include "pool/bins.h"
 #include "pool/block.h"
+#include "pool/placement.h"
 
 struct pool;
 
@@ -23,7 +23,7 @@ struct zone {
     struct list dead;          /* DEAD blocks */
     uint64_t chunk_bytes, dead_bytes; /* sums of the two */
     uint64_t pending_bytes, looked_bytes; /* the latter: at the latest pending_look */
-    struct bins bins;
+    struct placement placement; /* FREE blocks */
 };
 
 void zone_init(struct zone *z, struct pool *p, enum zone_kind kind);
