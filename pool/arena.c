@@ -7,13 +7,12 @@
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
+#include "pool/ghost.h"
 #include "pool/map.h"
+#include "pool/placement.h"
 #include "pool/state.h"
 #include "pool/trim.h"
-#include "pool/window.h"
 
-/* Ghosts looked at before other threads may have the lock. */
-#define GHOSTS_AT_ONCE 1024
 /* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of
  * a gigabyte takes as long as one handle of that size, and half as long as two (H200), so a request
  * gets one chunk up to here, and two of any larger size. (One of 4 GiB where the driver takes 0.17
@@ -116,7 +115,7 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     plan->first = NULL;
     for (; b && b->addr < w->end; b = b->next) {
         if (b->state == BLOCK_FREE) {
-            bins_remove(&z->bins, b);
+            placement_remove(&z->placement, b);
             b->was_free = true;
         } else {
             uint64_t lo = round_down(max_u64(w->start, b->addr), GRANULE_BYTES);
@@ -270,7 +269,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         chunk_leave(c);
         map_disclaim(c);
         if (c->lingers)
-            zone_make_ghost(c->cover);
+            ghost_add(c->cover);
         else
             zone_make_hole(c->cover);
         p->stats.num_chunk_moves++;
@@ -315,59 +314,6 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
         if (last)
             return;
     }
-}
-
-/* Ghosts that follow each other in the list and in the address space are unmapped by one call, see
- * chunk_release. Returns the first node after them. */
-static struct list *unmap_run(struct backend *b, struct list *node, const struct list *list)
-{
-    const struct block *ghost = list_entry(node, struct block, link);
-    uint64_t start = ghost->addr, end = block_end(ghost);
-    for (node = node->next; node != list; node = node->next) {
-        ghost = list_entry(node, struct block, link);
-        if (ghost->addr == end)
-            end = block_end(ghost);
-        else if (block_end(ghost) == start)
-            start = ghost->addr;
-        else
-            break;
-    }
-    b->ops->unmap(b, start, end - start);
-    return node;
-}
-
-void arena_reap(struct pool *p, bool all)
-{
-    struct list list;
-    int left = GHOSTS_AT_ONCE;
-    list_init(&list);
-    /* The oldest come first: behind many that are not ready hardly one is. */
-    list_for_each (n, tmp, &p->ghosts) {
-        struct block *b = list_entry(n, struct block, link);
-        if (left-- <= 0)
-            break;
-        if (!all && b->piece.epoch > p->fences.complete_epoch)
-            continue;
-        list_remove(n);
-        list_push_back(&list, n);
-        b->state = BLOCK_BUSY;
-        p->ghost_bytes -= b->size_bytes;
-    }
-    if (list_empty(&list))
-        return;
-    p->busy++;
-    state_unlock(p);
-    for (struct list *n = list.next; n != &list;)
-        n = unmap_run(p->backend, n, &list);
-    state_lock(p);
-    p->busy--;
-    list_for_each (n, tmp, &list) {
-        list_remove(n);
-        zone_make_hole(list_entry(n, struct block, link));
-    }
-    state_broadcast(p);
-    if (left < 0)
-        arena_reap(p, all);
 }
 
 /* Chunks from times when nothing was idle are large. Once memory is fragmented, a small block pins
@@ -437,7 +383,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     struct plan plan = {.frugal = frugal};
     enum grow_result result = GROW_FAILED;
     plan.tail = &plan.list;
-    if (!window_find(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
+    if (!placement_find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
     if (plan.frugal)
@@ -481,7 +427,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     /* What is complete moves for good; only the rest leaves ghosts. */
     fence_seal(p);
     fence_poll(p);
-    arena_reap(p, false);
+    ghost_reap(p, false);
     bool reaped = p->ghost_bytes != ghost_bytes;
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = toil(p);

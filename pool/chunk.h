@@ -64,7 +64,4 @@ uint64_t chunk_release(struct pool *p, struct chunk *list);
 void chunk_enter(struct chunk *c, struct zone *z);
 void chunk_leave(struct chunk *c);
 
-/* Notes when the chunks that b touches were last used. */
-void chunk_stamp(const struct block *b);
-
 #endif

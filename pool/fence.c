@@ -5,7 +5,6 @@
 #include "pool/fence.h"
 
 #include "pool/pool.h"
-#include "pool/sole.h"
 #include "pool/spin.h"
 #include "pool/state.h"
 
@@ -34,13 +33,11 @@ void fence_publish(struct fences *f)
     atomic_store(&f->ready, ready);
 }
 
-void fence_init(struct fences *f, bool single_stream)
+void fence_init(struct fences *f)
 {
     f->complete_epoch = FENCE_READY_LOST + 1; /* no free joins this one */
     atomic_init(&f->open_epoch, f->complete_epoch + 1);
     atomic_init(&f->run_length, FENCE_RUN);
-    sole_init(f, single_stream);
-    fence_publish(f);
 }
 
 void fence_arm(struct fences *f)
@@ -429,7 +426,6 @@ void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
     fence_disarm(f);
-    sole_finish(f);
     f->lost = true;
     fence_publish(f);
     while (f->ring.count || f->ring.spares) {
@@ -442,7 +438,7 @@ void fence_finish(struct pool *p)
 
 /* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old
  * context. */
-void fence_restart(struct fences *f, bool single_stream)
+void fence_restart(struct fences *f)
 {
     if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
         watch_unsealed(-1);
@@ -453,6 +449,4 @@ void fence_restart(struct fences *f, bool single_stream)
     atomic_store(&f->patience_bytes, 0);
     atomic_store(&f->run_length, FENCE_RUN);
     f->sealing_late = f->refused = f->lost = false;
-    sole_init(f, single_stream);
-    fence_publish(f);
 }

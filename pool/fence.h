@@ -85,8 +85,8 @@ struct fences {
     enum fence_mode mode;
 };
 
-/* *f must be all zero. */
-void fence_init(struct fences *f, bool single_stream);
+/* *f must be all zero. sole_init comes next, and publishes. */
+void fence_init(struct fences *f);
 
 /* The epoch that so many bytes freed now belong to. Arms pool_watch. */
 uint64_t fence_join(struct pool *p, uint64_t size_bytes);
@@ -171,10 +171,11 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
 /* Submissions need not seal the open epoch any more. */
 void fence_disarm(struct fences *f);
-/* Destroys every event; the context may be gone. Drops the lock. */
+/* After sole_finish: the pool is lost, and every event is destroyed. The context may be gone. Drops the
+ * lock. */
 void fence_finish(struct pool *p);
 /* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes
- * twice. */
-void fence_restart(struct fences *f, bool single_stream);
+ * twice. sole_init comes next, and publishes. */
+void fence_restart(struct fences *f);
 
 #endif

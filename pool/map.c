@@ -6,9 +6,9 @@
 
 #include "pool/block.h"
 #include "pool/chunk.h"
+#include "pool/fit.h"
 #include "pool/host.h"
 #include "pool/spin.h"
-#include "pool/segment.h"
 #include "pool/zone.h"
 
 #define LEAF_BITS MAP_LEAF_BITS
@@ -25,7 +25,7 @@ struct leaf {
 };
 /* A block of the small zone that ends in a granule starts no further below. */
 #define SMALL_REACH 2
-_Static_assert(SEGMENT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
+_Static_assert(FIT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
 
 _Atomic(struct granule *) map_roots[MAP_ROOTS];
 

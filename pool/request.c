@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The pool's policy: where a request is served from, and what happens when nothing is ready. See
- * pool_alloc_slowly in pool.h.
+ * pool_alloc and pool_alloc_slowly in pool.h.
  */
 #include "pool/arena.h"
 #include "pool/magazine.h"
@@ -383,4 +383,13 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
         deliver(p, &r, size_bytes, addr);
     state_leave(p);
     return status;
+}
+
+enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
+{
+    uint64_t taken = pool_take(p, size_bytes);
+    if (!taken)
+        return pool_alloc_slowly(p, size_bytes, addr, code);
+    *addr = taken;
+    return POOL_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "pool/chunk.h"
 #include "pool/find.h"
+#include "pool/fit.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "pool/trim.h"
@@ -40,24 +41,6 @@
 
 _Atomic bool pool_owes;
 
-/* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
-uint64_t segment_bytes(uint64_t size_bytes)
-{
-    return round_up(size_bytes,
-                    max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
-}
-
-/* The largest segment that a request takes when there is no need to save. */
-static uint64_t fitting_bytes(uint64_t size_bytes)
-{
-    return max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
-}
-
-bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
-{
-    return have_bytes >= size_bytes && have_bytes <= fitting_bytes(size_bytes);
-}
-
 /* Bytes that the pool would have beyond what the program needed at its peak, and that part of it.
  */
 static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t size_bytes,
@@ -75,21 +58,15 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
-        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
+        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, fit_segment_bytes(size_bytes));
         p->slack_bytes += b->piece.slack_bytes;
     }
     return b;
 }
 
-void segment_end(struct pool *p, const struct block *b)
-{
-    if (!p->arena && b->zone == &p->large)
-        p->slack_bytes -= b->piece.slack_bytes;
-}
-
 struct block *segment_take(struct pool *p, uint64_t size_bytes)
 {
-    return take(p, size_bytes, fitting_bytes(size_bytes));
+    return take(p, size_bytes, fit_most_bytes(size_bytes));
 }
 
 /* The largest segment that a request takes where that saves another one; 0: it does not. */
@@ -97,7 +74,7 @@ static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
-    uint64_t have = s->reserved_bytes + p->planned_bytes + segment_bytes(size_bytes);
+    uint64_t have = s->reserved_bytes + p->planned_bytes + fit_segment_bytes(size_bytes);
     uint64_t slack = s->allocated_bytes - s->requested_bytes, most_slack = peak >> SLACK_SHIFT;
     bool full = have > p->backend->total_bytes >> FULL_SHIFT;
     if (have <= peak || full || slack >= most_slack)
@@ -118,10 +95,10 @@ static bool may_give_back(struct pool *p)
 
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
 {
-    const struct block *best = bins_find(&p->large.bins, size_bytes, UNIT_BYTES);
+    const struct block *best = placement_find(&p->large.placement, size_bytes, UNIT_BYTES);
     /* Beyond that what does not fit goes back instead, if it may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)) ||
+        (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)) ||
         p->fences.lost)
         return NULL;
     return take(p, size_bytes, spare_bytes(p, size_bytes));
@@ -207,12 +184,12 @@ void pool_repay(uint64_t freed_addr)
 
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
-    uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    uint64_t bytes = fit_segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
     if (z->kind == ZONE_SMALL)
         bytes = max_u64(bytes, shared_bytes(z));
-    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && p->small_max_bytes < SEGMENT_SHARED_MAX_BYTES &&
+    else if (size_bytes <= FIT_SHARED_MAX_BYTES && p->small_max_bytes < FIT_SHARED_MAX_BYTES &&
              rounding_hurts(p))
-        p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
+        p->small_max_bytes = FIT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. Where giving them back waits for all work of the context,
      * it is done here only while there is none: a request must not wait for a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, IDLE_SHIFT);

@@ -32,6 +32,7 @@ void sole_init(struct fences *f, bool single_stream)
     watch(f, single_stream);
     if (single_stream)
         atomic_store(&pool_sole, POOL_STREAM_ANY);
+    fence_publish(f);
 }
 
 bool sole_leave(struct pool *p)

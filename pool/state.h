@@ -56,10 +56,6 @@ struct pool {
     struct pool_stats stats;
 };
 
-/* The start of a range of serials that nobody has had. */
-#define SERIALS_SHIFT 44
-uint64_t state_serials(void);
-
 /* Most sections under it take less than a microsecond, so a thread that waits for it looks for a
  * while before it sleeps. How long it is held at worst: tests/bench/LATENCY.md. */
 static inline void state_init_lock(struct pool *p)

@@ -4,8 +4,8 @@
  */
 #include "pool/trim.h"
 
-#include "pool/arena.h"
 #include "pool/chunk.h"
+#include "pool/ghost.h"
 #include "pool/rack.h"
 #include "pool/state.h"
 
@@ -56,7 +56,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
     pending_retire_all(p);
-    arena_reap(p, false);
+    ghost_reap(p, false);
 }
 
 /* First for what the frees would natively have waited for, then, for a moment, behind later work
@@ -74,7 +74,7 @@ static void await_fences(struct pool *p)
     if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
     pending_retire_all(p);
-    arena_reap(p, false);
+    ghost_reap(p, false);
 }
 
 static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)

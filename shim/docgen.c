@@ -161,7 +161,7 @@ static void print_symbols(void)
 #define HOOK(symbol, pfn, params, args, group) puts(#symbol);
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) puts(#symbol);
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 #define EXPORT(symbol, what) puts(#symbol);
 #include "shim/exports.def"
 }

@@ -7,6 +7,7 @@
 
 #include "pool/host.h"
 #include "pool/spin.h"
+#include "shim/driver/device.h"
 #include "shim/process/state.h"
 
 #include <pthread.h>

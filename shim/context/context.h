@@ -37,7 +37,7 @@
 #define SHIM_CONTEXT_H
 
 #include "pool/pool.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
 #include "shim/driver/hooks.h"
 #include "shim/process/state.h"
 #include "shim/stats/report.h"
@@ -203,8 +203,6 @@ uint64_t context_idle_bytes(int device);
 /* Fills at most max rows, for the pools of ended contexts too. Returns how many. */
 size_t context_report(struct report_pool *out, size_t max);
 
-/* Is this one of the codes after which a context may be lost? */
-bool context_code_is_loss(CUresult rc);
 /* Asks the driver about each context with a pool. The pool of a lost context hands nothing out any
  * more. */
 void context_look_for_loss(void);

@@ -4,6 +4,7 @@
  */
 #include "shim/context/context.h"
 
+#include "shim/driver/error.h"
 #include "shim/process/cancel.h"
 
 void context_for_each_range(CUdevice device,
@@ -50,40 +51,12 @@ bool context_release(uint64_t devices, enum pool_release step)
 {
     bool some = false;
     FOR_EACH_CONTEXT(c)
-        if (device_set(c->device) & devices)
+        if (device_bit(c->device) & devices)
             some = pool_release(c->pool, step) || some;
     return some;
 }
 
 atomic_bool context_any_lost;
-
-/* Of most of these codes cuda.h says: "This leaves the process in an inconsistent state and any
- * further CUDA work will return the same error". The others were seen to stick, or may stick.
- * context_look_for_loss then asks each context whether it is lost. */
-bool context_code_is_loss(CUresult rc)
-{
-    switch ((int)rc) {
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_CONTAINED:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case 721: /* CUDA_ERROR_TENSOR_MEMORY_LEAK, which headers before 12.9 do not name */
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-    case CUDA_ERROR_UNKNOWN:
-        return true;
-    default:
-        return false;
-    }
-}
 
 /* A call in one context may return the code of work in another, and codes do not always stick. So
  * each context is asked. The question waits for no work, and a capture allows it. */
@@ -94,7 +67,7 @@ static void look_for_loss(struct context *c)
     if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_asks(c))
         return;
     int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-    if (context_code_is_loss((CUresult)code)) {
+    if (error_is_loss((CUresult)code)) {
         atomic_store(&c->lost_code, code);
         atomic_store(&context_any_lost, true);
         pool_lose(c->pool);

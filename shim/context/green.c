@@ -8,6 +8,7 @@
 
 #include "shim/context/context.h"
 #include "shim/context/stream.h"
+#include "shim/driver/device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

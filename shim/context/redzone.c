@@ -6,9 +6,10 @@
 #include "shim/context/redzone.h"
 
 #include "shim/driver/capture.h"
+#include "shim/driver/device_fence.h"
+#include "shim/driver/visit.h"
 #include "shim/stats/counters.h"
 #include "shim/process/log.h"
-#include "shim/route/submit.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -64,7 +65,7 @@ static void write_or_read(void *arg)
 bool redzone_fill(struct context *c, uint64_t addr)
 {
     struct look l = {.c = c, .addr = addr};
-    return device_visit(&c->backend, write_or_read, &l) && l.rc == CUDA_SUCCESS;
+    return visit_run(c->backend.ctx, write_or_read, &l) && l.rc == CUDA_SUCCESS;
 }
 
 static void judge(const struct look *l, const struct pool_block *block)
@@ -98,7 +99,7 @@ void redzone_check(uint64_t addr)
     redzone_hide(&block);
     l.addr = addr + block.requested_bytes;
     l.bytes = malloc(l.c->redzone_bytes);
-    if (l.bytes && !capture_open() && device_visit(&l.c->backend, write_or_read, &l) &&
+    if (l.bytes && !capture_open() && visit_run(l.c->backend.ctx, write_or_read, &l) &&
         l.rc == CUDA_SUCCESS)
         judge(&l, &block);
     free(l.bytes);

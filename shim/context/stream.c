@@ -5,7 +5,7 @@
  *
  * The stream is the one in pool_sole; at first whoever comes first (pool.h). Why it is enough:
  *
- * - Every submission is seen: while pool_watch says so, each of the entry points in shim/route/submit.def comes
+ * - Every submission is seen: while pool_watch says so, each of the entry points in shim/driver/submit.def comes
  *   here before the driver, and goes on only when its stream is the sole one or no pool relies on one.
  *   Driver libraries that submit work by ways of their own (rendering, video) end it for good.
  * - A stream is known by its handle, the per-thread default stream by its thread. A destroyed handle ends
@@ -73,11 +73,8 @@
 
 #include "pool/pool.h"
 #include "pool/spin.h"
-#include "shim/entry/answer.h"
-#include "shim/driver/capture.h"
 #include "shim/context/context.h"
 #include "shim/process/state.h"
-#include "shim/route/submit.h"
 
 #include <errno.h>
 #include <link.h>
@@ -354,7 +351,7 @@ static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool un
     return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
 }
 
-enum submit_seen submit_note(CUstream stream, unsigned flags)
+enum submit_seen stream_note(CUstream stream, unsigned flags)
 {
     unsigned watch = atomic_load(&pool_watch);
     if (!state_is_on())
@@ -383,7 +380,7 @@ enum submit_seen submit_note(CUstream stream, unsigned flags)
     return seen;
 }
 
-void submit_done(bool taken)
+void stream_done(bool taken)
 {
     struct submitter *s = mine;
     if (!s)
@@ -421,57 +418,4 @@ void stream_forget(CUstream stream)
         stream_leave_single();
     if (atomic_load_explicit(&run_stream, memory_order_relaxed) == name)
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
-}
-
-static void made(CUresult rc)
-{
-    if (rc == CUDA_SUCCESS && (atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
-        stream_may_be_single();
-}
-
-CUresult cuStreamCreate(CUstream *stream, unsigned flags)
-{
-    CUresult rc = answer_cuStreamCreate(stream, flags);
-    made(rc);
-    return rc;
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
-{
-    CUresult rc = answer_cuStreamCreateWithPriority(stream, flags, priority);
-    made(rc);
-    return rc;
-}
-
-CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
-{
-    CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
-    if (rc == CUDA_SUCCESS)
-        stream_give_up();
-    return rc;
-}
-
-/* Before the driver: a launch beside this call may be the first that has the attribute. */
-CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
-{
-    if (!submit_keeps_order(id))
-        stream_give_up();
-    return real.cuStreamSetAttribute(stream, id, value);
-}
-
-CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
-                                   const CUstreamAttrValue *value)
-{
-    if (!submit_keeps_order(id))
-        stream_give_up();
-    return real.cuStreamSetAttribute_ptsz(stream, id, value);
-}
-
-/* A node with leave to start early does so within its graph. */
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
-                                       const CUkernelNodeAttrValue *value)
-{
-    if (!submit_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        stream_give_up();
-    return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

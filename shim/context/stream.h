@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Which streams the program submits work to, and so whether the order of one stream is enough for the
- * pool: see pool/sole.h. The argument is in shim/context/stream.c.
+ * Which streams the program submits work to, and so whether the order of one stream is enough for
+ * the pool (pool/sole.h). The argument is in shim/context/stream.c.
  */
 #ifndef SHIM_STREAM_H
 #define SHIM_STREAM_H
@@ -9,6 +9,44 @@
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
+
+/* The column `flags` of shim/driver/submit.def. */
+enum {
+    SUBMIT_FLAG_PTSZ = 1,   /* per-thread variant: the NULL stream is the calling thread's own */
+    SUBMIT_FLAG_ATTRS = 2,  /* a launch with attributes that may order it otherwise */
+    SUBMIT_FLAG_MANY = 4,   /* several streams at once, on several devices; `stream` says nothing */
+    SUBMIT_FLAG_KERNEL = 8, /* one kernel: starts when what its stream holds is complete, but ... */
+    SUBMIT_FLAG_EARLY = 16, /* ... this one may start before the kernels right before it end */
+    SUBMIT_FLAG_COPY = 32,  /* from one memory to another */
+    SUBMIT_FLAG_ANYWHERE = 64, /* may need memory of any device */
+    SUBMIT_FLAG_PARTS = 128,   /* several operations: if one fails, others may be submitted */
+};
+
+enum submit_seen {
+    SUBMIT_UNSEEN,
+    SUBMIT_SEEN,    /* stream_done is to follow */
+    SUBMIT_IN_TURN, /* the same; and the kernel must not start early, whatever its attributes say */
+};
+
+/* A thread is about to submit work to this stream. NULL is the default stream: the legacy one
+ * unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are. The stream
+ * may be invalid: the driver has not seen it yet. May call the driver. Keeps errno. */
+enum submit_seen stream_note(CUstream stream, unsigned flags);
+/* The driver has answered that submission; taken: with CUDA_SUCCESS. */
+void stream_done(bool taken);
+
+/* Attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
+ * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout,
+ * NVLink hint. Every library for sm_90 sets some of these at every launch. All others may order a
+ * kernel in ways of their own, or put it into a memory domain of its own (stream.c, "Domains"). */
+#define STREAM_ATTRIBUTES_IN_ORDER 0x1493fu
+
+/* Does work with this attribute run behind what its stream holds, as it does without? False also
+ * of attributes that are newer than the list, and of programmatic serialisation. */
+static inline bool stream_keeps_order(CUlaunchAttributeID id)
+{
+    return (unsigned)id < 32 && STREAM_ATTRIBUTES_IN_ORDER >> (unsigned)id & 1;
+}
 
 /* May a pool made now rely on the order of one stream? */
 bool stream_may_be_single(void);

@@ -6,7 +6,7 @@
 #define SHIM_BACKING_H
 
 #include "pool/config.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
 
 /* Turns BACKING_AUTO into a choice, and a choice that this device cannot have into one that it can. */
 void backing_choose(const struct device_backend *d, struct pool_config *config,

@@ -8,10 +8,7 @@
 #include "pool/host.h"
 #include "pool/spin.h"
 #include "shim/process/cancel.h"
-#include "shim/context/context.h"
-#include "shim/control/control.h"
 #include "shim/process/state.h"
-#include "shim/context/stream.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -115,12 +112,9 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
 /* Waiters are counted among the holders, before and after, so that of two looks one may miss a
  * holder, but not take a waiter for none. Others who come from here on see the capture and do not
  * hold it off. */
-static void opening(void)
+void capture_begins(void)
 {
     uint64_t start_ns = 0;
-    /* What was freed before need not wait for the capture's end: natively it is free by now. */
-    if (state_is_on() && !capture_open())
-        context_for_each_pool(pool_seal);
     atomic_fetch_add(&open_count, 1);
     for (unsigned turn = 0; atomic_load(&holders) > 0; turn++) {
         if (atomic_load(&holders) > atomic_load(&waiters))
@@ -133,20 +127,9 @@ static void opening(void)
     }
 }
 
-/* One stream may be enough only when fences can be recorded again, with which to leave it. */
-static void closed(void)
+void capture_failed(void)
 {
-    bool last = atomic_fetch_sub(&open_count, 1) == 1;
-    stream_capture_closed();
-    if (last)
-        control_capture_closed();
-}
-
-static CUstream name_of(CUstream stream, bool per_thread)
-{
-    if (!stream)
-        return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-    return stream;
+    atomic_fetch_sub(&open_count, 1);
 }
 
 static struct capture *find(CUcontext ctx, CUstream stream)
@@ -166,8 +149,7 @@ static CUcontext current(void)
     return ctx;
 }
 
-/* Of the stream's capture, to be asked for before the driver ends the capture or the stream; 0: there is none. */
-static uint64_t number_of(CUstream stream)
+uint64_t capture_number(CUstream stream)
 {
     if (!capture_open())
         return 0;
@@ -179,12 +161,11 @@ static uint64_t number_of(CUstream stream)
     return number;
 }
 
-/* The capture is over. Its end may be seen twice (end, then destroy). */
-static void forget(uint64_t number)
+size_t capture_ended(uint64_t number)
 {
     bool over = false;
     if (!number)
-        return;
+        return 0;
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c < captures + captures_size && !over; c++)
         if (c->number == number) {
@@ -193,10 +174,11 @@ static void forget(uint64_t number)
         }
     pthread_mutex_unlock(&lock);
     if (over)
-        closed();
+        atomic_fetch_sub(&open_count, 1);
+    return over;
 }
 
-void capture_forget(CUcontext ctx)
+size_t capture_forget(CUcontext ctx)
 {
     int gone = 0;
     pthread_mutex_lock(&lock);
@@ -206,8 +188,8 @@ void capture_forget(CUcontext ctx)
             gone++;
         }
     pthread_mutex_unlock(&lock);
-    while (gone--)
-        closed();
+    atomic_fetch_sub(&open_count, gone);
+    return (size_t)gone;
 }
 
 size_t capture_contexts(CUcontext *ctx, size_t max)
@@ -259,7 +241,7 @@ static struct capture *free_row(void)
 
 /* Without host memory for its row a capture stays counted for ever: then no fence is recorded any more, and
  * whoever waits for the end of captures waits in vain, up to his limit. */
-static void remember(CUstream stream)
+void capture_began(CUstream stream)
 {
     CUcontext owner, ctx = context_of(stream, &owner);
     pthread_mutex_lock(&lock);
@@ -269,154 +251,10 @@ static void remember(CUstream stream)
     pthread_mutex_unlock(&lock);
 }
 
-static bool still_capturing(CUstream stream)
+bool capture_goes_on(CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return real.cuStreamIsCapturing &&
            real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* Captured work is submitted later, by a graph launch. */
-#define BEGIN(stream, per_thread, call)                                                            \
-    do {                                                                                           \
-        int cancel_ = cancel_forbid();                                                             \
-        stream_capture_opens();                                                                    \
-        opening();                                                                                 \
-        CUresult rc_ = (call);                                                                     \
-        if (rc_ == CUDA_SUCCESS)                                                                   \
-            remember(name_of(stream, per_thread));                                                 \
-        else                                                                                       \
-            closed();                                                                              \
-        cancel_allow(cancel_);                                                                     \
-        return rc_;                                                                                \
-    } while (0)
-
-CUresult cuStreamBeginCapture(CUstream stream)
-{
-    BEGIN(stream, false, real.cuStreamBeginCapture(stream));
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream stream)
-{
-    BEGIN(stream, true, real.cuStreamBeginCapture_ptsz(stream));
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
-{
-    BEGIN(stream, false, real.cuStreamBeginCapture_v2(stream, mode));
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
-{
-    BEGIN(stream, true, real.cuStreamBeginCapture_v2_ptsz(stream, mode));
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-                                     const CUgraphEdgeData *edges, size_t num_deps,
-                                     CUstreamCaptureMode mode)
-{
-    BEGIN(stream, false,
-          real.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, num_deps, mode));
-}
-
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-                                          const CUgraphEdgeData *edges, size_t num_deps,
-                                          CUstreamCaptureMode mode)
-{
-    BEGIN(stream, true,
-          real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, num_deps, mode));
-}
-
-/* Some failures end the capture (it was invalidated), some do not (wrong thread). */
-#define END(stream, per_thread, call)                                                              \
-    do {                                                                                           \
-        int cancel_ = cancel_forbid();                                                             \
-        CUstream named_ = name_of(stream, per_thread);                                             \
-        uint64_t number_ = number_of(named_);                                                      \
-        CUresult rc_ = (call);                                                                     \
-        if (rc_ == CUDA_SUCCESS || !still_capturing(named_))                                       \
-            forget(number_);                                                                       \
-        cancel_allow(cancel_);                                                                     \
-        return rc_;                                                                                \
-    } while (0)
-
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    END(stream, false, real.cuStreamEndCapture(stream, graph));
-}
-
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
-{
-    END(stream, true, real.cuStreamEndCapture_ptsz(stream, graph));
-}
-
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
-                                       CUgraphRecaptureCallback callback, void *user_data)
-{
-    BEGIN(stream, false, real.cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, user_data));
-}
-
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
-                                            CUgraphRecaptureCallback callback, void *user_data)
-{
-    BEGIN(stream, true,
-          real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, user_data));
-}
-
-/* Into a command list of a graphics API, which submits it: no stream says when that runs. */
-CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
-{
-    stream_give_up();
-    BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
-}
-
-CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
-{
-    stream_give_up();
-    BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
-}
-
-CUresult cuStreamEndCaptureToCig(CUstream stream)
-{
-    int cancel = cancel_forbid();
-    uint64_t number = number_of(name_of(stream, false));
-    CUresult rc = real.cuStreamEndCaptureToCig(stream);
-    if (rc == CUDA_SUCCESS)
-        forget(number);
-    cancel_allow(cancel);
-    return rc;
-}
-
-CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
-{
-    int cancel = cancel_forbid();
-    uint64_t number = number_of(name_of(stream, true));
-    CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
-    if (rc == CUDA_SUCCESS)
-        forget(number);
-    cancel_allow(cancel);
-    return rc;
-}
-
-static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
-{
-    int cancel = cancel_forbid();
-    uint64_t number = number_of(stream);
-    stream_forget(stream);
-    CUresult rc = how(stream);
-    if (rc == CUDA_SUCCESS)
-        forget(number);
-    cancel_allow(cancel);
-    return rc;
-}
-
-CUresult cuStreamDestroy(CUstream stream)
-{
-    return destroy(real.cuStreamDestroy, stream);
-}
-
-CUresult cuStreamDestroy_v2(CUstream stream)
-{
-    return destroy(real.cuStreamDestroy_v2, stream);
 }

@@ -6,6 +6,7 @@
 #include "shim/driver/device.h"
 
 #include "pool/bits.h"
+#include "shim/driver/device_fence.h"
 #include "shim/driver/reservation.h"
 #include "shim/driver/visit.h"
 
@@ -321,14 +322,4 @@ CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t 
     CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
     visit_end(&v);
     return rc;
-}
-
-bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg)
-{
-    struct visit v;
-    if (d ? !visit_enter(&v, d->ctx) : !visit_begin(&v))
-        return false;
-    work(arg);
-    visit_end(&v);
-    return true;
 }

@@ -8,7 +8,7 @@
 #include "pool/bits.h"
 #include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/device.h"
+#include "shim/driver/error.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/driver/visit.h"
@@ -60,11 +60,6 @@ void device_fence_destroy(struct backend *b, uint64_t fence)
     visit_end(&v);
 }
 
-static bool is_capture_error(CUresult rc)
-{
-    return rc >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-}
-
 /* By an event of its own. False: the driver has none, or makes none. */
 static bool drain_by_event(CUcontext ctx, CUresult *rc)
 {
@@ -77,7 +72,7 @@ static bool drain_by_event(CUcontext ctx, CUresult *rc)
     if (capture_hold_off()) {
         *rc = real.cuCtxRecordEvent(ctx, event);
         capture_let_go();
-        recorded = *rc == CUDA_SUCCESS || is_capture_error(*rc);
+        recorded = *rc == CUDA_SUCCESS || error_is_capture(*rc);
     }
     if (*rc == CUDA_SUCCESS)
         *rc = real.cuEventSynchronize(event);
@@ -121,7 +116,7 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     visit_end(&v);
     capture_let_go();
-    if (is_capture_error(rc))
+    if (error_is_capture(rc))
         return FENCE_BARRED; /* by one that began unseen */
     if (rc == CUDA_SUCCESS) {
         atomic_store(&f->number, 0);
@@ -149,7 +144,7 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
     visit_end(&v);
     if (rc == CUDA_SUCCESS)
         return FENCE_DONE;
-    return rc == CUDA_ERROR_NOT_READY || is_capture_error(rc) ? FENCE_BUSY : FENCE_LOST;
+    return rc == CUDA_ERROR_NOT_READY || error_is_capture(rc) ? FENCE_BUSY : FENCE_LOST;
 }
 
 int device_fence_order(struct backend *b, uint64_t fence)

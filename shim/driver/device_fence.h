@@ -6,19 +6,7 @@
 #ifndef SHIM_DEVICE_FENCE_H
 #define SHIM_DEVICE_FENCE_H
 
-#include "pool/backend.h"
-#include "shim/driver/hooks.h"
-
-#include <stdatomic.h>
-
-enum { DEVICE_FENCES = 512 };
-
-/* A fence is a context event, or, where the driver has none or fails to record one, a number: then
- * everything up to it is done once the context was synchronised after it was drawn. */
-struct device_fence {
-    CUevent event;
-    _Atomic uint64_t number; /* 0: the event counts */
-};
+#include "shim/driver/backend.h"
 
 /* Whether this driver has what fences by events take. */
 bool device_fence_has_events(void);

@@ -6,9 +6,8 @@
  */
 #include "shim/driver/hooks.h"
 
-#include "shim/route/resolve.h"
-#include "shim/route/submit.h"
 #include "shim/driver/table.h"
+#include "shim/process/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -40,13 +39,19 @@ struct hooks_real real = {
 #include "shim/driver/hooks.def"
 };
 
+/* The slot of a submission first leads into its wrapper's slow half, which looks for the driver. */
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    CUresult slow_##symbol params __attribute__((visibility("hidden")));                           \
+    _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;
+#include "shim/driver/submit.def"
+
 const struct hook hook_table[NUM_HOOKS] = {
 #define ROW(symbol, pfn) {#symbol, #pfn, sizeof(#symbol) - 1, (void (*)(void))symbol},
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) ROW(symbol, pfn)
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ROW(symbol, pfn)
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 };
 
 _Atomic(uintptr_t) hook_address[NUM_HOOKS];
@@ -60,7 +65,7 @@ bool hooks_present(enum hook_id id)
 /* A driver that is a wrapper of ours would call itself for ever. */
 static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
 {
-    uintptr_t address = (uintptr_t)resolve_symbol(driver, name);
+    uintptr_t address = (uintptr_t)symbol_lookup(driver, name);
     return address == wrapper ? 0 : address;
 }
 
@@ -92,7 +97,7 @@ __attribute__((no_sanitize("thread"))) static void fill(void *driver)
         SET(real.symbol, pfn, address);
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) FILL(symbol, pfn, real_##symbol)
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 }
 
 _Atomic uint64_t hooks_alloc_entry, hooks_free_entry;

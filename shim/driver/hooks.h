@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The driver as the library sees it: the real functions (`real.cuMemAlloc_v2(...)`), the exported
- * wrappers' prototypes and their identifiers, all generated from shim/driver/hooks.def and shim/route/submit.def.
+ * wrappers' prototypes and their identifiers, all generated from shim/driver/hooks.def and shim/driver/submit.def.
  * Files of shim/ include this instead of <cuda.h>: here every name is the exact exported one, and
  * cuMemAlloc_v2 is not also called cuMemAlloc. Takes no lock of the library's own.
  */
@@ -38,7 +38,7 @@ enum hook_id {
 #define HOOK(symbol, pfn, params, args, group) HOOK_##symbol,
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) HOOK_##symbol,
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
     NUM_HOOKS
 };
 
@@ -53,9 +53,9 @@ enum hook_id {
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
     SHIM_EXPORT CUresult symbol params;                                                            \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), pfn), #symbol);
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 
-/* The driver's functions, but for those that submit work (shim/route/submit.h has them). A wrapped one may be called at any time: before the driver is known, its
+/* The driver's functions, but for those that submit work (below). A wrapped one may be called at any time: before the driver is known, its
  * slot looks for the driver first, and answers CUDA_ERROR_NOT_INITIALIZED without one or if this driver
  * lacks the function. One that is only called (HOOK_CALLED) is NULL until hooks_init() has returned
  * true, and stays NULL if this driver lacks it; but cuCtxGetCurrent may be called at any time. A slot changes once, to the driver's address. */
@@ -66,6 +66,12 @@ struct hooks_real {
 #include "shim/driver/hooks.def"
 };
 extern struct hooks_real real __attribute__((visibility("hidden")));
+
+/* Those that submit work: real_cuLaunchKernel and so on, like the slots of `real`, but symbols of
+ * their own, because the wrappers are written in assembler (shim/route/submit.c). */
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    extern _Atomic(pfn) real_##symbol __attribute__((visibility("hidden")));
+#include "shim/driver/submit.def"
 
 /* True once the process has loaded libcuda.so.1, by whatever route, and `real` is filled from it; keeps
  * that library loaded from then on. Never loads it itself, calls no driver function, keeps errno; may

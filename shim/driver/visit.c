@@ -18,6 +18,16 @@ SHIM_COLD bool visit_refused(struct visit *v)
     return false;
 }
 
+bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg)
+{
+    struct visit v;
+    if (ctx ? !visit_enter(&v, ctx) : !visit_begin(&v))
+        return false;
+    work(arg);
+    visit_end(&v);
+    return true;
+}
+
 void visit_at_exit(void)
 {
     if (!state_is_on())

@@ -72,6 +72,10 @@ static inline bool visit_enter(struct visit *v, CUcontext ctx)
     return v->pushed || visit_refused(v);
 }
 
+/* Runs work(arg) in a visit of ctx; NULL: of whatever context is current. False: nothing was run,
+ * because the process leaves or ctx is destroyed. */
+bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg);
+
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */
 void visit_at_exit(void);
 

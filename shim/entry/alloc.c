@@ -4,15 +4,17 @@
  * the caller's arguments, and its answer is the program's. No lock.
  */
 #include "pool/bits.h"
+#include "shim/entry/alloc.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/current.h"
 #include "shim/driver/capture.h"
 #include "shim/context/context.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
+#include "shim/control/thread.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
+#include "shim/driver/visit.h"
 #include "shim/context/redzone.h"
-#include "shim/route/runtime.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
@@ -148,7 +150,7 @@ static void ask_alignment(void *arg)
 static size_t row_alignment(struct context *c)
 {
     size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!pitch && device_visit(&c->backend, ask_alignment, &pitch))
+    if (!pitch && visit_run(c->backend.ctx, ask_alignment, &pitch))
         atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
     return pitch;
 }

@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See answer.h. No state but the pools', no lock. But for answer_watch, nothing here runs unless a
- * call of the driver failed.
+ * See answer.h. No state but the pools', no lock. Nothing here runs unless a call of the driver
+ * failed.
  */
 #include "shim/entry/answer.h"
 
 #include "shim/context/context.h"
 #include "shim/stats/counters.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
+#include "shim/driver/error.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
-
-void answer_watch(void)
-{
-    atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS);
-}
 
 SHIM_COLD bool answer_note(CUresult rc)
 {
     if (!state_is_on())
         return false;
-    if (context_code_is_loss(rc)) {
+    if (error_is_loss(rc)) {
         int saved_errno = errno;
         context_look_for_loss();
         errno = saved_errno;
@@ -45,7 +41,7 @@ SHIM_COLD bool answer_release(uint64_t devices, unsigned *step)
 
 uint64_t answer_device(CUdevice device)
 {
-    return device_set(device);
+    return device_bit(device);
 }
 
 uint64_t answer_current(void)

@@ -38,10 +38,6 @@ bool answer_note(CUresult rc);
  * some went back, and the call is to be made again. False: there is no more. Keeps errno. */
 bool answer_release(uint64_t devices, unsigned *step);
 
-/* From here on the library looks at the answers to submissions: there is a pool, or memory of
- * another process. */
-void answer_watch(void);
-
 /* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
  * the set is ANSWER_ANYWHERE. */
 #define ANSWER_NOWHERE                                                                             \

@@ -9,9 +9,11 @@
 #include "shim/context/context.h"
 #include "shim/context/green.h"
 #include "shim/context/stream.h"
+#include "shim/driver/device.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/stream.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 #include "shim/share/ipc.h"
@@ -111,7 +113,7 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
 /* What the library keeps for a context besides its record. */
 static void forget_rest(CUcontext ctx)
 {
-    capture_forget(ctx);
+    entry_captures_closed(capture_forget(ctx));
     peer_forget(ctx);
     ipc_forget(ctx);
     green_forget_primary(ctx);
@@ -295,7 +297,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUresult rc = real.cuGreenCtxDestroy(green);
     if (rc == CUDA_SUCCESS && ctx) {
         green_forget(ctx);
-        capture_forget(ctx);
+        entry_captures_closed(capture_forget(ctx));
     }
     finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);

@@ -8,7 +8,8 @@
 #include "shim/context/green.h"
 #include "shim/context/redzone.h"
 #include "shim/context/stream.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
+#include "shim/driver/device.h"
 #include "shim/driver/backing.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
@@ -120,7 +121,7 @@ static bool publish(struct context *c, CUcontext ctx)
     uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
     if (c->pool)
-        answer_watch();
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     /* After may_be_single a capture may have begun, or another context may have got a pool. From
      * here on calls for all pools reach this one, so it is told now. */
     stream_pool_listed(context_is_alone(c));

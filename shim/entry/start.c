@@ -7,7 +7,7 @@
 
 #include "pool/pool.h"
 #include "shim/context/context.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
 #include "shim/driver/visit.h"
 #include "shim/process/environ.h"
 #include "shim/process/log.h"

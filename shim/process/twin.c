@@ -5,7 +5,7 @@
  */
 #include "shim/process/twin.h"
 
-#include "shim/route/resolve.h"
+#include "shim/process/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -36,7 +36,7 @@ bool twin_comes_first(void)
     int now = atomic_load_explicit(&seen, memory_order_relaxed);
     if (now == UNSEEN) {
         int saved_errno = errno;
-        now = is_other(resolve_symbol(RTLD_DEFAULT, MARKER)) ? SECOND : FIRST;
+        now = is_other(symbol_lookup(RTLD_DEFAULT, MARKER)) ? SECOND : FIRST;
         atomic_store_explicit(&seen, now, memory_order_relaxed);
         errno = saved_errno;
     }
@@ -52,7 +52,7 @@ bool twin_has(const void *address)
     void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle)
         return false;
-    bool found = is_other(resolve_symbol(handle, MARKER));
-    resolve_close(handle);
+    bool found = is_other(symbol_lookup(handle, MARKER));
+    symbol_close(handle);
     return found;
 }

@@ -6,17 +6,18 @@
  */
 #include "shim/route/resolve.h"
 
-#include "shim/route/runtime.h"
 #include "shim/context/stream.h"
 #include "shim/driver/table.h"
+#include "shim/process/symbol.h"
 #include "shim/process/twin.h"
+#include "shim/route/runtime.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 
-/* The latest release of CUDA of which shim/driver/hooks.def and shim/route/submit.def have every function that submits work or
+/* The latest release of CUDA of which shim/driver/hooks.def and shim/driver/submit.def have every function that submits work or
  * begins a capture, as far as the headers of this build declare their types. */
 #if CUDA_VERSION >= 13000
 #define TABLES_KNOW 13050
@@ -28,53 +29,6 @@
 
 /* Runs before sanitizers are ready: their own start-up looks names up. */
 #define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
-
-_Atomic(void *) resolve_dlsym;
-
-/* dlsym under the version that it has had from the start: a versioned lookup passes over our own export,
- * which has none. Tried before the newer one (the same function), because a failed try leaves a message
- * for dlerror(). */
-static const char *const dlsym_versions[] = {
-#if defined(__x86_64__)
-    "GLIBC_2.2.5",
-#elif defined(__aarch64__)
-    "GLIBC_2.17",
-#endif
-    "GLIBC_2.34",
-};
-
-EARLY static void *real_dlsym(void)
-{
-    void *found = atomic_load_explicit(&resolve_dlsym, memory_order_acquire);
-    if (found)
-        return found;
-    for (size_t i = 0; i < sizeof dlsym_versions / sizeof *dlsym_versions && !found; i++)
-        found = dlvsym(RTLD_NEXT, "dlsym", dlsym_versions[i]);
-    if (found == (void *)(uintptr_t)dlsym)
-        found = NULL;
-    if (found)
-        atomic_store_explicit(&resolve_dlsym, found, memory_order_release);
-    return found;
-}
-
-void *resolve_symbol(void *handle, const char *name)
-{
-    void *(*lookup)(void *, const char *) = (void *(*)(void *, const char *))(uintptr_t)real_dlsym();
-    return lookup ? lookup(handle, name) : NULL;
-}
-
-int resolve_close(void *handle)
-{
-    static _Atomic(uintptr_t) real_dlclose;
-    uintptr_t f = atomic_load_explicit(&real_dlclose, memory_order_relaxed);
-    if (!f) {
-        int saved_errno = errno;
-        f = (uintptr_t)resolve_symbol(RTLD_NEXT, "dlclose");
-        errno = saved_errno;
-        atomic_store_explicit(&real_dlclose, f, memory_order_relaxed);
-    }
-    return f ? ((int (*)(void *))f)(handle) : -1;
-}
 
 static int id_of(const char *name)
 {
@@ -93,7 +47,7 @@ static void *nowhere(void *handle)
     void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
     if (!libc)
         return handle;
-    resolve_close(libc); /* stays loaded */
+    symbol_close(libc); /* stays loaded */
     return libc;
 }
 
@@ -101,7 +55,7 @@ static void *nowhere(void *handle)
  * linked to the driver. Right if the driver is there; otherwise somebody else may still have the name. */
 static void *global_scope(void *handle, const char *name, bool present)
 {
-    if (present || resolve_symbol(RTLD_NEXT, name))
+    if (present || symbol_lookup(RTLD_NEXT, name))
         return handle;
     return nowhere(handle);
 }
@@ -116,7 +70,7 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
 
     /* After hooks_init(): dlerror() must speak of this lookup. If it fails, it is done again, by the
      * stub, in the caller's name. */
-    void *found = resolve_symbol(handle, name);
+    void *found = symbol_lookup(handle, name);
     if (found == wrapper)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
     /* Not by its alias: that is a function of the driver's behind the one that programs open, and whoever
@@ -130,7 +84,7 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
 EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
 {
     struct resolve_pick pass = {NULL, handle};
-    if (!real_dlsym() || !name || name[0] != 'c' || name[1] != 'u' || handle == RTLD_NEXT)
+    if (!symbol_dlsym() || !name || name[0] != 'c' || name[1] != 'u' || handle == RTLD_NEXT)
         return pass;
 
     int saved_errno = errno;

@@ -6,13 +6,6 @@
 #ifndef SHIM_RESOLVE_H
 #define SHIM_RESOLVE_H
 
-/* The C library's dlsym (or that of the next preload that versions its own), past ours. For handles,
- * and for RTLD_NEXT as seen from this library. NULL if there is none. Sets dlerror() as dlsym does. */
-void *resolve_symbol(void *handle, const char *name);
-
-/* The C library's dlclose, past ours (shim/route/runtime.c). */
-int resolve_close(void *handle);
-
 struct resolve_pick {
     void *address; /* what to answer; NULL: go on to the C library's dlsym ... */
     void *handle;  /* ... with this handle, and with the caller's own return address */
@@ -21,8 +14,5 @@ struct resolve_pick {
 /* What the stub of dlsym asks (resolve-*.S). Keeps errno. For a name that is not exactly that of a
  * wrapped function it looks at nothing but the name. */
 struct resolve_pick resolve_pick(void *handle, const char *name) __attribute__((used));
-
-/* The C library's dlsym, for the stub; set once resolve_pick has returned, unless there is none. */
-extern _Atomic(void *) resolve_dlsym __attribute__((visibility("hidden")));
 
 #endif

@@ -10,7 +10,8 @@
 
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
-#include "shim/route/resolve.h"
+#include "shim/entry/alloc.h"
+#include "shim/process/symbol.h"
 #include "shim/process/twin.h"
 
 #include <cuda_runtime_api.h>
@@ -90,7 +91,7 @@ bool runtime_exports(const char *name)
  * is the global scope, and finds us first. */
 static malloc_fn *malloc_in(void *handle)
 {
-    malloc_fn *found = (malloc_fn *)(uintptr_t)resolve_symbol(handle, "cudaMalloc");
+    malloc_fn *found = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc");
     return !found || found == cudaMalloc || twin_has((void *)(uintptr_t)found) ? NULL : found;
 }
 
@@ -106,7 +107,7 @@ static const void *object_of(void *address)
 static bool is_tool(malloc_fn *found, void *handle, void *caller)
 {
     const void *object = object_of(caller);
-    void *other = resolve_symbol(handle, "cudaRuntimeGetVersion");
+    void *other = symbol_lookup(handle, "cudaRuntimeGetVersion");
     return object == object_of((void *)(uintptr_t)found) && (!other || object_of(other) != object);
 }
 
@@ -156,7 +157,7 @@ static malloc_fn *malloc_of_any_runtime(void)
         void *handle = more && name[0] ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (handle) {
             found = malloc_in(handle);
-            resolve_close(handle); /* remember() keeps it */
+            symbol_close(handle); /* remember() keeps it */
         }
         struct nth nth = {i, name};
         more = dl_iterate_phdr(is_nth, &nth);
@@ -180,7 +181,7 @@ static malloc_fn *find_malloc(void *caller)
             found = malloc_in(handle);
             if (found && is_tool(found, handle, caller))
                 found = NULL;
-            resolve_close(handle); /* the caller's object stays: it is running */
+            symbol_close(handle); /* the caller's object stays: it is running */
         }
     }
     if (!found)
@@ -202,9 +203,9 @@ static void *open_object_of(malloc_fn *real_malloc)
 /* A tool may wrap the one and not the other. */
 static free_fn *free_in(void *handle)
 {
-    free_fn *found = (free_fn *)(uintptr_t)resolve_symbol(handle, "cudaFree");
+    free_fn *found = (free_fn *)(uintptr_t)symbol_lookup(handle, "cudaFree");
     if (!found || found == cudaFree)
-        found = (free_fn *)(uintptr_t)resolve_symbol(RTLD_NEXT, "cudaFree");
+        found = (free_fn *)(uintptr_t)symbol_lookup(RTLD_NEXT, "cudaFree");
     return found == cudaFree ? NULL : found;
 }
 
@@ -226,11 +227,11 @@ static struct runtime *remember(malloc_fn *real_malloc)
     free_fn *real_free = free_in(handle);
     int place = real_free ? atomic_fetch_add(&num_runtimes, 1) : MAX_RUNTIMES;
     if (place >= MAX_RUNTIMES) {
-        resolve_close(handle);
+        symbol_close(handle);
         return NULL;
     }
     cudaError_t (*get_version)(int *) =
-        (cudaError_t(*)(int *))(uintptr_t)resolve_symbol(handle, "cudaRuntimeGetVersion");
+        (cudaError_t(*)(int *))(uintptr_t)symbol_lookup(handle, "cudaRuntimeGetVersion");
     int version = 0;
     if (!get_version || get_version(&version) != cudaSuccess)
         version = 0;
@@ -373,7 +374,7 @@ int dlclose(void *handle)
     if (atomic_load(&any_site))
         for (size_t i = 0; i < MAX_SITES; i++)
             atomic_store(&sites[i], 0);
-    int rc = resolve_close(handle);
+    int rc = symbol_close(handle);
     atomic_fetch_sub(&closing, 1);
     return rc;
 }
@@ -395,7 +396,7 @@ static SHIM_COLD cudaError_t free_unlisted(void *caller, void *p)
     void *handle = real_malloc ? open_object_of(real_malloc) : NULL;
     free_fn *real_free = handle ? free_in(handle) : NULL;
     if (handle)
-        resolve_close(handle); /* the caller's object needs its runtime */
+        symbol_close(handle); /* the caller's object needs its runtime */
     dlerror();
     errno = saved_errno;
     return real_free ? real_free(p) : cudaErrorInitializationError;

@@ -45,10 +45,6 @@ bool ipc_is_native(const struct pool_block *block);
 /* Are handles to be had for this block, ours or the driver's? */
 bool ipc_is_capable(const struct pool_block *block);
 
-/* Answers a few of the questions that wait at the door; if there are more, wakes the control thread
- * again, on which it runs. */
-void ipc_answer(void);
-
 typedef CUresult (*ipc_open_fn)(CUdeviceptr *, CUipcMemHandle, unsigned);
 
 bool ipc_is_ours(const CUipcMemHandle *handle);
@@ -57,9 +53,8 @@ bool ipc_is_ours(const CUipcMemHandle *handle);
 CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags, ipc_open_fn native);
 /* False: nothing that ipc_open returned. */
 bool ipc_close(CUdeviceptr addr, CUresult *rc);
-/* What was closed during a capture is taken away, unless one is open. On the control thread too. */
+/* Is something closed that could not be taken away yet, as a capture is open? */
 bool ipc_any_closed(void);
-void ipc_tidy(void);
 bool ipc_any_open(void);
 /* The context is gone: so is what was opened in it. */
 void ipc_forget(CUcontext ctx);

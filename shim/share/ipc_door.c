@@ -6,7 +6,6 @@
  */
 #include "shim/share/ipc_door.h"
 
-#include "shim/control/control.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 
@@ -50,6 +49,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static enum { CLOSED, OPENING, OPEN, BROKEN } door;
 static pid_t owner;
 static struct ipc_token token_now;
+static void (*question_waits)(void);
 static struct waiting {
     struct ipc_question question;
     uint64_t number;
@@ -169,7 +169,7 @@ static void admit_question(const struct ipc_visitor *v)
     if (r->number)
         ipc_wire_close_apart(&r->fd, 1); /* its answer was lost */
     *r = (struct reply){++last_number, v->fds[0]};
-    control_wake();
+    question_waits();
 }
 
 static void run_errand(const struct ipc_visitor *v)
@@ -225,12 +225,13 @@ static bool start_thread(void)
     return made;
 }
 
-bool ipc_door_open(struct ipc_token *token)
+bool ipc_door_open(struct ipc_token *token, void (*asked)(void))
 {
     pthread_mutex_lock(&lock);
     if (door == CLOSED) {
         door = OPENING;
         owner = getpid();
+        question_waits = asked;
         if (!ipc_token_draw(&token_now) || !start_thread())
             door = BROKEN;
     }

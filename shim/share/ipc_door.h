@@ -22,8 +22,9 @@
 
 #include <stdbool.h>
 
-/* Opens the door if it is not open. False: it cannot be, the reason is logged once. */
-bool ipc_door_open(struct ipc_token *token);
+/* Opens the door if it is not open; asked() is called on its thread whenever a question waits. False: it cannot
+ * be, the reason is logged once. */
+bool ipc_door_open(struct ipc_token *token, void (*asked)(void));
 /* Is this the door of this very process? */
 bool ipc_door_is_ours(const struct ipc_token *token);
 /* The next question, if one waits; its number is for the answer. */

@@ -7,7 +7,8 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
-#include "shim/control/control.h"
+#include "shim/driver/visit.h"
+#include "shim/control/thread.h"
 #include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
 #include "shim/context/redzone.h"
@@ -38,6 +39,14 @@ bool ipc_is_native(const struct pool_block *block)
     return block->segment_addr == block->addr && block->size_bytes >= GRANULE_BYTES;
 }
 
+static uint64_t answer_some(uint64_t now_ns);
+static struct duty answer_duty = {.run = answer_some, .due_ns = DUTY_NEVER};
+
+static void question_waits(void)
+{
+    control_due(&answer_duty, 0);
+}
+
 bool ipc_is_capable(const struct pool_block *block)
 {
     if (block->segment_addr)
@@ -60,7 +69,7 @@ CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
     }
     /* Before the door's own thread wants it: made there, it would share that one's empty table of files. */
     control_need();
-    if (!ipc_door_open(&ticket.token))
+    if (!ipc_door_open(&ticket.token, question_waits))
         return CUDA_ERROR_NOT_SUPPORTED;
     pool_taint(block->addr);
     ticket.check = ipc_ticket_check(&ticket);
@@ -149,9 +158,9 @@ static void name_native(void *data)
     r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
 }
 
-static void visit(struct device_backend *d, void (*work)(void *), struct reply *r)
+static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
 {
-    if (!device_visit(d, work, r))
+    if (!visit_run(ctx, work, r))
         r->rc = CUDA_ERROR_DEINITIALIZED;
 }
 
@@ -170,13 +179,13 @@ static void answer(const struct ipc_question *question, uint64_t number)
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
             r.answer.kind = IPC_NATIVE;
-            visit(&c->backend, name_native, &r);
+            visit(c->backend.ctx, name_native, &r);
             /* The segment was this block's when the driver named it. */
             if (!find(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
         } else if (r.rc == CUDA_SUCCESS) {
             r.answer.kind = IPC_CHUNKS;
-            visit(&c->backend, collect_chunks, &r);
+            visit(c->backend.ctx, collect_chunks, &r);
         }
     }
     uint32_t num_fds = r.answer.count;
@@ -189,14 +198,14 @@ static void answer(const struct ipc_question *question, uint64_t number)
     ipc_wire_close_all(r.fds, num_fds);
 }
 
-void ipc_answer(void)
+static uint64_t answer_some(uint64_t now_ns)
 {
     struct ipc_question question;
     uint64_t number;
     for (int i = 0; state_is_on() && i < ANSWERS_AT_A_TIME; i++) {
         if (!ipc_door_next(&question, &number))
-            return;
+            return DUTY_NEVER;
         answer(&question, number);
     }
-    control_wake();
+    return 0;
 }

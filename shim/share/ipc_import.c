@@ -8,14 +8,15 @@
  * then the mapping stays until it is over. While it waits captures may begin: what is left to do
  * then is not forbidden in a visit's capture mode.
  */
-#include "shim/entry/answer.h"
 #include "shim/share/ipc.h"
 
 #include "pool/bits.h"
 #include "pool/host.h"
 #include "shim/driver/capture.h"
-#include "shim/control/control.h"
+#include "shim/control/thread.h"
 #include "shim/driver/device.h"
+#include "shim/driver/device_fence.h"
+#include "shim/driver/visit.h"
 #include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
 #include "shim/driver/reservation.h"
@@ -32,6 +33,8 @@
 #define GIVE_UP_MS 10000
 /* Wait before a question that was not taken, or was dropped, is put again. */
 #define PAUSE_NS 2000000
+/* How long until memory that a capture kept from being taken away is tried again, where nothing tells of its end. */
+#define TIDY_AGAIN_NS UINT64_C(100000000)
 
 struct opened {
     struct opened *next;
@@ -198,7 +201,7 @@ static CUresult fetch_some(struct arrival *a, unsigned flags, ipc_open_fn native
         /* Nothing of a block's first chunks makes a segment of the driver's. */
         rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
     } else if (a->answer.kind == IPC_CHUNKS) {
-        rc = device_visit(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
+        rc = visit_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
     } else {
         rc = CUDA_ERROR_INVALID_VALUE;
     }
@@ -219,7 +222,7 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
             rc = fetch_some(&a, flags, native);
     } while (rc == CUDA_SUCCESS && a.answer.kind == IPC_CHUNKS && a.mapped_bytes < a.total_bytes);
     if (rc != CUDA_SUCCESS && a.total_bytes)
-        device_visit(NULL, give_up, &a);
+        visit_run(NULL, give_up, &a);
     errno = saved_errno;
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -288,7 +291,10 @@ static void take_away(void *data)
         real.cuCtxPopCurrent_v2(&ignored);
 }
 
-/* Lock held on entry and exit. */
+static uint64_t tidy(uint64_t now_ns);
+static struct duty tidy_duty = {.run = tidy, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+/* Lock held on entry and exit. What has to stay is the control thread's to take away. */
 static void clear_closed(void)
 {
     while (closed && !capture_open()) {
@@ -297,16 +303,20 @@ static void clear_closed(void)
         closed = o->next;
         atomic_fetch_sub(&closed_count, 1);
         pthread_mutex_unlock(&lock);
-        device_visit(NULL, take_away, &d);
+        visit_run(NULL, take_away, &d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
             o->next = closed;
             closed = o;
             atomic_fetch_add(&closed_count, 1);
+            /* By a capture that has begun, whose end runs the duty, or by one that is not known. */
+            control_due(&tidy_duty, capture_open() ? 0 : state_clock_ns() + TIDY_AGAIN_NS);
             return;
         }
         host_cache_put(&records, o);
     }
+    if (closed)
+        control_due(&tidy_duty, 0);
 }
 
 bool ipc_any_closed(void)
@@ -314,11 +324,12 @@ bool ipc_any_closed(void)
     return atomic_load_explicit(&closed_count, memory_order_relaxed) != 0;
 }
 
-void ipc_tidy(void)
+static uint64_t tidy(uint64_t now_ns)
 {
     pthread_mutex_lock(&lock);
     clear_closed();
     pthread_mutex_unlock(&lock);
+    return DUTY_NEVER;
 }
 
 /* Access that was given to others while the memory was on its way: who gives it walks over what is open. */
@@ -382,9 +393,9 @@ CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flag
     }
     pthread_mutex_unlock(&lock);
     if (mapped)
-        answer_watch();
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     if (mapped && late.wanted)
-        device_visit(NULL, allow_late, &late);
+        visit_run(NULL, allow_late, &late);
     return rc;
 }
 
@@ -423,10 +434,8 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
             closed = o;
             atomic_fetch_add(&closed_count, 1);
             clear_closed();
-            if (closed) {
+            if (closed)
                 control_need();
-                control_wake();
-            }
         }
     }
     pthread_mutex_unlock(&lock);
@@ -456,7 +465,7 @@ void ipc_forget(CUcontext ctx)
             *at = o->next;
             atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
-            device_visit(NULL, take_away_after_context, o);
+            visit_run(NULL, take_away_after_context, o);
             pthread_mutex_lock(&lock);
             host_cache_put(&records, o);
             at = heads[i]; /* the list may have changed */

@@ -10,6 +10,7 @@
 #include "shim/entry/answer.h"
 #include "shim/process/cancel.h"
 #include "shim/context/context.h"
+#include "shim/driver/device.h"
 #include "shim/share/ipc.h"
 #include "shim/process/state.h"
 #include "shim/context/stream.h"

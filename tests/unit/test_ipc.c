@@ -3,7 +3,6 @@
  * shim/share/ipc_wire.c, shim/share/ipc_door.c: what goes between two processes, and what the program sees of it,
  * which is no descriptor. The library's control thread and log are stood in for.
  */
-#include "shim/control/control.h"
 #include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
 
@@ -28,7 +27,7 @@
 
 static sem_t woken;
 
-void control_wake(void)
+static void asked(void)
 {
     sem_post(&woken);
 }
@@ -295,7 +294,7 @@ static void the_door_is_none_of_the_programs_descriptors(void **state)
     int before = count_fds(), ends[2];
     char byte;
     assert_int_equal(pipe(ends), 0);
-    assert_true(ipc_door_open(&door));
+    assert_true(ipc_door_open(&door, asked));
     assert_int_equal(count_fds(), before + 2);
     /* Nor has it kept the program's: the pipe ends when the program says so. */
     close(ends[1]);
@@ -303,7 +302,7 @@ static void the_door_is_none_of_the_programs_descriptors(void **state)
     assert_int_equal(read(ends[0], &byte, 1), 0);
     close(ends[0]);
     struct ipc_token again;
-    assert_true(ipc_door_open(&again));
+    assert_true(ipc_door_open(&again, asked));
     assert_memory_equal(&door, &again, sizeof door);
     assert_true(ipc_door_is_ours(&door));
     again = drawn();
