@@ -13,7 +13,7 @@
 #include "shim/driver/capture.h"
 #include "shim/control/flush.h"
 #include "shim/context/green.h"
-#include "shim/share/ipc.h"
+#include "shim/share/import.h"
 #include "shim/process/log.h"
 #include "shim/share/peer.h"
 #include "shim/context/redzone.h"

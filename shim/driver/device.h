@@ -6,12 +6,11 @@
 #define SHIM_DEVICE_H
 
 #include "pool/backend.h"
+#include "shim/driver/access.h"
 #include "shim/driver/device_fence.h"
 #include "shim/driver/hooks.h"
 
 #include <stdatomic.h>
-
-enum { DEVICES_MAX = 64 };
 
 struct device_backend {
     struct backend base; /* first: rows get its address */
@@ -42,13 +41,5 @@ static inline struct device_backend *device_self(struct backend *b)
 /* Runs work(arg) as a row runs: in the context (NULL: in whatever is current), in the relaxed capture mode,
  * unless the process leaves (false, and nothing was run). The caller's context, mode and errno are kept. */
 bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg);
-
-/* Devices that may access the memory of `owner` besides itself: pools ask when they map memory. */
-void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed);
-uint64_t device_peers(CUdevice owner); /* a bit for each */
-/* Gives the device and those access to a mapped range. In a row, or what device_visit runs. */
-CUresult device_allow(CUdevice device, uint64_t addr, uint64_t size_bytes);
-/* Grants or takes the access of `peer` to a mapped range. Returns the driver's code. */
-CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes);
 
 #endif

@@ -9,7 +9,7 @@
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
 #include "shim/process/environ.h"
-#include "shim/share/ipc_door.h"
+#include "shim/socket/listener.h"
 #include "shim/stats/report.h"
 #include "shim/process/twin.h"
 #include "shim/driver/visit.h"
@@ -51,7 +51,7 @@ static void forked_child(void)
     atomic_store(&pool_watch, 0);
     context_forget_thread();
     control_leave_signal();
-    ipc_door_forget();
+    listener_forget();
 }
 
 static void report_at_exit(void)
