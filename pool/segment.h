@@ -8,7 +8,7 @@
  * before the pool takes more than the program ever needed at once, a larger idle segment serves: the
  * slack costs no memory that would not be there anyhow, as long as all slack together stays a small part
  * of that peak. Segments cannot be cut instead: a large block is an allocation of the driver's to other
- * processes (shim/share/ipc.h).
+ * processes (shim/share/ticket.h).
  *
  * A segment is whole granules, of which a block of 1.1 MiB wastes half. A program that holds mostly such
  * blocks makes them share: once rounding has cost an eighth of what is held, blocks of up to

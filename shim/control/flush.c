@@ -29,8 +29,8 @@
 
 _Atomic bool control_requested;
 
-static struct sigaction chained;
-static atomic_bool chained_gone;
+static struct sigaction chained;  /* what the program had before our handler */
+static atomic_bool chained_gone; /* that was for one signal, which came (SA_RESETHAND) */
 static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
@@ -104,7 +104,7 @@ static void on_signal(int signal_number, siginfo_t *info, void *context)
     int saved_errno = errno;
     control_due(&at_signal, 0);
     if ((chained.sa_flags & SA_RESETHAND) && atomic_exchange(&chained_gone, true)) {
-        /* It was for one signal only. */
+        /* The program's handler was for one signal only. */
     } else if (chained.sa_flags & SA_SIGINFO) {
         if (chained.sa_sigaction)
             chained.sa_sigaction(signal_number, info, context);
@@ -121,10 +121,10 @@ static bool is_ours(int signal_number)
            now.sa_sigaction == on_signal;
 }
 
-/* A signal that the program ignores stays ignored. Children inherit that, but no handler: a child of
- * posix_spawn, vfork or system would die of the signal. Where the program has a handler, ours keeps
- * its mask, its stack and its way of interrupting calls. Where it has none, interrupted calls are
- * restarted, so that the program notices nothing. */
+/* A signal that the program ignores stays ignored. Children inherit that, but no handler: a child
+ * of posix_spawn, vfork or system would die of the signal. Where the program has a handler, ours
+ * keeps its mask, its stack and its way of interrupting calls. Where it has none, interrupted calls
+ * are restarted, so that the program notices nothing. */
 static void install_handler(int signal_number)
 {
     struct sigaction mine;
@@ -174,7 +174,8 @@ static bool device_is_there(int device)
     if (device < 0 || real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count)
         return true;
     log_once(LOG_LEVEL_WARN,
-             "GPUCACHE_EMPTY_CACHE: there is no device %d (they are %d): nothing is given back",
+             "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is given "
+             "back",
              device, count);
     return false;
 }

@@ -25,13 +25,14 @@
  *  6. Before the thread runs a duty, it sets the duty's time to never. A call that came earlier is
  *     served by this run, which begins later. A call that comes later stays: the thread only lowers
  *     the time after the run.
- *  7. Two threads may call for a new duty at once, or a signal handler may interrupt the thread that
- *     adds it. One of the two adds the duty to the list, and each wakes the thread at its end. The
- *     later of both wake-ups comes after the duty was added and after both lowered its time.
- *  8. The thread announces that it puts a duty off, then looks for open captures. The end of the
- *     last capture is counted first, then looks for the announcement. All four are sequentially
- *     consistent, so one sees the other: the thread runs the duty, or the end of the capture wakes
- *     the thread. The thread withdraws the announcement only in a pass that put no duty off.
+ *  7. Two threads may call for a new duty at once, or a signal handler may interrupt the thread
+ *     that adds it. One of the two adds the duty to the list, and each wakes the thread at its end.
+ *     The later of both wake-ups comes after the duty was added and after both lowered its time.
+ *  8. The thread announces that it puts a duty off, then looks for open captures. A capture that
+ *     ends takes itself out of the count of open ones, then looks for the announcement. All four
+ *     are sequentially consistent, so one sees the other: the thread runs the duty, or the end of
+ *     the capture wakes the thread. The thread withdraws the announcement only in a pass that put
+ *     no duty off.
  *
  * Why it ends with the process:
  *  9. No duty starts once the process leaves (visit_at_exit). The driver calls of a duty under way

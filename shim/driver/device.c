@@ -6,13 +6,13 @@
 #include "shim/driver/device.h"
 
 #include "pool/bits.h"
+#include "shim/driver/access.h"
 #include "shim/driver/device_fence.h"
 #include "shim/driver/reservation.h"
 #include "shim/driver/visit.h"
 
 #include <time.h>
 
-static _Atomic uint64_t peers_of[DEVICES_MAX];
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
@@ -68,27 +68,12 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
     return (int)rc;
 }
 
-CUresult device_allow(CUdevice device, uint64_t addr, uint64_t size_bytes)
-{
-    CUmemAccessDesc desc[DEVICES_MAX + 1];
-    size_t count = 0;
-    uint64_t allowed = device_peers(device);
-    for (int d = 0; d <= DEVICES_MAX; d++) {
-        bool wanted = d == DEVICES_MAX || (d != device && (allowed >> d & 1));
-        if (wanted)
-            desc[count++] = (CUmemAccessDesc){
-                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d == DEVICES_MAX ? device : d},
-                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    }
-    return real.cuMemSetAccess(addr, size_bytes, desc, count);
-}
-
 static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     struct visit v;
     if (!visit_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = device_allow(device_self(b)->device, addr, size_bytes);
+    CUresult rc = access_allow(device_self(b)->device, addr, size_bytes);
     visit_end(&v);
     return (int)rc;
 }
@@ -294,32 +279,4 @@ bool device_primary_is_active(CUdevice device)
     unsigned flags;
     int active = 0;
     return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
-}
-
-uint64_t device_peers(CUdevice owner)
-{
-    return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;
-}
-
-void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed)
-{
-    if (owner < 0 || owner >= DEVICES_MAX || peer < 0 || peer >= DEVICES_MAX)
-        return;
-    if (allowed)
-        atomic_fetch_or(&peers_of[owner], UINT64_C(1) << peer);
-    else
-        atomic_fetch_and(&peers_of[owner], ~(UINT64_C(1) << peer));
-}
-
-CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
-{
-    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
-                            .flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                             : CU_MEM_ACCESS_FLAGS_PROT_NONE};
-    struct visit v;
-    if (!visit_begin(&v))
-        return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
-    visit_end(&v);
-    return rc;
 }

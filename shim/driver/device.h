@@ -21,12 +21,4 @@ void device_set_primary(CUdevice device, CUcontext primary);
 /* Asks the driver. */
 bool device_primary_is_active(CUdevice device);
 
-/* Devices that may access the memory of `owner` besides itself: pools ask when they map memory. */
-void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed);
-uint64_t device_peers(CUdevice owner); /* a bit for each */
-/* Gives the device and those access to a mapped range. In a row, or what visit_run runs. */
-CUresult device_allow(CUdevice device, uint64_t addr, uint64_t size_bytes);
-/* Grants or takes the access of `peer` to a mapped range. Returns the driver's code. */
-CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes);
-
 #endif

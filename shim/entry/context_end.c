@@ -16,7 +16,7 @@
 #include "shim/entry/stream.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
-#include "shim/share/ipc.h"
+#include "shim/share/import.h"
 #include "shim/share/peer.h"
 
 #include <errno.h>

@@ -13,7 +13,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/process/twin.h"
-#include "shim/share/ipc_door.h"
+#include "shim/socket/listener.h"
 #include "shim/stats/report.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static void forked_child(void)
     atomic_store(&pool_watch, 0);
     context_forget_thread();
     control_leave_signal();
-    ipc_door_forget();
+    listener_forget();
 }
 
 static void report_at_exit(void)

@@ -2,8 +2,8 @@
 /*
  * A process of the same user, with a handle, asks for the block again and again and takes no
  * answer. The exporter goes on: it gives memory back at a signal as soon as without him, and
- * another process opens the same handle. Questions are written here as shim/share/ipc_wire.h has them;
- * bare there is nobody to ask.
+ * another process opens the same handle. Questions are written here as shim/share/ticket.h has
+ * them; bare there is nobody to ask.
  */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/observer.h"

@@ -204,10 +204,12 @@ static uint64_t run_many(uint64_t now_ns)
 
 static void on_alarm(int signal_number)
 {
+    int saved_errno = errno;
     errno = EDOM;
     control_due(&many[atomic_fetch_add(&next_of_handler, 1) % DUTIES], 0);
     if (errno != EDOM)
         _exit(1);
+    errno = saved_errno;
 }
 
 static void *call_all(void *unused)

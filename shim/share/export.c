@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The exporter's side, see ipc.h. Nothing is remembered of an export: the handle names the block by its
- * address and serial, and the pool knows whether that one is still live. No lock.
+ * See export.h. The control thread answers questions (a duty). No lock.
  */
-#include "shim/share/ipc.h"
+#include "shim/share/export.h"
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/driver/visit.h"
-#include "shim/control/thread.h"
-#include "shim/share/ipc_door.h"
-#include "shim/process/log.h"
 #include "shim/context/redzone.h"
+#include "shim/control/thread.h"
+#include "shim/process/log.h"
 #include "shim/process/state.h"
+#include "shim/share/ticket.h"
+#include "shim/socket/listener.h"
 
 #include <fcntl.h>
 #include <string.h>
 
-/* After so many the control thread looks at its other duties: an answer takes about a millisecond
- * of the driver's time. */
+/* After so many answers the control thread turns to its other duties. An answer takes about a
+ * millisecond of the driver's time. */
 enum { ANSWERS_AT_A_TIME = 4 };
 
 /* Is the block that the ticket names live, and exported? */
-static bool find(const struct ipc_ticket *ticket, struct pool_block *block)
+static bool find(const struct ticket *ticket, struct pool_block *block)
 {
     return pool_find(ticket->addr, block) == POOL_OK && block->addr == ticket->addr &&
            block->serial == ticket->serial && block->tainted;
@@ -33,18 +33,10 @@ static const struct context *owner_of(const struct pool_block *block)
     return pool_owner(block->pool);
 }
 
-/* Small blocks share a segment, one of them its address. */
+/* Small blocks share a segment, and one of them has its address. */
 bool ipc_is_native(const struct pool_block *block)
 {
     return block->segment_addr == block->addr && block->size_bytes >= GRANULE_BYTES;
-}
-
-static uint64_t answer_some(uint64_t now_ns);
-static struct duty answer_duty = {.run = answer_some, .due_ns = DUTY_NEVER};
-
-static void question_waits(void)
-{
-    control_due(&answer_duty, 0);
 }
 
 bool ipc_is_capable(const struct pool_block *block)
@@ -53,43 +45,24 @@ bool ipc_is_capable(const struct pool_block *block)
         return true;
     return real.cuMemExportToShareableHandle &&
            hooks_present(HOOK_cuMemImportFromShareableHandle) &&
-           owner_of(block)->backend.prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-}
-
-CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
-{
-    struct ipc_ticket ticket = {.magic = IPC_MAGIC,
-                                .addr = block->addr,
-                                .serial = block->serial};
-    _Static_assert(sizeof ticket == sizeof *handle, "a handle is 64 bytes");
-    if (!ipc_is_capable(block)) {
-        log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, which this driver does not "
-                                 "allow for mapped memory: run it with GPUCACHE_BACKING=segment");
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    /* Before the door's own thread wants it: made there, it would share that one's empty table of files. */
-    control_need();
-    if (!ipc_door_open(&ticket.token, question_waits))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    pool_taint(block->addr);
-    ticket.check = ipc_ticket_check(&ticket);
-    memcpy(handle, &ticket, sizeof ticket);
-    return CUDA_SUCCESS;
+           owner_of(block)->backend.prop.requestedHandleTypes ==
+               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
 /* One answer under way. */
 struct reply {
-    const struct ipc_ticket *ticket;
-    CUdeviceptr end;  /* of the block */
-    CUdeviceptr at;   /* start of the chunk that is next */
-    uint64_t done_bytes; /* before it */
-    int fds[IPC_BATCH];
-    struct ipc_answer answer;
+    const struct ticket *ticket;
+    CUdevice device;
+    CUdeviceptr end;     /* of the block */
+    CUdeviceptr at;      /* start of the next chunk; or the segment */
+    uint64_t done_bytes; /* before that chunk */
+    int fds[TICKET_BATCH];
+    struct ticket_answer answer;
     CUresult rc;
 };
 
-/* How large the chunks are that hold the block, as the driver says of each mapping. The next chunk
- * to be sent has to start where one of them does. */
+/* Adds up the chunks that hold the block, in the sizes that the driver says of each mapping. The
+ * next chunk to be sent has to start where one of them does. */
 static void measure(struct reply *r)
 {
     CUdeviceptr base;
@@ -111,14 +84,14 @@ static void measure(struct reply *r)
         r->rc = CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The next chunks as descriptors. Each is held by a handle of our own before the block is looked at once
- * more: if it is still live, it was what held the block. */
+/* Gets the next chunks as descriptors. A handle of our own holds each chunk before we look once
+ * more whether the block is live. If it is, these chunks were the ones that held it. */
 static void export_batch(struct reply *r)
 {
-    CUmemGenericAllocationHandle held[IPC_BATCH];
+    CUmemGenericAllocationHandle held[TICKET_BATCH];
     struct pool_block block;
     uint32_t n = 0;
-    while (n < IPC_BATCH && r->at < r->end && r->rc == CUDA_SUCCESS) {
+    while (n < TICKET_BATCH && r->at < r->end && r->rc == CUDA_SUCCESS) {
         CUdeviceptr base;
         size_t size;
         r->rc = real.cuMemGetAddressRange_v2(&base, &size, r->at);
@@ -147,7 +120,9 @@ static void export_batch(struct reply *r)
 static void collect_chunks(void *data)
 {
     struct reply *r = data;
-    measure(r);
+    r->rc = real.cuDeviceGetUuid(&r->answer.device, r->device);
+    if (r->rc == CUDA_SUCCESS)
+        measure(r);
     if (r->rc == CUDA_SUCCESS)
         export_batch(r);
 }
@@ -155,7 +130,9 @@ static void collect_chunks(void *data)
 static void name_native(void *data)
 {
     struct reply *r = data;
-    r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
+    r->rc = real.cuDeviceGetUuid(&r->answer.device, r->device);
+    if (r->rc == CUDA_SUCCESS)
+        r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
 }
 
 static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
@@ -164,7 +141,7 @@ static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
         r->rc = CUDA_ERROR_DEINITIALIZED;
 }
 
-static void answer(const struct ipc_question *question, uint64_t number)
+static void answer(const struct ticket_question *question, uint64_t number)
 {
     struct reply r = {.ticket = &question->ticket, .done_bytes = question->done_bytes,
                       .rc = CUDA_ERROR_INVALID_VALUE};
@@ -174,38 +151,66 @@ static void answer(const struct ipc_question *question, uint64_t number)
         redzone_hide(&block);
         r.end = block.addr + block.requested_bytes;
         r.answer.size_bytes = block.requested_bytes;
-        r.rc = real.cuDeviceGetUuid(&r.answer.device, c->device);
-        if (r.rc == CUDA_SUCCESS && block.segment_addr) {
+        r.device = c->device;
+        if (block.segment_addr) {
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
-            r.answer.kind = IPC_NATIVE;
+            r.answer.kind = TICKET_NATIVE;
             visit(c->backend.ctx, name_native, &r);
-            /* The segment was this block's when the driver named it. */
+            /* If the block is still live, the segment was its own when the driver named it. */
             if (!find(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
-        } else if (r.rc == CUDA_SUCCESS) {
-            r.answer.kind = IPC_CHUNKS;
+        } else {
+            r.answer.kind = TICKET_CHUNKS;
             visit(c->backend.ctx, collect_chunks, &r);
         }
     }
     uint32_t num_fds = r.answer.count;
     r.answer.rc = (int)r.rc;
     if (r.rc != CUDA_SUCCESS) {
-        r.answer.kind = IPC_REFUSED;
+        r.answer.kind = TICKET_REFUSED;
         r.answer.count = 0;
     }
-    ipc_door_answer(number, &r.answer, r.fds, r.answer.count);
-    ipc_wire_close_all(r.fds, num_fds);
+    listener_answer(number, &r.answer, r.fds, r.answer.count);
+    socket_close_all(r.fds, num_fds);
 }
 
 static uint64_t answer_some(uint64_t now_ns)
 {
-    struct ipc_question question;
+    struct ticket_question question;
     uint64_t number;
     for (int i = 0; state_is_on() && i < ANSWERS_AT_A_TIME; i++) {
-        if (!ipc_door_next(&question, &number))
+        if (!listener_next(&question, &number))
             return DUTY_NEVER;
         answer(&question, number);
     }
     return 0;
+}
+
+static struct duty answer_duty = {.run = answer_some, .due_ns = DUTY_NEVER};
+
+/* On the listener's thread. */
+static void question_waits(void)
+{
+    control_due(&answer_duty, 0);
+}
+
+CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
+{
+    struct ticket ticket = {
+        .magic = TICKET_MAGIC, .addr = block->addr, .serial = block->serial};
+    if (!ipc_is_capable(block)) {
+        log_once(LOG_LEVEL_WARN,
+                 "the program shares memory by legacy IPC, which this driver does not allow for "
+                 "mapped memory: run it with GPUCACHE_BACKING=segment");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    /* Made by the listener's thread, the control thread would share its empty descriptor table. */
+    control_need();
+    if (!listener_open(&ticket.token, question_waits))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pool_taint(block->addr);
+    ticket.check = ticket_check(&ticket);
+    memcpy(handle, &ticket, sizeof ticket);
+    return CUDA_SUCCESS;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See ipc_door.h. One lock for the state of the door and the questions; it is held over no call of the
- * kernel's that waits, and none of the driver's. Sockets for answers belong to the thread at the
- * door.
+ * See listener.h. One lock guards the listener's state and the questions. No thread holds it over a
+ * call of the kernel's that waits, or over a call of the driver's. The sockets for answers belong
+ * to the listener's thread.
  */
-#include "shim/share/ipc_door.h"
+#include "shim/socket/listener.h"
 
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
@@ -30,43 +30,43 @@
 #define CLOSE_RANGE_UNSHARE 2
 #endif
 
-/* An importer whose question is dropped asks again. */
+/* An importer asks again if its question is dropped. */
 enum { QUESTIONS_MAX = 64 };
 /* At least the questions that wait and the one that is being answered. */
 enum { REPLIES_MAX = 2 * QUESTIONS_MAX };
-/* Thread-local storage of the program's libraries comes out of it. */
+/* Thread-local storage of the program's libraries is taken from it. */
 #define STACK_BYTES (512 * 1024)
-/* The least number of the door's descriptor in a table that is the program's: above what programs
- * count on, below what would make the table grow, or select() fail. */
+/* The least number of the socket's descriptor in the program's table: above the numbers that
+ * programs count on, and below those that would make the table grow or select() fail. */
 #define SHARED_FD_MIN 960
-/* How long the control thread tries to hand an answer on. The thread at the door takes it as soon
- * as it runs. */
-#define HAND_ON_TRIES 40
-#define HAND_ON_NS 50000
+/* How often, and how far apart, the control thread tries to relay an answer. The listener's thread
+ * takes the answer as soon as it runs. */
+#define RELAY_TRIES 40
+#define RELAY_PAUSE_NS 50000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static enum { CLOSED, OPENING, OPEN, BROKEN } door;
+static enum { CLOSED, OPENING, OPEN, BROKEN } listener;
 static pid_t owner;
-static struct ipc_token token_now;
+static struct socket_token token_now;
 static void (*question_waits)(void);
 static struct waiting {
-    struct ipc_question question;
+    struct socket_question question;
     uint64_t number;
 } questions[QUESTIONS_MAX];
 static unsigned first, count;
-/* Of the thread at the door alone. */
+/* Of the listener's thread alone. */
 static struct reply {
     uint64_t number; /* 0: none */
     int fd;
 } replies[REPLIES_MAX];
 static uint64_t last_number;
-/* The door's descriptor and what it is, where the table is the program's. */
+/* The socket's descriptor and its inode, if the table is the program's. */
 static atomic_int shared_fd = -1;
 static ino_t shared_ino;
 
-/* The number that a name of /proc/thread-self/fd is, or -1. atoi and its kin would need the newest
- * C library that the building machine knows. */
+/* The number that a name in /proc/thread-self/fd says, or -1. With atoi and its relatives the
+ * library would need the newest C library that the building machine knows. */
 static int number_of(const char *name)
 {
     int number = 0;
@@ -79,7 +79,7 @@ static int number_of(const char *name)
     return number;
 }
 
-/* Descriptors of the program's must not stay open in a copy of its table: a pipe would never end. */
+/* The program's descriptors must not stay open in a copy of its table: a pipe would never end. */
 static bool close_all(void)
 {
     DIR *folder = opendir("/proc/thread-self/fd");
@@ -96,8 +96,8 @@ static bool close_all(void)
 
 enum table { TABLE_OWN, TABLE_SHARED, TABLE_SPOILT };
 
-/* Leaves the table of descriptors to the other threads and goes on with an empty one, where the
- * kernel allows that. */
+/* Leaves the descriptor table to the other threads and goes on with an empty one, if the kernel
+ * allows that. */
 static enum table leave_descriptors(void)
 {
     if (syscall(SYS_close_range, 0u, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0)
@@ -107,8 +107,8 @@ static enum table leave_descriptors(void)
     return close_all() ? TABLE_OWN : TABLE_SPOILT;
 }
 
-/* The inode's number of a socket is nobody else's while it is open. */
-static bool is_shared_door(int fd)
+/* While the socket is open, no other file has its inode number. */
+static bool is_shared_socket(int fd)
 {
     struct stat st;
     return fd >= 0 && kernel_fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == shared_ino;
@@ -121,7 +121,7 @@ static int share(int low)
     if (fd >= 0)
         close(low);
     else
-        fd = low; /* so few are allowed */
+        fd = low; /* the limit allows no higher number */
     if (fd < 0 || kernel_fstat(fd, &st) != 0)
         return fd;
     shared_ino = st.st_ino;
@@ -129,27 +129,27 @@ static int share(int low)
     return fd;
 }
 
-/* In a table that is the program's, the program may have closed the door and opened something else
- * under its number, which is not touched. Between this look and the next call about a microsecond
- * passes, in which that can still happen. A call that waits goes on with the door that it began
+/* The program may have closed the socket in its table, and opened another file under the same
+ * number. We leave that file alone. About a microsecond passes between this look and the next call,
+ * in which the program can still do that. A call that waits goes on with the socket that it began
  * with. */
 static int look_after(enum table table, int fd)
 {
-    if (table == TABLE_OWN || is_shared_door(fd))
+    if (table == TABLE_OWN || is_shared_socket(fd))
         return fd;
-    return share(ipc_wire_door(&token_now));
+    return share(socket_open(&token_now));
 }
 
 static void set_state(int state)
 {
     pthread_mutex_lock(&lock);
-    door = state;
+    listener = state;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
 
-/* False: there are too many. */
-static bool keep(const struct ipc_question *question, uint64_t number)
+/* False: too many wait. */
+static bool keep(const struct socket_question *question, uint64_t number)
 {
     pthread_mutex_lock(&lock);
     bool kept = count < QUESTIONS_MAX;
@@ -159,46 +159,46 @@ static bool keep(const struct ipc_question *question, uint64_t number)
     return kept;
 }
 
-static void admit_question(const struct ipc_visitor *v)
+static void admit_question(const struct socket_message *m)
 {
     struct reply *r = &replies[(last_number + 1) % REPLIES_MAX];
-    if (!keep(&v->question, last_number + 1)) {
-        ipc_wire_close_apart(v->fds, v->num_fds);
+    if (!keep(&m->question, last_number + 1)) {
+        socket_close_apart(m->fds, m->num_fds);
         return;
     }
     if (r->number)
-        ipc_wire_close_apart(&r->fd, 1); /* its answer was lost */
-    *r = (struct reply){++last_number, v->fds[0]};
+        socket_close_apart(&r->fd, 1); /* its answer was lost */
+    *r = (struct reply){++last_number, m->fds[0]};
     question_waits();
 }
 
-static void run_errand(const struct ipc_visitor *v)
+static void relay_answer(const struct socket_message *m)
 {
-    struct reply *r = &replies[v->errand.number % REPLIES_MAX];
-    if (r->number && r->number == v->errand.number) {
-        ipc_wire_answer(r->fd, &v->errand.answer, v->fds, v->num_fds);
-        ipc_wire_close_apart(&r->fd, 1);
+    struct reply *r = &replies[m->relay.number % REPLIES_MAX];
+    if (r->number && r->number == m->relay.number) {
+        socket_answer(r->fd, m->relay.answer, m->fds, m->num_fds);
+        socket_close_apart(&r->fd, 1);
         r->number = 0;
     }
-    ipc_wire_close_apart(v->fds, v->num_fds);
+    socket_close_apart(m->fds, m->num_fds);
 }
 
-static void *wait_at_door(void *unused)
+static void *listen_and_relay(void *unused)
 {
-    struct ipc_visitor visitor;
+    struct socket_message message;
     enum table table = leave_descriptors();
-    int fd = table == TABLE_SPOILT ? -1 : ipc_wire_door(&token_now);
+    int fd = table == TABLE_SPOILT ? -1 : socket_open(&token_now);
     if (table == TABLE_SHARED)
         fd = share(fd);
     set_state(fd >= 0 ? OPEN : BROKEN);
     while (fd >= 0) {
-        if (!ipc_wire_hear(fd, &token_now, &visitor)) {
-            if (table == TABLE_OWN || is_shared_door(fd))
+        if (!socket_hear(fd, &token_now, &message)) {
+            if (table == TABLE_OWN || is_shared_socket(fd))
                 break;
-        } else if (visitor.own) {
-            run_errand(&visitor);
+        } else if (message.own) {
+            relay_answer(&message);
         } else {
-            admit_question(&visitor);
+            admit_question(&message);
         }
         fd = look_after(table, fd);
     }
@@ -217,7 +217,7 @@ static bool start_thread(void)
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = pthread_create(&thread, &attr, wait_at_door, NULL) == 0;
+    bool made = pthread_create(&thread, &attr, listen_and_relay, NULL) == 0;
     if (made)
         pthread_setname_np(thread, "gpucache-ipc");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -225,41 +225,43 @@ static bool start_thread(void)
     return made;
 }
 
-bool ipc_door_open(struct ipc_token *token, void (*asked)(void))
+bool listener_open(struct socket_token *token, void (*asked)(void))
 {
     pthread_mutex_lock(&lock);
-    if (door == CLOSED) {
-        door = OPENING;
+    if (listener == CLOSED) {
+        listener = OPENING;
         owner = getpid();
         question_waits = asked;
-        if (!ipc_token_draw(&token_now) || !start_thread())
-            door = BROKEN;
+        if (!socket_token_draw(&token_now) || !start_thread())
+            listener = BROKEN;
     }
-    while (door == OPENING)
+    while (listener == OPENING)
         pthread_cond_wait(&changed, &lock);
-    bool open = door == OPEN;
+    bool open = listener == OPEN;
     *token = token_now;
     pthread_mutex_unlock(&lock);
     if (!open)
-        log_once(LOG_LEVEL_WARN, "the program shares memory by legacy IPC, but no socket for it could be "
-                                 "made: run it with GPUCACHE_BACKING=segment");
+        log_once(LOG_LEVEL_WARN,
+                 "the program shares memory by legacy IPC, but no socket for it could be made: "
+                 "run it with GPUCACHE_BACKING=segment");
     return open;
 }
 
-bool ipc_door_is_ours(const struct ipc_token *token)
+bool listener_is_ours(const struct socket_token *token)
 {
     pthread_mutex_lock(&lock);
-    bool ours = door != CLOSED && owner == getpid() && memcmp(token, &token_now, sizeof *token) == 0;
+    bool ours = listener != CLOSED && owner == getpid() &&
+                memcmp(token, &token_now, sizeof *token) == 0;
     pthread_mutex_unlock(&lock);
     return ours;
 }
 
-bool ipc_door_next(struct ipc_question *question, uint64_t *number)
+bool listener_next(void *question, uint64_t *number)
 {
     pthread_mutex_lock(&lock);
     bool any = count > 0;
     if (any) {
-        *question = questions[first].question;
+        memcpy(question, &questions[first].question, sizeof questions[first].question);
         *number = questions[first].number;
         first = (first + 1) % QUESTIONS_MAX;
         count--;
@@ -268,24 +270,25 @@ bool ipc_door_next(struct ipc_question *question, uint64_t *number)
     return any;
 }
 
-/* The thread at the door has the socket of the process that asked. It gets descriptors of the
- * program's table by a message only. Its queue may be full for a moment, or the door may be a new
- * one. The tries end after 2 ms: that is all that other processes can cost the calling thread. */
-void ipc_door_answer(uint64_t number, const struct ipc_answer *answer, const int *fds,
-                     size_t num_fds)
+/* The listener's thread has the socket of the process that asked, and a table of its own: it gets
+ * descriptors of the program's table only in a message. Its queue may be full for a moment, or its
+ * socket may be a new one. The tries end after 2 ms: other processes can cost the calling thread no
+ * more. */
+void listener_answer(uint64_t number, const void *answer, const int *fds, size_t num_fds)
 {
-    struct ipc_errand errand = {IPC_MAGIC, token_now, number, *answer};
-    for (int tries = 0; tries < HAND_ON_TRIES; tries++) {
-        int failed = ipc_wire_put(&token_now, &errand, sizeof errand, fds, num_fds);
+    struct socket_relay relay = {.head.token = token_now, .number = number};
+    memcpy(relay.answer, answer, sizeof relay.answer);
+    for (int tries = 0; tries < RELAY_TRIES; tries++) {
+        int failed = socket_put(&token_now, &relay, sizeof relay, fds, num_fds);
         if (failed != EAGAIN && failed != ECONNREFUSED)
             return;
-        nanosleep(&(struct timespec){.tv_nsec = HAND_ON_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = RELAY_PAUSE_NS}, NULL);
     }
 }
 
-void ipc_door_forget(void)
+void listener_forget(void)
 {
     int fd = atomic_exchange(&shared_fd, -1);
-    if (is_shared_door(fd))
+    if (is_shared_socket(fd))
         close(fd);
 }
