@@ -50,18 +50,18 @@ static inline bool stream_keeps_order(CUlaunchAttributeID id)
 
 /* May a pool made now rely on the order of one stream? */
 bool stream_may_be_single(void);
-/* Such a pool can be found by context_for_each_pool from now on; alone: it is the only one of the process. */
+/* context_for_each_pool finds such a pool from now on. alone: it is the only one of the process. */
 void stream_pool_listed(bool alone);
-/* Work that the pool's order does not cover may follow. Returns when every pool has ordered what stream
- * order alone ordered so far. */
+/* Work that the single stream's order does not cover may follow. Returns when every pool has
+ * ordered what stream order alone ordered so far. May call the driver. */
 void stream_leave_single(void);
-/* The same, for good: work is done here that is not seen, or that no stream's order covers. */
+/* The same, for good: the process does work that is not seen, or that no stream's order covers. */
 void stream_give_up(void);
 
-/* A capture begins: leaves, and one stream is not enough until as many have closed. */
+/* A capture begins: leaves the single stream. There is none until as many captures have closed. */
 void stream_capture_opens(void);
 void stream_capture_closed(void);
-/* The handle may come back as another stream. To be called before it is destroyed. */
+/* The stream is about to be destroyed. Its handle may come back as another stream. */
 void stream_forget(CUstream stream);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See capture.h. The list of capturing streams has a lock of its own, never held over a driver call.
+ * See capture.h. The table of capturing streams has a lock of its own, never held over a driver
+ * call. The counts are sequentially consistent.
  */
 #include "shim/driver/capture.h"
 
@@ -18,11 +19,11 @@
 
 enum { CAPTURES_FIRST = 256 };
 
-/* A stream is known by its handle, until it is destroyed: then another thread may be given the handle. The per-thread
- * default stream is known by its thread too. */
+/* A stream is known by its handle until it is destroyed: then another stream may get the handle.
+ * The per-thread default stream is known by its context and thread too. */
 struct capture {
-    CUcontext ctx;   /* the stream's, whatever was current; a green context's stream has that one */
-    CUcontext owner; /* of a green context: the primary one; else ctx */
+    CUcontext ctx;   /* the stream's, which may be a green one and need not be current */
+    CUcontext owner; /* for a green context: its primary one; else ctx */
     CUstream stream;
     pthread_t thread;
     uint64_t number; /* 0: none */
@@ -33,9 +34,9 @@ static struct capture first_captures[CAPTURES_FIRST], *captures = first_captures
 static size_t captures_size = CAPTURES_FIRST;
 static uint64_t last_number;
 static atomic_int open_count, holders;
-static atomic_int waiters; /* among the holders: who waits for GPU work */
+static atomic_int waiters; /* holders that wait for GPU work */
 
-/* A call that waits has begun after so long, unless its thread was not run. */
+/* After so long a call that waits has begun, unless its thread did not run. */
 #define BEGIN_NS UINT64_C(20000000)
 
 bool capture_open(void)
@@ -97,7 +98,7 @@ bool capture_await(uint64_t timeout_ns)
     return true;
 }
 
-/* Another one may begin between the two, hence again. */
+/* A capture may begin between the wait and the look, hence the loop. */
 bool capture_hold_off_patiently(uint64_t timeout_ns)
 {
     uint64_t start_ns = state_clock_ns();
@@ -109,16 +110,20 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
     return true;
 }
 
-/* Waiters are counted among the holders, before and after, so that of two looks one may miss a
- * holder, but not take a waiter for none. Others who come from here on see the capture and do not
- * hold it off. */
+/* 1. Once it is counted as open, threads see the capture and do not hold it off.
+ * 2. A holder that does not wait is through in no time. The capture waits for it.
+ * 3. When all holders wait, the capture waits for BEGIN_NS more: by then their calls have begun.
+ * 4. A waiter is a holder before it becomes a waiter, and after it ceases to be one. So holders > 0
+ *    misses no waiter.
+ * 5. The two counts are not read at one time, so one look may take a holder for a waiter. It only
+ *    starts the clock of 3, and the next look sees the holder. */
 void capture_begins(void)
 {
     uint64_t start_ns = 0;
     atomic_fetch_add(&open_count, 1);
     for (unsigned turn = 0; atomic_load(&holders) > 0; turn++) {
         if (atomic_load(&holders) > atomic_load(&waiters))
-            start_ns = 0; /* those are through in no time */
+            start_ns = 0;
         else if (!start_ns)
             start_ns = state_clock_ns();
         else if (state_clock_ns() - start_ns >= BEGIN_NS)
@@ -132,11 +137,13 @@ void capture_failed(void)
     atomic_fetch_sub(&open_count, 1);
 }
 
+/* Lock held. */
 static struct capture *find(CUcontext ctx, CUstream stream)
 {
     for (struct capture *c = captures; c < captures + captures_size; c++)
         if (c->number && c->stream == stream &&
-            (stream != CU_STREAM_PER_THREAD || (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
+            (stream != CU_STREAM_PER_THREAD ||
+             (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
             return c;
     return NULL;
 }
@@ -207,8 +214,8 @@ size_t capture_contexts(CUcontext *ctx, size_t max)
     return count;
 }
 
-/* Whose stream it is, which need not be the current context. The driver has just taken the handle,
- * so that it may be asked about it; for the default streams it tells of the current one. */
+/* The stream's context, which need not be the current one. The driver has just taken the handle, so
+ * it may be asked about it; for a default stream it names the current context. */
 static CUcontext context_of(CUstream stream, CUcontext *owner)
 {
     CUcontext ctx = NULL;
@@ -239,8 +246,8 @@ static struct capture *free_row(void)
     return captures + size;
 }
 
-/* Without host memory for its row a capture stays counted for ever: then no fence is recorded any more, and
- * whoever waits for the end of captures waits in vain, up to his limit. */
+/* Without host memory for its row a capture stays counted for ever. Then no fence is recorded any
+ * more, and a thread that waits for the end of captures waits until its limit. */
 void capture_began(CUstream stream)
 {
     CUcontext owner, ctx = context_of(stream, &owner);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's backend on the CUDA driver: one per context.
+ * The pool's backend on the CUDA driver (backend.h): what makes one, and access of peers.
  */
 #ifndef SHIM_DEVICE_H
 #define SHIM_DEVICE_H
 
 #include "shim/driver/backend.h"
 
-/* Fills *d, which must be all zero, for the calling thread's current context. */
+/* Fills *d, which must be all zero, for ctx, the calling thread's current context.
+ * single_stream: the pool may rely on the order of one stream (pool/backend.h). */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);
 
-/* The same one for another context of its device, nothing of whose predecessor is in use any
- * more. */
+/* Fills *d anew, for another context of its device. Nothing of the context before may be in use. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
 
 /* The device's primary context, alive or not, as a retain by the program gave it. NULL: no retain

@@ -4,9 +4,8 @@
  */
 #include "shim/driver/error.h"
 
-/* "This leaves the process in an inconsistent state and any further CUDA work will return the same
- * error", says cuda.h of most of them. The others were seen to stick, or may. Each context is then
- * asked whether it is lost (context_look_for_loss). */
+/* Of most of these cuda.h says "This leaves the process in an inconsistent state and any further
+ * CUDA work will return the same error". The others were seen to stick, or may stick. */
 bool error_is_loss(CUresult rc)
 {
     switch ((int)rc) {

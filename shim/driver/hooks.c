@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The table of the driver's functions and of our wrappers of them. Who looks for names is in resolve.c,
- * the wrappers are elsewhere. Atomics, no lock: a thread may come here from inside a dlopen, with
- * the loader's lock held, and several may come at once; they all find the same and store the same.
+ * The table of the driver's functions and of our wrappers of them. The wrappers stand in entry/ and
+ * route/: this file names their addresses because it is the table, and calls none. Atomics, no
+ * lock: a thread may come here from a dlopen, with the loader's lock held. Several threads may come
+ * at once: all find and store the same.
  */
 #include "shim/driver/hooks.h"
 
@@ -16,13 +17,16 @@
 
 static _Atomic bool filled;
 
-/* What a slot of `real` holds before the driver's function. */
+/* What the slot of a wrapped function holds before the driver's function. */
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group)                                                     \
     static CUresult first_##symbol params                                                          \
     {                                                                                              \
-        pfn driver_fn = hooks_init() ? atomic_load_explicit(&real.symbol, memory_order_relaxed) : NULL;    \
-        return driver_fn && driver_fn != first_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;                     \
+        pfn driver_fn = NULL;                                                                      \
+        if (hooks_init())                                                                          \
+            driver_fn = atomic_load_explicit(&real.symbol, memory_order_relaxed);                  \
+        return driver_fn && driver_fn != first_##symbol ? driver_fn args                           \
+                                                        : CUDA_ERROR_NOT_INITIALIZED;              \
     }
 #include "shim/driver/hooks.def"
 
@@ -39,7 +43,7 @@ struct hooks_real real = {
 #include "shim/driver/hooks.def"
 };
 
-/* The slot of a submission first leads into its wrapper's slow half, which looks for the driver. */
+/* The slot of a submission first holds its wrapper's slow half, which looks for the driver. */
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
     CUresult slow_##symbol params __attribute__((visibility("hidden")));                           \
     _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;
@@ -62,14 +66,14 @@ bool hooks_present(enum hook_id id)
     return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
 }
 
-/* A driver that is a wrapper of ours would call itself for ever. */
+/* 0 for our own wrapper: as the driver's function it would call itself for ever. */
 static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
 {
     uintptr_t address = (uintptr_t)symbol_lookup(driver, name);
     return address == wrapper ? 0 : address;
 }
 
-/* A slot is written once, by whoever is first: a thread that has seen it set may read it plainly. */
+/* A slot is written once, so a thread that has seen it set may read it with a plain load. */
 #define SET(slot, pfn, address)                                                                    \
     do {                                                                                           \
         pfn before_ = atomic_load_explicit(&(slot), memory_order_acquire);                         \
@@ -77,9 +81,9 @@ static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
             atomic_compare_exchange_strong(&(slot), &before_, (pfn)(address));                     \
     } while (0)
 
-/* The slot first: whoever finds the address may hand out the wrapper, which uses the slot. Compilers
- * call through an _Atomic pointer with a plain load (one instruction, whole); the thread sanitizer takes
- * that and the one write of the slot for a race, and is not to look. */
+/* The slot before the address: a thread that finds the address may hand out the wrapper, which uses
+ * the slot. Compilers call through an _Atomic pointer with one plain load. The thread sanitizer
+ * would take this load and the one write of the slot for a race. */
 __attribute__((no_sanitize("thread"))) static void fill(void *driver)
 {
     uintptr_t address;
@@ -114,14 +118,14 @@ bool hooks_init(void)
     if (__builtin_expect(atomic_load_explicit(&filled, memory_order_acquire), 1))
         return true;
     int saved_errno = errno;
-    /* By its soname: finds it too if it was opened as libcuda.so, by a path, or RTLD_LOCAL. The
-     * reference is never given up, the wrappers need the code behind their pointers. */
+    /* The soname finds the driver also if it was opened as libcuda.so, by a path, or RTLD_LOCAL.
+     * The reference is never given up: the wrappers need the code behind their pointers. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
         keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
         keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
         fill(driver);
-        /* What this driver does not have left a message for a dlerror() that the program did not earn. */
+        /* A function that this driver lacks has left a message that is not the program's. */
         dlerror();
         atomic_store_explicit(&filled, true, memory_order_release);
     }
