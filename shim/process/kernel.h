@@ -2,7 +2,7 @@
  *
  * System calls for which the C library of the building machine would make the library need that C
  * library: a version that the running machine's C library lacks ends every program at its start.
- * fstat and stat have the version GLIBC_2.33, getrandom GLIBC_2.25. On the machines that have a
+ * fstat and stat have the version GLIBC_2.33, gettid GLIBC_2.30, getrandom GLIBC_2.25. On the machines that have a
  * CUDA driver (64 bits) the kernel's struct stat is that of the C library. All set errno.
  */
 #ifndef SHIM_KERNEL_H
@@ -22,6 +22,11 @@ static inline int kernel_fstat(int fd, struct stat *st)
 static inline int kernel_fstatat(int folder, const char *name, struct stat *st, int flags)
 {
     return (int)syscall(SYS_newfstatat, folder, name, st, flags);
+}
+
+static inline pid_t kernel_gettid(void)
+{
+    return (pid_t)syscall(SYS_gettid);
 }
 
 static inline ssize_t kernel_getrandom(void *out, size_t size_bytes)

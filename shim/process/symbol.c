@@ -4,6 +4,8 @@
  */
 #include "shim/process/symbol.h"
 
+#include "shim/process/scope.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -46,6 +48,25 @@ void *symbol_lookup(void *handle, const char *name)
     void *(*lookup)(void *, const char *) =
         (void *(*)(void *, const char *))(uintptr_t)symbol_dlsym();
     return lookup ? lookup(handle, name) : NULL;
+}
+
+struct next {
+    const char *name;
+    uintptr_t address; /* 0: not found */
+};
+
+static bool find_next(const struct object *object, void *arg)
+{
+    struct next *next = arg;
+    return object_symbol(object, next->name, &next->address) != OBJECT_LACKS;
+}
+
+void *symbol_next(const char *name)
+{
+    struct next next = {name, 0};
+    if (scope_in_other_thread())
+        scope_behind_us(find_next, &next);
+    return next.address ? (void *)next.address : symbol_lookup(RTLD_NEXT, name);
 }
 
 int symbol_close(void *handle)

@@ -11,6 +11,7 @@
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/alloc.h"
+#include "shim/process/scope.h"
 #include "shim/process/symbol.h"
 #include "shim/process/twin.h"
 
@@ -36,11 +37,23 @@ enum { MAX_RUNTIMES = 1024, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8
 typedef cudaError_t malloc_fn(void **, size_t);
 typedef cudaError_t free_fn(void *);
 
-/* One libcudart. The malloc function is its key, and is written last. */
+/* One libcudart. Its functions and its version are its key; the malloc function is written last.
+ *
+ * Why a kept function is never one of code that is gone:
+ * 1. The runtime of a caller stays loaded while the call runs: it is a dependency of the caller's object, or was
+ * loaded with the process. So a row is right when it is made.
+ * 2. Our dlclose takes a reference to each runtime that has none of ours yet, before it closes anything
+ * (pin_runtimes). A runtime of which the first call comes later was not unloaded by that dlclose
+ * before the call, by 1.
+ * 3. A call that comes while that dlclose runs may make a row of a runtime that the dlclose unloads. The row
+ * stays, but nothing leads to it: its site is not kept (see `sites`), its caller's object is found
+ * again (see `objects`), and a runtime that is loaded at the same place gets this row only if version
+ * and both functions are the same. */
 struct runtime {
     _Alignas(32) _Atomic(malloc_fn *) malloc;
     _Atomic(free_fn *) free;
     atomic_int version;
+    atomic_bool is_pinned;  /* we have a reference, so that it stays loaded */
     atomic_bool reaches_us; /* of SHORT_CUT_SINCE and newer; its calls were seen to arrive at our hooks */
 };
 
@@ -209,32 +222,37 @@ static free_fn *free_in(void *handle)
     return found == cudaFree ? NULL : found;
 }
 
+/* A place that calls, and its object. */
+struct place {
+    uintptr_t address;
+    uintptr_t code; /* 0: in no object, or not looked for */
+    uint64_t num_unloaded;
+};
+
+typedef cudaError_t version_fn(int *);
+
+/* 0, and so no short cut, if the runtime does not say. */
+static int version_from(version_fn *get_version)
+{
+    int version = 0;
+    return get_version && get_version(&version) == cudaSuccess ? version : 0;
+}
+
 /* Fills a row, or finds the one that has been filled; two threads at once may fill two, which does
- * no harm. The runtime stays loaded from here on: its functions are kept. Version 0, and so no
- * short cut, if it does not say. */
-static struct runtime *remember(malloc_fn *real_malloc)
+ * no harm. */
+static struct runtime *row_of(malloc_fn *real_malloc, free_fn *real_free, int version)
 {
     int count = atomic_load(&num_runtimes);
-    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
-        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc)
-            return &runtimes[i];
-    if (count >= MAX_RUNTIMES)
-        return NULL;
-
-    void *handle = open_object_of(real_malloc);
-    if (!handle)
-        return NULL;
-    free_fn *real_free = free_in(handle);
-    int place = real_free ? atomic_fetch_add(&num_runtimes, 1) : MAX_RUNTIMES;
-    if (place >= MAX_RUNTIMES) {
-        symbol_close(handle);
-        return NULL;
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++) {
+        struct runtime *r = &runtimes[i];
+        if (atomic_load_explicit(&r->malloc, memory_order_acquire) == real_malloc &&
+            atomic_load_explicit(&r->free, memory_order_relaxed) == real_free &&
+            atomic_load_explicit(&r->version, memory_order_relaxed) == version)
+            return r;
     }
-    cudaError_t (*get_version)(int *) =
-        (cudaError_t(*)(int *))(uintptr_t)symbol_lookup(handle, "cudaRuntimeGetVersion");
-    int version = 0;
-    if (!get_version || get_version(&version) != cudaSuccess)
-        version = 0;
+    int place = count < MAX_RUNTIMES ? atomic_fetch_add(&num_runtimes, 1) : MAX_RUNTIMES;
+    if (place >= MAX_RUNTIMES)
+        return NULL;
     struct runtime *r = &runtimes[place];
     atomic_store_explicit(&r->free, real_free, memory_order_relaxed);
     atomic_store_explicit(&r->version, version, memory_order_relaxed);
@@ -242,21 +260,86 @@ static struct runtime *remember(malloc_fn *real_malloc)
     return r;
 }
 
-static struct runtime *find_runtime(void *caller)
+/* The row of the runtime with this malloc, which is pinned. */
+static struct runtime *remember(malloc_fn *real_malloc)
+{
+    int count = atomic_load(&num_runtimes);
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
+        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc &&
+            atomic_load(&runtimes[i].is_pinned))
+            return &runtimes[i];
+    void *handle = open_object_of(real_malloc);
+    if (!handle)
+        return NULL;
+    free_fn *real_free = free_in(handle);
+    version_fn *get_version =
+        (version_fn *)(uintptr_t)symbol_lookup(handle, "cudaRuntimeGetVersion");
+    struct runtime *r =
+        real_free ? row_of(real_malloc, real_free, version_from(get_version)) : NULL;
+    if (!r || atomic_exchange(&r->is_pinned, true))
+        symbol_close(handle);
+    return r;
+}
+
+static void pin(struct runtime *r)
+{
+    malloc_fn *real_malloc = atomic_load_explicit(&r->malloc, memory_order_acquire);
+    void *handle = real_malloc ? open_object_of(real_malloc) : NULL;
+    if (!handle)
+        return;
+    bool is_there = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc") == real_malloc;
+    if (!is_there || atomic_exchange(&r->is_pinned, true))
+        symbol_close(handle);
+}
+
+static void pin_runtimes(void)
+{
+    int count = atomic_load(&num_runtimes);
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
+        if (!atomic_load(&runtimes[i].is_pinned))
+            pin(&runtimes[i]);
+}
+
+/* A runtime's functions, of one object. */
+struct functions {
+    uintptr_t malloc, free, get_version;
+};
+
+/* The first cudaMalloc of a scope, if its object is a runtime. A tool that wraps the function has not all three
+ * functions as a rule, and a copy of this library has its own mark: the loader is to tell there. */
+static void find_functions(const struct object *scope, size_t num_objects, void *arg)
+{
+    struct functions found, *out = arg;
+    for (size_t i = 0; i < num_objects; i++) {
+        enum object_answer answer = object_symbol(&scope[i], "cudaMalloc", &found.malloc);
+        if (answer == OBJECT_LACKS)
+            continue;
+        if (answer == OBJECT_HAS && found.malloc != (uintptr_t)cudaMalloc &&
+            !twin_may_be(&scope[i]) &&
+            object_symbol(&scope[i], "cudaFree", &found.free) == OBJECT_HAS &&
+            object_symbol(&scope[i], "cudaRuntimeGetVersion", &found.get_version) == OBJECT_HAS)
+            *out = found;
+        return;
+    }
+}
+
+/* Without the loader's lock where the caller's own scope has a runtime. */
+static struct runtime *find_runtime(const struct place *place)
 {
     int saved_errno = errno;
-    malloc_fn *real_malloc = find_malloc(caller);
+    struct functions f = {0, 0, 0};
+    if (place->code && scope_of_caller(place->address, find_functions, &f) && f.malloc) {
+        struct runtime *r = row_of((malloc_fn *)f.malloc, (free_fn *)f.free,
+                                   version_from((version_fn *)f.get_version));
+        errno = saved_errno;
+        return r;
+    }
+    malloc_fn *real_malloc = find_malloc((void *)place->address);
     struct runtime *r = real_malloc ? remember(real_malloc) : NULL;
     dlerror(); /* the program has not asked for anything */
     errno = saved_errno;
     return r;
 }
-
-struct place {
-    uintptr_t address;
-    uintptr_t code; /* 0: in no object */
-    uint64_t num_unloaded;
-};
 
 static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -324,7 +407,7 @@ static struct runtime *runtime_at(struct place *place)
     struct runtime *r = place->code ? recall(place) : NULL;
     if (r)
         return r;
-    r = find_runtime((void *)place->address);
+    r = find_runtime(place);
     if (r && place->code)
         keep_object(place, r);
     return r;
@@ -374,6 +457,7 @@ int dlclose(void *handle)
     if (atomic_load(&any_site))
         for (size_t i = 0; i < MAX_SITES; i++)
             atomic_store(&sites[i], 0);
+    pin_runtimes();
     int rc = symbol_close(handle);
     atomic_fetch_sub(&closing, 1);
     return rc;
