@@ -81,7 +81,9 @@ static bool check(struct search *search, uint32_t index)
     const ElfW(Sym) *symbol = &o->symbols[index];
     unsigned bind = ELF64_ST_BIND(symbol->st_info), type = ELF64_ST_TYPE(symbol->st_info);
     unsigned version = o->versions ? o->versions[index] : 0;
-    if (symbol->st_shndx == SHN_UNDEF || bind == STB_LOCAL || type == STT_TLS ||
+    bool is_defined = symbol->st_shndx == SHN_ABS ||
+                      (symbol->st_shndx != SHN_UNDEF && symbol->st_value);
+    if (!is_defined || bind == STB_LOCAL || type == STT_TLS ||
         version & HIDDEN_VERSION || strcmp(o->strings + symbol->st_name, search->name) != 0)
         return false;
     search->found = symbol;
@@ -138,7 +140,8 @@ enum object_answer object_symbol(const struct object *object, const char *name, 
         return OBJECT_UNSURE;
     if (!search.found)
         return OBJECT_LACKS;
-    if (search.num_defaults > 1 || ELF64_ST_TYPE(search.found->st_info) == STT_GNU_IFUNC)
+    if (search.num_defaults > 1 || search.found->st_shndx == SHN_ABS ||
+        ELF64_ST_TYPE(search.found->st_info) == STT_GNU_IFUNC)
         return OBJECT_UNSURE;
     *address = object->base + search.found->st_value;
     return OBJECT_HAS;

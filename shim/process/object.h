@@ -31,8 +31,8 @@ bool object_read(const struct dl_phdr_info *info, struct object *object);
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);
 
 /* What dlsym() without a version finds in this object alone. Hidden versions and undefined symbols are
- * passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, several default versions,
- * no hash table). The address is set for OBJECT_HAS only. */
+ * passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, an absolute symbol,
+ * several default versions, no hash table). The address is set for OBJECT_HAS only. */
 enum object_answer { OBJECT_LACKS, OBJECT_HAS, OBJECT_UNSURE };
 enum object_answer object_symbol(const struct object *object, const char *name, uintptr_t *address);
 
