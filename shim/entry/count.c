@@ -7,8 +7,8 @@
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
 
-/* Other libraries patch the first bytes of allocation functions (UCX does, to see them) and know few
- * instructions. A saved register makes five bytes of pushes and moves before anything else. */
+/* Other libraries patch the first bytes of allocation functions (UCX does, to see them) and know
+ * few instructions. A saved register makes five bytes of pushes and moves before anything else. */
 #if defined(__x86_64__)
 #define LONG_PROLOGUE() __asm__ volatile("" ::: "rbx")
 #else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See object.h. The layouts are those of the System V ABI (DT_HASH, Chapter 5 "Dynamic Linking"), of GNU
- * (DT_GNU_HASH) and of the Linux Standard Base (DT_VERSYM).
+ * See object.h. The layouts are those of the System V ABI (DT_HASH, Chapter 5 "Dynamic Linking"),
+ * of GNU (DT_GNU_HASH) and of the Linux Standard Base (DT_VERSYM).
  */
 #include "shim/process/object.h"
 
@@ -9,8 +9,9 @@
 
 enum { HIDDEN_VERSION = 0x8000, FIRST_NAMED_VERSION = 2 };
 
-/* glibc stores addresses over the offsets of a dynamic section that it can write to, but not in that
- * of the kernel's object; musl never does. An offset is smaller than any address of the object. */
+/* glibc stores addresses over the offsets of a dynamic section that it can write to, but not in
+ * that of the kernel's object; musl never does. An offset is smaller than any address of the
+ * object. */
 static const void *pointer(const struct object *object, uintptr_t value)
 {
     return (const void *)(value < object->base ? value + object->base : value);
@@ -73,8 +74,8 @@ struct search {
     size_t num_defaults; /* of default versions */
 };
 
-/* True ends the search. As glibc's dlsym(): a symbol without a version is the answer at once, one with a
- * default version is the answer if there is only one. */
+/* True ends the search. As glibc's dlsym(): a symbol without a version is the answer at once, one
+ * with a default version is the answer if there is only one. */
 static bool check(struct search *search, uint32_t index)
 {
     const struct object *o = search->object;

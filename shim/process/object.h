@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A loaded object (the program or a shared library) and what its dynamic section says: name, symbols,
- * dependencies. Read inside dl_iterate_phdr(), where the object cannot be unloaded; a struct object is
- * valid for that long. Nothing here takes a lock, allocates, or changes errno.
+ * A loaded object (the program or a shared library) and what its dynamic section says: name,
+ * symbols, dependencies. Read inside dl_iterate_phdr(), where the object cannot be unloaded; a
+ * struct object is valid for that long. Nothing here takes a lock, allocates, or changes errno.
  */
 #ifndef SHIM_OBJECT_H
 #define SHIM_OBJECT_H
@@ -30,9 +30,9 @@ bool object_read(const struct dl_phdr_info *info, struct object *object);
 /* Whether a segment of the object covers the address. */
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);
 
-/* What dlsym() without a version finds in this object alone. Hidden versions and undefined symbols are
- * passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, an absolute symbol,
- * several default versions, no hash table). The address is set for OBJECT_HAS only. */
+/* What dlsym() without a version finds in this object alone. Hidden versions and undefined symbols
+ * are passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, an absolute
+ * symbol, several default versions, no hash table). The address is set for OBJECT_HAS only. */
 enum object_answer { OBJECT_LACKS, OBJECT_HAS, OBJECT_UNSURE };
 enum object_answer object_symbol(const struct object *object, const char *name, uintptr_t *address);
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 enum { NOWHERE = -1 };
 
@@ -106,9 +107,9 @@ static bool use_behind(const struct task *task)
     return true;
 }
 
-/* The loaded object that is a dependency of this name. The loader takes the first in the list when the
- * dependency is loaded, and that one is still there and still the first. It finds a file of this name only if
- * no object has the name. */
+/* The loaded object that is a dependency of this name. The loader takes the first in the list when
+ * the dependency is loaded, and that one is still there and still the first. It finds a file of
+ * this name only if no object has the name. */
 static ptrdiff_t dependency(const struct list *list, const char *name)
 {
     ptrdiff_t found = NOWHERE;
@@ -165,8 +166,15 @@ static bool use_caller(const struct task *task)
     return is_program ? use_behind(task) : use_dependencies(task, (size_t)caller);
 }
 
+/* The first thread's stack lies at the top of the address space, below what the kernel hands a
+ * process at its start (AT_RANDOM). Linux maps nothing else within 128 MiB (arch/x86/mm/mmap.c,
+ * MIN_GAP). So a process without threads makes no system call here. */
 bool scope_in_other_thread(void)
 {
+    enum { FIRST_STACK_BYTES = 100 << 20 };
+    uintptr_t top = getauxval(AT_RANDOM);
+    if (top - (uintptr_t)__builtin_frame_address(0) < FIRST_STACK_BYTES)
+        return false;
     return kernel_gettid() != getpid();
 }
 

@@ -17,9 +17,9 @@
 
 _Atomic(void *) symbol_real_dlsym;
 
-/* The versions of dlsym, the oldest first. A versioned lookup passes over our own export, which has no
- * version. Both name the same function; the older is tried first because a failed lookup leaves a
- * message for dlerror(). */
+/* The versions of dlsym, the oldest first. A versioned lookup passes over our own export, which has
+ * no version. Both name the same function; the older is tried first because a failed lookup leaves
+ * a message for dlerror(). */
 static const char *const dlsym_versions[] = {
 #if defined(__x86_64__)
     "GLIBC_2.2.5",

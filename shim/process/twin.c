@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See twin.h. Of two pools in one process each would report its own part of the memory, and each short
- * cut of the runtime would lead to the other one's. One atomic, no lock.
+ * See twin.h. Of two pools in one process each would report its own part of the memory, and each
+ * short cut of the runtime would lead to the other one's. One atomic, no lock.
  */
 #include "shim/process/twin.h"
 
@@ -60,8 +60,8 @@ static bool is_second(void)
     return is_other(symbol_lookup(RTLD_DEFAULT, MARKER));
 }
 
-/* The first in the global scope is the one whose exports programs are bound to. A copy that was opened
- * by itself, outside that scope, is found here in its own, and works. */
+/* The first in the global scope is the one whose exports programs are bound to. A copy that was
+ * opened by itself, outside that scope, is found here in its own, and works. */
 bool twin_comes_first(void)
 {
     static atomic_int seen;

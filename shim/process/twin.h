@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Two copies of this library in one process, as when two tools each bring one: the one that the loader
- * finds first works, the other stands aside and passes every call on. No lock.
+ * Two copies of this library in one process, as when two tools each bring one: the one that the
+ * loader finds first works, the other stands aside and passes every call on. No lock.
  */
 #ifndef SHIM_TWIN_H
 #define SHIM_TWIN_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How names become functions: the C library's dlsym behind our own, and the driver's answers with our
- * wrappers put in their place. What the wrappers do is not here. Takes no lock.
+ * How names become functions: the C library's dlsym behind our own, and the driver's answers with
+ * our wrappers put in their place. What the wrappers do is not here. Takes no lock.
  */
 #ifndef SHIM_RESOLVE_H
 #define SHIM_RESOLVE_H

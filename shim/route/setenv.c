@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * setenv and putenv: the C library's own, then a look at whether the program set the variable of a
- * request. To scan the environment at every allocation would cost more than the allocation. A program
- * that writes to `environ` itself is not seen. Atomics, no lock.
+ * request. To scan the environment at every allocation would cost more than the allocation. A
+ * program that writes to `environ` itself is not seen. Atomics, no lock.
  */
 #include "shim/control/control.h"
 #include "shim/driver/hooks.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers of everything in shim/route/submit.def: tell the pool that work is about to be submitted, if
- * it wants to know, then go on to the driver and see to its answer. No state but the driver's
- * functions, no lock.
+ * The wrappers of everything in shim/route/submit.def: tell the pool that work is about to be
+ * submitted, if it wants to know, then go on to the driver and see to its answer. No state but the
+ * driver's functions, no lock.
  */
 #include "shim/route/submit.h"
 
@@ -18,10 +18,11 @@
 #define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &turn) : (config))
 
 /* Attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
- * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout, NVLink
- * hint. Every library for sm_90 sets some of these at every launch. Programmatic serialisation, unless it
- * is 0, lets it start early. All others, also those that this list does not know, may do so in ways of
- * their own, or put it into a memory domain of its own (shim/context/stream.c, "Domains"). */
+ * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout,
+ * NVLink hint. Every library for sm_90 sets some of these at every launch. Programmatic
+ * serialisation, unless it is 0, lets it start early. All others, also those that this list does
+ * not know, may do so in ways of their own, or put it into a memory domain of its own
+ * (shim/context/stream.c, "Domains"). */
 #define ATTRIBUTES_IN_ORDER 0x1493fu
 #define ATTRIBUTE_SERIALIZATION 6
 #define ATTRIBUTES_MAX 24
@@ -48,8 +49,8 @@ static unsigned flags_of(const CUlaunchConfig *config)
     return flags;
 }
 
-/* The launch without its leave to start early. Natively nothing is left for it to overlap either: the
- * free that stands between it and the kernels before it has waited for them. */
+/* The launch without its leave to start early. Natively nothing is left for it to overlap either:
+ * the free that stands between it and the kernels before it has waited for them. */
 struct turn {
     CUlaunchConfig config;
     CUlaunchAttribute attributes[ATTRIBUTES_MAX];
@@ -68,8 +69,9 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 }
 
 /* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
- * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags and
- * scratch registers are free at a function's entry. The tail jump leaves the shadow stack balanced. */
+ * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags
+ * and scratch registers are free at a function's entry. The tail jump leaves the shadow stack
+ * balanced. */
 #if defined(__x86_64__)
 #define SUBMIT_ENTRY(symbol)                                                                       \
     "    cmpl $0, pool_watch(%rip)\n"                                                              \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/process/object.c finds in a loaded object what dlsym() finds there: in a library made for the purpose,
- * once with each kind of hash table, and every symbol of all loaded libraries.
+ * shim/process/object.c finds in a loaded object what dlsym() finds there: in a library made for
+ * the purpose, once with each kind of hash table, and every symbol of all loaded libraries.
  */
 #include "shim/process/object.h"
 
@@ -144,7 +144,7 @@ static int compare(struct dl_phdr_info *info, size_t size, void *unused)
         num_answers[answer]++;
         if (answer == OBJECT_UNSURE)
             assert_true(is_special(&object, num, name));
-        else if (answer == OBJECT_HAS && object.path[0]) /* a program's handle is the global scope */
+        else if (answer == OBJECT_HAS && object.path[0]) /* not the program: it is the global scope */
             assert_ptr_equal((void *)address, loaders);
         else if (answer == OBJECT_LACKS && loaders && dladdr(loaders, &other))
             assert_ptr_not_equal(other.dli_fbase, (void *)object.base);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A library with every kind of symbol that a lookup by name tells apart; versions.map names the versions. */
+/* A library with every kind of symbol that a lookup by name tells apart; versions.map names the
+ * versions. */
 int two_versions_old(void);
 int two_versions_new(void);
 int hidden_version_old(void);
