@@ -8,6 +8,7 @@
 #include "shim/driver/hooks.h"
 
 #include "shim/driver/table.h"
+#include "shim/process/scope.h"
 #include "shim/process/symbol.h"
 
 #include <dlfcn.h>
@@ -66,10 +67,31 @@ bool hooks_present(enum hook_id id)
     return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
 }
 
-/* 0 for our own wrapper: as the driver's function it would call itself for ever. */
-static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
+/* Where the driver's functions are looked up. */
+struct source {
+    void *handle;               /* NULL: in the scope */
+    const struct object *scope; /* the driver, then its dependencies */
+    size_t num_objects;
+    bool is_unsure; /* one function at least only the loader can tell */
+};
+
+static uintptr_t find_in_scope(struct source *source, const char *name)
 {
-    uintptr_t address = (uintptr_t)symbol_lookup(driver, name);
+    for (size_t i = 0; i < source->num_objects; i++) {
+        uintptr_t address = 0;
+        enum object_answer answer = object_symbol(&source->scope[i], name, &address);
+        source->is_unsure |= answer == OBJECT_UNSURE;
+        if (answer != OBJECT_LACKS)
+            return address;
+    }
+    return 0;
+}
+
+/* 0 for our own wrapper: as the driver's function it would call itself for ever. */
+static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper)
+{
+    uintptr_t address = source->handle ? (uintptr_t)symbol_lookup(source->handle, name)
+                                       : find_in_scope(source, name);
     return address == wrapper ? 0 : address;
 }
 
@@ -84,11 +106,11 @@ static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
 /* The slot before the address: a thread that finds the address may hand out the wrapper, which uses
  * the slot. Compilers call through an _Atomic pointer with one plain load. The thread sanitizer
  * would take this load and the one write of the slot for a race. */
-__attribute__((no_sanitize("thread"))) static void fill(void *driver)
+__attribute__((no_sanitize("thread"))) static void fill(struct source *source)
 {
     uintptr_t address;
 #define FILL(symbol, pfn, slot)                                                                    \
-    address = find(driver, #symbol, (uintptr_t)symbol);                                            \
+    address = find(source, #symbol, (uintptr_t)symbol);                                            \
     if (address) {                                                                                 \
         SET(slot, pfn, address);                                                                   \
         atomic_store_explicit(&hook_address[HOOK_##symbol], address, memory_order_release);        \
@@ -96,7 +118,7 @@ __attribute__((no_sanitize("thread"))) static void fill(void *driver)
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
 #define HOOK_CALLED(symbol, pfn)                                                                   \
-    address = find(driver, #symbol, 0);                                                            \
+    address = find(source, #symbol, 0);                                                            \
     if (address)                                                                                   \
         SET(real.symbol, pfn, address);
 #include "shim/driver/hooks.def"
@@ -113,18 +135,50 @@ static void keep_entry(uintptr_t function, _Atomic uint64_t *entry)
     atomic_compare_exchange_strong(entry, &unseen, bytes);
 }
 
+static void keep_entries(void)
+{
+    keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
+    keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
+}
+
+static void fill_from_scope(const struct object *objects, size_t num_objects, void *is_filled)
+{
+    struct source source = {NULL, objects, num_objects, false};
+    keep_entries();
+    fill(&source);
+    *(bool *)is_filled = !source.is_unsure;
+}
+
+/* A driver that the process started with stays loaded, and is found without the loader's lock, for which a
+ * thread may not wait: see shim/process/scope.h. */
+static bool fill_from_start(void)
+{
+    static atomic_bool tried;
+    bool is_filled = false;
+    if (!scope_in_other_thread() || atomic_load_explicit(&tried, memory_order_relaxed))
+        return false;
+    scope_of_library("libcuda.so.1", fill_from_scope, &is_filled);
+    if (!is_filled) /* nor will it be: the process has started */
+        atomic_store_explicit(&tried, true, memory_order_relaxed);
+    return is_filled;
+}
+
 bool hooks_init(void)
 {
     if (__builtin_expect(atomic_load_explicit(&filled, memory_order_acquire), 1))
         return true;
+    if (fill_from_start()) {
+        atomic_store_explicit(&filled, true, memory_order_release);
+        return true;
+    }
     int saved_errno = errno;
     /* The soname finds the driver also if it was opened as libcuda.so, by a path, or RTLD_LOCAL.
      * The reference is never given up: the wrappers need the code behind their pointers. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
-        keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
-        keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
-        fill(driver);
+        struct source source = {.handle = driver};
+        keep_entries();
+        fill(&source);
         /* A function that this driver lacks has left a message that is not the program's. */
         dlerror();
         atomic_store_explicit(&filled, true, memory_order_release);

@@ -4,6 +4,8 @@
  */
 #include "shim/process/symbol.h"
 
+#include "shim/process/scope.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -15,9 +17,9 @@
 
 _Atomic(void *) symbol_real_dlsym;
 
-/* The versions of dlsym, the oldest first. A versioned lookup passes over our own export, which has no
- * version. Both name the same function; the older is tried first because a failed lookup leaves a
- * message for dlerror(). */
+/* The versions of dlsym, the oldest first. A versioned lookup passes over our own export, which has
+ * no version. Both name the same function; the older is tried first because a failed lookup leaves
+ * a message for dlerror(). */
 static const char *const dlsym_versions[] = {
 #if defined(__x86_64__)
     "GLIBC_2.2.5",
@@ -46,6 +48,25 @@ void *symbol_lookup(void *handle, const char *name)
     void *(*lookup)(void *, const char *) =
         (void *(*)(void *, const char *))(uintptr_t)symbol_dlsym();
     return lookup ? lookup(handle, name) : NULL;
+}
+
+struct next {
+    const char *name;
+    uintptr_t address; /* 0: not found */
+};
+
+static bool find_next(const struct object *object, void *arg)
+{
+    struct next *next = arg;
+    return object_symbol(object, next->name, &next->address) != OBJECT_LACKS;
+}
+
+void *symbol_next(const char *name)
+{
+    struct next next = {name, 0};
+    if (scope_in_other_thread())
+        scope_behind_us(find_next, &next);
+    return next.address ? (void *)next.address : symbol_lookup(RTLD_NEXT, name);
 }
 
 int symbol_close(void *handle)

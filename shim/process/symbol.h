@@ -5,9 +5,15 @@
 #ifndef SHIM_SYMBOL_H
 #define SHIM_SYMBOL_H
 
-/* The C library's dlsym (or that of the next preload that versions its own), past ours. For handles,
- * and for RTLD_NEXT as seen from this library. NULL if there is none. Sets dlerror() as dlsym does. */
+/* The C library's dlsym (or that of the next preload that versions its own), past ours. For
+ * handles, and for RTLD_NEXT as seen from this library. NULL if there is none. Sets dlerror() as
+ * dlsym does. */
 void *symbol_lookup(void *handle, const char *name);
+
+/* The C library's function of this name, behind our export, for a call of the program that must not
+ * wait for the loader's lock (shim/process/scope.h). In a process's first thread, or if the objects
+ * behind us do not tell, symbol_lookup(RTLD_NEXT, name). NULL if there is none. */
+void *symbol_next(const char *name);
 
 /* The C library's dlclose, past ours (shim/route/runtime.c). */
 int symbol_close(void *handle);

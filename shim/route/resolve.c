@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Name lookup: what our dlsym answers, and our cuGetProcAddress. Both ask the real one first, with the
- * caller's own handle, version and flags, and put a wrapper in the place of an answer only if it *is*
- * the driver's function that the wrapper wraps. Atomics, no lock of ours.
+ * Name lookup: what our dlsym answers, and our cuGetProcAddress. Both ask the real one first, with
+ * the caller's own handle, version and flags, and put a wrapper in the place of an answer only if
+ * it *is* the driver's function that the wrapper wraps. Atomics, no lock of ours.
  */
 #include "shim/route/resolve.h"
 
@@ -17,8 +17,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* The latest release of CUDA of which shim/driver/hooks.def and shim/driver/submit.def have every function that submits work or
- * begins a capture, as far as the headers of this build declare their types. */
+/* The latest release of CUDA of which shim/driver/hooks.def and shim/driver/submit.def have every
+ * function that submits work or begins a capture, as far as the headers of this build declare their
+ * types. */
 #if CUDA_VERSION >= 13000
 #define TABLES_KNOW 13050
 #elif CUDA_VERSION >= 12080
@@ -39,9 +40,9 @@ static int id_of(const char *name)
     return -1;
 }
 
-/* Without us the name would not be found in this process: let the lookup fail. The C library's own scope
- * has none of these names, and the message for dlerror() is the C library's but for the name of the
- * object. */
+/* Without us the name would not be found in this process: let the lookup fail. The C library's own
+ * scope has none of these names, and the message for dlerror() is the C library's but for the name
+ * of the object. */
 static void *nowhere(void *handle)
 {
     void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
@@ -51,8 +52,9 @@ static void *nowhere(void *handle)
     return libc;
 }
 
-/* RTLD_DEFAULT, or a handle of the main program: our exports come first there, as they do for whoever is
- * linked to the driver. Right if the driver is there; otherwise somebody else may still have the name. */
+/* RTLD_DEFAULT, or a handle of the main program: our exports come first there, as they do for
+ * whoever is linked to the driver. Right if the driver is there; otherwise somebody else may still
+ * have the name. */
 static void *global_scope(void *handle, const char *name, bool present)
 {
     if (present || symbol_lookup(RTLD_NEXT, name))
@@ -68,13 +70,13 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
     if (handle == RTLD_DEFAULT)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
 
-    /* After hooks_init(): dlerror() must speak of this lookup. If it fails, it is done again, by the
-     * stub, in the caller's name. */
+    /* After hooks_init(): dlerror() must speak of this lookup. If it fails, it is done again, by
+     * the stub, in the caller's name. */
     void *found = symbol_lookup(handle, name);
     if (found == wrapper)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
-    /* Not by its alias: that is a function of the driver's behind the one that programs open, and whoever
-     * asks for it by name is that driver. */
+    /* Not by its alias: that is a function of the driver's behind the one that programs open, and
+     * whoever asks for it by name is that driver. */
     if (found &&
         (uintptr_t)found == atomic_load_explicit(&hook_address[id], memory_order_acquire))
         found = wrapper;
@@ -129,8 +131,8 @@ static CUresult ask(const char *base, const struct query *query, void **pfn)
     return real.cuGetProcAddress(base, pfn, query->version, query->flags);
 }
 
-/* A driver may answer with another address than its symbol table has. Which one it means by each wrapped
- * function of this base name, it says when asked. */
+/* A driver may answer with another address than its symbol table has. Which one it means by each
+ * wrapped function of this base name, it says when asked. */
 static bool learn_aliases(const char *base)
 {
     bool learned = false;
@@ -148,8 +150,8 @@ static bool learn_aliases(const char *base)
     return learned;
 }
 
-/* The wrapper of the function at this address. A driver may have several names for one function: then the
- * one that was asked for, first by its base name, then by its default stream. */
+/* The wrapper of the function at this address. A driver may have several names for one function:
+ * then the one that was asked for, first by its base name, then by its default stream. */
 static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
 {
     int best = -1, best_score = -1;
@@ -160,7 +162,8 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
         struct query query;
         int score = 0;
         if (row_has_base(&hook_table[i], base, &query))
-            score = 2 + ((query.flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) == per_thread);
+            score = 2 + ((query.flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ==
+                         per_thread);
         if (score > best_score) {
             best = i;
             best_score = score;
@@ -169,12 +172,14 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
     return best < 0 ? NULL : (void *)(uintptr_t)hook_table[best].wrapper;
 }
 
-/* Whether the driver has this function from a later release than the tables of wrapped functions know. */
+/* Whether the driver has this function from a later release than the tables of wrapped functions
+ * know. */
 static bool is_newer(const char *base, void *answer, const struct query *query)
 {
     struct query known = {TABLES_KNOW, query->flags};
     void *then = NULL;
-    return query->version > TABLES_KNOW && (ask(base, &known, &then) != CUDA_SUCCESS || then != answer);
+    return query->version > TABLES_KNOW &&
+           (ask(base, &known, &then) != CUDA_SUCCESS || then != answer);
 }
 
 static void *substitute(const char *base, void *answer, int version, cuuint64_t flags)

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How names become functions: the C library's dlsym behind our own, and the driver's answers with our
- * wrappers put in their place. What the wrappers do is not here. Takes no lock.
+ * route/ holds the ways by which a program's calls come to our wrappers: dlsym and cuGetProcAddress
+ * (resolve), the runtime's cudaMalloc and cudaFree (runtime), submissions (submit), setenv and
+ * putenv. Its one seam is the symbol table: programs call its exports, and no other room includes
+ * it.
+ *
+ * This file: name lookup. dlsym and cuGetProcAddress ask the real function first, then put our
+ * wrapper in the place of the driver's function. What the wrappers do is not here. Takes no lock.
  */
 #ifndef SHIM_RESOLVE_H
 #define SHIM_RESOLVE_H

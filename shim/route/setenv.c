@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * setenv and putenv: the C library's own, then a look at whether the program set the variable of a
- * request. To scan the environment at every allocation would cost more than the allocation. A program
- * that writes to `environ` itself is not seen. Atomics, no lock.
+ * request. To scan the environment at every allocation would cost more than the allocation. A
+ * program that writes to `environ` itself is not seen. Atomics, no lock.
  */
 #include "shim/control/flush.h"
 #include "shim/driver/hooks.h"
 #include "shim/process/environ.h"
 #include "shim/process/symbol.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -26,7 +25,7 @@ static uintptr_t real_function(_Atomic(uintptr_t) *slot, const char *name)
     uintptr_t f = atomic_load_explicit(slot, memory_order_relaxed);
     if (f)
         return f;
-    f = (uintptr_t)symbol_lookup(RTLD_NEXT, name);
+    f = (uintptr_t)symbol_next(name);
     atomic_store_explicit(slot, f, memory_order_relaxed);
     if (!f)
         errno = ENOSYS;

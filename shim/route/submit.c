@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers of everything in shim/driver/submit.def: tell the pool that work is about to be submitted, if
- * it wants to know, then go on to the driver and see to its answer. No state but the driver's
- * functions, no lock.
+ * The wrappers of everything in shim/driver/submit.def. They tell the pool that work is about to be
+ * submitted, if the pool wants to know, make the call, and look at the driver's answer. No state
+ * but the driver's functions, no lock.
  *
  * The wrappers do so only while the pool asks for it (pool_watch, pool/pool.h). From the first pool
  * on they look at the driver's answer (shim/entry/answer.h); before it a wrapper is a compare, a
@@ -42,8 +42,8 @@ static unsigned flags_of(const CUlaunchConfig *config)
     return flags;
 }
 
-/* The launch without its leave to start early. Natively nothing is left for it to overlap either: the
- * free that stands between it and the kernels before it has waited for them. */
+/* The launch without its leave to start early. Natively nothing is left for it to overlap either:
+ * the free that stands between it and the kernels before it has waited for them. */
 struct turn {
     CUlaunchConfig config;
     CUlaunchAttribute attributes[ATTRIBUTES_MAX];
@@ -62,8 +62,9 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 }
 
 /* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
- * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags and
- * scratch registers are free at a function's entry. The tail jump leaves the shadow stack balanced. */
+ * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags
+ * and scratch registers are free at a function's entry. The tail jump leaves the shadow stack
+ * balanced. */
 #if defined(__x86_64__)
 #define SUBMIT_ENTRY(symbol)                                                                       \
     "    cmpl $0, pool_watch(%rip)\n"                                                              \
