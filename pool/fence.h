@@ -43,14 +43,13 @@
 #define POOL_FENCE_H
 
 #include "pool/ring.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct pool;
-
-#define FENCE_RUN 15
 
 #define FENCE_READY_LOST UINT64_C(0) /* the context is lost, nothing is handed out */
 #define FENCE_READY_ALL (UINT64_MAX - 1)
@@ -115,7 +114,6 @@ static inline uint64_t fence_join_unlocked(struct fences *f)
     return epoch;
 }
 /* Is that enough for the epoch's fence to be wanted? */
-#define FENCE_PATIENCE_FREES 4
 static inline void fence_want(struct fences *f, unsigned frees, uint64_t bytes)
 {
     if ((frees >= FENCE_PATIENCE_FREES ||

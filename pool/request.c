@@ -10,22 +10,9 @@
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/trim.h"
+#include "pool/tuning.h"
 
-#define SECOND_NS UINT64_C(1000000000)
-/* Out of memory: how long a request waits for GPU work, natively an immediate failure. */
-#define OOM_WAIT_NS (10 * SECOND_NS)
-#define OOM_LATE_WAIT_NS SECOND_NS
-/* With several busy streams, pending memory may reach this, or a part of what is live, before the host waits. */
-#define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
 #define RUN_AHEAD_PART 16
-/* How often, and how long, the host waits for a request before later work is ordered behind it after all. */
-#define HOST_WAITS 16
-#define HOST_WAIT_NS (SECOND_NS / 10)
-/* Out of memory: how often it is tried again because of what other threads did, before a wait and after the last; and
- * how often what was waited for may be lost to them. */
-#define CLIMB_TRIES 8
-#define CLIMB_LAST_TRIES 64
-#define CLIMB_WAITS 16
 
 /* What a request takes: one object of a slab, or a block. */
 struct request {
@@ -134,7 +121,7 @@ static bool should_order(const struct pool *p, const struct request *r)
     case REUSE_AUTO:
         break;
     }
-    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / RUN_AHEAD_PART);
+    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes >> RUN_AHEAD_SHIFT);
     return !fence_several_streams(&p->fences) || p->stats.pending_bytes + r->size_bytes > budget;
 }
 
@@ -257,14 +244,14 @@ static bool climb(struct pool *p, struct request *r)
             p->stats.num_oom_released += waits == 0;
             return true;
         }
-        if ((p->busy || changed) && again++ < (last ? CLIMB_LAST_TRIES : CLIMB_TRIES)) {
+        if ((p->busy || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
             if (p->busy)
                 state_wait(p);
             continue;
         }
         if (last)
             break;
-        last = ++waits == CLIMB_WAITS || !wait_for_more(p, until_ns);
+        last = ++waits == OOM_WAITS || !wait_for_more(p, until_ns);
         again = 0;
     }
     return false;
