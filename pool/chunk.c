@@ -40,7 +40,7 @@ struct hunt {
 static bool eligible(const struct hunt *h, const struct chunk *c)
 {
     return c->idle_since_ns <= h->unused_ns &&
-           (!h->move || (c->dead == 0 && c->size_bytes <= h->want_bytes - h->got_bytes));
+           (!h->move || c->size_bytes <= h->want_bytes - h->got_bytes);
 }
 
 static bool seize(struct hunt *h, struct chunk *c, struct block *inside)

@@ -36,7 +36,6 @@ struct chunk {
     enum chunk_outcome outcome;
     bool lingers;           /* … old work may use it: a moved one's old mapping stays */
     uint64_t idle_since_ns; /* last use, as far as IDLE_TIMEOUT asks for it, else when it was committed */
-    uint32_t dead;          /* dead blocks in it: the memory was shared, so it is never moved or reused */
 };
 
 struct pool;

@@ -10,8 +10,7 @@
 
 void pending_init(struct pendings *q)
 {
-    q->head = NULL;
-    q->tail = &q->head;
+    *q = (struct pendings){.tail = &q->head};
 }
 
 /* The queue is in the order of epochs: what comes late, from a magazine, finds its place, or waits a little
@@ -168,11 +167,17 @@ void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool orde
     z->looked_bytes = z->pending_bytes;
 }
 
-bool pending_look_again(struct pool *p)
+bool pending_may_ask(struct pool *p)
 {
-    if (!fence_is_running(&p->fences) || p->awaited++ < p->look_after)
+    struct pendings *q = &p->pendings;
+    if (!fence_is_running(&p->fences) || q->passed++ < q->ask_after)
         return false;
-    p->awaited = 0;
-    p->look_after = min_u64(2 * p->look_after + 1, PENDING_SELDOM);
+    q->passed = 0;
+    q->ask_after = min_u64(2 * q->ask_after + 1, PENDING_SELDOM);
     return true;
+}
+
+void pending_ask_soon(struct pool *p)
+{
+    p->pendings.ask_after = 0;
 }

@@ -148,10 +148,10 @@ static bool wait_and_take(struct pool *p, struct request *r)
         bool waited = fence_wait(p, epoch, false, HOST_WAIT_NS);
         if (retire_and_take(p, r))
             return true;
-        if (!waited && p->fences.complete_epoch < epoch)
-            p->stuck_epoch = epoch;
-        if (!waited)
+        if (!waited) {
+            fence_note_vain(&p->fences, epoch);
             return false;
+        }
     }
     return false;
 }
@@ -178,7 +178,7 @@ static bool reuse(struct pool *p, struct request *r)
         return true;
     bool order = should_order(p, r);
     if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
-        p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
+        !fence_was_vain(&p->fences) && wait_and_take(p, r))
         return true;
     /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
     if (order && p->backend->has_order)
@@ -355,9 +355,9 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     if (r.class_index < 0 && !magazine_is_empty(p) && !magazine_awaits(p, size_bytes) &&
         zone_would_cut(r.zone, r.size_bytes))
         rack_empty_blocks(p);
-    bool taken = magazine_awaits(p, size_bytes) && pending_look_again(p) && poll_and_take(p, &r);
+    bool taken = magazine_awaits(p, size_bytes) && pending_may_ask(p) && poll_and_take(p, &r);
     if (taken)
-        p->look_after = 0;
+        pending_ask_soon(p);
     else if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
         pending_look(p, r.zone, r.size_bytes, !fence_several_streams(&p->fences) && should_order(p, &r));
     if (taken || likely(take(p, &r))) {

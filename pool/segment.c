@@ -119,17 +119,16 @@ static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (f->complete_epoch < p->unpaid_epoch)
+    if (fence_was_vain(f))
         fence_poll(p);
-    if (f->complete_epoch < p->unpaid_epoch)
+    if (fence_was_vain(f))
         return false;
     do {
         before = f->complete_epoch;
         if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
             fence_poll(p);
     } while (last > f->complete_epoch && f->complete_epoch > before);
-    if (last > f->complete_epoch)
-        p->unpaid_epoch = last;
+    fence_note_vain(f, last);
     return last <= f->complete_epoch;
 }
 
