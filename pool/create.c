@@ -35,8 +35,7 @@ static void init_contents(struct pool *p)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
     p->small_max_bytes = SMALL_MAX_BYTES;
-    p->planned_bytes = p->ghost_bytes = p->unpaid_epoch = p->stuck_epoch = p->released_ns = 0;
-    p->awaited = p->look_after = p->owes_beyond_shift = 0;
+    p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
     p->effort = (struct effort){0};
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);

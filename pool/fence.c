@@ -7,15 +7,9 @@
 #include "pool/pool.h"
 #include "pool/spin.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
-
-/* How often a submission looks whether a record under way (about 1 us) is over before it goes on:
- * for some 2 ms. */
-#define SUBMIT_PATIENCE (SPIN_YIELDS + 20)
-/* So much, or this part of what is reserved, may be freed before its fence is wanted. */
-#define PATIENCE_BYTES (UINT64_C(4) << 20)
-#define PATIENCE_SHIFT 3
 
 _Atomic unsigned pool_watch;
 _Atomic uint64_t pool_seals;
@@ -78,7 +72,7 @@ static uint64_t patience_bytes(const struct pool *p)
     if (c->reuse == REUSE_ORDER || c->reuse == REUSE_WAIT || !p->backend->has_order ||
         p->stats.num_alloc_retries || p->stats.reserved_bytes + p->planned_bytes > most / 2)
         return 0;
-    return min_u64(PATIENCE_BYTES, p->stats.reserved_bytes >> PATIENCE_SHIFT);
+    return min_u64(FENCE_PATIENCE_BYTES, p->stats.reserved_bytes >> FENCE_PATIENCE_SHIFT);
 }
 
 static void note_stream(struct fences *f, uint64_t stream)
@@ -276,7 +270,7 @@ void fence_submit(struct pool *p)
     struct fences *f = &p->fences;
     if (fence_is_unsealed(f) && fence_is_wanted(f))
         fence_seal(p);
-    for (unsigned turn = 0; f->sealing && turn < SUBMIT_PATIENCE; turn++) {
+    for (unsigned turn = 0; f->sealing && turn < FENCE_SUBMIT_TURNS; turn++) {
         state_unlock(p);
         spin_pause(turn);
         state_lock(p);

@@ -8,6 +8,7 @@
 #include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 struct pool *find_owner(uint64_t addr, struct granule **g)
 {
@@ -105,20 +106,15 @@ enum pool_status pool_note(uint64_t addr, bool noted)
     return POOL_OK;
 }
 
-/* So many at a time: on the stack, because host memory may be short, and no longer under the lock.
- */
-#define RANGES 64
-#define RANGE_LOOKS 4096
-
 struct range {
     uint64_t addr, size_bytes;
 };
 
 /* The next chunks from *at on. */
-static unsigned next_ranges(uint64_t *at, uint64_t end, struct range ranges[RANGES])
+static unsigned next_ranges(uint64_t *at, uint64_t end, struct range ranges[RANGES_AT_ONCE])
 {
     unsigned count = 0;
-    for (unsigned looks = 0; looks < RANGE_LOOKS && count < RANGES && *at < end; looks++) {
+    for (unsigned looks = 0; looks < RANGE_LOOKS && count < RANGES_AT_ONCE && *at < end; looks++) {
         const struct granule *g = map_find(*at);
         if (g && g->chunk) {
             ranges[count++] = (struct range){g->chunk->addr, g->chunk->size_bytes};
@@ -134,7 +130,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
                          void *arg)
 {
     struct zone *zones[] = {&p->small, &p->large};
-    struct range ranges[RANGES];
+    struct range ranges[RANGES_AT_ONCE];
     state_lock(p);
     if (p->abandoned) { /* and perhaps being revived, which reserves its zones without the lock */
         state_unlock(p);

@@ -7,9 +7,7 @@
 #include "pool/map.h"
 #include "pool/rack.h"
 #include "pool/state.h"
-
-/* The clock is read again after so many frees at the latest, if nothing else reads it. */
-#define CLOCK_EVERY 1024
+#include "pool/tuning.h"
 
 /* A tainted segment's block goes back at once: cuMemFree waits for the work itself. */
 static void free_block(struct pool *p, struct block *b)

@@ -5,9 +5,7 @@
 #include "pool/ghost.h"
 
 #include "pool/state.h"
-
-/* Ghosts looked at before other threads may have the lock. */
-#define AT_ONCE 1024
+#include "pool/tuning.h"
 
 void ghost_add(struct block *b)
 {
@@ -39,7 +37,7 @@ static struct list *unmap_run(struct backend *b, struct list *node, const struct
 void ghost_reap(struct pool *p, bool all)
 {
     struct list list;
-    int left = AT_ONCE;
+    int left = GHOSTS_AT_ONCE;
     list_init(&list);
     /* The oldest come first: behind many that are not ready hardly one is. */
     list_for_each (n, tmp, &p->ghosts) {

@@ -4,17 +4,10 @@
  */
 #include "pool/placement.h"
 
+#include "pool/tuning.h"
 #include "pool/zone.h"
 
 #include <string.h>
-
-/* Deep enough for best fit in practice: replaying recorded programs, longer looks change the peak of
- * reserved memory by less than 0.1 %. */
-#define LOOK 16
-/* After so many blocks the best so far serves, at the latest the untouched rest of the zone. An
- * arena has more holes than that only in chunks of a few granules; what a better window would have
- * spared is moved rather than taken. */
-#define LOOK_HOLES 4096
 
 static unsigned bin_of(uint64_t size_bytes)
 {
@@ -61,7 +54,7 @@ static bool fits(const struct block *b, uint64_t size_bytes, uint64_t align)
 static struct block *best_in(const struct list *head, uint64_t size_bytes, uint64_t align)
 {
     struct block *best = NULL;
-    int left = LOOK;
+    int left = PLACEMENT_LOOK;
     for (const struct list *n = head->next; n != head && left > 0; n = n->next, left--) {
         struct block *b = list_entry(n, struct block, link);
         if (fits(b, size_bytes, align) &&
@@ -178,7 +171,7 @@ static void consider_run(struct window *best, struct block *run, const struct bl
 
 bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align, struct window *best)
 {
-    int left = LOOK_HOLES;
+    int left = PLACEMENT_LOOK_HOLES;
     *best = (struct window){.missing_bytes = UINT64_MAX};
     for (const struct list *n = z->holes.next; n != &z->holes; n = n->next, left--) {
         struct block *run = list_entry(n, struct block, link), *last = run;

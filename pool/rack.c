@@ -7,12 +7,9 @@
 #include "pool/magazine.h"
 #include "pool/spin.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 #include <pthread.h>
-
-#define SPINS 100
-/* Magazines emptied before other threads may have the pool's lock: a full one takes 7 us. */
-#define EMPTIED_AT_ONCE 8
 
 /* The serials of one range: so many that no pool or magazine comes to its end. */
 #define SERIALS_SHIFT 44
@@ -27,7 +24,7 @@ uint64_t rack_serials(void)
 static __attribute__((cold, noinline)) void lock_slowly(struct magazine *m)
 {
     for (unsigned turn = 0;; turn++) {
-        for (unsigned spin = 0; spin < SPINS; spin++)
+        for (unsigned spin = 0; spin < MAGAZINE_SPINS; spin++)
             if (!atomic_load_explicit(&m->locked, memory_order_relaxed) &&
                 !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
                 return;
@@ -167,7 +164,7 @@ bool rack_empty_all(struct pool *p)
         list_remove(first);
         list_push_back(&p->magazines, first);
         any = empty(p, list_entry(first, struct magazine, link)) || any;
-        if (done % EMPTIED_AT_ONCE == 0) {
+        if (done % MAGAZINE_EMPTIED_AT_ONCE == 0) {
             any = true;
             state_breathe(p);
         }

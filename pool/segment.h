@@ -19,6 +19,7 @@
 #define POOL_SEGMENT_H
 
 #include "pool/arena.h"
+#include "pool/tuning.h"
 
 /* An idle segment that fits, as a live block; NULL: none. */
 struct block *segment_take(struct pool *p, uint64_t size_bytes);

@@ -8,15 +8,7 @@
 #include "pool/ghost.h"
 #include "pool/rack.h"
 #include "pool/state.h"
-
-#define MS UINT64_C(1000000)
-#define SECOND_NS (1000 * MS)
-/* As in request.c: how long GPU work is waited for when the driver has no memory. */
-#define OOM_WAIT_NS (10 * SECOND_NS)
-#define OOM_LATE_WAIT_NS SECOND_NS
-/* A call of the driver that failed may have come before another thread gave memory back, and is
- * told of it later. */
-#define RELEASED_LATELY_NS (100 * MS)
+#include "pool/tuning.h"
 
 uint64_t trim_idle_bytes(const struct pool *p)
 {
@@ -135,9 +127,9 @@ uint64_t pool_tick_ns(const struct pool *p)
     const struct pool_config *c = p->config;
     uint64_t tick = 0;
     if (c->max_idle_bytes != UINT64_MAX || c->min_free_bytes)
-        tick = 100 * MS;
+        tick = 100 * MS_NS;
     if (c->idle_timeout_ns) {
-        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS);
+        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS_NS);
         tick = tick ? min_u64(tick, eighth) : eighth;
     }
     return tick;

@@ -208,11 +208,6 @@ void zone_give(struct block *b)
 
 void zone_bury(struct block *b)
 {
-    for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
-        c->dead++;
-        at = c->addr + c->size_bytes;
-    }
     stamp_chunks(b);
     b->state = BLOCK_DEAD;
     b->zone->dead_bytes += b->size_bytes;
