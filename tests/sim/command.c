@@ -175,7 +175,8 @@ static CUresult run_copy(struct copy *copy, struct CUctx_st *context)
     return rc;
 }
 
-static void set_elements(uint8_t *at, size_t bytes, unsigned element_bytes, uint32_t value)
+MEMORY_LOOP static void set_elements(uint8_t *at, size_t bytes, unsigned element_bytes,
+                                     uint32_t value)
 {
     if (element_bytes == 1) {
         memset(at, (int)(value & 0xff), bytes);
