@@ -16,8 +16,10 @@ enum function_flag {
 
 enum function {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) FN_##symbol,
-#include "tests/sim/functions.def"
+#define UNSIMULATED(symbol, base, since, flags)
+#include "tests/sim/variants.def"
 #undef FUNCTION
+#undef UNSIMULATED
     FUNCTION_COUNT
 };
 

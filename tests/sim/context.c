@@ -30,12 +30,11 @@ CUcontext context_blank(int device)
     return context;
 }
 
-CUresult context_revive(CUcontext context, unsigned flags)
+CUresult context_revive(CUcontext context)
 {
     if (!device_take(context->device, config.context_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->alive = true;
-    context->flags = flags;
     context->uses = 1;
     context->id = ++last_id;
     context->error = CUDA_SUCCESS;
@@ -44,14 +43,14 @@ CUresult context_revive(CUcontext context, unsigned flags)
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 * MIB;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
-    context->legacy = stream_create(context, STREAM_LEGACY, 0, 0);
+    context->legacy = stream_create(context, STREAM_LEGACY);
     return CUDA_SUCCESS;
 }
 
-CUcontext context_create(int device, unsigned flags)
+CUcontext context_create(int device)
 {
     CUcontext context = context_blank(device);
-    return context_revive(context, flags) == CUDA_SUCCESS ? context : NULL;
+    return context_revive(context) == CUDA_SUCCESS ? context : NULL;
 }
 
 void context_destroy(CUcontext context)

@@ -13,7 +13,6 @@ struct CUctx_st {
     _Atomic bool alive;
     bool primary;
     int device;
-    unsigned flags;
     unsigned uses; /* of a created one: cuCtxAttach counts up, cuCtxDetach down, and at 0 it ends */
     _Atomic uint64_t id; /* unique; a primary context gets a new one each time it comes to life */
     CUresult error;      /* sticky */
@@ -34,9 +33,9 @@ struct CUctx_st {
     CUcontext next; /* list of all contexts ever */
 };
 
-CUcontext context_create(int device, unsigned flags);
+CUcontext context_create(int device);
 /* Makes the dead struct of a primary context live. */
-CUresult context_revive(CUcontext context, unsigned flags);
+CUresult context_revive(CUcontext context);
 /* A dead struct for a primary context. */
 CUcontext context_blank(int device);
 

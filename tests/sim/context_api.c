@@ -17,7 +17,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
     struct thread *thread = thread_self();
     if (thread->depth == THREAD_CONTEXTS_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    CUcontext context = context_create(device, flags);
+    CUcontext context = context_create(device);
     if (context == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     thread->stack[thread->depth++] = context;
@@ -65,23 +65,19 @@ static CUresult detach(CUcontext context)
     return --context->uses > 0 ? CUDA_SUCCESS : destroy(context);
 }
 
-static CUresult synchronize(CUcontext context)
+static CUresult synchronize(void)
 {
-    if (context == NULL)
-        context = thread_current();
-    if (context != NULL && !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    CUcontext context = thread_current();
     CUresult rc = context_usable(context);
     if (rc == CUDA_SUCCESS)
         rc = capture_context_unsafe(context, true);
     return rc == CUDA_SUCCESS ? context_wait(context) : rc;
 }
 
-static CUresult get_device(CUdevice *out, CUcontext context)
+static CUresult get_device(CUdevice *out)
 {
+    CUcontext context = thread_current();
     if (context == NULL)
-        context = thread_current();
-    if (context == NULL || !context_known(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -117,25 +113,6 @@ static CUresult get_version(CUcontext context, unsigned *out)
     return CUDA_SUCCESS;
 }
 
-/* A dead context still has its flags (measured). */
-static CUresult get_flags(unsigned *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (thread_current() == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *out = thread_current()->flags;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_flags(unsigned flags)
-{
-    if ((flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    thread_current()->flags = flags;
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_limit(size_t *out, CUlimit limit)
 {
     if (out == NULL)
@@ -159,48 +136,16 @@ static CUresult set_limit(CUlimit limit, size_t value)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_cache(CUfunc_cache *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = CU_FUNC_CACHE_PREFER_NONE;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_shared(CUsharedconfig *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
-    return CUDA_SUCCESS;
-}
-
-API(cuCtxCreate, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
 API(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
-API(cuCtxCreate_v3,
-    (CUcontext * out, CUexecAffinityParam *params, int count, unsigned flags, CUdevice device),
-    params != NULL && count > 0 ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device))
 API(cuCtxCreate_v4, (CUcontext * out, CUctxCreateParams *params, unsigned flags, CUdevice device),
     params != NULL && params->cigParams != NULL ? CUDA_ERROR_NOT_SUPPORTED
                                                 : create(out, flags, device))
-API(cuCtxDestroy, (CUcontext context), destroy(context))
 API(cuCtxDestroy_v2, (CUcontext context), destroy(context))
 API(cuCtxAttach, (CUcontext * out, unsigned flags), attach(out, flags))
 API(cuCtxDetach, (CUcontext context), detach(context))
-API(cuCtxSynchronize, (void), synchronize(NULL))
-API(cuCtxSynchronize_v2, (CUcontext context), synchronize(context))
-API_UNLOCKED(cuCtxGetDevice, (CUdevice * out), get_device(out, NULL))
-API_UNLOCKED(cuCtxGetDevice_v2, (CUdevice * out, CUcontext context), get_device(out, context))
+API(cuCtxSynchronize, (void), synchronize())
+API_UNLOCKED(cuCtxGetDevice, (CUdevice * out), get_device(out))
 API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out), get_id(context, out))
 API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), get_version(context, out))
-API(cuCtxGetFlags, (unsigned *out), get_flags(out))
-API(cuCtxSetFlags, (unsigned flags), set_flags(flags))
 API(cuCtxGetLimit, (size_t * out, CUlimit limit), get_limit(out, limit))
 API(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(limit, value))
-API(cuCtxGetCacheConfig, (CUfunc_cache * out), get_cache(out))
-API(cuCtxSetCacheConfig, (CUfunc_cache config_value),
-    config_value > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
-API(cuCtxGetSharedMemConfig, (CUsharedconfig * out), get_shared(out))
-API(cuCtxSetSharedMemConfig, (CUsharedconfig config_value),
-    config_value > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
-API(cuCtxResetPersistingL2Cache, (void), CUDA_SUCCESS)

@@ -129,27 +129,6 @@ static CUresult get_attribute(int *out, CUdevice_attribute attribute, CUdevice o
     return CUDA_SUCCESS;
 }
 
-static CUresult get_pci(char *out, int length, CUdevice ordinal)
-{
-    if (out == NULL || length <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    snprintf(out, (size_t)length, "0000:%02X:00.0", 0x10 + (unsigned)ordinal);
-    return CUDA_SUCCESS;
-}
-
-static CUresult by_pci(CUdevice *out, const char *id)
-{
-    unsigned domain, bus;
-    if (out == NULL || id == NULL || sscanf(id, "%x:%x", &domain, &bus) != 2)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (domain != 0 || bus < 0x10 || !device_valid((CUdevice)(bus - 0x10)))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = (CUdevice)(bus - 0x10);
-    return CUDA_SUCCESS;
-}
-
 static CUresult version(int *out)
 {
     if (out == NULL)
@@ -164,9 +143,6 @@ API(cuDeviceGetCount, (int *out), get_count(out))
 API(cuDeviceGet, (CUdevice * out, int ordinal), get(out, ordinal))
 API(cuDeviceGetName, (char *out, int length, CUdevice device), get_name(out, length, device))
 API(cuDeviceGetUuid, (CUuuid * out, CUdevice device), get_uuid(out, device))
-API(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device), get_uuid(out, device))
 API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device), total_memory(out, device))
 API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),
     get_attribute(out, attribute, device))
-API(cuDeviceGetPCIBusId, (char *out, int length, CUdevice device), get_pci(out, length, device))
-API(cuDeviceGetByPCIBusId, (CUdevice * out, const char *id), by_pci(out, id))

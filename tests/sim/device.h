@@ -10,9 +10,9 @@
 
 struct device {
     CUcontext primary; /* NULL until it is first retained */
-    unsigned primary_retained, primary_flags;
-    CUmemoryPool standard_pool, current_pool; /* NULL until first asked for */
-    uint64_t used_bytes;                      /* by this process */
+    unsigned primary_retained;
+    CUmemoryPool standard_pool; /* NULL until first asked for */
+    uint64_t used_bytes;        /* by this process */
 };
 
 /* From the configuration; called once. */

@@ -83,34 +83,9 @@ static CUresult unregister_host(void *pointer)
     return CUDA_SUCCESS;
 }
 
-static CUresult device_pointer(CUdeviceptr *out, void *pointer, unsigned flags)
-{
-    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (out == NULL || flags != 0 || memory == NULL ||
-        (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = (uint64_t)(uintptr_t)pointer;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_flags(unsigned *out, void *pointer)
-{
-    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (out == NULL || memory == NULL ||
-        (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = memory->flags;
-    return CUDA_SUCCESS;
-}
-
 API(cuMemHostAlloc, (void **out, size_t size, unsigned flags), alloc(out, size, flags))
 API(cuMemAllocHost_v2, (void **out, size_t size), alloc(out, size, 0))
 API(cuMemFreeHost, (void *pointer), free_host(pointer))
-API(cuMemHostRegister, (void *pointer, size_t size, unsigned flags),
-    register_host(pointer, size, flags))
 API(cuMemHostRegister_v2, (void *pointer, size_t size, unsigned flags),
     register_host(pointer, size, flags))
 API(cuMemHostUnregister, (void *pointer), unregister_host(pointer))
-API(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned flags),
-    device_pointer(out, pointer, flags))
-API(cuMemHostGetFlags, (unsigned *out, void *pointer), get_flags(out, pointer))

@@ -108,8 +108,7 @@ void ipc_event_order(struct ipc_event *shared, CUstream stream)
 {
     uint64_t number = atomic_load(&shared->page->recorded);
     struct command command = {.kind = COMMAND_WAIT_VALUE,
-                              .word = {(uint64_t)(uintptr_t)&shared->page->completed, number,
-                                       CU_STREAM_WAIT_VALUE_GEQ, 8}};
+                              .wait = {&shared->page->completed, number}};
     stream_submit(stream, &command, NULL);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Kernel launches. */
-#include "tests/sim/launch.h"
 
 #include <string.h>
 
@@ -34,8 +33,8 @@ static bool unpack(enum kernel kernel, void **extra, uint64_t *args)
     return true;
 }
 
-CUresult launch_command(struct command *out, CUcontext context, CUfunction handle,
-                        const unsigned *shape, void **params, void **extra)
+static CUresult launch_command(struct command *out, CUcontext context, CUfunction handle,
+                               const unsigned *shape, void **params, void **extra)
 {
     CUfunction function = module_function(handle, context);
     if (function == NULL)
@@ -93,10 +92,6 @@ API_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,
          (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
           unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
          launch(function, SHAPE, STREAM(stream), params, extra, false))
-API_BOTH(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
-         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
-         launch(function, SHAPE, STREAM(stream), params, NULL, false))
 API_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
          (const CUlaunchConfig *config_value, CUfunction function, void **params, void **extra),
          config_value == NULL

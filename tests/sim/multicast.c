@@ -95,19 +95,6 @@ static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_
     return CUDA_SUCCESS;
 }
 
-static CUresult unbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
-{
-    struct multicast *m = of_handle(handle);
-    for (int i = 0; m != NULL && i < BINDINGS_MAX; i++)
-        if (m->bound[i].physical != NULL && m->bound[i].device == device && m->bound[i].offset == offset &&
-            m->bound[i].size == size) {
-            physical_release(m->bound[i].physical);
-            m->bound[i].physical = NULL;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
 bool multicast_release(CUmemGenericAllocationHandle handle)
 {
     struct multicast *m = of_handle(handle), **from = &all;
@@ -135,6 +122,3 @@ API(cuMulticastBindAddr_v2,
     (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr, size_t size,
      unsigned long long flags),
     device_valid(device) ? bind(handle, device, offset, addr, size, flags) : CUDA_ERROR_INVALID_DEVICE)
-API(cuMulticastUnbind,
-    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
-    unbind(handle, device, offset, size))

@@ -37,21 +37,7 @@ static CUresult enable(CUcontext peer, unsigned flags, bool on)
     return CUDA_SUCCESS;
 }
 
-static CUresult attribute(int *out, CUdevice_P2PAttribute which, CUdevice from, CUdevice to)
-{
-    if (out == NULL || from == to)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(from) || !device_valid(to))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = (which == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
-            which == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) &&
-           config.peers;
-    return CUDA_SUCCESS;
-}
-
 API(cuDeviceCanAccessPeer, (int *out, CUdevice device, CUdevice peer),
     can_access(out, device, peer))
-API(cuDeviceGetP2PAttribute, (int *out, CUdevice_P2PAttribute which, CUdevice from, CUdevice to),
-    attribute(out, which, from, to))
 API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags), enable(peer, flags, true))
 API(cuCtxDisablePeerAccess, (CUcontext peer), enable(peer, 0, false))

@@ -18,12 +18,7 @@ struct CUstream_st {
     uint32_t magic;
     enum stream_kind kind;
     CUcontext context;
-    unsigned flags;
-    int priority;
-    CUsynchronizationPolicy sync_policy;
-    CUlaunchMemSyncDomain domain;
-    CUlaunchMemSyncDomainMap domain_map;
-    uint64_t id;
+    uint64_t id; /* unique */
     struct work *tail;                    /* the last work, or NULL */
     unsigned slot;                        /* in vector clocks */
     uint64_t seq;                         /* of the last access-bearing work */
@@ -37,7 +32,7 @@ struct CUstream_st {
 };
 
 /* Never NULL. */
-CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags, int priority);
+CUstream stream_create(CUcontext context, enum stream_kind kind);
 /* Its unfinished work goes on, as part of the context. */
 void stream_destroy(CUstream stream);
 
