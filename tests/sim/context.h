@@ -9,7 +9,6 @@
 #define LIMITS_MAX 16
 
 struct CUctx_st {
-    uint32_t magic;
     _Atomic bool alive;
     bool primary;
     int device;
@@ -30,7 +29,7 @@ struct CUctx_st {
     struct block *blocks; /* pages that small allocations share */
     CUcontext parent;     /* of a green context: the primary context */
     CUgreenCtx green;
-    CUcontext next; /* list of all contexts ever */
+    CUcontext next; /* in the list of live contexts */
 };
 
 CUcontext context_create(int device);

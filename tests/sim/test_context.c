@@ -5,9 +5,17 @@
 
 #include <pthread.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 static void devices_tell_what_they_are(void **state)
 {
@@ -89,6 +97,24 @@ static void attached_contexts_end_with_their_last_use(void **state)
     OK(cuCtxAttach(&same, 0));
     OK(cuCtxDestroy(own));
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(own));
+}
+
+/* Handles stay known for ever, and yet a context that ended costs nothing. */
+static void any_number_of_contexts_may_end(void **state)
+{
+    enum { CONTEXTS = 20000 };
+    CUcontext first = NULL, own;
+    uint64_t from_ns = cpu_ns(), half_ns = 0;
+    for (int i = 0; i < CONTEXTS; i++) {
+        OK(cuCtxCreate(&own, NULL, 0, 0));
+        OK(cuCtxDestroy(own));
+        first = first != NULL ? first : own;
+        half_ns = i == CONTEXTS / 2 ? cpu_ns() : half_ns;
+    }
+    assert_true(cpu_ns() - half_ns < 2 * (half_ns - from_ns) + 100 * MS);
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(first));
+    GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(own));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy((CUcontext)(void *)((char *)own + 8)));
 }
 
 static void destruction_frees_all(void **state)
@@ -268,6 +294,7 @@ int main(void)
         TEST(devices_tell_what_they_are),
         TEST(contexts_stack_and_are_several),
         TEST(attached_contexts_end_with_their_last_use),
+        TEST(any_number_of_contexts_may_end),
         TEST(destruction_frees_all),
         TEST(primary_context_lives_again),
         TEST(peers_need_to_be_enabled),
