@@ -19,7 +19,7 @@ static CUresult prefetch(CUdeviceptr addr, size_t size, CUstream handle)
     if (rc == CUDA_SUCCESS)
         rc = stream_resolve(handle, &stream);
     struct command marker = {.kind = COMMAND_MARKER};
-    return rc == CUDA_SUCCESS ? stream_submit(stream, &marker, NULL) : rc;
+    return rc == CUDA_SUCCESS ? stream_submit(stream, &marker) : rc;
 }
 
 /* Of managed memory: what it is where nobody advised anything. */

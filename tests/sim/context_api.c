@@ -8,12 +8,8 @@
 #include "tests/sim/device.h"
 #include "tests/sim/thread.h"
 
-static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+static CUresult create(CUcontext *out, CUdevice device)
 {
-    if (out == NULL || (flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
     struct thread *thread = thread_self();
     if (thread->depth == THREAD_CONTEXTS_MAX)
         return CUDA_ERROR_INVALID_VALUE;
@@ -39,11 +35,9 @@ static CUresult destroy(CUcontext context)
 }
 
 /* A primary context has counted uses of its own (primary.c). */
-static CUresult attach(CUcontext *out, unsigned flags)
+static CUresult attach(CUcontext *out)
 {
     CUcontext context = thread_current();
-    if (out == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
     CUresult rc = context_usable(context);
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -74,60 +68,16 @@ static CUresult synchronize(void)
     return rc == CUDA_SUCCESS ? context_wait(context) : rc;
 }
 
-static CUresult get_device(CUdevice *out)
+/* A context that the program names, or the current one for NULL. */
+static CUcontext named(CUcontext context)
 {
-    CUcontext context = thread_current();
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = context->device;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_id(CUcontext context, unsigned long long *out)
-{
-    if (context == NULL)
-        context = thread_current();
-    if (context == NULL || !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    *out = context->id;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_version(CUcontext context, unsigned *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context == NULL)
-        context = thread_current();
-    if (context == NULL || !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    *out = 3020;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_limit(size_t *out, CUlimit limit)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((unsigned)limit >= LIMITS_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *out = thread_current()->limits[limit];
-    return CUDA_SUCCESS;
+    CUcontext one = context != NULL ? context : thread_current();
+    return one != NULL && context_known(one) ? one : NULL;
 }
 
 static CUresult set_limit(CUlimit limit, size_t value)
 {
     CUcontext context = thread_current();
-    if ((unsigned)limit >= LIMITS_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     /* The heap of kernels is device memory; what is there at first is part of the context's own. */
     size_t have = context->limits[limit];
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && value > have && !context_take(context, value - have))
@@ -136,16 +86,27 @@ static CUresult set_limit(CUlimit limit, size_t value)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
+#define OUT NEEDS(out != NULL, INVALID_VALUE)
+#define NEW                                                                                        \
+    OUT NEEDS((flags & ~(unsigned)CU_CTX_FLAGS_MASK) == 0, INVALID_VALUE) NEEDS_DEVICE(device)
+#define LIMIT NEEDS((unsigned)limit < LIMITS_MAX, UNSUPPORTED_LIMIT)
+#define NAMED NEEDS(named(context) != NULL, INVALID_CONTEXT)
+#define LIVE NEEDS(named(context)->alive, CONTEXT_IS_DESTROYED)
+
+API(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice device), NEW create(out, device))
 API(cuCtxCreate_v4, (CUcontext * out, CUctxCreateParams *params, unsigned flags, CUdevice device),
-    params != NULL && params->cigParams != NULL ? CUDA_ERROR_NOT_SUPPORTED
-                                                : create(out, flags, device))
+    NEEDS(params == NULL || params->cigParams == NULL, NOT_SUPPORTED) NEW create(out, device))
 API(cuCtxDestroy_v2, (CUcontext context), destroy(context))
-API(cuCtxAttach, (CUcontext * out, unsigned flags), attach(out, flags))
+API(cuCtxAttach, (CUcontext * out, unsigned flags),
+    OUT NEEDS(flags == 0, INVALID_VALUE) attach(out))
 API(cuCtxDetach, (CUcontext context), detach(context))
 API(cuCtxSynchronize, (void), synchronize())
-API_UNLOCKED(cuCtxGetDevice, (CUdevice * out), get_device(out))
-API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out), get_id(context, out))
-API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), get_version(context, out))
-API(cuCtxGetLimit, (size_t * out, CUlimit limit), get_limit(out, limit))
-API(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(limit, value))
+API_UNLOCKED(cuCtxGetDevice, (CUdevice * out),
+             NEEDS(thread_current() != NULL, INVALID_CONTEXT)
+             OUT GIVE(out, thread_current()->device))
+API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out),
+             NAMED OUT LIVE GIVE(out, named(context)->id))
+API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), OUT NAMED LIVE GIVE(out, 3020))
+API(cuCtxGetLimit, (size_t * out, CUlimit limit),
+    OUT LIMIT GIVE(out, thread_current()->limits[limit]))
+API(cuCtxSetLimit, (CUlimit limit, size_t value), LIMIT set_limit(limit, value))

@@ -99,7 +99,7 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
     /* Between two places on devices even the plain functions do not wait. */
     if (synchronous && on_device(dst) && on_device(src))
         synchronous = false;
-    rc = stream_submit(stream, &command, NULL);
+    rc = stream_submit(stream, &command);
     if (rc != CUDA_SUCCESS) {
         command_drop(&command);
         return rc;

@@ -26,6 +26,5 @@ struct device *device_at(CUdevice ordinal);
 bool device_take(CUdevice ordinal, uint64_t bytes);
 void device_give(CUdevice ordinal, uint64_t bytes);
 uint64_t device_available(CUdevice ordinal);
-uint64_t device_total(CUdevice ordinal);
 
 #endif

@@ -31,38 +31,31 @@ struct CUdevResourceDesc_st {
 static struct handles greens = {.size = sizeof(struct CUgreenCtx_st)};
 static struct handles descriptions = {.size = sizeof(struct CUdevResourceDesc_st)};
 
-static CUresult whole(CUdevResource *out, CUdevResourceType type)
+static CUresult whole(CUdevResource *out)
 {
-    if (out == NULL || type != CU_DEV_RESOURCE_TYPE_SM)
-        return CUDA_ERROR_INVALID_VALUE;
     memset(out, 0, sizeof *out);
-    out->type = type;
+    out->type = CU_DEV_RESOURCE_TYPE_SM;
     out->sm.smCount = PROCESSORS;
     out->sm.minSmPartitionSize = SMALLEST_PART;
     out->sm.smCoscheduledAlignment = SMALLEST_PART;
     return CUDA_SUCCESS;
 }
 
+/* Asking for the count alone, and for what remains, is not simulated. */
 static CUresult split(CUdevResource *result, unsigned *groups, const CUdevResource *input,
-                      CUdevResource *remaining, unsigned least)
+                      const CUdevResource *remaining, unsigned least)
 {
+    if (result == NULL || remaining != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (groups == NULL || input == NULL || input->type != CU_DEV_RESOURCE_TYPE_SM || least == 0)
         return CUDA_ERROR_INVALID_VALUE;
     unsigned part = (unsigned)round_up(least, SMALLEST_PART), most = input->sm.smCount / part;
     if (most == 0)
         return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-    if (result == NULL) {
-        *groups = most;
-        return CUDA_SUCCESS;
-    }
     *groups = *groups < most ? *groups : most;
     for (unsigned i = 0; i < *groups; i++) {
         result[i] = *input;
         result[i].sm.smCount = part;
-    }
-    if (remaining != NULL) {
-        *remaining = *input;
-        remaining->sm.smCount -= *groups * part;
     }
     return CUDA_SUCCESS;
 }
@@ -157,7 +150,8 @@ static CUresult stream_green(CUstream handle, CUgreenCtx *out)
 }
 
 API(cuDeviceGetDevResource, (CUdevice device, CUdevResource *out, CUdevResourceType type),
-    device_valid(device) ? whole(out, type) : CUDA_ERROR_INVALID_DEVICE)
+    NEEDS_DEVICE(device) NEEDS(out != NULL && type == CU_DEV_RESOURCE_TYPE_SM, INVALID_VALUE)
+    whole(out))
 API(cuDevSmResourceSplitByCount,
     (CUdevResource * result, unsigned *groups, const CUdevResource *input, CUdevResource *remaining,
      unsigned flags, unsigned least),

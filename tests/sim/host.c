@@ -30,7 +30,6 @@ static CUresult alloc(void **out, size_t size, unsigned flags)
         memory_add(MEMORY_HOST, (uint64_t)(uintptr_t)host, extent, context_owner(thread_current()));
     memory->host = host;
     memory->size = size;
-    memory->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     *out = host;
     return CUDA_SUCCESS;
 }
@@ -64,7 +63,6 @@ static CUresult register_host(void *pointer, size_t size, unsigned flags)
     struct memory *memory =
         memory_add(MEMORY_REGISTERED, addr, size, context_owner(thread_current()));
     memory->host = pointer;
-    memory->flags = flags;
     return CUDA_SUCCESS;
 }
 

@@ -88,7 +88,7 @@ static CUresult release(CUdeviceptr addr, CUstream handle)
         return CUDA_ERROR_INVALID_VALUE;
     memory->freeing = true;
     struct command command = {.kind = COMMAND_POOL_FREE, .pool_free.addr = addr};
-    rc = stream_submit(stream, &command, NULL);
+    rc = stream_submit(stream, &command);
     if (rc != CUDA_SUCCESS)
         memory->freeing = false;
     return rc;
@@ -122,16 +122,6 @@ static CUresult destroy(CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_standard(CUmemoryPool *out, CUdevice ordinal)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = standard_pool(ordinal);
-    return CUDA_SUCCESS;
-}
-
 /* The pools keep nothing, so that no attribute has an effect. */
 static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute which, const void *value)
 {
@@ -141,16 +131,6 @@ static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute which, cons
     if (!valid(pool) || value == NULL || !(high || settable))
         return CUDA_ERROR_INVALID_VALUE;
     return high && *(const cuuint64_t *)value != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static CUresult get_access(CUmemAccess_flags *out, CUmemoryPool pool, const CUmemLocation *location)
-{
-    if (out == NULL || location == NULL || !valid(pool) ||
-        location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = mempool_allows(pool, location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                              : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return CUDA_SUCCESS;
 }
 
 bool mempool_allows(CUmemoryPool pool, int device)
@@ -172,5 +152,9 @@ API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep),
 API(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
     set_attribute(pool, which, value))
 API(cuMemPoolGetAccess, (CUmemAccess_flags * out, CUmemoryPool pool, CUmemLocation *location),
-    get_access(out, pool, location))
-API(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device), get_standard(out, device))
+    NEEDS(out != NULL && location != NULL && valid(pool), INVALID_VALUE)
+    NEEDS(location->type == CU_MEM_LOCATION_TYPE_DEVICE, INVALID_VALUE)
+    NEEDS(device_valid(location->id), INVALID_VALUE)
+    GIVE(out, mempool_allows(pool, location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                 : CU_MEM_ACCESS_FLAGS_PROT_NONE))
+API(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device), NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) GIVE(out, standard_pool(device)))

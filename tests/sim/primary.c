@@ -47,8 +47,6 @@ CUresult primary_release(CUdevice ordinal)
 
 static CUresult reset(CUdevice ordinal)
 {
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     CUcontext primary = *primary_of(ordinal);
     if (primary != NULL && primary->alive) {
         context_destroy(primary);
@@ -59,8 +57,6 @@ static CUresult reset(CUdevice ordinal)
 
 static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
 {
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     CUcontext primary = *primary_of(ordinal);
     if (flags != NULL)
         *flags = 0;
@@ -81,7 +77,7 @@ CUresult simPrimaryRetain(CUcontext *out, CUdevice device)
 API(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device), primary_retain(out, device))
 API(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release(device))
 API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))
-API(cuDevicePrimaryCtxReset, (CUdevice device), reset(device))
-API(cuDevicePrimaryCtxReset_v2, (CUdevice device), reset(device))
+API(cuDevicePrimaryCtxReset, (CUdevice device), NEEDS_DEVICE(device) reset(device))
+API(cuDevicePrimaryCtxReset_v2, (CUdevice device), NEEDS_DEVICE(device) reset(device))
 API(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active),
-    get_state(device, flags, active))
+    NEEDS_DEVICE(device) get_state(device, flags, active))

@@ -29,7 +29,7 @@ static CUresult submit(CUdeviceptr dst, size_t count, unsigned element_bytes, ui
     if (rc != CUDA_SUCCESS)
         return rc;
     struct command command = {.kind = COMMAND_SET, .set = {dst, count, element_bytes, value}};
-    return stream_submit(stream, &command, NULL);
+    return stream_submit(stream, &command);
 }
 
 API_BOTH(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr dst, unsigned char value, size_t n),

@@ -224,11 +224,9 @@ void stream_order(CUstream stream, struct work *before, const struct vector *clo
         work_release(stream_enqueue(stream, &(struct command){.kind = COMMAND_MARKER}, &before, 1));
 }
 
-CUresult stream_submit(CUstream stream, const struct command *command, struct work **out)
+CUresult stream_submit(CUstream stream, const struct command *command)
 {
     CUcontext context = stream->context;
-    if (out != NULL)
-        *out = NULL;
     if (stream->capture != NULL)
         return capture_add(stream, command);
     CUresult rc = capture_implicit(stream);
@@ -237,11 +235,7 @@ CUresult stream_submit(CUstream stream, const struct command *command, struct wo
     /* A full queue blocks the host; behind work that waits for the host it may grow instead. */
     while (context->pending >= config.queue_depth && clock_step())
         ;
-    struct work *work = stream_enqueue(stream, command, NULL, 0);
-    if (out != NULL)
-        *out = work;
-    else
-        work_release(work);
+    work_release(stream_enqueue(stream, command, NULL, 0));
     return CUDA_SUCCESS;
 }
 

@@ -47,10 +47,9 @@ void stream_order(CUstream stream, struct work *before, const struct vector *clo
  * pending. Borrowed: the stream keeps it. Brings stream->clock up to date. */
 struct work *stream_frontier(CUstream stream);
 
-/* Submits the command and, when out is not NULL, returns its work with a reference. May block while
- * the context has too much work in flight. Reports hazards. In a capture adds a node instead: *out
- * = NULL. */
-CUresult stream_submit(CUstream stream, const struct command *command, struct work **out);
+/* Submits the command and reports hazards. The call may block while the context has too much work in
+ * flight. In a capture it adds a node instead. */
+CUresult stream_submit(CUstream stream, const struct command *command);
 
 /* Submits, without any look at captures and queue depth, work that also waits for `after`. */
 struct work *stream_enqueue(CUstream stream, const struct command *command, struct work **after,

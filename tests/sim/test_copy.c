@@ -102,30 +102,20 @@ static void memsets_write_whole_elements(void **state)
     assert_memory_equal(back, want, sizeof want);
 }
 
-static void kernels_take_packed_parameters(void **state)
+static void launches_are_checked(void **state)
 {
-    struct {
-        CUdeviceptr at;
-        uint64_t words;
-        uint32_t value;
-    } packed = {a, 100, 77};
-    size_t size = sizeof packed;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
-                     CU_LAUNCH_PARAM_END};
-    OK(cuLaunchKernel(kernel("fill"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
-    assert_int_equal(wrong(a, 100, 77), 0);
+    uint64_t words = 100;
+    uint32_t value = 78;
+    void *params[] = {&a, &words, &value};
     CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
-    packed.value = 78;
-    OK(cuLaunchKernelEx(&config, kernel("fill"),
-                        (void *[]){&packed.at, &packed.words, &packed.value}, NULL));
+    OK(cuLaunchKernelEx(&config, kernel("fill"), params, NULL));
     assert_int_equal(wrong(a, 100, 78), 0);
-    size = 8;
     GIVES(CUDA_ERROR_INVALID_VALUE,
-          cuLaunchKernel(kernel("fill"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
+          cuLaunchKernel(kernel("fill"), 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
     GIVES(CUDA_ERROR_INVALID_VALUE,
-          cuLaunchKernel(kernel("fill"), 0, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
+          cuLaunchKernel(kernel("fill"), 1, 1, 1, 2048, 1, 1, 0, NULL, params, NULL));
     GIVES(CUDA_ERROR_INVALID_HANDLE,
-          cuLaunchKernel((CUfunction)(void *)host, 1, 1, 1, 1, 1, 1, 0, NULL, extra, NULL));
+          cuLaunchKernel((CUfunction)(void *)host, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
 }
 
 static void modules_and_libraries_know_their_entries(void **state)
@@ -161,7 +151,7 @@ int main(void)
         TEST(unknown_addresses_are_refused),
         TEST(what_is_synchronous),
         TEST(memsets_write_whole_elements),
-        TEST(kernels_take_packed_parameters),
+        TEST(launches_are_checked),
         TEST(modules_and_libraries_know_their_entries),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
