@@ -36,7 +36,6 @@ struct memory {
     bool sync_memops;
     bool freeing;   /* cuMemFreeAsync is on its way */
     bool pooled;    /* came from a memory pool */
-    unsigned flags; /* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
     unsigned opens; /* MEMORY_IMPORTED: times opened */
     CUmemoryPool pool;
 };
