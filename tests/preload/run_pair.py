@@ -6,7 +6,9 @@ every access, a hazard is a failure too. Without --preload the program runs bare
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
 import argparse
+import dataclasses
 import difflib
+import json
 import os
 import re
 import secrets
@@ -20,9 +22,13 @@ SKIP = 77
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
 
 
+@dataclasses.dataclass
 class Outcome:
-    def __init__(self, name, status, out, err, calls):
-        self.name, self.status, self.out, self.err, self.calls = name, status, out, err, calls
+    name: str
+    status: int  # None: it ran too long
+    out: str
+    err: str
+    calls: dict
 
     def describe_status(self):
         if self.status is None:
@@ -101,6 +107,19 @@ def run(options, name, preload):
     return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls)
 
 
+def run_bare(options):
+    """The bare run, or with --keep-bare what an earlier one has left there."""
+    kept = options.keep_bare
+    if kept and os.path.exists(kept):
+        with open(kept, encoding="utf-8") as file:
+            return Outcome(**json.load(file))
+    bare = run(options, "bare", None)
+    if kept:
+        with open(kept, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(bare), file)
+    return bare
+
+
 def show(outcome):
     print(f"--- {outcome.name}: {outcome.describe_status()}")
     for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
@@ -162,6 +181,8 @@ def parse(arguments):
                         help="preloaded, the driver has to be asked for memory as often as bare")
     parser.add_argument("--at-most", metavar="N", type=int,
                         help="times that the driver may be asked for memory when preloaded")
+    parser.add_argument("--keep-bare", metavar="FILE",
+                        help="write the bare run's outcome there; if it is there, take it instead of a run")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
     options = parser.parse_args(arguments)
@@ -178,7 +199,7 @@ def main(arguments):
     if options.needs and not loadable(options.needs):
         print(f"skipped: no {options.needs}")
         return SKIP
-    bare = run(options, "bare", None)
+    bare = run_bare(options)
     if bare.status == SKIP:
         print(bare.out.strip() or "skipped")
         return SKIP
