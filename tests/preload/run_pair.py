@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a program bare and with the cache preloaded, and holds the two against each other: standard
-output, standard error and exit status have to be the same, and 0. On the simulated driver, which sees
-every access, a hazard is a failure too. Without --preload the program runs bare only.
+"""Runs a program bare and with the cache preloaded, and compares the two: standard output,
+standard error and exit status have to be the same, and 0. On the simulated driver, which sees every
+access, a hazard is a failure too. Without --preload the program runs bare only.
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
 import argparse
@@ -45,13 +45,15 @@ def read_calls(path):
     """The simulated driver's call counts, {function: calls}; empty without a simulated driver."""
     try:
         with open(path, encoding="utf-8") as file:
-            return {name: int(count) for name, count in re.findall(r"\b(cu\w+)\W+(\d+)", file.read())}
+            counts = re.findall(r"\b(cu\w+)\W+(\d+)", file.read())
+        return {name: int(count) for name, count in counts}
     except FileNotFoundError:
         return {}
 
 
 def forget_shared(name):
-    """Removes what processes on simulated devices shared; they leave it, as none knows it is the last."""
+    """Removes what processes on simulated devices share. They leave it: none knows whether it is
+    the last one."""
     try:
         os.unlink(f"/dev/shm/simulated-gpu-{name}")
     except FileNotFoundError:
@@ -146,7 +148,8 @@ def judge_pair(options, bare, preloaded):
     if options.at_most is not None:
         asked, served = bare.allocations(), preloaded.allocations()
         if asked < 2 * options.at_most:
-            wrong.append(f"bare, the driver was asked for memory {asked} times only: the scene shows nothing")
+            wrong.append(f"bare, the driver was asked for memory {asked} times only: the scene "
+                         "shows nothing")
         if served > options.at_most:
             wrong.append(f"preloaded, the driver was asked for memory {served} times, more than "
                          f"{options.at_most}: a route escapes the cache")
@@ -156,7 +159,8 @@ def judge_pair(options, bare, preloaded):
 
 
 def loadable(library):
-    done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": library}, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": library},
+                          stderr=subprocess.PIPE, check=False)
     return b"cannot be preloaded" not in done.stderr
 
 
@@ -169,20 +173,26 @@ def parse(arguments):
                         help="preloaded after the cache, with it")
     parser.add_argument("--library-path", metavar="FOLDERS", help="first in LD_LIBRARY_PATH")
     parser.add_argument("--driver", metavar="LIBRARY", help="the libcuda.so.1 of both runs")
-    parser.add_argument("--needs", metavar="LIBRARY", help="skip where the loader cannot preload it")
-    parser.add_argument("--sanitizer", metavar="LIBRARY", help="a runtime that has to be preloaded first")
-    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="of both runs")
+    parser.add_argument("--needs", metavar="LIBRARY",
+                        help="skip where the loader cannot preload it")
+    parser.add_argument("--sanitizer", metavar="LIBRARY",
+                        help="a runtime that has to be preloaded first")
+    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[],
+                        help="of both runs")
     parser.add_argument("--preload-env", metavar="NAME=VALUE", action="append", default=[],
                         help="of the preloaded run")
-    parser.add_argument("--against", metavar="PROGRAM", help="the bare run's program, for another build of it")
+    parser.add_argument("--against", metavar="PROGRAM",
+                        help="the bare run's program, for another build of it")
     parser.add_argument("--bites", metavar="TEXT",
-                        help="succeed only if the pair differs and TEXT is in what differs: the test of a test")
+                        help="succeed only if the pair differs and TEXT is in the difference: the "
+                             "test of a test")
     parser.add_argument("--off", action="store_true",
                         help="preloaded, the driver has to be asked for memory as often as bare")
     parser.add_argument("--at-most", metavar="N", type=int,
                         help="times that the driver may be asked for memory when preloaded")
     parser.add_argument("--keep-bare", metavar="FILE",
-                        help="write the bare run's outcome there; if it is there, take it instead of a run")
+                        help="write the bare run's outcome there; if the file exists, take it "
+                             "instead of a run")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
     options = parser.parse_args(arguments)
