@@ -13,11 +13,12 @@ DEPTH = 20000
 MEMORY_MIB = 2048
 
 
-def explore(model, defines, folder):
+def explore(model, defines, bites, folder):
     """What the search says."""
     subprocess.run(["spin", "-a", *defines, model], cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    # Safety: assertions and states that nothing leads out of.
-    subprocess.run(["cc", "-O0", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MIB}", "-o", "pan", "pan.c"],
+    # Safety: assertions and states that nothing leads out of. A broken model is soon found out.
+    optimize = "-O0" if bites else "-O1"
+    subprocess.run(["cc", optimize, "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MIB}", "-o", "pan", "pan.c"],
                    cwd=folder, check=True)
     return subprocess.run(["./pan", "-n", f"-m{DEPTH}", "-w22"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True).stdout
@@ -31,7 +32,7 @@ def main():
         print("no spin, or no C compiler")
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        said = explore(model, defines, folder)
+        said = explore(model, defines, bites, folder)
         print(said)
         errors = re.search(r"errors: (\d+)", said)
         if not errors or "Search not completed" in said and not bites or "max search depth too small" in said:
