@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Includes and calls go only downwards, in the total order of layers.def, and the pool knows no CUDA, no
-environment and no stdio. A call is an undefined symbol of one of the library's own object files.
-`layers.py [--list] [BUILD]`: BUILD has the object files; --list prints all arrows that go up, and exits."""
+"""Includes and calls go only downwards, in the total order of layers.def, and the pool knows no
+CUDA, no environment and no stdio. A call is an undefined symbol of one of the library's own object
+files. `layers.py [--list] [BUILD]`: BUILD has the object files; --list prints all arrows that go
+up, and exits."""
 import collections
 import fnmatch
 import json
@@ -23,12 +24,15 @@ SYMBOL = re.compile(r'^(\S+) ([A-Za-z])(?: |$)', re.MULTILINE)
 CUDA_HEADERS = re.compile(r'(cuda|driver_types|nv).*')
 POOL_HEADERS = re.compile(r'stdio\.h|signal\.h|dlfcn\.h|unistd\.h')
 POOL_WORDS = re.compile(
-    r'\b(getenv|secure_getenv|setenv|putenv|exit|_exit|quick_exit|abort|printf|fprintf|dprintf|fopen|'
-    r'puts|perror|system|signal|sigaction|fork|CU[a-z]\w*|cu[A-Z]\w*|cuda[A-Z]\w*)\s*\(')
+    r'\b(getenv|secure_getenv|setenv|putenv|exit|_exit|quick_exit|abort|'
+    r'printf|fprintf|dprintf|fopen|puts|perror|system|signal|sigaction|fork|'
+    r'CU[a-z]\w*|cu[A-Z]\w*|cuda[A-Z]\w*)\s*\('
+)
 
 
 class Order:
-    """layers.def. lines: (its first words, its files in order). place: {file: number in the order}."""
+    """layers.def. lines: (its first words, its files in order). place: {file: number in the
+    order}."""
 
     def __init__(self, text, files):
         self.files, self.lines, self.place, self.faults = files, [], {}, []
@@ -37,7 +41,9 @@ class Order:
         for line in re.sub(r'\n[ \t]+', ' ', text).splitlines():
             if line.strip():
                 self.read(line.strip())
-        missing = [path for path in files if path.startswith(('pool/', 'shim/')) and path not in self.place]
+        missing = [
+            path for path in files if path.startswith(('pool/', 'shim/')) and path not in self.place
+        ]
         self.faults += [f'{path}: has no place in the order' for path in missing]
 
     def read(self, line):
@@ -65,9 +71,18 @@ class Order:
         if '.' in item:
             names = [item]
         else:
-            names = {'headers': ['.def', '.h'], 'sources': ['.c'], 'room': ['.def', '.h', '-*.S', '.c']}[kind]
+            names = {
+                'headers': ['.def', '.h'],
+                'sources': ['.c'],
+                'room': ['.def', '.h', '-*.S', '.c'],
+            }[kind]
             names = [item + name for name in names]
-        found = [path for name in names for path in sorted(self.files) if fnmatch.fnmatch(path, f'{folder}/{name}')]
+        found = [
+            path
+            for name in names
+            for path in sorted(self.files)
+            if fnmatch.fnmatch(path, f'{folder}/{name}')
+        ]
         if not found:
             self.faults.append(f'{folder}/{item}: stands in the order, and does not exist')
         return found
@@ -94,8 +109,8 @@ def includes(files, angled=False):
 
 
 def calls(symbols):
-    """symbols: {source: what `nm -P` says of its object}. Each name that one takes from another, as (text,
-    source, defining source)."""
+    """symbols: {source: what `nm -P` says of its object}. Each name that one takes from another, as
+    (text, source, defining source)."""
     defined, wanted = {}, []
     for path, text in symbols.items():
         for name, kind in SYMBOL.findall(text):
@@ -124,7 +139,11 @@ def arrow_text(exception):
 
 def told(arrow):
     kind, where, _, target = arrow
-    return f'{where} goes up to {target}' if kind == 'call' else f'{where}: include of "{target}" goes up'
+    return (
+        f'{where} goes up to {target}'
+        if kind == 'call'
+        else f'{where}: include of "{target}" goes up'
+    )
 
 
 def check_order(order, files, symbols):
@@ -160,7 +179,12 @@ def check_system(order, files):
         pool = path.startswith('pool/')
         cuda = not path.startswith(tuple(order.without_cuda))
         for where, _, header in includes({path: text}, angled=True):
-            if CUDA_HEADERS.fullmatch(header) and not cuda or POOL_HEADERS.fullmatch(header) and pool:
+            if (
+                CUDA_HEADERS.fullmatch(header)
+                and not cuda
+                or POOL_HEADERS.fullmatch(header)
+                and pool
+            ):
                 found.append(f'{where}: may not include <{header}>')
         if pool:
             code = lint.code_of(text)
@@ -188,8 +212,8 @@ def read_symbols(build):
 # The lint on doctored copies
 
 def bites_of_lines(order):
-    """For each line of the order: each of its files includes, and calls, the next file above, and that is found
-    each time. Exceptions are for files, and are left out."""
+    """For each line of the order: each of its files includes, and calls, the next file above, and
+    that is found each time. Exceptions are for files, and are left out."""
     bites = {}
     paths = list(order.place)
     for head, members in order.lines:
@@ -198,20 +222,32 @@ def bites_of_lines(order):
             above = paths[order.place[path] + 1:order.place[path] + 2]
             if above:
                 includes_found.append(arrows_up(order, {path: f'#include "{above[0]}"\n'}, {}))
-            above = [other for other in paths[order.place[path] + 1:] if other.endswith(('.c', '.S'))][:1]
+            above = [
+                other for other in paths[order.place[path] + 1 :] if other.endswith(('.c', '.S'))
+            ][:1]
             if above and path.endswith(('.c', '.S')):
                 calls_found.append(arrows_up(order, {}, {path: 'f U \n', above[0]: 'f T 0 1\n'}))
         bites[f'{head}: an include of the next file'] = includes_found and all(includes_found) and \
             [told(includes_found[0][0])]
         if calls_found:
-            bites[f'{head}: a call of the next file'] = all(calls_found) and [told(calls_found[0][0])]
+            bites[f'{head}: a call of the next file'] = all(calls_found) and [
+                told(calls_found[0][0])
+            ]
     return bites
 
 
 def bites_of_sees(order):
-    """For each `sees` line: a file below the folder that includes each kind of header that it may not."""
+    """For each `sees` line: a file below the folder that includes each kind of header that it may
+    not."""
     bites = {}
-    headers = ('tests/gpu/x.h', 'tests/misuse/x.h', 'tests/sim/x.h', 'shim/x.h', 'pool/slab.h', 'x.h')
+    headers = (
+        'tests/gpu/x.h',
+        'tests/misuse/x.h',
+        'tests/sim/x.h',
+        'shim/x.h',
+        'pool/slab.h',
+        'x.h',
+    )
     for folder, patterns in order.sees:
         for header in headers:
             if not any(fnmatch.fnmatch(header, pattern) for pattern in patterns):
@@ -221,7 +257,8 @@ def bites_of_sees(order):
 
 
 def bites_of_exceptions(order, text, files, symbols):
-    """For each exception: without it the arrows are found, and with nothing that needs it, it is."""
+    """For each exception: without it the arrows are found, and with nothing that needs it, it
+    is."""
     bites = {}
     for exception in order.exceptions:
         name = arrow_text(exception)
@@ -261,18 +298,31 @@ def main(arguments):
     up, idle = check_order(order, files, symbols)
     if not symbols:
         idle = [exception for exception in idle if exception[0] != 'call']
-    real = order.faults + up + check_needed(idle) + check_sees(order, files) + check_system(order, files)
+    real = (
+        order.faults
+        + up
+        + check_needed(idle)
+        + check_sees(order, files)
+        + check_system(order, files)
+    )
     doctored = bites_of_lines(order) | bites_of_sees(order) | bites_of_cuda(order) | \
         bites_of_exceptions(order, text, files, symbols)
     doctored |= {
         'a file that is not listed': Order(text, {**files, 'shim/process/x.c': ''}).faults,
         'a listed file that does not exist': Order('room shim/process: x\n', {}).faults,
-        'a file that is listed twice': Order('room shim/process: x x\n', {'shim/process/x.c': ''}).faults,
+        'a file that is listed twice': Order(
+            'room shim/process: x x\n', {'shim/process/x.c': ''}
+        ).faults,
         'an exception without a reason': Order('call a -> b\n', {}).faults,
         'an include without its layer': check_sees(order, {'shim/x.c': '#include "hooks.h"\n'}),
         'the pool includes stdio': check_system(order, {'pool/x.c': '#include <stdio.h>\n'}),
-        'the pool prints': check_system(order, {'pool/x.c': 'int f(void)\n{\n    return printf("x");\n}\n'}),
-        'the pool reads the environment': check_system(order, {'pool/x.c': 'char *s = getenv("X");\n'})}
+        'the pool prints': check_system(
+            order, {'pool/x.c': 'int f(void)\n{\n    return printf("x");\n}\n'}
+        ),
+        'the pool reads the environment': check_system(
+            order, {'pool/x.c': 'char *s = getenv("X");\n'}
+        ),
+    }
     lint.verdict(real, doctored)
 
 

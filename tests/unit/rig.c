@@ -38,8 +38,8 @@ void rig_start(struct rig *r)
     rigs += r->pool != NULL;
 }
 
-/* The first live block that has an address in the range; NULL: none has. The thread that has the rig
- * reads its own notes here: the thread sanitizer would spend half of its time on them. */
+/* The first live block that has an address in the range; NULL: none has. The thread that has the
+ * rig reads its own notes here: the thread sanitizer would spend half of its time on them. */
 __attribute__((no_sanitize("thread"))) static struct rig_block *
 find_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
 {
