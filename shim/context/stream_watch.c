@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See stream_watch.h. While all work of a process goes to one stream, the order of that stream alone
- * makes memory safe to hand out again. This stream is the single stream. Its name is in pool_single_stream;
- * at first it is the first stream that work is submitted to (pool.h). A stream that was only
- * created does not count: libraries create some in advance.
+ * See stream_watch.h. While all work of a process goes to one stream, the order of that stream
+ * alone makes memory safe to hand out again. This stream is the single stream. Its name is in
+ * pool_single_stream; at first it is the first stream that work is submitted to (pool.h). A stream
+ * that was only created does not count: libraries create some in advance.
  *
  * Why the single stream is enough:
  * 1. Every submission is seen. While pool_watch asks for it, every entry point in
- *    shim/driver/submit.def calls stream_watch_note before the driver. The call returns only when the
- *    work is for the single stream, or when no pool relies on one. Driver libraries that submit
+ *    shim/driver/submit.def calls stream_watch_note before the driver. The call returns only when
+ * the work is for the single stream, or when no pool relies on one. Driver libraries that submit
  *    work in ways of their own (rendering, video) end the single stream for good.
  * 2. A stream is known by its handle, the per-thread default stream by its thread. Before a handle
- *    is destroyed its stream ceases to be the single one (stream_watch_forget), so no other stream with
- *    that handle is taken for it.
+ *    is destroyed its stream ceases to be the single one (stream_watch_forget), so no other stream
+ * with that handle is taken for it.
  * 3. A launch may start before its predecessors in the stream end (programmatic dependent launch).
  *    Where that matters it loses this leave: see "Early launches". A launch with attributes that
  *    are not known to keep it in order counts as work for another stream.
@@ -81,8 +81,8 @@
  * so an older candidate says nothing about it.
  *
  * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
- * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream are
- * sequentially consistent. Weaker are only
+ * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream
+ * are sequentially consistent. Weaker are only
  * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
  * 2. pool_watch: it changes in a pool's life only when the pool gives up, and it is set before the
  *    pool has any memory;
@@ -152,8 +152,8 @@ void stream_watch_give_up(void)
 }
 
 /* No pool is missed: the maker of a pool lists it and then looks at given_up and captures
- * (stream_watch_pool_listed); our caller has set one of those and then looks at the list. Every caller
- * goes through all pools, so no caller returns before an earlier one has left them. */
+ * (stream_watch_pool_listed); our caller has set one of those and then looks at the list. Every
+ * caller goes through all pools, so no caller returns before an earlier one has left them. */
 void stream_watch_leave_single(void)
 {
     if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
@@ -394,7 +394,8 @@ enum submit_seen stream_watch_note(CUstream stream, unsigned flags)
     }
     if (watch & POOL_WATCH_UNSEALED)
         context_submit(name);
-    if (seen == SUBMIT_SEEN && (flags & SUBMIT_FLAG_KERNEL) && atomic_load(&pool_single_stream) == name)
+    if (seen == SUBMIT_SEEN && (flags & SUBMIT_FLAG_KERNEL) &&
+        atomic_load(&pool_single_stream) == name)
         seen = note_kernel(s, flags, watch & POOL_WATCH_UNSEALED);
     errno = saved_errno;
     return seen;

@@ -26,7 +26,8 @@ struct driver_call {
     int saved_errno, cancel;
 };
 
-extern atomic_bool driver_call_no_more __attribute__((visibility("hidden"))); /* the process leaves */
+extern atomic_bool driver_call_no_more
+    __attribute__((visibility("hidden"))); /* the process leaves */
 extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
 
 /* In whatever context is current. False: the process leaves, so the driver must not be called, and

@@ -149,8 +149,8 @@ static void fill_from_scope(const struct object *objects, size_t num_objects, vo
     *(bool *)is_filled = !source.is_unsure;
 }
 
-/* A driver that the process started with stays loaded, and is found without the loader's lock, for which a
- * thread may not wait: see shim/process/scope.h. */
+/* A driver that the process started with stays loaded, and is found without the loader's lock, for
+ * which a thread may not wait: see shim/process/scope.h. */
 static bool fill_from_start(void)
 {
     static atomic_bool tried;

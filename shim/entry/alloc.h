@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the wrappers of the runtime's cudaMalloc and cudaFree (shim/route/runtime.c) call: allocation and
- * free straight from the pool, without the runtime. None takes a lock of its own; all keep errno.
+ * What the wrappers of the runtime's cudaMalloc and cudaFree (shim/route/runtime.c) call:
+ * allocation and free straight from the pool, without the runtime. None takes a lock of its own;
+ * all keep errno.
  */
 #ifndef SHIM_ENTRY_ALLOC_H
 #define SHIM_ENTRY_ALLOC_H
@@ -14,8 +15,9 @@
  * to the runtime, from which it comes to the driver's wrappers. */
 bool entry_runtime_malloc(void **p, size_t size_bytes);
 
-/* The same for cudaFree. ENTRY_FREED_WITHOUT_CONTEXT: the block is free, but the calling thread has no
- * current context. The runtime's own cudaFree makes one current, so the caller calls it with NULL. */
+/* The same for cudaFree. ENTRY_FREED_WITHOUT_CONTEXT: the block is free, but the calling thread has
+ * no current context. The runtime's own cudaFree makes one current, so the caller calls it with
+ * NULL. */
 enum entry_freed { ENTRY_PASSED, ENTRY_FREED, ENTRY_FREED_WITHOUT_CONTEXT };
 enum entry_freed entry_runtime_free(void *p);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrapped functions of legacy CUDA IPC. Tickets (shim/share/ticket.h) are ours. The driver
- * serves all else: its own allocations, and handles from programs without the library. No lock.
- */
+ * serves all else: its own allocations, and handles from programs without the library. No
+ * lock. */
 #include "pool/spin.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/start.h"
@@ -20,7 +20,8 @@
 static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *block)
 {
     bool native = export_is_native(block);
-    CUresult rc = native ? real.cuIpcGetMemHandle(handle, block->addr) : export_block_ticket(block, handle);
+    CUresult rc =
+        native ? real.cuIpcGetMemHandle(handle, block->addr) : export_block_ticket(block, handle);
     if (rc == CUDA_SUCCESS) {
         if (native)
             pool_expose(block->addr);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrappers of what begins and ends captures (shim/driver/capture.h), of what makes and destroys
- * streams, and of attributes that change the order of work (shim/context/stream_watch.h). No state.
- */
+ * streams, and of attributes that change the order of work (shim/context/stream_watch.h). No
+ * state. */
 #include "shim/entry/stream.h"
 
 #include "shim/context/context.h"
@@ -235,7 +235,8 @@ CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
                                        const CUkernelNodeAttrValue *value)
 {
-    if (!stream_watch_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    if (!stream_watch_keeps_order(id) &&
+        id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
         stream_watch_give_up();
     return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

@@ -3,8 +3,8 @@
  * System calls without the C library's functions. Those functions have symbol versions of the
  * building machine: GLIBC_2.33 for fstat and stat, GLIBC_2.30 for gettid, GLIBC_2.25 for
  * getrandom. If the running machine's C library lacked the version, every program would end at its
- * start. On machines with a CUDA driver (64 bits) the kernel's struct stat is that of the C library.
- * All set errno.
+ * start. On machines with a CUDA driver (64 bits) the kernel's struct stat is that of the C
+ * library. All set errno.
  */
 #ifndef SHIM_KERNEL_H
 #define SHIM_KERNEL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See second_copy.h. Of two pools in one process each would report its own part of the memory, and each
- * short cut of the runtime would lead to the other one's. One atomic, no lock.
+ * See second_copy.h. Of two pools in one process each would report its own part of the memory, and
+ * each short cut of the runtime would lead to the other one's. One atomic, no lock.
  */
 #include "shim/process/second_copy.h"
 

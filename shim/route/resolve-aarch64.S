@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * dlsym. The C library takes the caller's object from its return address, for RTLD_NEXT and
- * RTLD_DEFAULT: so whatever is not ours goes on by a branch, with x30, stack and arguments as they came.
+ * RTLD_DEFAULT. So a call that is not for us goes on by a branch, with x30, stack and arguments as
+ * they came.
  * Names that do not begin with "cu" touch no memory but two bytes of the name and one pointer.
  * No lock, no state; see resolve.h for what it asks.
  */

@@ -52,8 +52,8 @@ pass:
 
         .section .note.GNU-stack, "", @progbits
 
-/* Keeps calls and returns balanced, so the process may keep its shadow stack. No IBT: that would need
- * endbr64 at the entries, which tools that patch entries cannot move, and Linux has no user-space IBT. */
+/* Calls and returns stay balanced, so the process may keep its shadow stack. No IBT: it needs endbr64
+ * at the entries, which tools that patch entries cannot move, and Linux has no user-space IBT. */
         .section .note.gnu.property, "a", @note
         .p2align 3
         .long   4                       /* name size */

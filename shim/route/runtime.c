@@ -59,7 +59,8 @@ struct runtime {
     _Atomic(free_fn *) free;
     atomic_int version;
     atomic_bool is_pinned;  /* we have a reference, so that it stays loaded */
-    atomic_bool reaches_us; /* SHORT_CUT_SINCE and newer: its calls were seen to come to our hooks */
+    atomic_bool
+        reaches_us; /* SHORT_CUT_SINCE and newer: its calls were seen to come to our hooks */
 };
 
 static struct runtime runtimes[MAX_RUNTIMES];
@@ -113,7 +114,8 @@ bool runtime_exports(const char *name)
 static malloc_fn *malloc_in(void *handle)
 {
     malloc_fn *found = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc");
-    return !found || found == cudaMalloc || second_copy_has((void *)(uintptr_t)found) ? NULL : found;
+    return !found || found == cudaMalloc || second_copy_has((void *)(uintptr_t)found) ? NULL
+                                                                                      : found;
 }
 
 /* The start of the object that an address lies in. */

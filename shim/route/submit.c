@@ -97,7 +97,8 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 
 static enum submit_seen enter(CUstream stream, unsigned flags)
 {
-    bool is_wanted = hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ANSWERS;
+    bool is_wanted = hooks_init() &&
+                     atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ANSWERS;
     return is_wanted ? stream_watch_note(stream, flags) : SUBMIT_UNSEEN;
 }
 
@@ -126,10 +127,11 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
                 watch == POOL_WATCH_ANSWERS ? SUBMIT_UNSEEN : enter(stream, flags);                \
             pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);            \
             rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;         \
-            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_grant_missing())       \
+            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) &&                    \
+                peer_grant_missing())                                                              \
                 rc = driver_fn args;                                                               \
             if (seen != SUBMIT_UNSEEN)                                                             \
-                stream_watch_done(rc == CUDA_SUCCESS);                                                   \
+                stream_watch_done(rc == CUDA_SUCCESS);                                             \
         } while (answer_tells(rc) && answer_note(rc) &&                                            \
                  answer_release(devices_of(stream, flags), &step));                                \
         return rc;                                                                                 \

@@ -299,8 +299,8 @@ bool import_find(CUdeviceptr addr, struct import_range *range)
     return o != NULL;
 }
 
-void import_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
-                        void *arg)
+void import_for_each_range(CUdevice device,
+                           void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {
     struct range {
         uint64_t addr, size_bytes;

@@ -35,8 +35,8 @@ struct import_range {
 };
 bool import_find(CUdeviceptr addr, struct import_range *range);
 /* Every mapped range that was opened in contexts of the device. */
-void import_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
-                        void *arg);
+void import_for_each_range(CUdevice device,
+                           void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);
 /* Contexts of other devices that have such ranges: up to max of them. Returns how many. */
 size_t import_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
 

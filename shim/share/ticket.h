@@ -2,8 +2,8 @@
  *
  * The room share/ shares pool memory: with other processes (legacy CUDA IPC), and with other
  * devices (peer access).
- * Its one seam is "a block that is live" (pool_lookup, pool_expose) on one side, and a mapped range on
- * the other; the wrappers in entry/ call export.h, import.h and peer.h.
+ * Its one seam is "a block that is live" (pool_lookup, pool_expose) on one side, and a mapped range
+ * on the other; the wrappers in entry/ call export.h, import.h and peer.h.
  *
  * This file: the handles that the library gives for legacy IPC, and the messages between importer
  * and exporter. A large block in segment backing is an allocation of the driver's own: its handle

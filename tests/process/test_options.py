@@ -70,7 +70,12 @@ class Options(unittest.TestCase):
 
     def test_an_interval_may_be_as_long_as_the_clock(self):
         usual = play()
-        for value in ("every:1h", "every:5124095h", "every:18446744073s", "every:18446744073.709551s"):
+        for value in (
+            "every:1h",
+            "every:5124095h",
+            "every:18446744073s",
+            "every:18446744073.709551s",
+        ):
             with self.subTest(value):
                 self.assertEqual(play(GPUCACHE_EMPTY_CACHE=value), usual)
         for value in ("5124095h", "18446744073s"):

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c, pool/ring.c, pool/single_stream.c: freed memory is not handed out while old work may use it
- * (safety), and no request waits for work submitted after the free (liveness). The model reports a
- * breach of either by itself.
+ * pool/fence.c, pool/ring.c, pool/single_stream.c: freed memory is not handed out while old work
+ * may use it (safety), and no request waits for work submitted after the free (liveness). The model
+ * reports a breach of either by itself.
  */
 #include "pool/fence.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/magazine.c, pool/magazines.c: what a thread frees comes back to it without the pool's lock, looks
- * freed to everybody meanwhile, costs nobody memory, and is counted as if the pool had done it.
+ * pool/magazine.c, pool/magazines.c: what a thread frees comes back to it without the pool's lock,
+ * looks freed to everybody meanwhile, costs nobody memory, and is counted as if the pool had done
+ * it.
  */
 #include "pool/magazine.h"
 

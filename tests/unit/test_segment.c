@@ -37,7 +37,8 @@ static void a_large_block_has_its_own_segment(void **state)
     uint64_t a = rig_alloc(r, MIB(6)), b = rig_alloc(r, MIB(6));
     struct pool_block f;
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 2, "one each");
-    EXPECT(pool_lookup(a, &f) == POOL_OK && f.segment_addr == a, "the segment starts with the block");
+    EXPECT(pool_lookup(a, &f) == POOL_OK && f.segment_addr == a,
+           "the segment starts with the block");
     EXPECT(pool_lookup(b + MIB(5), &f) == POOL_OK && f.segment_addr == b, "also seen from inside");
     EXPECT_EQ(f.size_bytes, MIB(6), "the whole of it");
 }
@@ -55,8 +56,8 @@ static void small_blocks_share_a_segment(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 1, "one segment serves them");
 }
 
-/* 1.1 MiB take 2 MiB of a segment: a few such blocks have one each, a program full of them shares.
- */
+/* 1.1 MiB take 2 MiB of a segment: a few such blocks have one each, a program full of them
+ * shares. */
 static void blocks_that_round_badly_share(void **state)
 {
     struct rig *r = expect_segments(state);
@@ -64,7 +65,8 @@ static void blocks_that_round_badly_share(void **state)
     struct pool_block f;
     for (int i = 0; i < 256; i++)
         at[i] = rig_alloc(r, size);
-    EXPECT(pool_lookup(at[0], &f) == POOL_OK && f.segment_addr == at[0], "the first have their own");
+    EXPECT(pool_lookup(at[0], &f) == POOL_OK && f.segment_addr == at[0],
+           "the first have their own");
     EXPECT_EQ(pool_lookup(at[255] + size - 1, &f), POOL_OK, "a shared one is found from its end");
     EXPECT(f.addr == at[255] && f.size_bytes < size + 512, "and is rounded to 512 bytes");
     EXPECT(rig_stats(r).reserved_bytes < 256 * size * 12 / 10, "in all less than a fifth is lost");
@@ -199,8 +201,8 @@ static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
     EXPECT_SOUND(r);
 }
 
-/* Blocks of less and less below work that never lets the GPU idle, where so much of the allowance is
- * overdrawn; what is idle at most beyond the 80 MiB that the program has at its peak. */
+/* Blocks of less and less below work that never lets the GPU idle, where so much of the allowance
+ * is overdrawn; what is idle at most beyond the 80 MiB that the program has at its peak. */
 static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
 {
     uint64_t worst_bytes = 0;
@@ -333,7 +335,8 @@ static void rounding_may_leave_no_slack(void **state)
     uint64_t a = rig_alloc(r, MIB(6));
     rig_launch(r, 0, MS(20), a);
     rig_free(r, a);
-    EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a, "that is more than an eighth of the peak by itself");
+    EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a,
+           "that is more than an eighth of the peak by itself");
     EXPECT_SOUND(r);
 }
 

@@ -172,7 +172,8 @@ static void a_slab_with_nothing_but_dead_and_free_goes_back(void **state)
         rig_expose(r, a);
         rig_free(r, a);
     }
-    EXPECT(rig_stats(r).reserved_peak_bytes < MIB(48), "what was shared goes back before more is taken");
+    EXPECT(rig_stats(r).reserved_peak_bytes < MIB(48),
+           "what was shared goes back before more is taken");
 }
 
 int main(void)

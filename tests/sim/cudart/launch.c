@@ -61,4 +61,3 @@ static cudaError_t cudaLaunchKernelExC_flavour(bool per_thread, const cudaLaunch
 TWINS(cudaLaunchKernelExC, ptsz,
       (const cudaLaunchConfig_t *config, const void *function, void **args),
       (config, function, args))
-
