@@ -39,7 +39,7 @@ static void flush(const struct empty_cache *e, uint64_t wait_ns, const char *why
 {
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
     uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
-    log_info("%s: gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
+    log_info("flush (%s): gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
              (double)(state_clock_ns() - start_ns) / 1e6);
 }
 
@@ -132,7 +132,8 @@ static void install_handler(int signal_number)
         return;
     bool own = (chained.sa_flags & SA_SIGINFO) || chained.sa_handler != SIG_DFL;
     if (chained.sa_handler == SIG_IGN) { /* the kernel looks at nothing else, whatever the flags */
-        log_info("signal %d is ignored here and stays so: it will not empty the cache",
+        log_info("the process ignores signal %d, and the library leaves it so: the signal gives no "
+                 "memory back; name another one with GPUCACHE_SIGNAL",
                  signal_number);
         return;
     }
@@ -162,7 +163,9 @@ static void warn_of_missing_folder(const char *path)
     if (end && end > folder) {
         *end = '\0';
         if (kernel_fstatat(AT_FDCWD, folder, &st, 0))
-            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there", path);
+            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
+                     "memory back until the folder is made",
+                     path);
     }
     free(folder);
 }

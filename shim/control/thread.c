@@ -142,7 +142,9 @@ void control_make_thread(void)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_create(&thread, &attr, run, NULL))
-        log_once(LOG_LEVEL_WARN, "no control thread: signals, limits and timeouts will do nothing");
+        log_once(LOG_LEVEL_WARN, "no control thread: the process may not create another thread, so "
+                                 "signals, files, limits and timeouts give no memory back; raise "
+                                 "its limit of threads");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     errno = saved_errno;

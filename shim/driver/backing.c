@@ -72,7 +72,7 @@ void backing_choose(const struct device_backend *d, struct pool_config *config,
         *reason = "asked for";
         break;
     case BACKING_AUTO:
-        *reason = "the best where nothing speaks against it";
+        *reason = "the default, as nothing here needs segments";
         if (d->base.has_arena)
             dl_iterate_phdr(look, &library);
         apart = d->base.has_arena && is_apart(d->device);

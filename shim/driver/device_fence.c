@@ -124,7 +124,9 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     }
     /* The driver lacks the call, or the context is broken. In a broken context the synchronisation
      * fails as well, so no memory becomes ready any more. */
-    log_once(LOG_LEVEL_INFO, "cuCtxRecordEvent gave %d: fences by synchronisation from here on",
+    log_once(LOG_LEVEL_INFO,
+             "cuCtxRecordEvent failed with error %d: from here on fences wait for all work of the "
+             "context instead",
              (int)rc);
     atomic_store(&d->context_events, false);
     atomic_store(&b->has_order, false);

@@ -68,7 +68,7 @@ static void fill(struct context *c, CUcontext ctx)
     c->pool = pool_create(&c->backend.base, &c->config, c);
     if (!c->pool) {
         c->backing = "driver";
-        c->reason = "no host memory";
+        c->reason = "no host memory for a pool";
     } else if (c->config.backing == BACKING_ARENA && !pool_uses_arena(c->pool)) {
         c->backing = "segment";
         c->reason = "no address space for an arena";

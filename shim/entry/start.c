@@ -47,7 +47,8 @@ static void report_at_exit(void)
                        .num_pools = pools ? context_report(pools, CONTEXTS_MAX) : 0,
                        .elapsed_ns = state_clock_ns() - state_started_ns()};
     if ((!pools || !report_write(&r, where)) && where->path[0])
-        log_warn("the report cannot be written to %s", where->path);
+        log_warn("the report cannot be written to %s: name a file in a folder of your own",
+                 where->path);
     free(pools);
 }
 

@@ -285,7 +285,8 @@ void log_line(enum log_level level, const char *format, ...)
             /* A user who asked for a file and finds none looks here. */
             put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line),
-                                 "gpucache: warning: the log cannot be written to %.900s\n",
+                                 "gpucache: warning: the log cannot be written to %.900s: name a "
+                                 "file in a folder of your own\n",
                                  log_path);
             put(NULL, ADD, line, n, LINE_WAIT_MS);
         }
