@@ -163,8 +163,8 @@ static void warn_of_missing_folder(const char *path)
     if (end && end > folder) {
         *end = '\0';
         if (kernel_fstatat(AT_FDCWD, folder, &st, 0))
-            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
-                     "memory back until the folder is made",
+            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives "
+                     "no memory back until the folder is made",
                      path);
     }
     free(folder);

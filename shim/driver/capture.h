@@ -10,8 +10,8 @@
  *    holder, and only then calls the driver (capture_begins).
  * 3. Both orders are sequentially consistent, so at least one of the two threads sees the other.
  *
- * So no fence can be recorded while a capture is open, and a freed block that needs one is not ready
- * before the capture ends. An allocation that finds no other memory waits for that end
+ * So no fence can be recorded while a capture is open, and a freed block that needs one is not
+ * ready before the capture ends. An allocation that finds no other memory waits for that end
  * (wait_for_more in pool/request.c; capture_await), at most ten seconds. It does not wait if the
  * capture is its own thread's.
  *
