@@ -66,7 +66,7 @@ static void write_or_read(void *arg)
 bool redzone_fill(struct context *c, uint64_t addr)
 {
     struct look l = {.c = c, .addr = addr};
-    return visit_run(c->backend.ctx, write_or_read, &l) && l.rc == CUDA_SUCCESS;
+    return driver_call_run(c->backend.ctx, write_or_read, &l) && l.rc == CUDA_SUCCESS;
 }
 
 static void judge(const struct look *l, const struct pool_block *block)
@@ -100,7 +100,7 @@ void redzone_check(uint64_t addr)
     redzone_hide(&block);
     l.addr = addr + block.requested_bytes;
     l.bytes = malloc(l.c->redzone_bytes);
-    if (l.bytes && !capture_open() && visit_run(l.c->backend.ctx, write_or_read, &l) &&
+    if (l.bytes && !capture_open() && driver_call_run(l.c->backend.ctx, write_or_read, &l) &&
         l.rc == CUDA_SUCCESS)
         judge(&l, &block);
     free(l.bytes);

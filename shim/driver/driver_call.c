@@ -19,7 +19,7 @@ SHIM_COLD bool driver_call_refused(struct driver_call *v)
     return false;
 }
 
-bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg)
+bool driver_call_run(CUcontext ctx, void (*work)(void *arg), void *arg)
 {
     struct driver_call v;
     if (ctx ? !driver_call_enter(&v, ctx) : !driver_call_begin(&v))

@@ -76,7 +76,7 @@ static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
 
 /* Runs work(arg) in a visit of ctx; NULL: of whatever context is current. False: nothing was run,
  * because the process leaves or ctx is destroyed. */
-bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg);
+bool driver_call_run(CUcontext ctx, void (*work)(void *arg), void *arg);
 
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */
 void driver_call_at_exit(void);

@@ -150,7 +150,7 @@ static void ask_alignment(void *arg)
 static size_t row_alignment(struct context *c)
 {
     size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!pitch && visit_run(c->backend.ctx, ask_alignment, &pitch))
+    if (!pitch && driver_call_run(c->backend.ctx, ask_alignment, &pitch))
         atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
     return pitch;
 }

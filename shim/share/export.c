@@ -137,7 +137,7 @@ static void name_native(void *data)
 
 static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
 {
-    if (!visit_run(ctx, work, r))
+    if (!driver_call_run(ctx, work, r))
         r->rc = CUDA_ERROR_DEINITIALIZED;
 }
 

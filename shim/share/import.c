@@ -107,7 +107,7 @@ static void clear_closed(void)
         closed = o->next;
         atomic_fetch_sub(&closed_count, 1);
         pthread_mutex_unlock(&lock);
-        visit_run(NULL, take_away, &d);
+        driver_call_run(NULL, take_away, &d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
             o->next = closed;
@@ -209,7 +209,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
     pthread_mutex_unlock(&lock);
     *mapped = fresh.total_bytes != 0;
     if (behind)
-        visit_run(NULL, allow_late, &late);
+        driver_call_run(NULL, allow_late, &late);
     return rc;
 }
 
@@ -278,7 +278,7 @@ void import_forget(CUcontext ctx)
             *at = o->next;
             atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
-            visit_run(NULL, take_away_after_context, o);
+            driver_call_run(NULL, take_away_after_context, o);
             pthread_mutex_lock(&lock);
             host_cache_put(&records, o);
             at = heads[i]; /* the list may have changed */

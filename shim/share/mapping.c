@@ -167,7 +167,7 @@ static CUresult fetch_some(struct arrival *a, unsigned flags, mapping_open_fn na
         /* A block of chunks does not become an allocation of the driver's halfway. */
         rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
     } else if (a->answer.kind == TICKET_CHUNKS) {
-        rc = visit_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
+        rc = driver_call_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
     } else {
         rc = CUDA_ERROR_INVALID_VALUE;
     }
@@ -189,7 +189,7 @@ CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned
     } while (rc == CUDA_SUCCESS && a.answer.kind == TICKET_CHUNKS &&
              a.mapped_bytes < a.total_bytes);
     if (rc != CUDA_SUCCESS && a.total_bytes)
-        visit_run(NULL, give_up, &a);
+        driver_call_run(NULL, give_up, &a);
     errno = saved_errno;
     if (rc == CUDA_SUCCESS)
         *m = (struct mapping){a.base, a.total_bytes, a.base + a.answer.offset_bytes,
