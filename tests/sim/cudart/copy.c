@@ -91,4 +91,3 @@ static cudaError_t cudaMemsetAsync_flavour(bool per_thread, void *pointer, int v
 }
 TWINS(cudaMemsetAsync, ptsz, (void *pointer, int value, size_t size, cudaStream_t stream),
       (pointer, value, size, stream))
-

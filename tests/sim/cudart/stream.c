@@ -65,4 +65,3 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     return IN_CONTEXT(CALL(cuEventDestroy, 4000, event));
 }
-
