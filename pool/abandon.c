@@ -30,10 +30,11 @@
  * 5. The map leads to the pool by its chunks only, and all of them are out of it. A thread that
  *    found the pool there before locks it and looks again (find_owner).
  */
-#include "pool/arena.h"
 #include "pool/chunk.h"
+#include "pool/ghost.h"
 #include "pool/map.h"
 #include "pool/rack.h"
+#include "pool/sole.h"
 #include "pool/state.h"
 
 /* Every chunk out of the map and the lists, as a list through plan. */
@@ -82,13 +83,14 @@ void pool_abandon(struct pool *p)
         return;
     }
     p->abandoned = true;
+    sole_finish(&p->fences);
     fence_finish(p);
     for (;;) { /* until nobody is busy and the lock has not been dropped since */
         while (p->busy)
             state_wait(p);
         if (list_empty(&p->ghosts))
             break;
-        arena_reap(p, true);
+        ghost_reap(p, true);
     }
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;

@@ -7,43 +7,12 @@
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
+#include "pool/ghost.h"
 #include "pool/map.h"
+#include "pool/placement.h"
 #include "pool/state.h"
 #include "pool/trim.h"
-#include "pool/window.h"
-
-/* Ghosts looked at before other threads may have the lock. */
-#define GHOSTS_AT_ONCE 1024
-/* Larger chunks cost less to commit, but come back only as a whole. The driver's own allocation of
- * a gigabyte takes as long as one handle of that size, and half as long as two (H200), so a request
- * gets one chunk up to here, and two of any larger size. (One of 4 GiB where the driver takes 0.17
- * ms would take 0.22 instead of 0.28; but a replayed program that had such a chunk, and small
- * blocks in it later, peaked at 1.30 instead of 1.08 of what was live.) */
-#define CHUNK_MAX_BYTES (UINT64_C(1) << 30)
-/* Memory is fragmented when so much of it is idle: a part of what is live, and a few granules. */
-#define FRAGMENTED_SHIFT 10
-#define FRAGMENTED_BYTES (2 * GRANULE_BYTES)
-/* Then chunks are this part of the arena, or this part of what a request misses. */
-#define FINE_SHIFT 10
-#define FINE_REQUEST_SHIFT 5
-/* Idle chunks so many times larger than new ones would be are taken apart rather than moved. */
-#define COARSE 4
-/* While no time is left for moving memory, the pool may have so much more than it needed at its
- * peak. */
-#define SPARE_SHIFT 3
-/* ... as far as this part of the device. */
-#define FULL_SHIFT 1
-/* While nothing is idle the large zone grows by this part of itself at least: to commit a chunk of 8 MiB
- * takes 41 us and to give it back 36, one of 64 MiB 43 and 55 (H200). The small zone grows by a
- * thirty-second, so that a small program stays small. */
-#define LARGE_STEP_SHIFT 7
-#define LARGE_STEP_MAX_BYTES (UINT64_C(64) << 20)
-#define SMALL_STEP_SHIFT 5
-#define SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
-/* Neither a step nor a chunk is larger than such a part of what MAX_RESERVED leaves: what a small block pins
- * cannot be spared there. */
-#define STEP_ROOM_SHIFT 3
-#define CHUNK_ROOM_SHIFT 4
+#include "pool/tuning.h"
 
 bool arena_reserve(struct pool *p)
 {
@@ -78,7 +47,7 @@ struct plan {
 static bool is_whole(const struct pool *p)
 {
     uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
-    return p->stats.reserved_bytes - used <= max_u64(used >> FRAGMENTED_SHIFT, FRAGMENTED_BYTES);
+    return p->stats.reserved_bytes - used <= max_u64(used >> ARENA_FRAGMENTED_SHIFT, ARENA_FRAGMENTED_BYTES);
 }
 
 /* What MAX_RESERVED leaves. */
@@ -94,11 +63,11 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
     if (z->kind == ZONE_LARGE) {
         if (!is_whole(p))
             return 0;
-        have = min_u64(p->stats.reserved_bytes >> LARGE_STEP_SHIFT, LARGE_STEP_MAX_BYTES);
+        have = min_u64(p->stats.reserved_bytes >> ARENA_LARGE_STEP_SHIFT, ARENA_LARGE_STEP_MAX_BYTES);
     } else {
-        have = min_u64(z->chunk_bytes >> SMALL_STEP_SHIFT, SMALL_STEP_MAX_BYTES);
+        have = min_u64(z->chunk_bytes >> ARENA_SMALL_STEP_SHIFT, ARENA_SMALL_STEP_MAX_BYTES);
     }
-    return round_down(min_u64(have, room_bytes(p) >> STEP_ROOM_SHIFT), GRANULE_BYTES);
+    return round_down(min_u64(have, room_bytes(p) >> ARENA_STEP_ROOM_SHIFT), GRANULE_BYTES);
 }
 
 /* Makes every block of the window BUSY: holes cut to whole granules, the last one stretched to the
@@ -116,7 +85,7 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     plan->first = NULL;
     for (; b && b->addr < w->end; b = b->next) {
         if (b->state == BLOCK_FREE) {
-            bins_remove(&z->bins, b);
+            placement_remove(&z->placement, b);
             b->was_free = true;
         } else {
             uint64_t lo = round_down(max_u64(w->start, b->addr), GRANULE_BYTES);
@@ -146,11 +115,11 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes;
-    uint64_t fine = max_u64(p->stats.reserved_bytes >> FINE_SHIFT, missing >> FINE_REQUEST_SHIFT);
-    uint64_t most = min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), CHUNK_MAX_BYTES);
+    uint64_t fine = max_u64(p->stats.reserved_bytes >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
+    uint64_t most = min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
     if (is_whole(p) || !plan->frugal)
-        most = max_u64(CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
-    uint64_t room = round_down(room_bytes(p) >> CHUNK_ROOM_SHIFT, GRANULE_BYTES);
+        most = max_u64(ARENA_CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
+    uint64_t room = round_down(room_bytes(p) >> ARENA_CHUNK_ROOM_SHIFT, GRANULE_BYTES);
     return min_u64(most, max_u64(room, GRANULE_BYTES));
 }
 
@@ -270,7 +239,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         chunk_leave(c);
         map_disclaim(c);
         if (c->lingers)
-            zone_make_ghost(c->cover);
+            ghost_add(c->cover);
         else
             zone_make_hole(c->cover);
         p->stats.num_chunk_moves++;
@@ -317,66 +286,13 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
-/* Ghosts that follow each other in the list and in the address space are unmapped by one call, see
- * chunk_release. Returns the first node after them. */
-static struct list *unmap_run(struct backend *b, struct list *node, const struct list *list)
-{
-    const struct block *ghost = list_entry(node, struct block, link);
-    uint64_t start = ghost->addr, end = block_end(ghost);
-    for (node = node->next; node != list; node = node->next) {
-        ghost = list_entry(node, struct block, link);
-        if (ghost->addr == end)
-            end = block_end(ghost);
-        else if (block_end(ghost) == start)
-            start = ghost->addr;
-        else
-            break;
-    }
-    b->ops->unmap(b, start, end - start);
-    return node;
-}
-
-void arena_reap(struct pool *p, bool all)
-{
-    struct list list;
-    int left = GHOSTS_AT_ONCE;
-    list_init(&list);
-    /* The oldest come first: behind many that are not ready hardly one is. */
-    list_for_each (n, tmp, &p->ghosts) {
-        struct block *b = list_entry(n, struct block, link);
-        if (left-- <= 0)
-            break;
-        if (!all && b->piece.epoch > p->fences.complete_epoch)
-            continue;
-        list_remove(n);
-        list_push_back(&list, n);
-        b->state = BLOCK_BUSY;
-        p->ghost_bytes -= b->size_bytes;
-    }
-    if (list_empty(&list))
-        return;
-    p->busy++;
-    state_unlock(p);
-    for (struct list *n = list.next; n != &list;)
-        n = unmap_run(p->backend, n, &list);
-    state_lock(p);
-    p->busy--;
-    list_for_each (n, tmp, &list) {
-        list_remove(n);
-        zone_make_hole(list_entry(n, struct block, link));
-    }
-    state_broadcast(p);
-    if (left < 0)
-        arena_reap(p, all);
-}
-
 /* Chunks from times when nothing was idle are large. Once memory is fragmented, a small block pins
  * the whole of them, so as they become idle they go back to the driver, and what is needed comes in
  * small ones. Those whose old work is not complete can only be moved. */
 static void take_apart(struct pool *p, struct plan *plan)
 {
     struct chunk *coarse = NULL;
-    uint64_t most = COARSE * most_bytes(p, plan);
+    uint64_t most = ARENA_COARSE * most_bytes(p, plan);
     for (struct chunk **at = &plan->idle; *at;) {
         struct chunk *c = *at;
         if (c->lingers || c->size_bytes <= most) {
@@ -426,7 +342,7 @@ static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t miss
     const struct pool_stats *s = &p->stats;
     uint64_t used = s->allocated_bytes + s->pending_bytes + size_bytes;
     uint64_t peak = max_u64(s->allocated_peak_bytes, used);
-    uint64_t most = min_u64(peak + (peak >> SPARE_SHIFT), p->backend->total_bytes >> FULL_SHIFT);
+    uint64_t most = min_u64(peak + (peak >> ARENA_SPARE_SHIFT), p->backend->total_bytes >> ARENA_FULL_SHIFT);
     return s->reserved_bytes + p->planned_bytes + missing_bytes > most;
 }
 
@@ -437,7 +353,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     struct plan plan = {.frugal = frugal};
     enum grow_result result = GROW_FAILED;
     plan.tail = &plan.list;
-    if (!window_find(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
+    if (!placement_find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
     if (plan.frugal)
@@ -481,7 +397,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     /* What is complete moves for good; only the rest leaves ghosts. */
     fence_seal(p);
     fence_poll(p);
-    arena_reap(p, false);
+    ghost_reap(p, false);
     bool reaped = p->ghost_bytes != ghost_bytes;
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = toil(p);

@@ -31,7 +31,4 @@ bool arena_reserve(struct pool *p);
 enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
                             int *code);
 
-/* Ends the ghosts whose old work is complete, or all of them. Lock held; drops it. */
-void arena_reap(struct pool *p, bool all);
-
 #endif

@@ -119,24 +119,6 @@ static const char *check_block(const struct block *b, struct sums *sums)
     return NULL;
 }
 
-static const char *check_bins(const struct zone *z, uint64_t *free_bytes)
-{
-    *free_bytes = 0;
-    for (unsigned bin = 0; bin < BIN_COUNT; bin++) {
-        bool marked = z->bins.map[bin / 64] >> (bin % 64) & 1;
-        const struct list *head = &z->bins.heads[bin];
-        CHECK(marked == (head->next && !list_empty(head)), "the bitmap tells which bins hold blocks");
-        if (!marked)
-            continue;
-        for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
-            const struct block *b = list_entry(n, struct block, link);
-            CHECK(b->state == BLOCK_FREE && b->zone == z, "bins hold the zone's free blocks only");
-            *free_bytes += b->size_bytes;
-        }
-    }
-    return NULL;
-}
-
 /* An arena's zone is one chain of blocks, so everything can be walked. */
 static const char *check_arena(const struct zone *z, struct sums *sums)
 {
@@ -153,7 +135,7 @@ static const char *check_arena(const struct zone *z, struct sums *sums)
         end = block_end(b);
     }
     CHECK(end == z->base + z->size_bytes, "an arena's blocks cover it");
-    words = check_bins(z, &binned);
+    words = placement_check(z, &binned);
     CHECK(!words, words);
     CHECK(binned == sums->bytes[BLOCK_FREE] - before[BLOCK_FREE], "every free block is in a bin");
     return NULL;
@@ -174,12 +156,9 @@ static bool lies_on(const struct block *b, const struct chunk *c)
  * NULL: none is known. */
 static const struct block *block_within(const struct zone *z, const struct chunk *c)
 {
-    for (unsigned bin = 0; bin < BIN_COUNT; bin++) {
-        const struct list *head = &z->bins.heads[bin];
-        for (const struct list *n = head->next; n && n != head; n = n->next)
-            if (lies_on(list_entry(n, struct block, link), c))
-                return list_entry(n, struct block, link);
-    }
+    for (const struct block *b = placement_largest(&z->placement); b; b = placement_next(&z->placement, b))
+        if (lies_on(b, c))
+            return b;
     for (const struct piece *i = z->pool->pendings.head; i; i = i->next)
         if (lies_on(block_of(i), c))
             return block_of(i);
@@ -210,7 +189,7 @@ static const char *check_segments(const struct zone *z, struct sums *sums)
         }
         CHECK(end == c->addr + c->size_bytes, "a segment's blocks cover it");
     }
-    words = check_bins(z, &binned);
+    words = placement_check(z, &binned);
     CHECK(!words, words);
     CHECK(binned == sums->bytes[BLOCK_FREE] - free_before, "every free block is in a bin");
     return NULL;
@@ -356,27 +335,12 @@ static const char *check_slab_lists(const struct slabs *slabs, uint64_t open_sla
     return NULL;
 }
 
-static uint32_t dead_blocks_on(const struct zone *z, const struct chunk *c)
-{
-    uint32_t dead = 0;
-    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next) {
-        const struct block *b = list_entry(n, struct block, link);
-        dead += b->addr < c->addr + c->size_bytes && block_end(b) > c->addr;
-    }
-    return dead;
-}
-
-/* Dead blocks are split where a chunk that they touch is seized, and what is left of them stays. */
 static const char *check_dead(const struct zone *z)
 {
     uint64_t bytes = 0;
     for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
         bytes += list_entry(n, struct block, link)->size_bytes;
     CHECK(bytes == z->dead_bytes, "a zone counts its dead bytes");
-    for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
-        const struct chunk *c = list_entry(n, struct chunk, all);
-        CHECK(dead_blocks_on(z, c) == c->dead, "a chunk counts the dead blocks on it");
-    }
     return NULL;
 }
 
@@ -416,7 +380,7 @@ static const char *check_locked(const struct pool *p)
         if (p->arena)
             words = check_arena(zones[i], &sums);
         else /* of a segment on its way out no block is known */
-            words = p->busy ? check_bins(zones[i], &ignored) : check_segments(zones[i], &sums);
+            words = p->busy ? placement_check(zones[i], &ignored) : check_segments(zones[i], &sums);
         CHECK(!words, words);
         words = p->busy ? NULL : check_dead(zones[i]);
         CHECK(!words, words);

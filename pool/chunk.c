@@ -6,33 +6,7 @@
 
 #include "pool/map.h"
 #include "pool/state.h"
-
-/* Dead memory is given back when it is so much, or this part of what is reserved. */
-#define DEAD_BYTES (UINT64_C(32) << 20)
-#define DEAD_SHIFT 4
-/* Chunks released at one go: what is done with them under the lock, before and after, takes some 20 us,
- * and a launch may have to wait for it. */
-#define BATCH 64
-#define BATCH_BYTES (UINT64_C(16) << 30)
-/* Looked at for one request: free blocks, chunks in them, blocks around dead ones. */
-#define LOOK 4096
-#define LOOK_DEAD 1024
-/* Addresses kept by ghosts, in multiples of the device's memory; an arena reserves sixteen. */
-#define GHOSTS_MAX 4
-
-/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask.
- */
-void chunk_stamp(const struct block *b)
-{
-    const struct pool *p = b->zone->pool;
-    if (likely(!p->config->idle_timeout_ns))
-        return;
-    for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
-        c->idle_since_ns = p->now_ns;
-        at = c->addr + c->size_bytes;
-    }
-}
+#include "pool/tuning.h"
 
 void chunk_enter(struct chunk *c, struct zone *z)
 {
@@ -66,7 +40,7 @@ struct hunt {
 static bool eligible(const struct hunt *h, const struct chunk *c)
 {
     return c->idle_since_ns <= h->unused_ns &&
-           (!h->move || (c->dead == 0 && c->size_bytes <= h->want_bytes - h->got_bytes));
+           (!h->move || c->size_bytes <= h->want_bytes - h->got_bytes);
 }
 
 static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
@@ -86,7 +60,7 @@ static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
 static bool wants_more(const struct hunt *h)
 {
     return h->got_bytes < h->want_bytes &&
-           (h->move ? h->count < CHUNK_MOVES : h->count < BATCH && h->got_bytes < BATCH_BYTES);
+           (h->move ? h->count < CHUNK_MOVES : h->count < CHUNK_BATCH && h->got_bytes < CHUNK_BATCH_BYTES);
 }
 
 /* Seizes what is eligible within one free block. */
@@ -141,8 +115,8 @@ static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_ep
 static void seize_dead(struct hunt *h, struct zone *z)
 {
     uint64_t complete = z->pool->fences.complete_epoch;
-    int count = 0, left = LOOK_DEAD;
-    for (const struct list *n = z->dead.next; n != &z->dead && count < LOOK_DEAD; n = n->next)
+    int count = 0, left = CHUNK_LOOK_DEAD;
+    for (const struct list *n = z->dead.next; n != &z->dead && count < CHUNK_LOOK_DEAD; n = n->next)
         count++;
     for (; count > 0 && left > 0 && !list_empty(&z->dead) && wants_more(h); count--, left--) {
         struct list *first = z->dead.next;
@@ -152,44 +126,22 @@ static void seize_dead(struct hunt *h, struct zone *z)
     }
 }
 
-/* The highest bin up to this one that holds a block; -1: none. */
-static int highest_bin(const struct bins *bins, int bin)
-{
-    if (bin < 0)
-        return -1;
-    uint64_t word = bins->map[bin / 64] & (UINT64_MAX >> (63 - bin % 64));
-    for (int i = bin / 64;; word = bins->map[i]) {
-        if (word)
-            return i * 64 + (int)log2_floor(word);
-        if (--i < 0)
-            return -1;
-    }
-}
-
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes)
 {
     struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
     uint64_t complete = z->pool->fences.complete_epoch;
-    int left = LOOK;
+    int left = CHUNK_LOOK;
     /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
     bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
-    for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0 && wants_more(&h);
-         bin = highest_bin(&z->bins, bin - 1)) {
-        struct list *head = &z->bins.heads[bin];
-        /* What is left of a block that is taken apart comes to the front of a list, and holds
-         * nothing eligible. */
-        list_for_each (n, tmp, head) {
-            struct block *b = list_entry(n, struct block, link);
-            if (b->size_bytes < GRANULE_BYTES)
-                goto done; /* this bin and all below hold nothing of a chunk's size */
-            if (!wants_more(&h) || (move && left-- <= 0))
-                goto done;
-            if (b->piece.epoch <= complete || may_linger)
-                seize_within(&h, b);
-        }
+    /* What is left of a block that is taken apart holds nothing eligible. No block below a granule
+     * holds a chunk. */
+    for (struct block *b = placement_largest(&z->placement), *next;
+         b && b->size_bytes >= GRANULE_BYTES && wants_more(&h) && (!move || left-- > 0); b = next) {
+        next = placement_next(&z->placement, b);
+        if (b->piece.epoch <= complete || may_linger)
+            seize_within(&h, b);
     }
-done:
     if (!move)
         seize_dead(&h, z);
     *got_bytes = h.got_bytes;
@@ -214,21 +166,15 @@ struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
     struct hunt h = {0};
     struct chunk *best = NULL;
     struct block *inside = NULL;
-    int left = LOOK;
-    for (int bin = highest_bin(&z->bins, BIN_COUNT - 1); bin >= 0;
-         bin = highest_bin(&z->bins, bin - 1))
-        for (struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next) {
-            struct block *b = list_entry(n, struct block, link);
-            if (b->size_bytes < least_bytes || left-- <= 0) {
-                bin = 0; /* nor does any bin below hold such a chunk */
-                break;
-            }
-            if (b->piece.epoch > z->pool->fences.complete_epoch)
-                continue;
-            struct chunk *c = smaller_within(b, least_bytes, best, &left);
-            inside = c == best ? inside : b;
-            best = c;
-        }
+    int left = CHUNK_LOOK;
+    for (struct block *b = placement_largest(&z->placement);
+         b && b->size_bytes >= least_bytes && left-- > 0; b = placement_next(&z->placement, b)) {
+        if (b->piece.epoch > z->pool->fences.complete_epoch)
+            continue;
+        struct chunk *c = smaller_within(b, least_bytes, best, &left);
+        inside = c == best ? inside : b;
+        best = c;
+    }
     return best && seize(&h, best, inside) ? best : NULL;
 }
 

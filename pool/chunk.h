@@ -36,18 +36,15 @@ struct chunk {
     enum chunk_outcome outcome;
     bool lingers;           /* … old work may use it: a moved one's old mapping stays */
     uint64_t idle_since_ns; /* last use, as far as IDLE_TIMEOUT asks for it, else when it was committed */
-    uint32_t dead;          /* dead blocks in it: the memory was shared, so it is never moved or reused */
 };
 
 struct pool;
 
 /* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover): as a list through
  * plan. Only chunks unused since unused_ns or earlier; largest free ranges first, until want_bytes are
- * together. To be released: only those whose last use is complete, and only some at a time: to be called
- * again until there is none. To be moved (move): not those that are larger than what is still wanted,
- * nor shared ones; CHUNK_MOVES at most, as each takes half a microsecond under the lock. *got_bytes
- * is their sum. */
-#define CHUNK_MOVES 256
+ * together. To be released: only those whose last use is complete, and CHUNK_BATCH at a time: to be
+ * called again until there is none. To be moved (move): not those that are larger than what is still
+ * wanted; CHUNK_MOVES at most. *got_bytes is their sum. */
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
 /* The smallest idle chunk of at least least_bytes, seized in the same way to be released; NULL: none. */
@@ -63,8 +60,5 @@ uint64_t chunk_release(struct pool *p, struct chunk *list);
 /* The zone has the chunk, or no more. */
 void chunk_enter(struct chunk *c, struct zone *z);
 void chunk_leave(struct chunk *c);
-
-/* Notes when the chunks that b touches were last used. */
-void chunk_stamp(const struct block *b);
 
 #endif

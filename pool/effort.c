@@ -5,29 +5,25 @@
 #include "pool/effort.h"
 
 #include "pool/bits.h"
-
-/* A part in so many of the time that passes, saved up to a limit: a program that starts has it all.
- */
-#define PART 128
-#define MOST_NS INT64_C(20000000)
+#include "pool/tuning.h"
 
 bool effort_is_left(struct effort *e, uint64_t now_ns)
 {
     uint64_t passed_ns = now_ns > e->seen_ns ? now_ns - e->seen_ns : 0;
     /* In whole parts, so that nothing is lost however often this is asked. */
-    uint64_t earned_ns = min_u64(passed_ns / PART, (uint64_t)INT32_MAX);
-    if (!e->seen_ns || (int64_t)earned_ns > MOST_NS - e->left_ns) {
-        e->left_ns = MOST_NS;
+    uint64_t earned_ns = min_u64(passed_ns / MOVE_BUDGET_PART, (uint64_t)INT32_MAX);
+    if (!e->seen_ns || (int64_t)earned_ns > MOVE_BUDGET_MAX_NS - e->left_ns) {
+        e->left_ns = MOVE_BUDGET_MAX_NS;
         e->seen_ns = now_ns;
     } else {
         e->left_ns += (int64_t)earned_ns;
-        e->seen_ns += earned_ns * PART;
+        e->seen_ns += earned_ns * MOVE_BUDGET_PART;
     }
     return e->left_ns > 0;
 }
 
 void effort_spend(struct effort *e, uint64_t ns)
 {
-    int64_t left_ns = e->left_ns - (int64_t)min_u64(ns, EFFORT_OWED_MAX_NS);
-    e->left_ns = left_ns < -EFFORT_OWED_MAX_NS ? -EFFORT_OWED_MAX_NS : left_ns;
+    int64_t left_ns = e->left_ns - (int64_t)min_u64(ns, MOVE_BUDGET_DEBT_MAX_NS);
+    e->left_ns = left_ns < -MOVE_BUDGET_DEBT_MAX_NS ? -MOVE_BUDGET_DEBT_MAX_NS : left_ns;
 }

@@ -5,18 +5,11 @@
 #include "pool/fence.h"
 
 #include "pool/pool.h"
-#include "pool/sole.h"
 #include "pool/spin.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
-
-/* How often a submission looks whether a record under way (about 1 us) is over before it goes on:
- * for some 2 ms. */
-#define SUBMIT_PATIENCE (SPIN_YIELDS + 20)
-/* So much, or this part of what is reserved, may be freed before its fence is wanted. */
-#define PATIENCE_BYTES (UINT64_C(4) << 20)
-#define PATIENCE_SHIFT 3
 
 _Atomic unsigned pool_watch;
 _Atomic uint64_t pool_seals;
@@ -34,13 +27,11 @@ void fence_publish(struct fences *f)
     atomic_store(&f->ready, ready);
 }
 
-void fence_init(struct fences *f, bool single_stream)
+void fence_init(struct fences *f)
 {
     f->complete_epoch = FENCE_READY_LOST + 1; /* no free joins this one */
     atomic_init(&f->open_epoch, f->complete_epoch + 1);
     atomic_init(&f->run_length, FENCE_RUN);
-    sole_init(f, single_stream);
-    fence_publish(f);
 }
 
 void fence_arm(struct fences *f)
@@ -81,7 +72,7 @@ static uint64_t patience_bytes(const struct pool *p)
     if (c->reuse == REUSE_ORDER || c->reuse == REUSE_WAIT || !p->backend->has_order ||
         p->stats.num_alloc_retries || p->stats.reserved_bytes + p->planned_bytes > most / 2)
         return 0;
-    return min_u64(PATIENCE_BYTES, p->stats.reserved_bytes >> PATIENCE_SHIFT);
+    return min_u64(FENCE_PATIENCE_BYTES, p->stats.reserved_bytes >> FENCE_PATIENCE_SHIFT);
 }
 
 static void note_stream(struct fences *f, uint64_t stream)
@@ -279,7 +270,7 @@ void fence_submit(struct pool *p)
     struct fences *f = &p->fences;
     if (fence_is_unsealed(f) && fence_is_wanted(f))
         fence_seal(p);
-    for (unsigned turn = 0; f->sealing && turn < SUBMIT_PATIENCE; turn++) {
+    for (unsigned turn = 0; f->sealing && turn < FENCE_SUBMIT_TURNS; turn++) {
         state_unlock(p);
         spin_pause(turn);
         state_lock(p);
@@ -429,7 +420,6 @@ void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
     fence_disarm(f);
-    sole_finish(f);
     f->lost = true;
     fence_publish(f);
     while (f->ring.count || f->ring.spares) {
@@ -442,7 +432,7 @@ void fence_finish(struct pool *p)
 
 /* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old
  * context. */
-void fence_restart(struct fences *f, bool single_stream)
+void fence_restart(struct fences *f)
 {
     if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
         watch_unsealed(-1);
@@ -453,6 +443,4 @@ void fence_restart(struct fences *f, bool single_stream)
     atomic_store(&f->patience_bytes, 0);
     atomic_store(&f->run_length, FENCE_RUN);
     f->sealing_late = f->refused = f->lost = false;
-    sole_init(f, single_stream);
-    fence_publish(f);
 }

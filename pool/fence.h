@@ -43,14 +43,13 @@
 #define POOL_FENCE_H
 
 #include "pool/ring.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct pool;
-
-#define FENCE_RUN 15
 
 #define FENCE_READY_LOST UINT64_C(0) /* the context is lost, nothing is handed out */
 #define FENCE_READY_ALL (UINT64_MAX - 1)
@@ -67,6 +66,7 @@ struct fences {
     _Atomic uint64_t ready;  /* what fence_ready_epoch says; FENCE_READY_ALL: one stream, nothing waits */
     uint64_t complete_epoch; /* frees up to here: their work is done */
     uint64_t ordered_epoch;  /* frees up to here: all future work runs behind theirs */
+    uint64_t vain_epoch;     /* the newest that a wait which need not have been ended in vain for */
     atomic_uchar marks;      /* of the open epoch */
     atomic_bool wanted;      /* the next submission records it */
     _Atomic uint64_t patience_bytes; /* freed in an epoch before its fence is wanted; 0: one free is enough */
@@ -85,8 +85,8 @@ struct fences {
     enum fence_mode mode;
 };
 
-/* *f must be all zero. */
-void fence_init(struct fences *f, bool single_stream);
+/* *f must be all zero. sole_init comes next, and publishes. */
+void fence_init(struct fences *f);
 
 /* The epoch that so many bytes freed now belong to. Arms pool_watch. */
 uint64_t fence_join(struct pool *p, uint64_t size_bytes);
@@ -115,7 +115,6 @@ static inline uint64_t fence_join_unlocked(struct fences *f)
     return epoch;
 }
 /* Is that enough for the epoch's fence to be wanted? */
-#define FENCE_PATIENCE_FREES 4
 static inline void fence_want(struct fences *f, unsigned frees, uint64_t bytes)
 {
     if ((frees >= FENCE_PATIENCE_FREES ||
@@ -130,6 +129,16 @@ static inline bool fence_several_streams(const struct fences *f)
 }
 /* Would the next submission record the open epoch's fence? */
 bool fence_is_wanted(const struct fences *f);
+/* A thread that had another way has waited for the epoch: in vain, unless it is complete by now. */
+static inline void fence_note_vain(struct fences *f, uint64_t epoch)
+{
+    f->vain_epoch = epoch > f->vain_epoch ? epoch : f->vain_epoch;
+}
+/* Was there such a wait, for work that is still not known done? Nobody who has another way waits again. */
+static inline bool fence_was_vain(const struct fences *f)
+{
+    return f->complete_epoch < f->vain_epoch;
+}
 /* Frees up to this epoch may be handed out. */
 uint64_t fence_ready_epoch(const struct fences *f);
 
@@ -171,10 +180,11 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
 /* Submissions need not seal the open epoch any more. */
 void fence_disarm(struct fences *f);
-/* Destroys every event; the context may be gone. Drops the lock. */
+/* After sole_finish: the pool is lost, and every event is destroyed. The context may be gone. Drops the
+ * lock. */
 void fence_finish(struct pool *p);
 /* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes
- * twice. */
-void fence_restart(struct fences *f, bool single_stream);
+ * twice. sole_init comes next, and publishes. */
+void fence_restart(struct fences *f);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See find.h, and pool_find, pool_taint and pool_note in pool.h.
+ * See find.h, and pool_find, pool_taint, pool_note and pool_for_each_range in pool.h.
  */
 #include "pool/find.h"
 
@@ -8,6 +8,7 @@
 #include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 struct pool *find_owner(uint64_t addr, struct granule **g)
 {
@@ -103,4 +104,52 @@ enum pool_status pool_note(uint64_t addr, bool noted)
     *f.noted = noted;
     state_unlock(f.pool);
     return POOL_OK;
+}
+
+struct range {
+    uint64_t addr, size_bytes;
+};
+
+/* The next chunks from *at on. */
+static unsigned next_ranges(uint64_t *at, uint64_t end, struct range ranges[RANGES_AT_ONCE])
+{
+    unsigned count = 0;
+    for (unsigned looks = 0; looks < RANGE_LOOKS && count < RANGES_AT_ONCE && *at < end; looks++) {
+        const struct granule *g = map_find(*at);
+        if (g && g->chunk) {
+            ranges[count++] = (struct range){g->chunk->addr, g->chunk->size_bytes};
+            *at = g->chunk->addr + g->chunk->size_bytes;
+        } else {
+            *at = g ? *at + GRANULE_BYTES : round_down(*at, MAP_LEAF_BYTES) + MAP_LEAF_BYTES;
+        }
+    }
+    return count;
+}
+
+void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+                         void *arg)
+{
+    struct zone *zones[] = {&p->small, &p->large};
+    struct range ranges[RANGES_AT_ONCE];
+    state_lock(p);
+    if (p->abandoned) { /* and perhaps being revived, which reserves its zones without the lock */
+        state_unlock(p);
+        return;
+    }
+    p->busy++;
+    /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
+     * then. */
+    for (int i = 0; i < 2; i++) {
+        uint64_t end = zones[i]->base + zones[i]->size_bytes;
+        for (uint64_t at = zones[i]->base; at < end;) {
+            unsigned count = next_ranges(&at, end, ranges);
+            state_unlock(p);
+            for (unsigned k = 0; k < count; k++)
+                f(arg, ranges[k].addr, ranges[k].size_bytes);
+            state_lock(p);
+        }
+    }
+    p->busy--;
+    state_broadcast(p);
+    state_unlock(p);
 }

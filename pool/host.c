@@ -4,12 +4,13 @@
  */
 #include "pool/host.h"
 
+#include "pool/tuning.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#define BATCH_BYTES (64 * 1024)
-#define BATCH_ROOM_BYTES (BATCH_BYTES - sizeof(char *)) /* behind it: where the batch before is */
+#define BATCH_ROOM_BYTES (HOST_BATCH_BYTES - sizeof(char *)) /* behind it: where the batch before is */
 
 void *host_pages(size_t bytes)
 {
@@ -46,7 +47,7 @@ static void *take_fresh(struct host_cache *c)
 bool host_cache_ensure(struct host_cache *c, size_t count)
 {
     while (c->count < count) {
-        char *batch = host_pages(BATCH_BYTES);
+        char *batch = host_pages(HOST_BATCH_BYTES);
         if (!batch)
             return false;
         while (c->fresh_count) /* fewer than count */

@@ -18,6 +18,7 @@
 
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 #include <string.h>
 

@@ -21,6 +21,7 @@
 
 #include "pool/block.h"
 #include "pool/slab.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -28,11 +29,6 @@
 struct granule;
 struct pool;
 
-#define MAGAZINE_BYTES (UINT64_C(8) << 20)
-/* Blocks above this do not count there: one of them may lie in a magazine, up to the second bound. (More of the same
- * size only within the first.) */
-#define MAGAZINE_BLOCK_BYTES (UINT64_C(2) << 20)
-#define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20)
 #define MAGAZINE_SIZES 32 /* rows for blocks */
 #define MAGAZINE_DEPTH 7
 #define MAGAZINE_RECENT 64

@@ -6,14 +6,15 @@
 
 #include "pool/block.h"
 #include "pool/chunk.h"
+#include "pool/fit.h"
 #include "pool/host.h"
 #include "pool/spin.h"
-#include "pool/segment.h"
+#include "pool/tuning.h"
 #include "pool/zone.h"
 
 #define LEAF_BITS MAP_LEAF_BITS
 /* So many records are no longer than a page of host memory. */
-#define TOUCHED_BY_ONE (4096 / sizeof(struct granule))
+#define TOUCHED_BY_ONE (HOST_PAGE_BYTES / sizeof(struct granule))
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
 /* The records of a leaf; behind them a bit for each that says whether a block of the large zone
  * starts there, so that the start of a large block is found from its middle; and the pages of the
@@ -25,7 +26,7 @@ struct leaf {
 };
 /* A block of the small zone that ends in a granule starts no further below. */
 #define SMALL_REACH 2
-_Static_assert(SEGMENT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
+_Static_assert(FIT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
 
 _Atomic(struct granule *) map_roots[MAP_ROOTS];
 
@@ -59,16 +60,12 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes)
     return true;
 }
 
-/* It takes some microseconds, as often as its thread is run: about 30 ms. A pool whose context
- * ended without a word never forgets. */
-#define AWAIT_TURNS 600
-
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes)
 {
     for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES) {
         const struct granule *g = map_find(at);
         for (unsigned turn = 0;
-             turn < AWAIT_TURNS && atomic_load_explicit(&g->pool, memory_order_acquire); turn++)
+             turn < MAP_AWAIT_TURNS && atomic_load_explicit(&g->pool, memory_order_acquire); turn++)
             spin_pause(turn);
     }
 }

@@ -4,20 +4,13 @@
  */
 #include "pool/pending.h"
 
-#include "pool/segment.h"
+#include "pool/fit.h"
 #include "pool/state.h"
-
-#define LOOK 64
-/* Retired at one go. */
-#define BATCH 512
-#define LOOK_SELDOM 64
-/* It is looked again when this part of what is reserved has become pending since. */
-#define LOOK_SHIFT 6
+#include "pool/tuning.h"
 
 void pending_init(struct pendings *q)
 {
-    q->head = NULL;
-    q->tail = &q->head;
+    *q = (struct pendings){.tail = &q->head};
 }
 
 /* The queue is in the order of epochs: what comes late, from a magazine, finds its place, or waits a little
@@ -27,7 +20,7 @@ static struct piece **place_of(struct pendings *q, uint64_t epoch)
     struct piece **at = &q->head;
     if (!q->head || epoch >= q->newest_epoch)
         return q->tail;
-    for (int left = LOOK; left > 0; left--) {
+    for (int left = PENDING_LOOK; left > 0; left--) {
         if ((*at)->epoch > epoch)
             return at;
         at = &(*at)->next;
@@ -98,7 +91,7 @@ static struct block *block_of(struct piece *item)
 bool pending_retire(struct pool *p)
 {
     struct pendings *q = &p->pendings;
-    int left = BATCH;
+    int left = PENDING_BATCH;
     for (; left > 0 && q->head && is_ready(p, q->head->epoch); left--) {
         struct piece *item = q->head;
         q->head = item->next;
@@ -122,7 +115,7 @@ bool pending_retire(struct pool *p)
         z->pending_bytes -= size_bytes;
         p->stats.pending_bytes -= size_bytes;
     }
-    return left < BATCH;
+    return left < PENDING_BATCH;
 }
 
 bool pending_retire_all(struct pool *p)
@@ -137,7 +130,7 @@ bool pending_retire_all(struct pool *p)
 
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes)
 {
-    int left = LOOK;
+    int left = PENDING_LOOK;
     for (struct piece *item = p->pendings.head; item && left > 0; item = item->next, left--) {
         if (item->slot != PENDING_BLOCK) {
             if (z->kind == ZONE_SMALL && item->slab->object_bytes == size_bytes)
@@ -147,7 +140,7 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
         const struct block *b = block_of(item);
         bool whole = z->kind == ZONE_LARGE && !p->arena;
         if (b->zone == z && !b->piece.tainted && b->size_bytes >= size_bytes &&
-            (!whole || segment_fits(b->size_bytes, size_bytes)))
+            (!whole || fit_serves(b->size_bytes, size_bytes)))
             return item->epoch;
     }
     return 0;
@@ -157,7 +150,7 @@ bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes)
 {
     z->looked_bytes = min_u64(z->looked_bytes, z->pending_bytes);
     return z->pending_bytes >= size_bytes &&
-           z->pending_bytes - z->looked_bytes >= p->stats.reserved_bytes >> LOOK_SHIFT;
+           z->pending_bytes - z->looked_bytes >= p->stats.reserved_bytes >> PENDING_LOOK_SHIFT;
 }
 
 void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order)
@@ -174,11 +167,17 @@ void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool orde
     z->looked_bytes = z->pending_bytes;
 }
 
-bool pending_look_again(struct pool *p)
+bool pending_may_ask(struct pool *p)
 {
-    if (!fence_is_running(&p->fences) || p->awaited++ < p->look_after)
+    struct pendings *q = &p->pendings;
+    if (!fence_is_running(&p->fences) || q->passed++ < q->ask_after)
         return false;
-    p->awaited = 0;
-    p->look_after = min_u64(2 * p->look_after + 1, LOOK_SELDOM);
+    q->passed = 0;
+    q->ask_after = min_u64(2 * q->ask_after + 1, PENDING_SELDOM);
     return true;
+}
+
+void pending_ask_soon(struct pool *p)
+{
+    p->pendings.ask_after = 0;
 }

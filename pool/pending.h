@@ -14,6 +14,8 @@ struct slab;
 struct pendings {
     struct piece *head, **tail;
     uint64_t newest_epoch; /* of what is at the tail */
+    unsigned passed;       /* requests that could have asked what is complete, since one did */
+    unsigned ask_after;    /* so many of them; doubled by each question in vain */
 };
 
 void pending_init(struct pendings *q);
@@ -51,6 +53,8 @@ bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes);
 void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order);
 /* Should a request that a magazine could serve, were its memory ready, ask what is complete? In vain ever more
  * seldom: where the GPU is far behind, a question takes as long as two requests. */
-bool pending_look_again(struct pool *p);
+bool pending_may_ask(struct pool *p);
+/* The question was not in vain. */
+void pending_ask_soon(struct pool *p);
 
 #endif

@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See rack.h.
+ * See rack.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
  */
 #include "pool/rack.h"
 
 #include "pool/magazine.h"
-#include "pool/map.h"
-#include "pool/segment.h"
 #include "pool/spin.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 #include <pthread.h>
 
-#define SPINS 100
-/* Magazines emptied before other threads may have the pool's lock: a full one takes 7 us. */
-#define EMPTIED_AT_ONCE 8
+/* The serials of one range: so many that no pool or magazine comes to its end. */
+#define SERIALS_SHIFT 44
+
+static _Atomic uint64_t serials_drawn;
+
+uint64_t rack_serials(void)
+{
+    return (atomic_fetch_add(&serials_drawn, 1) + 1) << SERIALS_SHIFT;
+}
 
 static __attribute__((cold, noinline)) void lock_slowly(struct magazine *m)
 {
     for (unsigned turn = 0;; turn++) {
-        for (unsigned spin = 0; spin < SPINS; spin++)
+        for (unsigned spin = 0; spin < MAGAZINE_SPINS; spin++)
             if (!atomic_load_explicit(&m->locked, memory_order_relaxed) &&
                 !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire))
                 return;
@@ -51,7 +56,7 @@ static void tell(struct pool *p, struct magazine *m)
     m->requested_bytes = 0;
     m->frees = 0;
     if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
-        m->serial = state_serials(); /* half of them are left for what comes until the next time */
+        m->serial = rack_serials(); /* half of them are left for what comes until the next time */
     m->serial_told = m->serial;
 }
 
@@ -75,6 +80,23 @@ void rack_tell_all(struct pool *p)
     }
 }
 
+void pool_stats(struct pool *p, struct pool_stats *stats)
+{
+    state_lock(p);
+    rack_tell_all(p);
+    *stats = p->stats;
+    state_unlock(p);
+}
+
+uint64_t pool_idle_bytes(struct pool *p)
+{
+    state_lock(p);
+    rack_tell_all(p);
+    uint64_t idle = p->stats.reserved_bytes - p->stats.allocated_bytes;
+    state_unlock(p);
+    return idle;
+}
+
 void rack_pass_all(struct pool *p)
 {
     list_for_each (n, tmp, &p->magazines) {
@@ -89,8 +111,7 @@ static void release(struct pool *p, const struct magazine_cell *cell)
     struct piece *piece = cell->piece;
     if (piece->slot == PENDING_BLOCK) {
         struct block *b = list_entry(piece, struct block, piece);
-        map_clear(b);
-        segment_end(p, b);
+        zone_end_live(b);
         pending_settle_block(p, b, cell->epoch);
     } else {
         piece->live = false;
@@ -143,7 +164,7 @@ bool rack_empty_all(struct pool *p)
         list_remove(first);
         list_push_back(&p->magazines, first);
         any = empty(p, list_entry(first, struct magazine, link)) || any;
-        if (done % EMPTIED_AT_ONCE == 0) {
+        if (done % MAGAZINE_EMPTIED_AT_ONCE == 0) {
             any = true;
             state_breathe(p);
         }
@@ -213,7 +234,7 @@ void rack_ensure(struct pool *p)
         return;
     }
     m->pool = p;
-    m->serial = m->serial_told = m->last_serial ? m->last_serial : state_serials();
+    m->serial = m->serial_told = m->last_serial ? m->last_serial : rack_serials();
     m->cached = MAGAZINE_EMPTY;
     for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
         m->recent[i] = &magazine_nothing;

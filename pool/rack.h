@@ -11,9 +11,12 @@
 #define POOL_RACK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct pool;
 
+/* The start of a range of serials that no pool and no magazine of the process had before. Without a lock. */
+uint64_t rack_serials(void);
 /* Makes the thread a magazine if it has none; without host memory it goes without. */
 void rack_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */

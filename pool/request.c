@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The pool's policy: where a request is served from, and what happens when nothing is ready. See
- * pool_alloc_slowly in pool.h.
+ * pool_alloc and pool_alloc_slowly in pool.h.
  */
 #include "pool/arena.h"
 #include "pool/magazine.h"
@@ -10,22 +10,9 @@
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/trim.h"
+#include "pool/tuning.h"
 
-#define SECOND_NS UINT64_C(1000000000)
-/* Out of memory: how long a request waits for GPU work, natively an immediate failure. */
-#define OOM_WAIT_NS (10 * SECOND_NS)
-#define OOM_LATE_WAIT_NS SECOND_NS
-/* With several busy streams, pending memory may reach this, or a part of what is live, before the host waits. */
-#define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
 #define RUN_AHEAD_PART 16
-/* How often, and how long, the host waits for a request before later work is ordered behind it after all. */
-#define HOST_WAITS 16
-#define HOST_WAIT_NS (SECOND_NS / 10)
-/* Out of memory: how often it is tried again because of what other threads did, before a wait and after the last; and
- * how often what was waited for may be lost to them. */
-#define CLIMB_TRIES 8
-#define CLIMB_LAST_TRIES 64
-#define CLIMB_WAITS 16
 
 /* What a request takes: one object of a slab, or a block. */
 struct request {
@@ -134,7 +121,7 @@ static bool should_order(const struct pool *p, const struct request *r)
     case REUSE_AUTO:
         break;
     }
-    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes / RUN_AHEAD_PART);
+    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes >> RUN_AHEAD_SHIFT);
     return !fence_several_streams(&p->fences) || p->stats.pending_bytes + r->size_bytes > budget;
 }
 
@@ -161,10 +148,10 @@ static bool wait_and_take(struct pool *p, struct request *r)
         bool waited = fence_wait(p, epoch, false, HOST_WAIT_NS);
         if (retire_and_take(p, r))
             return true;
-        if (!waited && p->fences.complete_epoch < epoch)
-            p->stuck_epoch = epoch;
-        if (!waited)
+        if (!waited) {
+            fence_note_vain(&p->fences, epoch);
             return false;
+        }
     }
     return false;
 }
@@ -191,7 +178,7 @@ static bool reuse(struct pool *p, struct request *r)
         return true;
     bool order = should_order(p, r);
     if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
-        p->fences.complete_epoch >= p->stuck_epoch && wait_and_take(p, r))
+        !fence_was_vain(&p->fences) && wait_and_take(p, r))
         return true;
     /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
     if (order && p->backend->has_order)
@@ -257,14 +244,14 @@ static bool climb(struct pool *p, struct request *r)
             p->stats.num_oom_released += waits == 0;
             return true;
         }
-        if ((p->busy || changed) && again++ < (last ? CLIMB_LAST_TRIES : CLIMB_TRIES)) {
+        if ((p->busy || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
             if (p->busy)
                 state_wait(p);
             continue;
         }
         if (last)
             break;
-        last = ++waits == CLIMB_WAITS || !wait_for_more(p, until_ns);
+        last = ++waits == OOM_WAITS || !wait_for_more(p, until_ns);
         again = 0;
     }
     return false;
@@ -368,9 +355,9 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     if (r.class_index < 0 && !magazine_is_empty(p) && !magazine_awaits(p, size_bytes) &&
         zone_would_cut(r.zone, r.size_bytes))
         rack_empty_blocks(p);
-    bool taken = magazine_awaits(p, size_bytes) && pending_look_again(p) && poll_and_take(p, &r);
+    bool taken = magazine_awaits(p, size_bytes) && pending_may_ask(p) && poll_and_take(p, &r);
     if (taken)
-        p->look_after = 0;
+        pending_ask_soon(p);
     else if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
         pending_look(p, r.zone, r.size_bytes, !fence_several_streams(&p->fences) && should_order(p, &r));
     if (taken || likely(take(p, &r))) {
@@ -383,4 +370,13 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
         deliver(p, &r, size_bytes, addr);
     state_leave(p);
     return status;
+}
+
+enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
+{
+    uint64_t taken = pool_take(p, size_bytes);
+    if (!taken)
+        return pool_alloc_slowly(p, size_bytes, addr, code);
+    *addr = taken;
+    return POOL_OK;
 }

@@ -4,8 +4,7 @@
  */
 #include "pool/ring.h"
 
-/* Fences that nobody may wait for any more are kept only to learn what is done; a few suffice. */
-#define KEEP_PASSED 8
+#include "pool/tuning.h"
 
 void ring_unpin(struct ring *r, unsigned at, uint64_t event)
 {
@@ -24,13 +23,13 @@ void ring_collect(struct ring *r, uint64_t complete_epoch, uint64_t passed_epoch
     unsigned old = ring_find(r, complete_epoch + 1);
     unsigned passed = passed_epoch == RING_ALL ? r->count : ring_find(r, passed_epoch);
     unsigned end = passed > old ? passed : old, kept = 0, extra = end - old;
-    if (!old && extra <= 2 * KEEP_PASSED)
+    if (!old && extra <= 2 * RING_KEEP_PASSED)
         return;
-    if (extra <= 2 * KEEP_PASSED)
+    if (extra <= 2 * RING_KEEP_PASSED)
         extra = 0;
     for (unsigned i = 0; i < end; i++) {
         struct fence e = r->at[i];
-        bool spare = extra > KEEP_PASSED && kept > 0 && i + 1 < r->count;
+        bool spare = extra > RING_KEEP_PASSED && kept > 0 && i + 1 < r->count;
         if (e.pins == 0 && (i < old || spare)) {
             ring_put_spare(r, e.event);
             extra -= i >= old;

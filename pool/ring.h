@@ -10,12 +10,11 @@
 #define POOL_RING_H
 
 #include "pool/bits.h"
+#include "pool/tuning.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-
-#define RING_MAX 256
 
 struct fence {
     uint64_t epoch;

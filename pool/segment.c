@@ -6,57 +6,15 @@
 
 #include "pool/chunk.h"
 #include "pool/find.h"
+#include "pool/fit.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "pool/trim.h"
+#include "pool/tuning.h"
 
-/* A shared segment is this part of all of them. */
-#define SHARED_STEP_SHIFT 5
-#define SHARED_STEP_MAX_BYTES (UINT64_C(32) << 20)
-/* Rounding that never matters. */
-#define ROUNDING_BYTES (UINT64_C(16) << 20)
-
-/* A larger segment serves down to half its size, while all that blocks have beyond what the program
- * asked for is at most this part of its peak; but not once the pool has half of the device, when slack
- * would be missed in the end. */
-#define SPARE_SHIFT 1
-#define SLACK_SHIFT 3
-
-/* What the pool may have beyond what the program needed at its peak, as a part of that: what is over it
- * goes back while the GPU is idle, .. */
-#define IDLE_SHIFT 3
-/* .. and in a free: all that is beyond the peak, so that the next free to pay is far. */
-#define LEAST_SHIFT 3
 #define NOTHING_SHIFT 63
-/* The latter part doubles each time that the allowance for saving memory is overdrawn by so much, and
- * half of it is kept then; but it is no more than a quarter once the pool has half of the device. */
-#define PATIENCE_NS INT64_C(500000000)
-#define FULL_SHIFT 1
-#define FULL_MOST_SHIFT 2
-/* The host waits on while some of the work is done in each such time. */
-#define REPAY_WAIT_NS UINT64_C(1000000000)
-/* A wait counts as no more: a host that was further ahead of the GPU does not miss all of it. */
-#define WAIT_COUNTS_NS UINT64_C(20000000)
 
 _Atomic bool pool_owes;
-
-/* Sixteen sizes to a doubling from 32 MiB on: sizes that vary a little share segments. */
-uint64_t segment_bytes(uint64_t size_bytes)
-{
-    return round_up(size_bytes,
-                    max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - 4)));
-}
-
-/* The largest segment that a request takes when there is no need to save. */
-static uint64_t fitting_bytes(uint64_t size_bytes)
-{
-    return max_u64(segment_bytes(size_bytes), size_bytes + size_bytes / 8);
-}
-
-bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
-{
-    return have_bytes >= size_bytes && have_bytes <= fitting_bytes(size_bytes);
-}
 
 /* Bytes that the pool would have beyond what the program needed at its peak, and that part of it.
  */
@@ -75,21 +33,15 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
-        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_bytes(size_bytes));
+        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, fit_segment_bytes(size_bytes));
         p->slack_bytes += b->piece.slack_bytes;
     }
     return b;
 }
 
-void segment_end(struct pool *p, const struct block *b)
-{
-    if (!p->arena && b->zone == &p->large)
-        p->slack_bytes -= b->piece.slack_bytes;
-}
-
 struct block *segment_take(struct pool *p, uint64_t size_bytes)
 {
-    return take(p, size_bytes, fitting_bytes(size_bytes));
+    return take(p, size_bytes, fit_most_bytes(size_bytes));
 }
 
 /* The largest segment that a request takes where that saves another one; 0: it does not. */
@@ -97,12 +49,12 @@ static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
-    uint64_t have = s->reserved_bytes + p->planned_bytes + segment_bytes(size_bytes);
-    uint64_t slack = s->allocated_bytes - s->requested_bytes, most_slack = peak >> SLACK_SHIFT;
-    bool full = have > p->backend->total_bytes >> FULL_SHIFT;
+    uint64_t have = s->reserved_bytes + p->planned_bytes + fit_segment_bytes(size_bytes);
+    uint64_t slack = s->allocated_bytes - s->requested_bytes, most_slack = peak >> SEGMENT_SLACK_SHIFT;
+    bool full = have > p->backend->total_bytes >> SEGMENT_FULL_SHIFT;
     if (have <= peak || full || slack >= most_slack)
         return 0;
-    return min_u64(size_bytes + most_slack - slack, size_bytes << SPARE_SHIFT);
+    return min_u64(size_bytes + most_slack - slack, size_bytes << SEGMENT_SPARE_SHIFT);
 }
 
 /* May idle segments go back now, without waiting for the program's work? What runs beside it runs
@@ -118,10 +70,10 @@ static bool may_give_back(struct pool *p)
 
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
 {
-    const struct block *best = bins_find(&p->large.bins, size_bytes, UNIT_BYTES);
+    const struct block *best = placement_find(&p->large.placement, size_bytes, UNIT_BYTES);
     /* Beyond that what does not fit goes back instead, if it may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, segment_bytes(size_bytes), size_bytes, IDLE_SHIFT) && may_give_back(p)) ||
+        (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) && may_give_back(p)) ||
         p->fences.lost)
         return NULL;
     return take(p, size_bytes, spare_bytes(p, size_bytes));
@@ -140,7 +92,7 @@ static uint64_t shared_bytes(const struct zone *z)
 static bool rounding_hurts(const struct pool *p)
 {
     uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes;
-    return lost > max_u64(p->stats.requested_bytes / 8, ROUNDING_BYTES) + p->slack_bytes;
+    return lost > max_u64(p->stats.requested_bytes >> ROUNDING_SHIFT, ROUNDING_BYTES) + p->slack_bytes;
 }
 
 /* A debt is paid by the next free that may wait. The GPU has nothing to do while segments are given
@@ -148,16 +100,16 @@ static bool rounding_hurts(const struct pool *p)
  * (H200). So a program that goes on overdrawing the allowance may owe more and more. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
-    unsigned shift = LEAST_SHIFT, most_shift = 0;
-    if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> FULL_SHIFT)
-        most_shift = FULL_MOST_SHIFT;
+    unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
+    if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> SEGMENT_FULL_SHIFT)
+        most_shift = SEGMENT_FULL_KEPT_SHIFT;
     effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend));
-    for (int64_t left_ns = p->effort.left_ns; left_ns < -PATIENCE_NS && shift > most_shift; shift--)
-        left_ns += PATIENCE_NS;
+    for (int64_t left_ns = p->effort.left_ns; left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
+        left_ns += SEGMENT_PATIENCE_NS;
     p->owes_beyond_shift = 0;
     if (!excess_bytes(p, more_bytes, size_bytes, shift))
         return;
-    p->owes_beyond_shift = shift < LEAST_SHIFT ? shift + 1 : NOTHING_SHIFT;
+    p->owes_beyond_shift = shift < SEGMENT_KEPT_SHIFT ? shift + 1 : NOTHING_SHIFT;
     atomic_store_explicit(&pool_owes, true, memory_order_relaxed);
 }
 
@@ -167,17 +119,16 @@ static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (f->complete_epoch < p->unpaid_epoch)
+    if (fence_was_vain(f))
         fence_poll(p);
-    if (f->complete_epoch < p->unpaid_epoch)
+    if (fence_was_vain(f))
         return false;
     do {
         before = f->complete_epoch;
         if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
             fence_poll(p);
     } while (last > f->complete_epoch && f->complete_epoch > before);
-    if (last > f->complete_epoch)
-        p->unpaid_epoch = last;
+    fence_note_vain(f, last);
     return last <= f->complete_epoch;
 }
 
@@ -200,22 +151,22 @@ void pool_repay(uint64_t freed_addr)
         if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
-        effort_spend(&p->effort, min_u64(waited_ns - start_ns, WAIT_COUNTS_NS) + end_ns - waited_ns);
+        effort_spend(&p->effort, min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS) + end_ns - waited_ns);
     }
     state_leave(p);
 }
 
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
-    uint64_t bytes = segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    uint64_t bytes = fit_segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
     if (z->kind == ZONE_SMALL)
         bytes = max_u64(bytes, shared_bytes(z));
-    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES && p->small_max_bytes < SEGMENT_SHARED_MAX_BYTES &&
+    else if (size_bytes <= FIT_SHARED_MAX_BYTES && p->small_max_bytes < FIT_SHARED_MAX_BYTES &&
              rounding_hurts(p))
-        p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
+        p->small_max_bytes = FIT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. Where giving them back waits for all work of the context,
      * it is done here only while there is none: a request must not wait for a kernel that never ends. */
-    uint64_t excess = excess_bytes(p, bytes, size_bytes, IDLE_SHIFT);
+    uint64_t excess = excess_bytes(p, bytes, size_bytes, SEGMENT_IDLE_SHIFT);
     if (!list_empty(&p->small.dead) && may_give_back(p))
         chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {

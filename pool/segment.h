@@ -8,35 +8,24 @@
  * before the pool takes more than the program ever needed at once, a larger idle segment serves: the
  * slack costs no memory that would not be there anyhow, as long as all slack together stays a small part
  * of that peak. Segments cannot be cut instead: a large block is an allocation of the driver's to other
- * processes (shim/share/ipc.h).
+ * processes (shim/share/ticket.h).
  *
  * A segment is whole granules, of which a block of 1.1 MiB wastes half. A program that holds mostly such
  * blocks makes them share: once rounding has cost an eighth of what is held, blocks of up to
- * SEGMENT_SHARED_MAX_BYTES are small ones. Not before, because a block with a segment of its own is an
+ * FIT_SHARED_MAX_BYTES are small ones. Not before, because a block with a segment of its own is an
  * allocation of the driver's to everybody who looks, other processes included.
  */
 #ifndef POOL_SEGMENT_H
 #define POOL_SEGMENT_H
 
 #include "pool/arena.h"
-
-#define SEGMENT_SHARED_MAX_BYTES (UINT64_C(4) << 20)
-
-/* What a new segment for so many bytes has: whole granules, then sixteen sizes to a doubling. */
-uint64_t segment_bytes(uint64_t size_bytes);
-
-/* Does a segment of have_bytes serve a request? Not with more slack than an eighth of it, or than a new
- * segment would have. */
-bool segment_fits(uint64_t have_bytes, uint64_t size_bytes);
+#include "pool/tuning.h"
 
 /* An idle segment that fits, as a live block; NULL: none. */
 struct block *segment_take(struct pool *p, uint64_t size_bytes);
 /* A larger one, where the pool would otherwise have more than the program needed at its peak, and the GPU
  * is at work. Drops the lock. */
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes);
-
-/* The live block is freed: what it has too much counts no more. */
-void segment_end(struct pool *p, const struct block *b);
 
 /* Takes a segment that holds size_bytes (at any multiple of align up to GRANULE_BYTES). Lock held;
  * drops it. */

@@ -6,6 +6,7 @@
 
 #include "pool/map.h"
 #include "pool/state.h"
+#include "pool/tuning.h"
 
 void slab_init(struct slabs *s)
 {

@@ -10,6 +10,7 @@
 
 #include "pool/block.h"
 #include "pool/host.h"
+#include "pool/tuning.h"
 
 #include <stdatomic.h>
 
@@ -18,7 +19,6 @@ struct pool;
 #define SLAB_MAX_BYTES (UINT64_C(32) << 10)
 #define SLAB_CLASSES 32
 #define SLAB_OBJECTS_MAX 128
-#define SLAB_FULLNESS 4
 
 struct slab {
     struct block *block;

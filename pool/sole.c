@@ -7,11 +7,7 @@
 #include "pool/pool.h"
 #include "pool/rack.h"
 #include "pool/state.h"
-
-/* How often a fence is tried for when the driver has no event for one. */
-#define LEAVE_TRIES 8
-/* Where the driver cannot order and the host has to (drivers before CUDA 12.5). */
-#define LEAVE_TIMEOUT_NS (UINT64_C(60) * 1000 * 1000 * 1000)
+#include "pool/tuning.h"
 
 _Atomic uint64_t pool_sole = POOL_STREAM_NONE;
 
@@ -32,6 +28,7 @@ void sole_init(struct fences *f, bool single_stream)
     watch(f, single_stream);
     if (single_stream)
         atomic_store(&pool_sole, POOL_STREAM_ANY);
+    fence_publish(f);
 }
 
 bool sole_leave(struct pool *p)

@@ -19,8 +19,9 @@
 struct fences;
 struct pool;
 
-/* For fence_init and fence_finish, which publish what comes of it. */
+/* After fence_init or fence_restart: the mode that a context begins in. Publishes it. */
 void sole_init(struct fences *f, bool single_stream);
+/* Before fence_finish, which publishes that nothing is ready any more. */
 void sole_finish(struct fences *f);
 
 /* End of the single-stream mode, whoever comes first; the others wait for him. True: work had to wait

@@ -4,6 +4,7 @@
  */
 #include "pool/spin.h"
 
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>

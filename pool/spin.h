@@ -9,8 +9,7 @@
 #ifndef POOL_SPIN_H
 #define POOL_SPIN_H
 
-#define SPIN_YIELDS 64
-#define SPIN_SLEEP_NS 50000
+#include "pool/tuning.h"
 
 /* turn counts from 0 in each loop. */
 void spin_pause(unsigned turn);

@@ -39,7 +39,6 @@ struct pool {
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
                                    (pool_repay); 0: nothing */
-    uint64_t unpaid_epoch;   /* a free has waited for it in vain to pay */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */
@@ -48,17 +47,10 @@ struct pool {
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;
-    unsigned awaited, look_after; /* requests that found their magazine not ready since it was asked what is
-                                     complete; and after how many it is asked again */
-    uint64_t stuck_epoch;    /* the host has waited for it in vain */
     struct host_cache block_cache, chunk_cache, magazine_cache, slab_caches[SLAB_CLASSES];
     struct list magazines;
     struct pool_stats stats;
 };
-
-/* The start of a range of serials that nobody has had. */
-#define SERIALS_SHIFT 44
-uint64_t state_serials(void);
 
 /* Most sections under it take less than a microsecond, so a thread that waits for it looks for a
  * while before it sleeps. How long it is held at worst: tests/bench/LATENCY.md. */

@@ -4,19 +4,11 @@
  */
 #include "pool/trim.h"
 
-#include "pool/arena.h"
 #include "pool/chunk.h"
+#include "pool/ghost.h"
 #include "pool/rack.h"
 #include "pool/state.h"
-
-#define MS UINT64_C(1000000)
-#define SECOND_NS (1000 * MS)
-/* As in request.c: how long GPU work is waited for when the driver has no memory. */
-#define OOM_WAIT_NS (10 * SECOND_NS)
-#define OOM_LATE_WAIT_NS SECOND_NS
-/* A call of the driver that failed may have come before another thread gave memory back, and is
- * told of it later. */
-#define RELEASED_LATELY_NS (100 * MS)
+#include "pool/tuning.h"
 
 uint64_t trim_idle_bytes(const struct pool *p)
 {
@@ -56,7 +48,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
     pending_retire_all(p);
-    arena_reap(p, false);
+    ghost_reap(p, false);
 }
 
 /* First for what the frees would natively have waited for, then, for a moment, behind later work
@@ -74,7 +66,7 @@ static void await_fences(struct pool *p)
     if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
     pending_retire_all(p);
-    arena_reap(p, false);
+    ghost_reap(p, false);
 }
 
 static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
@@ -135,9 +127,9 @@ uint64_t pool_tick_ns(const struct pool *p)
     const struct pool_config *c = p->config;
     uint64_t tick = 0;
     if (c->max_idle_bytes != UINT64_MAX || c->min_free_bytes)
-        tick = 100 * MS;
+        tick = 100 * MS_NS;
     if (c->idle_timeout_ns) {
-        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS);
+        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS_NS);
         tick = tick ? min_u64(tick, eighth) : eighth;
     }
     return tick;

@@ -18,7 +18,7 @@ void zone_init(struct zone *z, struct pool *p, enum zone_kind kind)
     list_init(&z->holes);
     list_init(&z->chunks);
     list_init(&z->dead);
-    bins_init(&z->bins);
+    placement_init(&z->placement);
 }
 
 static struct block *block_new(struct zone *z, uint64_t addr, uint64_t size_bytes,
@@ -64,14 +64,14 @@ void zone_drop_region(struct block *b)
 static void resize(struct block *b, uint64_t addr, uint64_t size_bytes)
 {
     if (b->state == BLOCK_FREE)
-        bins_remove(&b->zone->bins, b);
+        placement_remove(&b->zone->placement, b);
     b->addr = addr;
     b->size_bytes = size_bytes;
     if (b->state == BLOCK_FREE)
-        bins_insert(&b->zone->bins, b);
+        placement_insert(&b->zone->placement, b);
 }
 
-/* The rest of the reservation stands first: see window_find. */
+/* The rest of the reservation stands first: see placement_find_window. */
 static void list_hole(struct block *b)
 {
     if (b->next)
@@ -92,7 +92,7 @@ struct block *zone_split(struct block *b, uint64_t addr)
     b->next = upper;
     resize(b, b->addr, addr - b->addr);
     if (b->state == BLOCK_FREE)
-        bins_insert(&b->zone->bins, upper);
+        placement_insert(&b->zone->placement, upper);
     else if (b->state == BLOCK_HOLE)
         list_hole(upper);
     else if (b->state == BLOCK_DEAD)
@@ -114,7 +114,7 @@ static void absorb_next(struct block *b)
 
 struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enum block_state state)
 {
-    struct block *b = bins_find(&z->bins, size_bytes, align);
+    struct block *b = placement_find(&z->placement, size_bytes, align);
     if (!b || unlikely(!host_cache_ensure(&z->pool->block_cache, 2)))
         return NULL;
     uint64_t start = round_up(b->addr, align);
@@ -122,7 +122,7 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
         b = zone_split(b, start);
     if (b->size_bytes > size_bytes)
         zone_split(b, b->addr + size_bytes);
-    bins_remove(&z->bins, b);
+    placement_remove(&z->placement, b);
     b->state = state;
     return b;
 }
@@ -130,17 +130,17 @@ struct block *zone_take(struct zone *z, uint64_t size_bytes, uint64_t align, enu
 struct block *zone_take_whole(struct zone *z, uint64_t size_bytes, uint64_t most_bytes,
                               enum block_state state)
 {
-    struct block *b = bins_find(&z->bins, size_bytes, UNIT_BYTES);
+    struct block *b = placement_find(&z->placement, size_bytes, UNIT_BYTES);
     if (!b || b->size_bytes > most_bytes)
         return NULL;
-    bins_remove(&z->bins, b);
+    placement_remove(&z->placement, b);
     b->state = state;
     return b;
 }
 
 bool zone_would_cut(const struct zone *z, uint64_t size_bytes)
 {
-    const struct block *best = bins_find(&z->bins, size_bytes, UNIT_BYTES);
+    const struct block *best = placement_find(&z->placement, size_bytes, UNIT_BYTES);
     return best && best->size_bytes != size_bytes;
 }
 
@@ -161,47 +161,57 @@ static struct block *merge_same(struct block *b)
 /* Puts b into the bins, merged. Its chunks' use is the caller's matter. */
 static void insert_free(struct block *b)
 {
-    struct bins *bins = &b->zone->bins;
+    struct placement *pl = &b->zone->placement;
     b->state = BLOCK_FREE;
     b->piece.tainted = b->piece.noted = false;
     atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
     if (b->next && b->next->state == BLOCK_FREE) {
-        bins_remove(bins, b->next);
+        placement_remove(pl, b->next);
         absorb_next(b);
     }
     if (b->prev && b->prev->state == BLOCK_FREE) {
         b = b->prev;
-        bins_remove(bins, b);
+        placement_remove(pl, b);
         absorb_next(b);
     }
-    bins_insert(bins, b);
+    placement_insert(pl, b);
+}
+
+void zone_end_live(struct block *b)
+{
+    struct pool *p = b->zone->pool;
+    map_clear(b);
+    if (!p->arena && b->zone->kind == ZONE_LARGE)
+        p->slack_bytes -= b->piece.slack_bytes;
+}
+
+/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask.
+ */
+static void stamp_chunks(const struct block *b)
+{
+    const struct pool *p = b->zone->pool;
+    if (likely(!p->config->idle_timeout_ns))
+        return;
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_find(at)->chunk;
+        c->idle_since_ns = p->now_ns;
+        at = c->addr + c->size_bytes;
+    }
 }
 
 void zone_give(struct block *b)
 {
     if (b->state != BLOCK_BUSY)
-        chunk_stamp(b);
+        stamp_chunks(b);
     insert_free(b);
 }
 
 void zone_bury(struct block *b)
 {
-    for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
-        c->dead++;
-        at = c->addr + c->size_bytes;
-    }
-    chunk_stamp(b);
+    stamp_chunks(b);
     b->state = BLOCK_DEAD;
     b->zone->dead_bytes += b->size_bytes;
     list_push_back(&b->zone->dead, &b->link);
-}
-
-void zone_make_ghost(struct block *b)
-{
-    b->state = BLOCK_GHOST;
-    list_push_back(&b->zone->pool->ghosts, &b->link);
-    b->zone->pool->ghost_bytes += b->size_bytes;
 }
 
 void zone_make_hole(struct block *b)
@@ -226,7 +236,7 @@ struct block *zone_seize(struct block *inside, uint64_t addr, uint64_t size_byte
         zone_split(last, addr + size_bytes);
     for (struct block *at = b;; at = at->next) {
         if (at->state == BLOCK_FREE)
-            bins_remove(&at->zone->bins, at);
+            placement_remove(&at->zone->placement, at);
         else {
             list_remove(&at->link);
             at->zone->dead_bytes -= at->size_bytes;

@@ -8,8 +8,8 @@
 #ifndef POOL_ZONE_H
 #define POOL_ZONE_H
 
-#include "pool/bins.h"
 #include "pool/block.h"
+#include "pool/placement.h"
 
 struct pool;
 
@@ -23,7 +23,7 @@ struct zone {
     struct list dead;          /* DEAD blocks */
     uint64_t chunk_bytes, dead_bytes; /* sums of the two */
     uint64_t pending_bytes, looked_bytes; /* the latter: at the latest pending_look */
-    struct bins bins;
+    struct placement placement; /* FREE blocks */
 };
 
 void zone_init(struct zone *z, struct pool *p, enum zone_kind kind);
@@ -38,13 +38,13 @@ struct block *zone_take_whole(struct zone *z, uint64_t size_bytes, uint64_t most
                               enum block_state state);
 /* Would zone_take cut a larger free block in two? */
 bool zone_would_cut(const struct zone *z, uint64_t size_bytes);
+/* A live block is freed: the map no longer leads to it, and the slack of its segment counts no more. */
+void zone_end_live(struct block *b);
 /* A block that is used no more, or a BUSY one whose memory is there: merged with its free neighbours
  * and put into the bins. */
 void zone_give(struct block *b);
 /* A block of memory that must never be handed out again. Its chunk can still be released. */
 void zone_bury(struct block *b);
-/* A BUSY block whose memory was moved while old work may use it: kept until that is complete. */
-void zone_make_ghost(struct block *b);
 /* Address space whose memory is gone: merged with neighbouring holes. */
 void zone_make_hole(struct block *b);
 

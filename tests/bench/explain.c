@@ -10,14 +10,12 @@
 
 #include <stdio.h>
 
-/* What count says of all free blocks together. The bins hold nothing where no bit is set, not even a list. */
+/* What count says of all free blocks together. */
 static uint64_t sum_of_free(const struct zone *z, uint64_t (*count)(const struct block *b))
 {
     uint64_t sum = 0;
-    for (unsigned bin = 0; bin < BIN_COUNT; bin++)
-        if (z->bins.map[bin / 64] >> (bin % 64) & 1)
-            for (const struct list *n = z->bins.heads[bin].next; n != &z->bins.heads[bin]; n = n->next)
-                sum += count(list_entry(n, struct block, link));
+    for (const struct block *b = placement_largest(&z->placement); b; b = placement_next(&z->placement, b))
+        sum += count(b);
     return sum;
 }
 

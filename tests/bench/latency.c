@@ -25,7 +25,6 @@
 #define KIB(n) ((uint64_t)(n) << 10)
 #define MIB(n) ((uint64_t)(n) << 20)
 #define GIB(n) ((uint64_t)(n) << 30)
-#define SECOND_NS UINT64_C(1000000000)
 
 static struct {
     struct model *model;

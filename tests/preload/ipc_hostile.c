@@ -210,7 +210,7 @@ static int another_user_hinders_nobody(void)
 /* ---- who takes no answer holds nobody up
  * A process of the same user, with a handle, asks for the block again and again and takes no
  * answer. The exporter goes on: it gives memory back at a signal as soon as without him, and
- * another process opens the same handle. Questions are written here as shim/share/ipc_wire.h has
+ * another process opens the same handle. Questions are written here as shim/share/ticket.h has
  * them; bare there is nobody to ask.
  */
 

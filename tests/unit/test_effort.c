@@ -3,6 +3,7 @@
  * pool/effort.c: how much time may go into saving memory.
  */
 #include "pool/effort.h"
+#include "pool/tuning.h"
 
 #include "tests/unit/expect.h"
 
@@ -58,8 +59,8 @@ static void what_was_overdrawn_is_forgotten_at_last(void **state)
     effort_is_left(&e, MS(5));
     effort_spend(&e, UINT64_MAX);
     effort_spend(&e, MS(100000));
-    EXPECT(!effort_is_left(&e, MS(5) + 127 * EFFORT_OWED_MAX_NS), "it takes its time");
-    EXPECT(effort_is_left(&e, MS(5) + 129 * EFFORT_OWED_MAX_NS), "but so much at most");
+    EXPECT(!effort_is_left(&e, MS(5) + 127 * MOVE_BUDGET_DEBT_MAX_NS), "it takes its time");
+    EXPECT(effort_is_left(&e, MS(5) + 129 * MOVE_BUDGET_DEBT_MAX_NS), "but so much at most");
 }
 
 int main(void)

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The beginning of a pool, for its first context and for a later one: see pool_create and
+ * pool_revive in pool.h. Its end is in abandon.c.
+ */
+#include "pool/arena.h"
+#include "pool/chunk.h"
+#include "pool/magazine.h"
+#include "pool/rack.h"
+#include "pool/segment.h"
+#include "pool/sole.h"
+#include "pool/state.h"
+
+/* The address space of an arena, if it is to be one. */
+static bool reserve(struct pool *p)
+{
+    return p->config->backing != BACKING_SEGMENT && p->backend->has_arena && arena_reserve(p);
+}
+
+static void preallocate(struct pool *p)
+{
+    int code;
+    if (!p->config->prealloc_bytes || p->config->prealloc_bytes > p->backend->total_bytes)
+        return;
+    state_enter(p);
+    if (p->arena)
+        arena_grow(p, &p->large, round_up(p->config->prealloc_bytes, GRANULE_BYTES), 1, &code);
+    else
+        segment_grow(p, &p->large, p->config->prealloc_bytes, &code);
+    state_leave(p);
+}
+
+/* Nothing in it, and nothing freed. */
+static void init_contents(struct pool *p)
+{
+    p->now_ns = p->backend->ops->now_ns(p->backend);
+    p->small_max_bytes = SMALL_MAX_BYTES;
+    p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
+    p->effort = (struct effort){0};
+    list_init(&p->ghosts);
+    zone_init(&p->small, p, ZONE_SMALL);
+    zone_init(&p->large, p, ZONE_LARGE);
+    slab_init(&p->slabs);
+    pending_init(&p->pendings);
+}
+
+struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner)
+{
+    struct pool *p = host_pages(sizeof *p);
+    if (!p)
+        return NULL;
+    p->backend = b;
+    p->config = config;
+    p->owner = owner;
+    p->serial = rack_serials();
+    state_init_lock(p);
+    pthread_cond_init(&p->changed, NULL);
+    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
+    host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
+    slab_init_caches(p->slab_caches);
+    host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
+    list_init(&p->magazines);
+    init_contents(p);
+    fence_init(&p->fences);
+    sole_init(&p->fences, b->single_stream);
+    p->arena = reserve(p);
+    preallocate(p);
+    return p;
+}
+
+void pool_lose(struct pool *p)
+{
+    state_lock(p);
+    if (!p->fences.lost)
+        fence_lose(p);
+    rack_pass_all(p); /* who looked into a magazine before that is through */
+    state_unlock(p);
+}
+
+/* Who comes after the abandonment finds a lost pool without an event, and asks the backend for
+ * nothing but the time. */
+bool pool_is_vacant(struct pool *p)
+{
+    state_lock(p);
+    bool vacant = p->abandoned && !p->inside && !p->busy;
+    state_unlock(p);
+    return vacant;
+}
+
+/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds
+ * nothing. */
+bool pool_revive(struct pool *p)
+{
+    state_lock(p);
+    bool vacant = p->abandoned && !p->inside && !p->busy;
+    p->inside += vacant; /* by this thread */
+    if (vacant) {
+        host_cache_reclaim(&p->block_cache);
+        host_cache_reclaim(&p->chunk_cache);
+        for (unsigned c = 0; c < SLAB_CLASSES; c++)
+            host_cache_reclaim(&p->slab_caches[c]);
+        init_contents(p);
+    }
+    state_unlock(p);
+    if (!vacant)
+        return false;
+    bool arena = reserve(p);
+    state_lock(p);
+    p->arena = arena;
+    fence_restart(&p->fences);
+    sole_init(&p->fences, p->backend->single_stream);
+    p->abandoned = false;
+    state_leave(p);
+    preallocate(p);
+    return true;
+}
+
+void *pool_owner(const struct pool *p)
+{
+    return p->owner;
+}
+
+bool pool_uses_arena(const struct pool *p)
+{
+    return p->arena;
+}

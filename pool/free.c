@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Frees under the pool's lock: see pool_free_slowly in pool.h.
+ */
+#include "pool/chunk.h"
+#include "pool/find.h"
+#include "pool/map.h"
+#include "pool/rack.h"
+#include "pool/state.h"
+#include "pool/tuning.h"
+
+/* A tainted segment's block goes back at once: cuMemFree waits for the work itself. */
+static void free_block(struct pool *p, struct block *b)
+{
+    zone_end_live(b);
+    p->stats.allocated_bytes -= b->size_bytes;
+    p->stats.requested_bytes -= b->piece.requested_bytes;
+    if (unlikely(b->piece.tainted)) {
+        p->stats.num_tainted++;
+        if (!p->arena && b->zone->kind == ZONE_LARGE) {
+            struct chunk *c = map_find(b->addr)->chunk;
+            b->state = BLOCK_BUSY;
+            c->cover = b;
+            c->plan = NULL;
+            c->lingers = true;
+            chunk_release(p, c);
+            return;
+        }
+    }
+    pending_settle_block(p, b, fence_join(p, b->size_bytes));
+}
+
+static void free_object(struct pool *p, struct slab *s, unsigned slot)
+{
+    struct piece *o = &s->pieces[slot];
+    o->live = false;
+    p->stats.allocated_bytes -= s->object_bytes;
+    p->stats.requested_bytes -= o->requested_bytes;
+    p->stats.num_tainted += o->tainted;
+    pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
+}
+
+/* Waits as cudaFree does, for programs that lean on it. Before the free: the block is still live. */
+static void sync_before_free(struct pool *p)
+{
+    fence_join(p, 0);
+    fence_wait(p, p->fences.open_epoch, false, UINT64_MAX);
+}
+
+enum pool_status pool_free_slowly(uint64_t addr)
+{
+    struct granule *g;
+    struct pool *p = find_owner(addr, &g);
+    if (!p)
+        return POOL_FOREIGN;
+    p->inside++;
+    if (unlikely(p->config->sync_free))
+        sync_before_free(p);
+    enum pool_status status = POOL_INVALID;
+    /* Meanwhile the context may have ended, or another free been first: the address may be another pool's. */
+    bool owned = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
+    struct block *b = likely(owned) ? map_block(g, addr) : NULL;
+    if (b && b->state == BLOCK_LIVE && piece_claim(&b->piece)) {
+        free_block(p, b);
+        status = POOL_OK;
+    } else if (b && b->state == BLOCK_SLAB) {
+        struct slab *s = block_slab(b);
+        int slot = slab_slot_around(s, addr);
+        if (slot >= 0 && s->pieces[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
+            piece_claim(&s->pieces[slot])) {
+            free_object(p, s, (unsigned)slot);
+            status = POOL_OK;
+        }
+    }
+    rack_ensure(p);
+    if (status == POOL_OK) {
+        p->stats.live_blocks--;
+        if (++p->stats.num_frees % CLOCK_EVERY == 0)
+            p->now_ns = p->backend->ops->now_ns(p->backend);
+    }
+    state_leave(p);
+    return status;
+}
+
+enum pool_status pool_free(uint64_t addr)
+{
+    return pool_give(addr) ? POOL_OK : pool_free_slowly(addr);
+}

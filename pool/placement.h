@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The placement policy: which free block serves a request, where an arena grows, and which free
+ * blocks lose their chunks first. Another policy is another placement.c; nothing else knows how free
+ * blocks are found.
+ *
+ * This policy is best fit. The free blocks of a zone lie in bins by size: exact bins below 16 KiB,
+ * then 32 to a doubling (3 % apart), and a bitmap over them. Finding is O(1): a bounded look into the
+ * bin of the size asked for, else into the next bin that holds anything, where every block fits.
+ *
+ * All functions want the pool's lock held.
+ */
+#ifndef POOL_PLACEMENT_H
+#define POOL_PLACEMENT_H
+
+#include "pool/block.h"
+
+#define PLACEMENT_BINS 1024
+
+/* The free blocks of one zone, by their `link`. */
+struct placement {
+    uint64_t map[PLACEMENT_BINS / 64];
+    struct list heads[PLACEMENT_BINS]; /* only those whose bit is set: a new pool touches few pages */
+};
+
+/* *pl is all zero so far, or in use: then the blocks in it are forgotten. */
+void placement_init(struct placement *pl);
+void placement_insert(struct placement *pl, struct block *b);
+void placement_remove(struct placement *pl, struct block *b);
+
+/* The smallest block of at least size_bytes, the lowest of equals, within the bounded look; NULL: none.
+ * align: the block must hold size_bytes from a multiple of it on. */
+struct block *placement_find(const struct placement *pl, uint64_t size_bytes, uint64_t align);
+
+/* All free blocks, the largest first, as far as bins tell sizes apart. */
+struct block *placement_largest(const struct placement *pl);
+/* The next after b; NULL: b was the last. To be asked before b is taken out. */
+struct block *placement_next(const struct placement *pl, const struct block *b);
+
+/* Where in an arena a request may come to lie, over free memory and holes. */
+struct window {
+    struct block *run; /* lowest block of the run of free memory and holes that it lies in */
+    uint64_t start, end;
+    uint64_t missing_bytes; /* without memory, in whole granules */
+};
+
+/* The window of size_bytes at a multiple of align with the fewest bytes missing, the lowest of
+ * equals, among those that can reach into a hole (placement_find serves from free memory alone);
+ * false: none. */
+bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align,
+                           struct window *best);
+
+/* For pool_check: the words of the first broken invariant of the zone's free blocks, or NULL, and
+ * their sum. */
+const char *placement_check(const struct zone *z, uint64_t *free_bytes);
+
+#endif
