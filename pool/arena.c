@@ -384,7 +384,7 @@ out:
 }
 
 /* Everything that was done to save memory, for the time it takes to be charged. */
-static uint64_t toil(const struct pool *p)
+static uint64_t mapping_calls(const struct pool *p)
 {
     return p->stats.num_chunk_moves + p->stats.num_device_alloc + p->stats.num_device_free;
 }
@@ -393,19 +393,19 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
                             int *code)
 {
     uint64_t start_ns = p->backend->ops->now_ns(p->backend), ghost_bytes = p->ghost_bytes;
-    bool frugal = effort_is_left(&p->effort, start_ns);
+    bool frugal = move_budget_is_left(&p->move_budget, start_ns);
     /* What is complete moves for good; only the rest leaves ghosts. */
     fence_seal(p);
     fence_poll(p);
     ghost_reap(p, false);
     bool reaped = p->ghost_bytes != ghost_bytes;
     chunk_release_dead(p); /* before more is taken: it is of no other use */
-    uint64_t before = toil(p);
+    uint64_t before = mapping_calls(p);
     enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
     if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
         result = grow(p, z, size_bytes, align, true, code);
     /* To commit one chunk is what growing costs in any case. */
-    if (reaped || toil(p) > before + 1)
-        effort_spend(&p->effort, p->backend->ops->now_ns(p->backend) - start_ns);
+    if (reaped || mapping_calls(p) > before + 1)
+        move_budget_spend(&p->move_budget, p->backend->ops->now_ns(p->backend) - start_ns);
     return result;
 }

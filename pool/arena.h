@@ -4,7 +4,7 @@
  * chunk by chunk. Address space is plentiful (cuMemAddressReserve takes microseconds at any size), so a
  * request never fails for want of a contiguous range: only physical memory counts, and idle chunks
  * are moved to where memory is needed before new memory is asked of the driver. Moves take time, so
- * they have an allowance (effort.h); when it is used up, the arena grows instead, within bounds.
+ * they have an allowance (move_budget.h); when it is used up, the arena grows instead, within bounds.
  *
  * A chunk may be moved before the work that used it is complete, as long as later work is ordered
  * behind that: it gets its new mapping at once and keeps the old one, a ghost, until the old work is

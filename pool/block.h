@@ -38,17 +38,17 @@ enum block_state {
  * 2. The word names one address at a time. HELD is set only while the program holds the memory
  *    there.
  * 3. Who takes HELD away, by compare and exchange or under the pool's lock, frees.
- * 4. The other fields are written before HELD is set, and then only by who taints. */
+ * 4. The other fields are written before HELD is set, and then only by who exposes. */
 struct piece {
     _Atomic uint64_t word; /* the address, plus HELD or not */
     uint64_t serial;       /* unique in the process, and new each time that the piece is handed out */
     uint64_t requested_bytes;
     int64_t weight;        /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
-    uint8_t row, recent;   /* in a magazine: of its size, or none once it is tainted; of its address */
+    uint8_t row, recent;   /* in a magazine: of its size, or none once it is exposed; of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live;             /* an object: the program's, or in a magazine */
-    bool tainted, noted;
+    bool exposed, noted;
     /* Of an object; of a block while SLAB. A free reads it without the lock. */
     _Atomic(struct slab *) slab;
     union {

@@ -9,7 +9,7 @@
  * captures all of it: once such a fence is done, or ordered before all later work, the block may be
  * handed out. Fences may be recorded out of turn by several threads; each is recorded after its own
  * epoch was closed, which is all that the argument uses. What stream order alone makes safe needs no
- * fence: see sole.h.
+ * fence: see single_stream.h.
  *
  * Liveness. A wait, on the host or on the GPU, must wait for nothing that the program submitted after
  * the free, or a persistent kernel would stop a program that runs without us. Between the free and
@@ -56,7 +56,7 @@ struct pool;
 #define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
 /* It has frees; work was submitted since the last of them. */
-enum { FENCE_LATE = 1, FENCE_UNSEALED = 2 };
+enum { FENCE_NO_WAIT = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
@@ -85,7 +85,7 @@ struct fences {
     enum fence_mode mode;
 };
 
-/* *f must be all zero. sole_init comes next, and publishes. */
+/* *f must be all zero. single_stream_init comes next, and publishes. */
 void fence_init(struct fences *f);
 
 /* The epoch that so many bytes freed now belong to. Arms pool_watch. */
@@ -180,11 +180,11 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
 /* Submissions need not seal the open epoch any more. */
 void fence_disarm(struct fences *f);
-/* After sole_finish: the pool is lost, and every event is destroyed. The context may be gone. Drops the
+/* After single_stream_finish: the pool is lost, and every event is destroyed. The context may be gone. Drops the
  * lock. */
 void fence_finish(struct pool *p);
 /* After that, once nobody is inside any more: for a new context. Epochs go on, so that none comes
- * twice. sole_init comes next, and publishes. */
+ * twice. single_stream_init comes next, and publishes. */
 void fence_restart(struct fences *f);
 
 #endif

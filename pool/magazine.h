@@ -6,7 +6,7 @@
  * block.h) tells that it is not the program's.
  *
  * A magazine hands out what is ready: what came last, as is all of it while stream order alone
- * makes reuse safe (sole.h); or else what came first, the likeliest to be ready with several
+ * makes reuse safe (single_stream.h); or else what came first, the likeliest to be ready with several
  * streams. It holds MAGAZINE_BYTES at most and, with one stream, one large block. Whatever the pool
  * does before it asks the driver for more, lets a request wait, or trims, empties all
  * magazines first: what lies in one costs nobody memory.
@@ -14,7 +14,7 @@
  * Each has a spin lock. Its thread holds it for some tens of instructions. A thread that empties
  * the magazine holds it while up to a few hundred pieces go back to the pool. Nobody holds it over
  * a call of the driver's. Order: the pool's lock, then a magazine's. What happens to them under the
- * pool's lock is in rack.h.
+ * pool's lock is in magazines.h.
  */
 #ifndef POOL_MAGAZINE_H
 #define POOL_MAGAZINE_H

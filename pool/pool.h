@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The caching pool of one CUDA context: the only header of pool/ that outsiders include, besides
- * backend.h, config.h, stats.h and the helpers bits.h, host.h and spin.h. Every function may be
+ * backend.h, config.h, stats.h and the helpers bits.h, host_memory.h and spin.h. Every function may be
  * called from any thread. pool/README.md explains the model, the invariants and the locks.
  */
 #ifndef POOL_POOL_H
@@ -33,7 +33,7 @@ struct pool_block {
     uint64_t requested_bytes; /* as asked for */
     uint64_t serial;          /* unique in the process: a block reissued at the same address gets a new one */
     uint64_t segment_addr;    /* the driver's allocation that holds it (segment backing), else 0 */
-    bool tainted, noted;
+    bool exposed, noted;
 };
 
 /* What the control thread may ask for. keep_bytes: idle memory to keep (0: give all back). */
@@ -69,15 +69,15 @@ bool pool_uses_arena(const struct pool *p);
 enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
 
 /* Frees a live block of whichever pool it belongs to. Never waits for the GPU (but see SYNC_FREE and
- * tainted blocks in segment backing). */
+ * exposed blocks in segment backing). */
 enum pool_status pool_free(uint64_t addr);
 
 /* The two parts of pool_alloc and pool_free. The quick one goes out of the thread's magazine and
  * into it, with no wait for a lock, no call, and errno untouched; 0 and false: it does not serve
  * here (p may be NULL), and the slow one has to be called. No free of a pool is served here before
  * pool_free_slowly has served one of the same thread. */
-uint64_t pool_take(struct pool *p, uint64_t size_bytes);
-bool pool_give(uint64_t addr);
+uint64_t pool_alloc_fast(struct pool *p, uint64_t size_bytes);
+bool pool_free_fast(uint64_t addr);
 /* The calling thread's quick ways end: for the only thread of a forked child. */
 void pool_forget_thread(void);
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
@@ -85,21 +85,21 @@ enum pool_status pool_free_slowly(uint64_t addr);
 
 /* Segments may only be given back once their own work, or even all work, is complete, for which no request may
  * wait (it could be a kernel that waits for the program). A free of the program's natively waits for all. So
- * where a pool in segment backing has more than it should, the next such free pays: when pool_owes says
+ * where a pool in segment backing has more than it should, the next such free pays: when pool_release_due says
  * so, to be called after a slow free of that address, unless the free was stream-ordered. */
-extern _Atomic bool pool_owes;
-void pool_repay(uint64_t freed_addr);
+extern _Atomic bool pool_release_due;
+void pool_release_at_free(uint64_t freed_addr);
 
 /* Does a pool have memory at addr? Takes no lock: a free of somebody else's pointer must cost next to nothing. */
 bool pool_owns(uint64_t addr);
 
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
-enum pool_status pool_find(uint64_t addr, struct pool_block *block);
+enum pool_status pool_lookup(uint64_t addr, struct pool_block *block);
 
 /* The block at addr (anywhere into it) goes back to the driver when freed and is never reissued. */
-enum pool_status pool_taint(uint64_t addr);
-/* A note of the caller's at a tainted block: at first there is none. */
-enum pool_status pool_note(uint64_t addr, bool noted);
+enum pool_status pool_expose(uint64_t addr);
+/* A note of the caller's at a exposed block: at first there is none. */
+enum pool_status pool_set_sync_memops(uint64_t addr, bool noted);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of what was
  * freed before. stream tells streams apart, nothing more. */
@@ -117,7 +117,7 @@ void pool_submit(struct pool *p, uint64_t stream);
  * for another stream has to call pool_leave_single_stream before it is submitted. */
 #define POOL_STREAM_ANY UINT64_C(1)
 #define POOL_STREAM_NONE UINT64_C(3)
-extern _Atomic uint64_t pool_sole;
+extern _Atomic uint64_t pool_single_stream;
 /* Orders all later work behind what stream order alone ordered so far. True: something was still
  * running. Idempotent. */
 bool pool_leave_single_stream(struct pool *p);
@@ -129,7 +129,7 @@ void pool_seal(struct pool *p);
 uint64_t pool_mark(struct pool *p);
 /* Is it? Asks the driver. */
 bool pool_passed(struct pool *p, uint64_t mark);
-/* Announces the stream in pool_sole, then looks whether work for another was noted in *breach: before memory
+/* Announces the stream in pool_single_stream, then looks whether work for another was noted in *breach: before memory
  * is handed out in the stream's order. */
 bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
 /* Is all work that was submitted so far complete? Asks the driver; one that cannot tell without a wait (no

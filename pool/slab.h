@@ -9,7 +9,7 @@
 #define POOL_SLAB_H
 
 #include "pool/block.h"
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "pool/tuning.h"
 
 #include <stdatomic.h>
@@ -31,7 +31,7 @@ struct slab {
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
      * lock. A record serves one class for ever, so all shapes that it had have as many pieces. */
     _Atomic uint64_t shape; /* see slab_show; of the past once the slab is gone */
-    struct piece pieces[];  /* of the objects. No free one is tainted or noted */
+    struct piece pieces[];  /* of the objects. No free one is exposed or noted */
 };
 _Static_assert(sizeof(struct slab) == sizeof(struct piece), "what a slab costs: tests/bench/LATENCY.md");
 

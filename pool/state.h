@@ -10,9 +10,9 @@
 #ifndef POOL_STATE_H
 #define POOL_STATE_H
 
-#include "pool/effort.h"
+#include "pool/move_budget.h"
 #include "pool/fence.h"
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "pool/pending.h"
 #include "pool/pool.h"
 #include "pool/slab.h"
@@ -35,10 +35,10 @@ struct pool {
     uint64_t released_ns;    /* when idle memory went back last; 0: never */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
     uint64_t serial;         /* of the last block handed out, but for those out of magazines */
-    struct effort effort;    /* left for moving memory */
+    struct move_budget move_budget;    /* left for moving memory */
     uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
     unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
-                                   (pool_repay); 0: nothing */
+                                   (pool_release_at_free); 0: nothing */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */

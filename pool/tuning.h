@@ -99,7 +99,7 @@
 #define ARENA_STEP_ROOM_SHIFT 3                    /* of what MAX_RESERVED leaves: a step is no larger */
 #define ARENA_CHUNK_ROOM_SHIFT 4                   /* .. nor a chunk */
 
-/* The move budget (effort.c). Moves on a busy H200: 0.5 ms for access, 60 us for each mapping. */
+/* The move budget (move_budget.c). Moves on a busy H200: 0.5 ms for access, 60 us for each mapping. */
 #define MOVE_BUDGET_PART 128                        /* one part in so many of the time */
 #define MOVE_BUDGET_MAX_NS INT64_C(20000000)        /* saved up; a program begins with all of it */
 #define MOVE_BUDGET_DEBT_MAX_NS INT64_C(4000000000) /* debt beyond it is forgotten: a bound */

@@ -236,7 +236,7 @@ static struct rig *busy_segments(void **state)
     rig_trim(r, GIB(1), true);
     rig_launch(r, 1, MS(10), b);
     rig_free(r, b);
-    rig_taint(r, shared[5]);
+    rig_expose(r, shared[5]);
     rig_free(r, shared[5]);
     rig_launch(r, 1, MS(10), c);
     rig_empty_magazines(r);

@@ -9,7 +9,7 @@
 
 #include "pool/pool.h"
 
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 
 #include <dlfcn.h>
 #include <errno.h>
