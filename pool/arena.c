@@ -50,13 +50,6 @@ static bool is_whole(const struct pool *p)
     return p->stats.reserved_bytes - used <= max_u64(used >> ARENA_FRAGMENTED_SHIFT, ARENA_FRAGMENTED_BYTES);
 }
 
-/* What MAX_RESERVED leaves. */
-static uint64_t room_bytes(const struct pool *p)
-{
-    uint64_t have = p->stats.reserved_bytes + p->planned_bytes, max = p->config->max_reserved_bytes;
-    return max > have ? max - have : 0;
-}
-
 static uint64_t step_bytes(const struct pool *p, const struct zone *z)
 {
     uint64_t have = 0;
@@ -67,7 +60,7 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
     } else {
         have = min_u64(z->chunk_bytes >> ARENA_SMALL_STEP_SHIFT, ARENA_SMALL_STEP_MAX_BYTES);
     }
-    return round_down(min_u64(have, room_bytes(p) >> ARENA_STEP_ROOM_SHIFT), GRANULE_BYTES);
+    return round_down(have, GRANULE_BYTES);
 }
 
 /* Makes every block of the window BUSY: holes cut to whole granules, the last one stretched to the
@@ -119,8 +112,7 @@ static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
     uint64_t most = min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
     if (is_whole(p) || !plan->frugal)
         most = max_u64(ARENA_CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
-    uint64_t room = round_down(room_bytes(p) >> ARENA_CHUNK_ROOM_SHIFT, GRANULE_BYTES);
-    return min_u64(most, max_u64(room, GRANULE_BYTES));
+    return most;
 }
 
 /* The next chunk for a hole with that much room: an idle one that fits, else a new one. */
@@ -286,28 +278,7 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
-/* Chunks from times when nothing was idle are large. Once memory is fragmented, a small block pins
- * the whole of them, so as they become idle they go back to the driver, and what is needed comes in
- * small ones. Those whose old work is not complete can only be moved. */
-static void take_apart(struct pool *p, struct plan *plan)
-{
-    struct chunk *coarse = NULL;
-    uint64_t most = ARENA_COARSE * most_bytes(p, plan);
-    for (struct chunk **at = &plan->idle; *at;) {
-        struct chunk *c = *at;
-        if (c->lingers || c->size_bytes <= most) {
-            at = &c->plan;
-            continue;
-        }
-        *at = c->plan;
-        c->plan = coarse;
-        coarse = c;
-    }
-    chunk_release(p, coarse);
-}
-
-/* What is idle serves first. Where all that fits is not enough, the smallest chunk that is larger
- * goes back to the driver, and less than it is asked for instead. Drops the lock. */
+/* What is idle serves first. Drops the lock. */
 static void gather(struct pool *p, const struct zone *z, struct plan *plan)
 {
     uint64_t got = 0, more = 0;
@@ -325,13 +296,10 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
     unsigned moves = 0;
     for (const struct chunk *c = plan->idle; c; c = c->plan)
         moves++;
-    take_apart(p, plan);
     /* More of what is idle than one request may move goes back to the driver instead, a few at a
      * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
         trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
-    if (got + more < plan->missing_bytes)
-        chunk_release(p, chunk_seize_one(&p->large, plan->missing_bytes - got - more));
 }
 
 /* Would growing by so much make the pool larger than spare memory is worth? Where the device fills

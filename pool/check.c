@@ -319,18 +319,19 @@ static const char *check_map(const struct zone *z, uint64_t *starts)
 
 static const char *check_slab_lists(const struct slabs *slabs, uint64_t open_slabs)
 {
-    for (unsigned c = 0; c < SLAB_CLASSES; c++)
-        for (unsigned f = 0; f <= SLAB_FULLNESS; f++)
-            for (const struct list *n = slabs->partial[c][f].next; n != &slabs->partial[c][f]; n = n->next) {
-                const struct slab *s = list_entry(n, struct slab, link);
-                bool empty = s->free_count == s->object_count;
-                CHECK(s->class_index == c && block_slab(s->block) == s && s->block->state == BLOCK_SLAB,
-                      "a list of slabs holds those of its class");
-                CHECK(s->free_count && f == (empty ? SLAB_FULLNESS
-                                                   : (s->free_count - 1u) * SLAB_FULLNESS / s->object_count),
-                      "a slab is in the list of its fullness");
-                CHECK(open_slabs-- > 0, "a slab is in one list");
-            }
+    for (unsigned at = 0; at < 2 * SLAB_CLASSES; at++) {
+        unsigned c = at / 2;
+        bool empty = at % 2;
+        const struct list *head = empty ? &slabs->empty[c] : &slabs->partial[c];
+        for (const struct list *n = head->next; n != head; n = n->next) {
+            const struct slab *s = list_entry(n, struct slab, link);
+            CHECK(s->class_index == c && block_slab(s->block) == s && s->block->state == BLOCK_SLAB,
+                  "a list of slabs holds those of its class");
+            CHECK(s->free_count && empty == (s->free_count == s->object_count),
+                  "a slab is in the list of its fullness");
+            CHECK(open_slabs-- > 0, "a slab is in one list");
+        }
+    }
     CHECK(!open_slabs, "every slab with a free object is in a list");
     return NULL;
 }

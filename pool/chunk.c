@@ -148,36 +148,6 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     return h.list;
 }
 
-/* The smallest chunk of at least least_bytes within one free block, or the best so far. */
-static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best,
-                                    int *left)
-{
-    struct chunk *c = chunk_from(b->addr, block_end(b));
-    while (c && c->addr + c->size_bytes <= block_end(b) && (*left)-- > 0) {
-        if (c->size_bytes >= least_bytes && (!best || c->size_bytes < best->size_bytes))
-            best = c;
-        c = chunk_from(c->addr + c->size_bytes, block_end(b));
-    }
-    return best;
-}
-
-struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
-{
-    struct hunt h = {0};
-    struct chunk *best = NULL;
-    struct block *inside = NULL;
-    int left = CHUNK_LOOK;
-    for (struct block *b = placement_largest(&z->placement);
-         b && b->size_bytes >= least_bytes && left-- > 0; b = placement_next(&z->placement, b)) {
-        if (b->piece.epoch > z->pool->fences.complete_epoch)
-            continue;
-        struct chunk *c = smaller_within(b, least_bytes, best, &left);
-        inside = c == best ? inside : b;
-        best = c;
-    }
-    return best && seize(&h, best, inside) ? best : NULL;
-}
-
 void chunk_unseize(struct chunk *list)
 {
     while (list) {

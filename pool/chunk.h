@@ -47,8 +47,6 @@ struct pool;
  * wanted; CHUNK_MOVES at most. *got_bytes is their sum. */
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
-/* The smallest idle chunk of at least least_bytes, seized in the same way to be released; NULL: none. */
-struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes);
 /* Releases the chunks that hold nothing but dead and free memory, if that is worth the calls. Drops the
  * lock. */
 void chunk_release_dead(struct pool *p);

@@ -342,12 +342,6 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
         magazine_mine->recent[piece->recent] = piece;
 }
 
-bool magazine_is_empty(const struct pool *p)
-{
-    const struct magazine *m = magazine_find_mine(p);
-    return !m || !magazine_units(m);
-}
-
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes)
 {
     const struct magazine *m = magazine_find_mine(p);

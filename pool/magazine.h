@@ -121,9 +121,7 @@ static inline void magazine_unlock(struct magazine *m)
 
 /* The piece's size and address and the mark that the program holds it; its other fields are there. */
 void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units);
-/* The thread's own. */
-bool magazine_is_empty(const struct pool *p);
-/* Does something lie in it that would serve the request, once it is ready? */
+/* Does something lie in the thread's own that would serve the request, once it is ready? */
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes);
 
 #endif

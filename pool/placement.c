@@ -51,18 +51,13 @@ static bool fits(const struct block *b, uint64_t size_bytes, uint64_t align)
     return round_up(b->addr, align) + size_bytes <= block_end(b);
 }
 
-static struct block *best_in(const struct list *head, uint64_t size_bytes, uint64_t align)
+static struct block *first_in(const struct list *head, uint64_t size_bytes, uint64_t align)
 {
-    struct block *best = NULL;
     int left = PLACEMENT_LOOK;
-    for (const struct list *n = head->next; n != head && left > 0; n = n->next, left--) {
-        struct block *b = list_entry(n, struct block, link);
-        if (fits(b, size_bytes, align) &&
-            (!best || b->size_bytes < best->size_bytes ||
-             (b->size_bytes == best->size_bytes && b->addr < best->addr)))
-            best = b;
-    }
-    return best;
+    for (const struct list *n = head->next; n != head && left > 0; n = n->next, left--)
+        if (fits(list_entry(n, struct block, link), size_bytes, align))
+            return list_entry(n, struct block, link);
+    return NULL;
 }
 
 struct block *placement_find(const struct placement *pl, uint64_t size_bytes, uint64_t align)
@@ -76,7 +71,7 @@ struct block *placement_find(const struct placement *pl, uint64_t size_bytes, ui
                 return NULL;
             word = pl->map[i];
         }
-        b = best_in(&pl->heads[i * 64 + (unsigned)__builtin_ctzll(word)], size_bytes, align);
+        b = first_in(&pl->heads[i * 64 + (unsigned)__builtin_ctzll(word)], size_bytes, align);
         word &= word - 1;
     }
     return b;

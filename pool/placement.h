@@ -4,7 +4,7 @@
  * blocks lose their chunks first. Another policy is another placement.c; nothing else knows how free
  * blocks are found.
  *
- * This policy is best fit. The free blocks of a zone lie in bins by size: exact bins below 16 KiB,
+ * This policy is good fit. The free blocks of a zone lie in bins by size: exact bins below 16 KiB,
  * then 32 to a doubling (3 % apart), and a bitmap over them. Finding is O(1): a bounded look into the
  * bin of the size asked for, else into the next bin that holds anything, where every block fits.
  *
@@ -28,7 +28,7 @@ void placement_init(struct placement *pl);
 void placement_insert(struct placement *pl, struct block *b);
 void placement_remove(struct placement *pl, struct block *b);
 
-/* The smallest block of at least size_bytes, the lowest of equals, within the bounded look; NULL: none.
+/* A block of the lowest bin that holds one of at least size_bytes, within the bounded look; NULL: none.
  * align: the block must hold size_bytes from a multiple of it on. */
 struct block *placement_find(const struct placement *pl, uint64_t size_bytes, uint64_t align);
 

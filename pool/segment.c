@@ -167,8 +167,6 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     /* Segments of other sizes are of no use now. Where giving them back waits for all work of the context,
      * it is done here only while there is none: a request must not wait for a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, SEGMENT_IDLE_SHIFT);
-    if (!list_empty(&p->small.dead) && may_give_back(p))
-        chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
         pending_retire_all(p);
         trim_release(p, excess, UINT64_MAX);

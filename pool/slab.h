@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Slabs: blocks of the small zone carved into objects of one size, for requests up to SLAB_MAX_BYTES.
- * What is free is a bitmap in host memory. Of several slabs of a size the fullest serves first, so
- * that the others drain. All functions want the pool's lock held, but those that only compute and
+ * What is free is a bitmap in host memory. An empty slab serves last, so that it can go back. All functions want the pool's lock held, but those that only compute and
  * slab_piece_around.
  */
 #ifndef POOL_SLAB_H
@@ -22,7 +21,7 @@ struct pool;
 
 struct slab {
     struct block *block;
-    struct list link;    /* in a fullness list while it has free objects */
+    struct list link;    /* partial or empty, while it has free objects */
     uint64_t epoch;      /* newest epoch in which an object was freed */
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
     uint32_t object_bytes;
@@ -36,7 +35,8 @@ struct slab {
 _Static_assert(sizeof(struct slab) == sizeof(struct piece), "what a slab costs: tests/bench/LATENCY.md");
 
 struct slabs {
-    struct list partial[SLAB_CLASSES][SLAB_FULLNESS + 1]; /* fullest first; those with nothing in them last */
+    struct list partial[SLAB_CLASSES]; /* with free objects, and others */
+    struct list empty[SLAB_CLASSES];   /* with nothing in them */
 };
 
 void slab_init(struct slabs *s);

@@ -63,8 +63,7 @@
 #define PLACEMENT_LOOK 16         /* blocks of a bin; replay: more change less than 0.1 % */
 #define PLACEMENT_LOOK_HOLES 4096 /* holes and blocks beside them: lock time */
 
-/* Slabs (slab.c) and segments that small blocks share */
-#define SLAB_FULLNESS 4                            /* lists of slabs by fullness */
+/* Segments that small blocks share (segment.c) */
 #define SHARED_STEP_SHIFT 5                        /* a shared segment is this part of all */
 #define SHARED_STEP_MAX_BYTES (UINT64_C(32) << 20) /* .. and no more than this */
 #define ROUNDING_SHIFT 3                           /* of what is asked for: then blocks share */
@@ -89,15 +88,12 @@
 #define ARENA_FRAGMENTED_BYTES (2 * GRANULE_BYTES) /* .. but for so little */
 #define ARENA_FINE_SHIFT 10                        /* of the arena; replay: 5 %, with 128 MiB throughout 18 % */
 #define ARENA_FINE_REQUEST_SHIFT 5                 /* .. or of what the request misses */
-#define ARENA_COARSE 4                             /* times larger than new ones: taken apart, not moved */
 #define ARENA_SPARE_SHIFT 3                        /* beyond the peak, while the move budget is used up */
 #define ARENA_FULL_SHIFT 1                         /* .. as far as this part of the device */
 #define ARENA_LARGE_STEP_SHIFT 7                   /* the large zone grows by this part of all at least */
 #define ARENA_LARGE_STEP_MAX_BYTES (UINT64_C(64) << 20)
 #define ARENA_SMALL_STEP_SHIFT 5                   /* the small zone, of itself: a small program stays small */
 #define ARENA_SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
-#define ARENA_STEP_ROOM_SHIFT 3                    /* of what MAX_RESERVED leaves: a step is no larger */
-#define ARENA_CHUNK_ROOM_SHIFT 4                   /* .. nor a chunk */
 
 /* The move budget (effort.c). Moves on a busy H200: 0.5 ms for access, 60 us for each mapping. */
 #define MOVE_BUDGET_PART 128                        /* one part in so many of the time */
