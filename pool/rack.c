@@ -119,14 +119,14 @@ static void release(struct pool *p, const struct magazine_cell *cell)
     }
 }
 
-static bool empty(struct pool *p, struct magazine *m)
+static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
 {
     if (p->abandoned)
         return false; /* what a late free has left in it is nobody's */
     lock(m);
     tell(p, m);
     uint32_t before = magazine_units(m);
-    for (uint32_t at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS && magazine_units(m); at++) {
+    for (uint32_t at = first; at < MAGAZINE_ROWS && magazine_units(m); at++) {
         struct magazine_row *row = &m->rows[at];
         uint32_t count = row->newest / sizeof row->cells[0];
         for (uint32_t i = 1; i <= count; i++) {
@@ -139,6 +139,18 @@ static bool empty(struct pool *p, struct magazine *m)
     bool any = magazine_units(m) != before;
     magazine_unlock(m);
     return any;
+}
+
+static bool empty(struct pool *p, struct magazine *m)
+{
+    return empty_from(p, m, MAGAZINE_OBJECTS);
+}
+
+void rack_empty_blocks(struct pool *p)
+{
+    struct magazine *m = magazine_find_mine(p);
+    if (m && magazine_units(m))
+        empty_from(p, m, MAGAZINE_BLOCKS);
 }
 
 bool rack_empty_all(struct pool *p)

@@ -24,6 +24,8 @@ void rack_tell(struct pool *p);
 void rack_tell_all(struct pool *p);
 /* Returns when nobody is inside any of them who was when it was called. */
 void rack_pass_all(struct pool *p);
+/* The blocks in the calling thread's magazine go back to the pool, where they merge with their neighbours. */
+void rack_empty_blocks(struct pool *p);
 /* Everything in every magazine goes back to the pool, as if freed when it was; true: there was
  * something, or other threads had the lock meanwhile. Drops the lock. */
 bool rack_empty_all(struct pool *p);

