@@ -149,7 +149,7 @@ static bool wait_and_take(struct pool *p, struct request *r)
         if (retire_and_take(p, r))
             return true;
         if (!waited) {
-            fence_note_vain(&p->fences, epoch);
+            fence_note_vain(&p->fences, FENCE_WAIT_REQUEST, epoch);
             return false;
         }
     }
@@ -178,7 +178,7 @@ static bool reuse(struct pool *p, struct request *r)
         return true;
     bool order = should_order(p, r);
     if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
-        !fence_was_vain(&p->fences) && wait_and_take(p, r))
+        !fence_was_vain(&p->fences, FENCE_WAIT_REQUEST) && wait_and_take(p, r))
         return true;
     /* Even what does not fit: merged with free neighbours, or moved, it may spare new memory. */
     if (order && p->backend->has_order)

@@ -119,16 +119,16 @@ static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (fence_was_vain(f))
+    if (fence_was_vain(f, FENCE_WAIT_REPAY))
         fence_poll(p);
-    if (fence_was_vain(f))
+    if (fence_was_vain(f, FENCE_WAIT_REPAY))
         return false;
     do {
         before = f->complete_epoch;
         if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
             fence_poll(p);
     } while (last > f->complete_epoch && f->complete_epoch > before);
-    fence_note_vain(f, last);
+    fence_note_vain(f, FENCE_WAIT_REPAY, last);
     return last <= f->complete_epoch;
 }
 
