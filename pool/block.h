@@ -24,7 +24,7 @@ enum block_state {
     BLOCK_SLAB,    /* carved into small objects */
     BLOCK_HOLE,    /* address space of an arena without memory */
     BLOCK_BUSY,    /* a thread commits, moves or releases it, and owns it meanwhile */
-    BLOCK_GHOST,   /* addresses whose memory was moved; old GPU work may still use it through them */
+    BLOCK_GHOST,   /* addresses of moved memory, which old GPU work may still use */
     BLOCK_DEAD,    /* freed after it was known outside: never handed out again */
 };
 
@@ -42,10 +42,10 @@ enum block_state {
  *    them. */
 struct piece {
     _Atomic uint64_t word; /* the address, plus HELD or not */
-    uint64_t serial;       /* unique in the process, and new each time that the piece is handed out */
+    uint64_t serial;       /* unique in the process, and new each time it is handed out */
     uint64_t requested_bytes;
     int64_t weight;        /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
-    uint8_t row, recent;   /* places in a magazine: row of its size (or MAGAZINE_NEVER), of its address */
+    uint8_t row, recent;   /* places in a magazine: of its size, of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live;             /* an object: the program or a magazine holds it */
@@ -64,7 +64,8 @@ _Static_assert(sizeof(struct piece) == 64, "one line of a processor's cache");
 
 /* Units in the lower half, room in the upper half: one addition counts both, and the sum is
  * negative where no room is left. */
-#define PIECE_WEIGHT(units, room_units) ((int64_t)(units) - (int64_t)(room_units) * (INT64_C(1) << 32))
+#define PIECE_WEIGHT(units, room_units) \
+    ((int64_t)(units) - (int64_t)(room_units) * (INT64_C(1) << 32))
 
 static inline uint64_t piece_addr(const struct piece *p)
 {
@@ -92,12 +93,12 @@ struct block {
     uint64_t addr, size_bytes;
     struct block *prev, *next; /* neighbours by address in the region; NULL at its ends */
     struct zone *zone;
-    struct list link;          /* in a bin (FREE), the zone's holes (HOLE) or dead (DEAD), the ghosts */
+    struct list link;          /* FREE: placement.h; HOLE, DEAD: the zone's; GHOST: the pool's */
     enum block_state state;
     bool was_free;             /* BUSY: it held free memory, not a hole */
-    struct piece piece;        /* LIVE, PENDING, SLAB; from here on never zeroed, see host_cache_init */
+    struct piece piece;        /* LIVE, PENDING, SLAB; never zeroed, see host_cache_init */
 };
-_Static_assert(sizeof(struct block) == 2 * sizeof(struct piece), "what a live block costs: tests/bench/LATENCY.md");
+_Static_assert(sizeof(struct block) == 2 * sizeof(struct piece), "see tests/bench/LATENCY.md");
 
 /* Slabs start at multiples of this, so that an object's slab is found from its address. */
 #define SLAB_PAGE_BYTES (UINT64_C(64) << 10)

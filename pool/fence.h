@@ -154,7 +154,7 @@ static inline void fence_note_vain(struct fences *f, enum fence_waiter waiter, u
     if (f->complete_epoch < epoch)
         f->vain_epoch[waiter] = epoch;
 }
-/* Was such a wait in vain, for work that is still not known done? Then its like does not wait again. */
+/* Was such a wait in vain, for work that is still not known done? Then none is made again. */
 static inline bool fence_was_vain(const struct fences *f, enum fence_waiter waiter)
 {
     return f->complete_epoch < f->vain_epoch[waiter];

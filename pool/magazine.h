@@ -84,7 +84,7 @@ struct magazine {
             struct pool *pool;
             uint64_t serial, serial_told, frees;
             int64_t requested_bytes;
-            uint64_t epoch, epoch_bytes; /* several streams: the epoch of the latest frees into it, and their bytes */
+            uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it */
             struct magazine *next; /* the same thread's magazine of another pool */
             struct list link;      /* in pool.magazines */
         };
@@ -95,7 +95,8 @@ struct magazine {
     struct piece *recent[MAGAZINE_RECENT];
     uint64_t last_serial; /* of a magazine that is used no more; last, see host_cache_init */
 };
-_Static_assert(offsetof(struct magazine, link) + sizeof(struct list) <= sizeof(struct magazine_row), "its place");
+_Static_assert(offsetof(struct magazine, link) + sizeof(struct list) <= sizeof(struct magazine_row),
+               "its place");
 
 static inline uint32_t magazine_units(const struct magazine *m)
 {
@@ -103,7 +104,8 @@ static inline uint32_t magazine_units(const struct magazine *m)
 }
 
 /* The calling thread's magazines, the one used last first. The list ends with magazine_none. */
-extern __thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread struct magazine *magazine_mine
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
 /* magazine_none: the magazine of a thread without one. It belongs to no pool and stays empty.
  * magazine_nothing: the piece of an address that was not handed out lately. Its word can match an
  * address, its row takes nothing. */

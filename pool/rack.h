@@ -15,7 +15,8 @@
 
 struct pool;
 
-/* The start of a range of serials that no pool and no magazine of the process had before. Without a lock. */
+/* The start of a range of serials that no pool and no magazine of the process had before. Needs no
+ * lock. */
 uint64_t rack_serials(void);
 /* Gives the thread a magazine if it has none. Without host memory the thread goes without. */
 void rack_ensure(struct pool *p);

@@ -39,7 +39,7 @@ struct pool {
     uint64_t serial;         /* of the last block handed out, but for magazines */
     struct effort effort;    /* time left for moving memory */
     uint64_t planned_bytes;  /* threads without the lock are taking it from the driver */
-    unsigned owes_beyond_shift; /* segment backing: what is over the peak and this part of it is owed; 0: nothing */
+    unsigned owes_beyond_shift; /* segment backing: see owe in segment.c; 0: nothing is owed */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */
