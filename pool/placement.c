@@ -19,7 +19,7 @@ static unsigned bin_of(uint64_t size_bytes)
     return bin < PLACEMENT_BINS ? bin : PLACEMENT_BINS - 1;
 }
 
-/* Whose bit is not set has an empty list, or none yet. */
+/* A bin whose bit is not set has an empty list, or none yet. */
 void placement_init(struct placement *pl)
 {
     for (unsigned bin = 0; bin < PLACEMENT_BINS; bin++)
@@ -164,7 +164,8 @@ static void consider_run(struct window *best, struct block *run, const struct bl
     }
 }
 
-bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align, struct window *best)
+bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align,
+                           struct window *best)
 {
     int left = PLACEMENT_LOOK_HOLES;
     *best = (struct window){.missing_bytes = UINT64_MAX};
@@ -177,7 +178,7 @@ bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t a
         while (run->prev && run->prev->state == BLOCK_FREE)
             run = run->prev;
         if (is_open(run->prev))
-            continue; /* a hole: it is the lowest of this run, or leads to it */
+            continue; /* a hole: the lowest of this run, or one that leads to it */
         for (; is_open(last->next) && left > 0; left--)
             last = last->next;
         consider_run(best, run, last, size_bytes, align);

@@ -21,7 +21,7 @@
 /* The free blocks of one zone, by their `link`. */
 struct placement {
     uint64_t map[PLACEMENT_BINS / 64];
-    struct list heads[PLACEMENT_BINS]; /* valid where the bit is set: a new pool touches few pages */
+    struct list heads[PLACEMENT_BINS]; /* valid where the bit is set: few pages are touched */
 };
 
 /* *pl is all zero so far, or in use: then its blocks are forgotten. */

@@ -116,7 +116,7 @@ static void destroy(struct pool *p, struct slab *s)
     zone_give(b);
 }
 
-/* The slab's block goes back to the driver with its chunk, as a shared block does. */
+/* The slab's block goes back to the driver with its chunk, as a tainted block does. */
 static void bury(struct pool *p, struct slab *s)
 {
     struct block *b = s->block;
@@ -153,7 +153,8 @@ void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
     }
     /* The last slab of a size stays, so that a loop with one object does not make and unmake it. */
     const struct list *empty = &p->slabs.empty[s->class_index];
-    if (is_empty(s) && (!list_empty(&p->slabs.partial[s->class_index]) || empty->next != empty->prev))
+    if (is_empty(s) &&
+        (!list_empty(&p->slabs.partial[s->class_index]) || empty->next != empty->prev))
         destroy(p, s);
 }
 
