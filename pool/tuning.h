@@ -86,6 +86,7 @@
 #define ARENA_FRAGMENTED_BYTES (2 * GRANULE_BYTES) /* .. but for so little */
 #define ARENA_FINE_SHIFT 10            /* of the arena; replay: 5 %, with 128 MiB throughout 18 % */
 #define ARENA_FINE_REQUEST_SHIFT 5     /* .. or of what the request misses */
+#define ARENA_COARSE 4                 /* times larger than new chunks: taken apart, not moved */
 #define ARENA_SPARE_SHIFT 3            /* beyond the peak, while the move budget is used up */
 #define ARENA_FULL_SHIFT 1             /* .. as far as this part of the device */
 #define ARENA_LARGE_STEP_SHIFT 7       /* the large zone grows by this part of all at least */

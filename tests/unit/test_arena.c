@@ -250,6 +250,20 @@ static void settle(struct rig *r)
     rig_trim(r, GIB(1), true);
 }
 
+static void large_idle_chunks_are_taken_apart(void **state)
+{
+    struct rig *r = started(state);
+    uint64_t a = rig_alloc(r, MIB(64));
+    rig_alloc(r, MIB(8));
+    rig_free(r, a);
+    settle(r);
+    rig_alloc(r, MIB(66));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "a chunk of 64 MiB is not moved");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8 + 66), "the driver has it back");
+    EXPECT_EQ(rig_stats(r).num_device_free, 1, "as a whole");
+    EXPECT_SOUND(r);
+}
+
 /* Granting access takes long, as on a busy GPU. */
 static void allow_slowly(struct model *m, enum model_row row)
 {
@@ -483,6 +497,7 @@ int main(void)
         RIG_TEST(a_large_arena_grows_by_more_than_a_granule),
         RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
+        RIG_TEST(large_idle_chunks_are_taken_apart),
         RIG_TEST(memory_is_spent_where_moves_take_too_long),
         RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),
         cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
