@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Build-time tool: prints the .def tables as documentation, and the list of exported symbols. Runs
- * on the building machine and is not installed.
+ * A tool of the build: prints the .def tables as documentation, and the list of exported symbols.
+ * It runs on the building machine and is not installed.
  *
  *   docgen --options|--stats|--counters=markdown|roff|help
  *   docgen --symbols
- *   docgen --fill FILE      FILE with its lines @OPTIONS@, @STATS@, @COUNTERS@ replaced (roff), and
- *                           @VERSION@ wherever it stands
+ *   docgen --fill FILE      prints FILE with tables (roff) for its lines @OPTIONS@, @STATS@ and
+ *                           @COUNTERS@, and the version for each @VERSION@
  */
-#include "shim/driver/hooks.h" /* before all that could include cuda.h */
+#include "shim/driver/hooks.h" /* before any header that could include cuda.h */
 #include "shim/process/options.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ enum format { MARKDOWN, ROFF, HELP };
 
 struct entry {
     const char *name;
-    const char *note; /* default and what is allowed; or unit and kind */
+    const char *note; /* unit and kind */
     const char *help;
 };
 
@@ -50,8 +50,8 @@ static void put_markdown(const char *text)
     }
 }
 
-/* Words in lines of their own: a sentence begins a line, no line is a control line, no character an
- * escape, a minus sign can be copied. Ends in `stop` and a newline. */
+/* Prints text as roff, and `stop` and a newline behind it. Each sentence begins a line. No line is
+ * a control line, no character is an escape, and a reader can copy a minus sign. */
 static void put_roff(const char *text, const char *stop)
 {
     int column = 0;
@@ -77,7 +77,7 @@ static void put_roff(const char *text, const char *stop)
     puts(stop);
 }
 
-/* Words in lines of at most 79 letters, each after `indent` blanks. */
+/* Prints text in lines of at most 79 letters, `indent` blanks included. */
 static void put_wrapped(const char *text, int indent)
 {
     int room = 79 - indent;
@@ -161,7 +161,7 @@ static void print_symbols(void)
 #define HOOK(symbol, pfn, params, args, group) puts(#symbol);
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) puts(#symbol);
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 #define EXPORT(symbol, what) puts(#symbol);
 #include "shim/exports.def"
 }

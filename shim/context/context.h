@@ -1,76 +1,83 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * CUDA contexts and their pools. A record is made at the first allocation in a context and stays a
- * record for ever, so that any thread may look at it without a lock. Its context is found by
- * `handle`. That is NULL while the record is being made, while its context may be ending, and once
- * the context has ended. Then record and pool serve the next context of the device. What stays for
- * good is one record for each context of a device that was alive at the same time (some 70 KiB),
- * and 768 bytes of the map for each 2 MiB of addresses that small blocks ever lay at.
+ * The room context/: CUDA contexts, their pools, and the streams that work is submitted to. It
+ * includes nothing of control/, share/, entry/ or route/. Its one seam is this header: the record
+ * of a context, and what is done to all pools.
  *
- * The lives of contexts. The library asks the driver whether a context has ended, and holds no
- * reference of its own: with one a primary context would end later than the program wants. Runtimes
- * retain the primary context by ways of their own, so a count of retains does not tell either. A
- * context is known to be primary (a retain was seen), known not to be (the primary one is another,
- * or not active), or may be. One that may be is looked at whenever the primary one may have ended.
- * 1. An ender is a thread in a call that may end a context, with context_destroy_begins or
- *    context_release_begins before it and context_end_finish after it. Before the call it takes the
- *    context's record out of what allocations find. After the call it asks the driver whether that
- *    very life is over: the context's id differs in each life, also where the handle is the same.
- *    So a context that was retained anew meanwhile has no memory of the last one's pool. Requests
- *    in between go to the driver.
- * 2. After the call the ender looks again for records that came meanwhile. A maker lists its
- *    record, then asks the driver whether the life is still the one that it made the record for,
- *    and only then lets it be found, unless an ender is at it. Of a maker and an ender one sees the
- *    other: either the ender's second look comes after the listing and finds the record, or the
- *    driver ended the context before the maker asked.
- * 3. The thread that finds a life over ends the record. Several may find it, one ends it.
- * 4. A thread asks the driver about a context only while no other thread destroys it: the handle of
- *    a created context may be invalid afterwards. That of a primary one never is.
+ * A thread makes a record at the first allocation in a context. Records are never freed, so any
+ * thread may read one without a lock. `handle` leads to the record. It is NULL while a thread makes
+ * the record, while a thread may be ending the context, and after the context has ended. Then the
+ * next context of the device gets the record and its pool. For good there remain one record for
+ * each context of a device that was alive at the same time (some 70 KiB), and 768 bytes of the map
+ * for each 2 MiB of addresses that ever held small blocks.
+ *
+ * The lives of contexts. The library asks the driver whether a context has ended. It holds no
+ * reference of its own, because a primary context would then end later than the program wants. It
+ * cannot count retains, because runtimes retain the primary context in ways of their own. A context
+ * is known to be primary (a retain was seen), known not to be (another one is primary, or none is
+ * active), or may be. The library asks about a context that may be primary whenever the primary
+ * context may have ended.
+ * 1. An ender is a thread in a call that may end a context. Before the call it withdraws the
+ *    context's record, so that allocations do not find it (context_destroy_begins,
+ *    context_release_begins). After the call it asks the driver whether that very life is over
+ *    (context_end_judge). The context's id differs in each life, even where the handle is the same.
+ *    So a context that was retained anew meanwhile gets no memory of the last life's pool. Between
+ *    the two steps requests go to the driver.
+ * 2. After the call the ender looks again for records that came meanwhile. A maker lists its record
+ *    (context_add), then asks the driver whether the life goes on for which it made the record, and
+ *    only then lets allocations find it, unless an ender holds it (context_made). One of the two
+ *    sees the other. Either the ender's second look comes after the listing and finds the record,
+ *    or the driver ended the context before the maker asked.
+ * 3. The thread that finds a life over ends the record. Several threads may find it over; the lock
+ *    of lives chooses one.
+ * 4. A thread asks the driver about a context only while no other thread destroys it, because the
+ *    handle of a created context may be invalid afterwards. That of a primary context never is.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
 
 #include "pool/pool.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
 #include "shim/driver/hooks.h"
-#include "shim/stats/report.h"
 #include "shim/process/state.h"
+#include "shim/stats/report.h"
 
 #include <stdatomic.h>
 
-enum { CONTEXTS_MAX = 128, CONTEXT_OTHERS_MAX = 48 };
+enum { CONTEXTS_MAX = 128 };
 
 enum context_state { CONTEXT_ENDED, CONTEXT_MAKING, CONTEXT_ALIVE, CONTEXT_ENDING };
 enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY };
 
 struct context {
-    _Atomic(CUcontext) handle;
-    _Atomic(CUcontext) quick_handle; /* the same while it is found by it, else no context's */
-    _Atomic(CUcontext) ctx; /* whose record it is, or was last */
-    struct pool *pool;     /* NULL: not pooled (BACKING=driver, or it could not be) */
+    _Atomic(CUcontext) handle;       /* NULL while allocations do not find the record */
+    _Atomic(CUcontext) quick_handle; /* the same, but no context's handle in place of NULL */
+    _Atomic(CUcontext) ctx;          /* the context that has the record, or had it last */
+    struct pool *pool; /* NULL: not pooled (BACKING=driver, or there was no host memory) */
     CUdevice device;
-    atomic_bool hidden;    /* not for what is done to all pools: made, destroyed, or ended by now */
-    /* These belong to the lock of lives in context.c. */
+    unsigned index;     /* in context_records */
+    atomic_bool hidden; /* calls for all pools skip it: being made or reset, or ended */
+    /* The lock of lives in context.c protects these. */
     enum context_state state;
     enum context_primary primary;
     unsigned long long life; /* the context's id; 0: the driver knows none (before 12.0) */
-    unsigned enders;       /* threads in a call that may end it */
-    unsigned destroyers;   /* those that destroy a created one: no thread asks the driver then */
-    unsigned askers;       /* threads that ask the driver about it, for whom a destroyer waits */
-    bool condemned;        /* it ended while the record was being made */
+    unsigned enders;         /* threads in a call that may end the context */
+    unsigned destroyers;     /* enders that destroy a created context: no thread asks the driver */
+    unsigned askers;         /* threads that ask the driver about it; a destroyer waits for them */
+    bool condemned;          /* the context ended while the record was being made */
 
-    _Atomic int lost_code; /* the driver's error for everything in it from here on; 0: none */
-    const char *backing;   /* "arena", "segment", "driver"; NULL: being made for the first time */
-    const char *reason;    /* why that one */
+    _Atomic int lost_code;  /* the driver's lasting error for the context; 0: none */
+    const char *backing;    /* "arena", "segment", "driver"; NULL: being made for the first time */
+    const char *reason;     /* why that backing */
     uint64_t redzone_bytes; /* behind each block (shim/context/redzone.h), 0: none */
     _Atomic(CUstream) redzone_stream;
     _Atomic size_t pitch_bytes; /* alignment of cuMemAllocPitch rows, 0: not known yet */
-    char name[64];         /* of the device */
+    char name[64];              /* of the device */
     struct pool_config config;
     struct device_backend backend;
 };
 
-/* All of them, never fewer. */
+/* All records. The count never falls. */
 extern _Atomic(struct context *) context_records[CONTEXTS_MAX]
     __attribute__((visibility("hidden")));
 extern atomic_int context_count __attribute__((visibility("hidden")));
@@ -81,87 +88,128 @@ extern atomic_int context_count __attribute__((visibility("hidden")));
         for (struct context *c = atomic_load_explicit(&context_records[i_], memory_order_acquire); \
              c; c = NULL)
 
-/* Those that all pools are asked for. */
+/* The records for what is done to all pools. */
 #define FOR_EACH_CONTEXT(c)                                                                        \
     FOR_EACH_RECORD(c)                                                                             \
         if (!atomic_load(&c->hidden) && c->pool)
 
-/* The thread's latest; at first one that is no context's, and has no pool. */
-extern __thread struct context *context_latest __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* The thread's latest record; at first one without context and pool. */
+extern __thread struct context *context_latest
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* The pool of the calling thread's current context, if that is its latest and has one; NULL: ask
- * context_current. Never in a forked child. */
+/* The pool of the calling thread's current context, if its latest record is that context's. NULL:
+ * it is not, or there is no pool; ask current_context (shim/entry/current.h). Not for a forked
+ * child. */
 static inline struct pool *context_quick_pool(void)
 {
     CUcontext ctx;
     if (__builtin_expect(real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS, 0))
         return NULL;
     const struct context *c = context_latest;
-    return __builtin_expect(atomic_load_explicit(&c->quick_handle, memory_order_relaxed) == ctx, 1) ? c->pool : NULL;
+    CUcontext quick = atomic_load_explicit(&c->quick_handle, memory_order_relaxed);
+    return __builtin_expect(quick == ctx, 1) ? c->pool : NULL;
 }
 
-/* What may end with a call of the program's. */
-struct context_end {
-    CUcontext ctx;           /* a created one; NULL: primary ones */
-    CUdevice device;         /* of those; -1: any */
-    unsigned long long life; /* of the created one */
-    bool hides;
-    uint64_t records[CONTEXTS_MAX / 64];
-    CUcontext others[CONTEXT_OTHERS_MAX]; /* that have no record here, but something else of ours */
-    unsigned long long lives[CONTEXT_OTHERS_MAX];
-    size_t count;
-};
-
-/* A created context (NULL: none) is about to be destroyed. */
-void context_destroy_begins(struct context_end *e, CUcontext ctx);
-/* Primary contexts of the device (-1: of any) are about to be reset, or to lose a user. */
-void context_release_begins(struct context_end *e, CUdevice device, bool reset);
-/* The driver has answered. Everything of what ended goes; what did not end is found again. Keeps
- * errno. */
-void context_end_finish(struct context_end *e, bool done);
-/* The program holds the device's primary context, by this handle. */
-void context_retained(CUdevice device, CUcontext primary);
-/* The driver serves it. It may be dead, but must be some thread's, or a primary one. */
-bool context_is_alive(CUcontext ctx);
-/* The only thread of a forked child has no context. */
-void context_forget_thread(void);
-
-/* The record of the calling thread's current context, made if there is none; of a green context, the
- * primary one's (shim/context/green.h). NULL: no context is current, or the library is off. Keeps errno. */
-struct context *context_current(void);
-/* The record of a context, if there is one. */
+/* The record of a context, if allocations find it. */
 struct context *context_find(CUcontext ctx);
 /* Does the calling thread's current context have a pool? Makes none. */
 bool context_is_pooled(void);
+/* Is there no pool but this record's that calls for all pools reach? */
+bool context_is_alone(const struct context *c);
+/* Sets the calling thread's latest record. NULL: none. */
+void context_remember(struct context *c);
+/* In a forked child: its only thread has no context. */
+void context_forget_thread(void);
 
-/* The device's primary context, alive or not, as a retain of the program's told; NULL: none was
- * seen. */
-CUcontext context_primary_handle(CUdevice device);
-/* Every range committed in arenas of the device. */
-void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
-                            void *arg);
+/* Does the driver serve the context? The context may be dead, but must be some thread's current
+ * one, or a primary one. */
+bool context_is_alive(CUcontext ctx);
+/* The id of the context's life; 0: the driver knows none. Asks the driver (see 4). */
+unsigned long long context_life(CUcontext ctx);
+/* Is that very life over? Asks the driver (see 4). */
+bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
+                     CUdevice device);
 
-/* Contexts with an arena on a device other than that one: up to max of them. Returns how many. */
+/* What may end with one call of the program. */
+struct context_end {
+    CUcontext ctx;           /* a created context; NULL: primary contexts */
+    CUdevice device;         /* of the primary contexts; -1: any */
+    unsigned long long life; /* of the created context */
+    bool hides;              /* calls for all pools skip the records meanwhile */
+    uint64_t records[CONTEXTS_MAX / 64]; /* a bit for the index of each record withdrawn */
+};
+
+/* The steps of an ender, in this order. The program is about to destroy a created context (NULL:
+ * none). Waits until no thread asks the driver about it. */
+void context_destroy_begins(struct context_end *e, CUcontext ctx);
+/* The program is about to reset the primary contexts of the device (-1: any), or to release one of
+ * their users. */
+void context_release_begins(struct context_end *e, CUdevice device, bool reset);
+/* After the driver's answer (done: the call succeeded), once for each record, new ones included.
+ * True: the life is over. Then the caller alone forgets what else the library keeps for c->ctx, and
+ * calls context_bury. May ask the driver. */
+bool context_end_judge(const struct context_end *e, struct context *c, bool done);
+/* Abandons the pool. The next context of the device may have the record. */
+void context_bury(struct context *c);
+/* Did the call withdraw the record when it began? */
+bool context_end_holds(const struct context_end *e, const struct context *c);
+/* For a record whose life goes on: calls for all pools reach it again. True: they skipped it until
+ * now. Then the caller tells the pool what it may have missed, and calls context_show. */
+bool context_unhide(struct context *c);
+/* Allocations find the record again, unless another ender holds it. */
+void context_show(struct context *c);
+/* A retain showed which context is the device's primary one. */
+void context_set_primary(CUdevice device, CUcontext primary);
+
+/* The steps of a maker, for one thread at a time. From here on an ender of ctx finds the record.
+ * Adds a record, all zero but for the context. NULL: CONTEXTS_MAX records are in use, or there is
+ * no host memory. */
+struct context *context_add(CUcontext ctx, CUdevice device);
+/* Gives ctx a record of its device whose context has ended. False: the record is in use. */
+bool context_take_over(struct context *c, CUcontext ctx);
+/* Undoes context_take_over. */
+void context_give_up(struct context *c);
+/* The maker has filled the record. True: allocations find it. False: the life is over, or an ender
+ * holds the record. */
+bool context_made(struct context *c, CUcontext ctx);
+/* Does an ender hold a record of ctx? Requests go to the driver meanwhile. */
+bool context_is_withdrawn(CUcontext ctx);
+
+/* From a true answer until context_asked the driver may be asked about the record's context: no
+ * thread destroys the context, and no other context gets the record. False: the context is
+ * ending. */
+bool context_asks(struct context *c);
+void context_asked(struct context *c);
+
+/* The rest is done to all pools, without a lock.
+ *
+ * Calls f for each range committed in arenas of the device. */
+void context_for_each_range(CUdevice device,
+                            void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);
+/* Lists contexts with an arena on a device other than that one, at most max. Returns how many. */
 size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
-
 void context_for_each_pool(void (*f)(struct pool *p));
 /* Work is about to be submitted: see pool_submit. */
 void context_submit(uint64_t stream);
-/* Gives idle memory back: of one device, or of all (-1). Returns the bytes. */
+/* Gives idle memory back, of one device or of all (-1). Returns the bytes. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
-/* Gives idle memory of these devices (a bit for each) back because the driver is short of it: see
- * pool_release. */
+/* The driver is short of memory on these devices (a bit for each): see pool_release. True: some
+ * memory went back. */
 bool context_release(uint64_t devices, enum pool_release step);
-/* From a true answer until context_asked: the driver may be asked about the record's context. Nobody destroys it, and
- * no other one has the record. False: it is ending. */
-bool context_asks(struct context *c);
-void context_asked(struct context *c);
-/* Asks each context with a pool whether it is lost. The pool of one that is hands nothing out any more. */
+uint64_t context_tick(void);
+/* The shortest of the pools' ticks, 0: none. */
+uint64_t context_tick_ns(void);
+uint64_t context_idle_bytes(int device);
+/* Fills at most max rows, for the pools of ended contexts too. Returns how many. */
+size_t context_report(struct report_pool *out, size_t max);
+
+/* Asks the driver about each context with a pool. The pool of a lost context hands nothing out any
+ * more. */
 void context_look_for_loss(void);
-/* The error of a free of this address, in a lost context that has a live block there; CUDA_SUCCESS:
- * none. */
+/* The error of a free of an address where a lost context has a live block. CUDA_SUCCESS: there is
+ * no such block. */
 CUresult context_loss_of(uint64_t addr);
-/* The error of a free of anything else: of the current context, if that is lost (measured on an H200). */
+/* The error of any other free: that of the current context, if it is lost (measured on an H200). */
 CUresult context_loss_here(void);
 extern atomic_bool context_any_lost __attribute__((visibility("hidden")));
 static inline CUresult context_loss_at(uint64_t addr)
@@ -169,10 +217,5 @@ static inline CUresult context_loss_at(uint64_t addr)
     bool any = atomic_load_explicit(&context_any_lost, memory_order_relaxed);
     return __builtin_expect(any, 0) ? context_loss_of(addr) : CUDA_SUCCESS;
 }
-uint64_t context_tick(void);
-/* The shortest of the pools' ticks, 0: none. */
-uint64_t context_tick_ns(void);
-uint64_t context_idle_bytes(int device);
-size_t context_report(struct report_pool *out, size_t max);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See context.h: what is done with all contexts and pools. No lock.
+ * See context.h: what is done to all contexts and pools, and how a lost context is found. No lock.
  */
 #include "shim/context/context.h"
 
-#include "shim/entry/answer.h"
+#include "shim/driver/error.h"
 #include "shim/process/cancel.h"
 
-void context_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
-                            void *arg)
+void context_for_each_range(CUdevice device,
+                            void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {
     FOR_EACH_CONTEXT(c)
         if (c->device == device && pool_uses_arena(c->pool))
@@ -51,15 +51,15 @@ bool context_release(uint64_t devices, enum pool_release step)
 {
     bool some = false;
     FOR_EACH_CONTEXT(c)
-        if (answer_device(c->device) & devices)
+        if (device_bit(c->device) & devices)
             some = pool_release(c->pool, step) || some;
     return some;
 }
 
 atomic_bool context_any_lost;
 
-/* The code of one context's work may come from a call in another, and codes do not always stick. The question
- * waits for no work and is allowed in captures. */
+/* A call in one context may return the code of work in another, and codes do not always stick. So
+ * each context is asked. The question waits for no work, and a capture allows it. */
 static void look_for_loss(struct context *c)
 {
     uint64_t free_bytes, total_bytes;
@@ -67,7 +67,7 @@ static void look_for_loss(struct context *c)
     if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_asks(c))
         return;
     int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-    if (answer_is_loss((CUresult)code)) {
+    if (error_is_loss((CUresult)code)) {
         atomic_store(&c->lost_code, code);
         atomic_store(&context_any_lost, true);
         pool_lose(c->pool);
@@ -75,7 +75,7 @@ static void look_for_loss(struct context *c)
     context_asked(c);
 }
 
-/* Each is asked and judged before another context can have its record. */
+/* Between context_asks and context_asked no other context can get the record. */
 void context_look_for_loss(void)
 {
     int cancel = cancel_forbid();
@@ -132,8 +132,8 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
-/* Pools of contexts that are gone are reported too, with those that had them later: what they did is part of the
- * story. */
+/* A pool's figures sum up all contexts that had it. So the report shows it after its context has
+ * ended too. */
 size_t context_report(struct report_pool *out, size_t max)
 {
     size_t count = 0;

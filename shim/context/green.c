@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See green.h. A program comes by a green context's handle in several ways (cuCtxFromGreenCtx,
- * cuStreamGetCtx), so the driver is asked, once for each. Rows are added under a lock that is not held over
- * a driver call, and read without.
+ * See green.h. A program gets a green context's handle in several ways (cuCtxFromGreenCtx,
+ * cuStreamGetCtx), so the driver is asked, once for each context. Rows change under a lock that is
+ * not held over a driver call, and are read without it.
  */
 #include "shim/context/green.h"
 
 #include "shim/context/context.h"
 #include "shim/context/stream.h"
+#include "shim/driver/device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -61,9 +62,9 @@ void green_forget_primary(CUcontext primary)
     pthread_mutex_unlock(&lock);
 }
 
-/* The driver tells it of the current green context's default stream (documented). Nothing is
- * retained for it: the last green context may end, and the primary one with it, while we held
- * it. */
+/* The driver names the primary context of the current green context's default stream (documented).
+ * We do not retain it: if the last green context ended meanwhile, our reference would keep the
+ * primary context alive. */
 static CUcontext primary_here(void)
 {
     CUdevice device;
@@ -73,7 +74,7 @@ static CUcontext primary_here(void)
         real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
         green && primary)
         return primary;
-    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? context_primary_handle(device) : NULL;
+    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device_primary(device) : NULL;
 }
 
 void green_expect(void)
@@ -81,8 +82,8 @@ void green_expect(void)
     atomic_store(&expected, true);
 }
 
-/* The driver is asked only where there may be one: the question makes a per-thread stream, with which a
- * forked child of the process does not survive exit() (seen on an H200, driver 580). */
+/* The driver is asked only if there may be a green context. The question makes a per-thread stream,
+ * with which a forked child of the process dies in exit() (seen on an H200, driver 580). */
 CUcontext green_owner(CUcontext ctx)
 {
     CUgreenCtx green = NULL;
@@ -93,8 +94,8 @@ CUcontext green_owner(CUcontext ctx)
         return atomic_load(&g->primary);
     if (!real.cuStreamGetGreenCtx)
         return ctx; /* CUDA 12.4 has the first of them */
-    /* A green context has no per-thread default stream (seen: 400). The legacy one is asked about only then:
-     * during a capture elsewhere that might do harm. */
+    /* A green context has no per-thread default stream (error 400 was seen). Only then do we ask
+     * about the legacy one: during a capture elsewhere that question might do harm. */
     CUresult rc = real.cuStreamGetGreenCtx(CU_STREAM_PER_THREAD, &green);
     if (rc == CUDA_ERROR_INVALID_HANDLE)
         rc = real.cuStreamGetGreenCtx(CU_STREAM_LEGACY, &green);

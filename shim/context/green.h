@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Green contexts: parts of a device's primary context with streams of their own. What is allocated in one
- * is the primary's memory, and the primary's context events and waits cover its work (both documented, and
- * seen on an H200), while its own events cover nothing but itself. So the pool of the primary serves it.
+ * Green contexts: parts of a device's primary context with streams of their own.
+ * 1. Memory allocated in a green context is the primary context's memory.
+ * 2. The primary's context events and waits cover the green context's work. Its own context events
+ *    cover nothing else. (1 and 2 are documented, and were seen on an H200.)
+ * So the pool of the primary context serves it.
  */
 #ifndef SHIM_GREEN_H
 #define SHIM_GREEN_H
 
 #include "shim/driver/hooks.h"
 
-/* Whose memory and fences the calling thread's current context has: ctx itself, or the primary context
- * that it is a part of. NULL: that cannot be told, or the driver has no context events: then nothing
- * allocated there may be pooled. */
+/* The context that owns the memory and has the fences of ctx, the calling thread's current context:
+ * ctx itself, or the primary context that it is a part of. NULL: the driver does not say, or has no
+ * context events, so memory there must not be pooled. Calls the driver. */
 CUcontext green_owner(CUcontext ctx);
 
-/* One is about to be made. */
+/* A green context is about to be made. */
 void green_expect(void);
 
-/* The context is no more. */
+/* The green context (NULL: none) has ended. */
 void green_forget(CUcontext ctx);
-/* The primary context is no more, nor are those that are parts of it. */
+/* The primary context has ended, and with it all that are parts of it. */
 void green_forget_primary(CUcontext primary);
 
 #endif

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See redzone.h. The driver calls run on a stream of the context's own which is in no order with the
- * program's: what was submitted before has been waited for, and so is what is submitted here.
+ * See redzone.h. The work runs on a stream that belongs to the context's record and is in no order
+ * with the program's streams. So the host waits for all earlier work first, and for this work last.
  */
 #include "shim/context/redzone.h"
 
 #include "shim/driver/capture.h"
+#include "shim/driver/device_fence.h"
+#include "shim/driver/visit.h"
 #include "shim/stats/counters.h"
 #include "shim/process/log.h"
-#include "shim/route/submit.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-/* No zero, no letter, no number that programs fill memory with. */
+/* Not zero, not a letter, not a number that programs fill memory with. */
 #define PATTERN 0xd5
 
 atomic_bool redzone_in_use;
@@ -21,11 +22,11 @@ atomic_bool redzone_in_use;
 struct look {
     struct context *c;
     CUdeviceptr addr;
-    unsigned char *bytes; /* to be read into; NULL: the pattern is to be written */
+    unsigned char *bytes; /* the bytes are read into it; NULL: the pattern is written instead */
     CUresult rc;
 };
 
-/* Two threads may make one each: the one too many is destroyed again. */
+/* Two threads may make one each: then one of them is destroyed. */
 static CUresult stream_of(struct context *c, CUstream *out)
 {
     CUstream none = NULL, made;
@@ -54,7 +55,8 @@ static void write_or_read(void *arg)
     if (l->rc != CUDA_SUCCESS)
         return;
     if (l->bytes)
-        l->rc = atomic_load(&real_cuMemcpyDtoHAsync_v2)(l->bytes, l->addr, l->c->redzone_bytes, stream);
+        l->rc = atomic_load(&real_cuMemcpyDtoHAsync_v2)(l->bytes, l->addr, l->c->redzone_bytes,
+                                                        stream);
     else
         l->rc = atomic_load(&real_cuMemsetD8Async)(l->addr, PATTERN, l->c->redzone_bytes, stream);
     if (l->rc == CUDA_SUCCESS)
@@ -64,7 +66,7 @@ static void write_or_read(void *arg)
 bool redzone_fill(struct context *c, uint64_t addr)
 {
     struct look l = {.c = c, .addr = addr};
-    return device_visit(&c->backend, write_or_read, &l) && l.rc == CUDA_SUCCESS;
+    return visit_run(c->backend.ctx, write_or_read, &l) && l.rc == CUDA_SUCCESS;
 }
 
 static void judge(const struct look *l, const struct pool_block *block)
@@ -78,8 +80,8 @@ static void judge(const struct look *l, const struct pool_block *block)
     if (!changed || pool_taint(block->addr) != POOL_OK)
         return;
     counter_add(COUNTER_REDZONE, 1);
-    log_warn("a write past the end of the block of %llu bytes at 0x%llx: %llu of the %llu bytes behind it "
-             "changed, the first at offset %llu; its memory is not used again",
+    log_warn("a write past the end of the block of %llu bytes at 0x%llx: %llu of the %llu bytes "
+             "behind it changed, the first at offset %llu; its memory is not used again",
              (unsigned long long)block->requested_bytes, (unsigned long long)block->addr,
              (unsigned long long)changed, (unsigned long long)l->c->redzone_bytes,
              (unsigned long long)(block->requested_bytes + first));
@@ -98,7 +100,7 @@ void redzone_check(uint64_t addr)
     redzone_hide(&block);
     l.addr = addr + block.requested_bytes;
     l.bytes = malloc(l.c->redzone_bytes);
-    if (l.bytes && !capture_open() && device_visit(&l.c->backend, write_or_read, &l) &&
+    if (l.bytes && !capture_open() && visit_run(l.c->backend.ctx, write_or_read, &l) &&
         l.rc == CUDA_SUCCESS)
         judge(&l, &block);
     free(l.bytes);

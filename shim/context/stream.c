@@ -1,83 +1,99 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See stream.h. While all work of a process goes to one stream, that stream's order alone makes memory safe
- * to hand out again. A stream that was only created counts for nothing: libraries make some in stock.
+ * See stream.h. While all work of a process goes to one stream, the order of that stream alone
+ * makes memory safe to hand out again. This stream is the single stream. Its name is in pool_sole;
+ * at first it is the first stream that work is submitted to (pool.h). A stream that was only
+ * created does not count: libraries create some in advance.
  *
- * The stream is the one in pool_sole; at first whoever comes first (pool.h). Why it is enough:
+ * Why the single stream is enough:
+ * 1. Every submission is seen. While pool_watch asks for it, every entry point in
+ *    shim/driver/submit.def calls stream_note before the driver. The call returns only when the
+ *    work is for the single stream, or when no pool relies on one. Driver libraries that submit
+ *    work in ways of their own (rendering, video) end the single stream for good.
+ * 2. A stream is known by its handle, the per-thread default stream by its thread. Before a handle
+ *    is destroyed its stream ceases to be the single one (stream_forget), so no other stream with
+ *    that handle is taken for it.
+ * 3. A launch may start before its predecessors in the stream end (programmatic dependent launch).
+ *    Where that matters it loses this leave: see "Early launches". A launch with attributes that
+ *    are not known to keep it in order counts as work for another stream.
+ * 4. A capture ends the single stream, and there is none before all captures are closed: captured
+ *    work is not a submission.
+ * 5. A function that is newer than our tables may submit work unseen. When cuGetProcAddress hands
+ *    out the first such function, the single stream ends for good (resolve.c). Runtimes newer than
+ *    the tables ask a driver of their release for these functions. We do not see a program that
+ *    gets such a function from dlsym or by linking. We also miss objects loaded past the wrappers
+ *    (dlmopen, RTLD_DEEPBIND) that submit work on pool memory.
+ * 6. Peers, a second context with a pool, and green contexts end the single stream for good: their
+ *    default streams and their work are in no order with it.
+ * 7. Work that the driver puts on streams of its own (copies from pageable memory) is ordered with
+ *    the program's stream (documented).
+ * 8. Work from before the first pool was not seen. The pool begins with a single stream if the
+ *    driver says that nothing runs; drivers before 12.5 cannot be asked. There may be work that is
+ *    just on its way to the driver. It can touch the pool's memory only if an address reaches it
+ *    while it runs.
  *
- * - Every submission is seen: while pool_watch says so, each of the entry points in shim/route/submit.def comes
- *   here before the driver, and goes on only when its stream is the sole one or no pool relies on one.
- *   Driver libraries that submit work by ways of their own (rendering, video) end it for good.
- * - A stream is known by its handle, the per-thread default stream by its thread. A destroyed handle ends
- *   the time of its stream, before another stream can have it.
- * - A launch that may start before its predecessors in the stream end (programmatic dependent launch) is
- *   sent in turn instead where that matters, see "Early launches". One with attributes that are not
- *   known to keep it in order is taken for a stream of its own.
- * - Captures end it, and it does not begin before they are closed: captured work is no submission.
- * - No function that is newer than our tables: it may submit work unseen. When cuGetProcAddress hands out
- *   the first one, as runtimes newer than the tables ask drivers of their kind for, it ends for good (resolve.c).
- *   Not noticed is who asks for such a function by dlsym, or is linked to it; nor an object that is loaded
- *   past all wrappers (dlmopen, RTLD_DEEPBIND) and submits work on the pool's memory: nothing tells of it.
- * - Peers, a second context with a pool, green contexts end it for good: they have default streams, and
- *   work, in no order with this one.
+ * Early launches. E is a kernel with leave to start early. K is the last kernel before E in its
+ * stream that has no such leave.
+ * 1. E may overlap all kernels since K. K began when all work before K was complete. So E must not
+ *    touch memory whose last work came after K was submitted, that is, memory freed since.
+ * 2. covered_seals is the number of closed epochs (pool_seals) whose frees were known when such a
+ *    K went to the driver.
+ * 3. E keeps its leave if no epoch has closed since and no open epoch has frees. Memory that E may
+ *    use was handed out, and so freed, before E came here. So this thread sees that free in
+ *    pool_watch, or in pool_seals if a submission of another thread has closed its epoch.
+ * 4. Otherwise E loses its leave, and is itself a K.
+ * 5. Only submissions to the single stream count, and a stream that becomes the single one begins
+ *    without a K. Default streams have the same name in every context, so a kernel is a K only if
+ *    its context has a pool.
+ * 6. With several streams memory is handed out only behind complete work, or behind a wait of the
+ *    whole context. No launch passes such a wait (seen on an H100). A launch does pass waits for
+ *    events of its own stream.
+ * Not covered is memory that is freed just beside E's submission and whose address reaches E while
+ * E runs. tests/model/early.pml models this rule.
  *
- * Early launches. A kernel E with leave to start early may overlap the kernels before it in its stream, back
- * to the last one without, K; K began when all before it was complete. So what E must not touch is
- * memory whose last work came after K was submitted, that is, memory freed since. covered_seals says up
- * to which close of an epoch (pool_seals) frees were known when such a K went to the driver. E is left
- * as it is if no epoch closed since and none has frees; what E may use was handed out, and so freed,
- * before E came here, so that this thread sees that free in pool_watch, or in pool_seals if another
- * thread's submission has closed its epoch. Otherwise E loses its leave, and is a K itself. Only
- * submissions to the sole stream count, and a stream that becomes the sole one begins without a K. Default
- * streams have the same name in every context: a K is one of the pool's. With several streams nothing is handed out
- * but behind complete work, or behind a wait of the whole context, which no launch passes (seen on an
- * H100; waits for events of its own stream do not keep it back). tests/model/early.pml is this rule. Not
- * covered is memory that was freed just beside E's submission, and whose address reaches E while it runs.
+ * Domains. A memory fence on the device orders only the writes of its kernel's memory
+ * synchronisation domain. Kernels of two domains are as far apart as two devices (CUDA programming
+ * guide, "Memory Synchronization Domains"; CUlaunchMemSyncDomain in cuda.h). No document says that
+ * stream order alone reaches across domains. Events reach across, because streams of other devices
+ * may wait for them. So there is no single stream once a kernel may have a domain of its own. It
+ * may get the domain
+ * 1. by its launch: then it counts as work for another stream (name_of), like all unknown
+ *    attributes;
+ * 2. by its stream: cuStreamSetAttribute ends the single stream for good, and
+ *    cuStreamCopyAttributes copies only what was set by that call;
+ * 3. by its node of a graph: setting the attribute there, or launching with it under capture, ends
+ *    the single stream for good. A kernel captured before there was a pool is not noticed.
  *
- * Domains. A memory fence on the device orders the writes of its kernel's memory synchronisation
- * domain only; kernels of two domains are as far apart as two devices (CUDA programming guide,
- * "Memory Synchronization Domains"; CUlaunchMemSyncDomain in cuda.h). Nothing documented says that
- * stream order alone reaches so far. Events do, as streams of other devices may wait for them. So
- * one stream is not enough once a kernel may have a domain of its own:
- * - by its launch: it counts as one for another stream (name_of), like other unknown attributes;
- * - by its stream: a stream gets attributes by cuStreamSetAttribute, which ends the time of single
- *   streams for good; cuStreamCopyAttributes copies only what was set so;
- * - by its node of a graph: set there, or at a launch that was captured. Both end it for good. Not
- *   noticed is a kernel that was captured before there was a pool.
+ * The single stream begins again after a run of submissions to one stream, once all work for
+ * others is complete. X is the thread at the end of a run. T is a thread with work for another
+ * stream.
+ * 1. X publishes its stream as the candidate.
+ * 2. X looks whether a thread is inside a submission to another stream; if so, X drops the
+ *    candidate. Else X asks the pool for a mark.
+ * 3. T says in its record that it submits, and sees that there is no single stream.
+ * 4. If T sees the candidate, T notes the breach, and looks again for a single stream.
+ * 5. Later, when all work before the mark is complete, X announces its stream as the single one,
+ *    and then looks for a breach. No memory is handed out in its order before.
+ * All of these steps have one order for all threads. Either X sees T's record in 2, or T sees the
+ * candidate in 4. Then either X sees the breach in 5 and takes the announcement back, or T sees the
+ * single stream in 4 and leaves it before T submits. A candidate stays until there is a new one,
+ * and that is no sooner than the pool has left the single stream. A new pool begins with a breach,
+ * so an older candidate says nothing about it.
  *
- * What the driver does on streams of its own (copies from pageable memory) is ordered with the stream as
- * documented.
- *
- * What was submitted before the first pool went by unseen. The pool begins with one stream if the driver says
- * that nothing is running; drivers before 12.5 cannot be asked. Work that is on its way to the driver in that
- * moment remains: it could touch the pool's memory only by an address that reaches it while it runs.
- *
- * It begins again after a run of submissions to one stream, once all work for others is complete. Thread
- * X, at the end of a run, publishes its stream as the candidate; looks whether any thread is inside a
- * submission to another (each says so in its record first); and asks the pool for a mark. From then on, a
- * thread T with other work says so in its record, sees that no stream is sole, sees the candidate, notes
- * the breach, and looks again whether one is sole by now. Later X, when all work before the mark is
- * complete, announces its stream as the sole one, and then looks for a breach, before any memory is handed
- * out in its order. All of these in one order for all threads: either X sees T's record and drops the
- * candidate, or T sees the candidate; then either X sees the breach and takes the announcement back, or T
- * sees the sole stream and leaves before it submits. The candidate stays until there is a new one, and that
- * is no sooner than the pool has left; a new pool knows of none.
- *
- * tests/model/stream.pml is this protocol, for a model checker, in steps of one order for all threads. So
- * are here: the records when they are set, candidate, breached, captures, given_up, pool_sole are
- * sequentially consistent. Weaker are only the record's end, a release: whoever sees it sees the work
- * submitted; pool_watch, which does not change while the pool lives but to give up, and whose beginning
- * comes before any memory of the pool; and the length of the run and the pool it is for, which are guesses.
+ * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
+ * that order too: setting a record, candidate, breached, captures, given_up and pool_sole are
+ * sequentially consistent. Weaker are only
+ * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
+ * 2. pool_watch: it changes in a pool's life only when the pool gives up, and it is set before the
+ *    pool has any memory;
+ * 3. the length of a run, and the pool that the run is for: these are guesses.
  */
 #include "shim/context/stream.h"
 
 #include "pool/pool.h"
 #include "pool/spin.h"
-#include "shim/entry/answer.h"
-#include "shim/driver/capture.h"
 #include "shim/context/context.h"
 #include "shim/process/state.h"
-#include "shim/route/submit.h"
 
 #include <errno.h>
 #include <link.h>
@@ -85,28 +101,28 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Names that are no handle of a stream, beside those in pool.h. */
+/* Names that are not the handle of a stream, beside those in pool.h. */
 #define STREAM_IDLE UINT64_C(2)
 #define STREAM_OTHER UINT64_C(5)
 
-/* A run is this long before it is looked at, and is looked at again so often. */
+/* A run is looked at after so many submissions, and again after so many more. */
 enum { RUN_LENGTH = 64, RUN_STEP = 16 };
-/* A program that keeps using several streams at a time pays for each end, GPU work waits: so many, and one
- * more each second. */
+/* Each end of the single stream makes GPU work wait. So a program that keeps using several streams
+ * pays for so many ends, and for one more each second; after that there is no single stream. */
 enum { COSTLY_ENDS = 8 };
 enum { SUBMITTERS_MAX = 1024 };
 
-/* What a thread submits just now. */
+/* The record of a thread: what the thread submits at present. */
 struct submitter {
     _Alignas(64) _Atomic uint64_t stream;
     atomic_bool taken;
-    uint32_t depth;      /* of submissions inside submissions: a profiler's, a signal handler's */
+    uint32_t depth;      /* of submissions inside submissions, by a profiler or signal handler */
     uint64_t per_thread; /* the name of its own default stream */
-    uint64_t seals;      /* what its kernel will cover; 0: nothing */
+    uint64_t seals;      /* covered_seals once its kernel is submitted; 0: unchanged */
 };
 
 static struct submitter submitters[SUBMITTERS_MAX];
-/* Records from here on nobody ever had. Raised before one is taken. */
+/* No thread has ever had a record from here on. Raised before a thread takes one. */
 static atomic_size_t submitters_end;
 static __thread struct submitter *mine __attribute__((tls_model("initial-exec")));
 static _Atomic uint64_t names = 1;
@@ -120,7 +136,7 @@ static _Atomic uint64_t run_stream, run_length;
 static _Atomic uint64_t candidate = POOL_STREAM_NONE, candidate_mark;
 static _Atomic uint64_t covered_seals;
 static atomic_bool breached;
-/* Held over no driver call. */
+/* A lock. Not held over a driver call. */
 static atomic_flag stepping = ATOMIC_FLAG_INIT;
 
 static void leave_pool(struct pool *p)
@@ -135,9 +151,9 @@ void stream_give_up(void)
     context_for_each_pool(pool_give_up_single_stream);
 }
 
-/* A pool is listed and then looks at given_up and captures (context.c); this is called after those were
- * set, and then looks at the list: no pool is missed. Every caller goes through the pools, so that none
- * returns before the one who came first is done. */
+/* No pool is missed: the maker of a pool lists it and then looks at given_up and captures
+ * (stream_pool_listed); our caller has set one of those and then looks at the list. Every caller
+ * goes through all pools, so no caller returns before an earlier one has left them. */
 void stream_leave_single(void)
 {
     if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
@@ -203,7 +219,7 @@ static struct submitter *find_record(void)
         s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;
         return mine = s;
     }
-    stream_give_up(); /* more threads than can be watched */
+    stream_give_up(); /* there are more threads than records */
     return NULL;
 }
 
@@ -236,8 +252,8 @@ static void note_busy(struct pool *p)
         atomic_store(&busy, true);
 }
 
-/* Work of earlier than the pool was not seen: if some is running, or on its way, its stream counts. What was
- * proposed for an earlier pool says nothing about this one. */
+/* Work from before the pool was not seen. If some runs, or is on its way, its stream counts. A
+ * candidate for an earlier pool says nothing about this one. */
 static bool starts_idle(void)
 {
     atomic_store(&breached, true);
@@ -284,7 +300,7 @@ static void propose(struct pool *p, uint64_t stream)
         atomic_store(&candidate_mark, pool_mark(p));
 }
 
-/* The run of a stream is long: propose it, or if it was, make it the sole one. */
+/* The run of a stream is long: makes it the candidate, or the candidate the single stream. */
 static void step(uint64_t stream)
 {
     atomic_store_explicit(&only_pool, NULL, memory_order_relaxed);
@@ -310,7 +326,7 @@ static void step(uint64_t stream)
     end_step();
 }
 
-/* No stream is sole. */
+/* A submission while there is no single stream. */
 static void follow(uint64_t stream)
 {
     uint64_t proposed = atomic_load(&candidate);
@@ -320,7 +336,8 @@ static void follow(uint64_t stream)
         if (sole != POOL_STREAM_NONE && sole != stream)
             stream_leave_single();
     }
-    if (stream == STREAM_OTHER || atomic_load_explicit(&run_stream, memory_order_relaxed) != stream) {
+    if (stream == STREAM_OTHER ||
+        atomic_load_explicit(&run_stream, memory_order_relaxed) != stream) {
         atomic_store_explicit(&run_stream, stream, memory_order_relaxed);
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
         return;
@@ -341,8 +358,8 @@ static void submit_other(uint64_t stream, uint64_t sole)
     follow(stream);
 }
 
-/* A kernel for a stream of the sole one's name; unsealed: there were frees before it that no fence covered. Which
- * context it is for is asked once in an epoch of frees. */
+/* A kernel for a stream that has the single stream's name. unsealed: there were frees before it
+ * that no fence covers yet. The driver is asked for the kernel's context once in an epoch. */
 static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool unsealed)
 {
     uint64_t seals = atomic_load(&pool_seals) + 1;
@@ -354,7 +371,7 @@ static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool un
     return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
 }
 
-enum submit_seen submit_note(CUstream stream, unsigned flags)
+enum submit_seen stream_note(CUstream stream, unsigned flags)
 {
     unsigned watch = atomic_load(&pool_watch);
     if (!state_is_on())
@@ -383,19 +400,19 @@ enum submit_seen submit_note(CUstream stream, unsigned flags)
     return seen;
 }
 
-void submit_done(bool taken)
+void stream_done(bool taken)
 {
     struct submitter *s = mine;
     if (!s)
         return;
     if (taken && s->seals > atomic_load_explicit(&covered_seals, memory_order_relaxed))
         atomic_store(&covered_seals, s->seals);
-    s->seals = 0; /* what this one was made inside of, if anything, is not to be taken for it */
+    s->seals = 0; /* a submission that this one was made inside of must not count as it */
     if (--s->depth == 0)
         atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
 }
 
-/* Whoever is about to make a stream the sole one is through, or sees the capture. */
+/* A thread that is about to make a stream the single one is through, or sees the capture. */
 void stream_capture_opens(void)
 {
     atomic_fetch_add(&captures, 1);
@@ -421,57 +438,4 @@ void stream_forget(CUstream stream)
         stream_leave_single();
     if (atomic_load_explicit(&run_stream, memory_order_relaxed) == name)
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
-}
-
-static void made(CUresult rc)
-{
-    if (rc == CUDA_SUCCESS && (atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
-        stream_may_be_single();
-}
-
-CUresult cuStreamCreate(CUstream *stream, unsigned flags)
-{
-    CUresult rc = answer_cuStreamCreate(stream, flags);
-    made(rc);
-    return rc;
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
-{
-    CUresult rc = answer_cuStreamCreateWithPriority(stream, flags, priority);
-    made(rc);
-    return rc;
-}
-
-CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
-{
-    CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
-    if (rc == CUDA_SUCCESS)
-        stream_give_up();
-    return rc;
-}
-
-/* Before the driver: a launch beside this call may be the first that has the attribute. */
-CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
-{
-    if (!submit_keeps_order(id))
-        stream_give_up();
-    return real.cuStreamSetAttribute(stream, id, value);
-}
-
-CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
-                                   const CUstreamAttrValue *value)
-{
-    if (!submit_keeps_order(id))
-        stream_give_up();
-    return real.cuStreamSetAttribute_ptsz(stream, id, value);
-}
-
-/* A node with leave to start early does so within its graph. */
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
-                                       const CUkernelNodeAttrValue *value)
-{
-    if (!submit_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        stream_give_up();
-    return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

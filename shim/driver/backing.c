@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See backing.h. Libraries that register device memory with a network card, or share it by legacy IPC,
- * do not accept memory of the VMM functions, or only slowly: a process that has one of them loaded when
- * its pool starts gets segments. NVSHMEM is not among them: PyTorch always loads it, and its symmetric
- * memory is its own.
+ * See backing.h. Libraries that register device memory with a network card, or share it by legacy
+ * IPC, accept memory of the VMM functions slowly or not at all. If a process has loaded one of them
+ * when its pool starts, the pool gets segments. NVSHMEM is not among them: PyTorch always loads it,
+ * and NVSHMEM allocates its symmetric memory itself.
  */
 #include "shim/driver/backing.h"
 
@@ -21,7 +21,7 @@ static const struct library libraries[] = {
 #include "shim/driver/backing.def"
 };
 
-/* The name ends where a version, a suffix for all of a family's parts, or a package's mark begins. */
+/* The name ends where a version, the suffix of a family's part, or a package's mark begins. */
 static bool is_named(const char *file, const char *name)
 {
     size_t length = strlen(name);
@@ -41,8 +41,8 @@ static int look(struct dl_phdr_info *info, size_t size, void *found)
     return 0;
 }
 
-/* Cannot a device of the process reach this one's memory? The driver copies between such devices, but not mapped
- * memory. */
+/* Is there a device that cannot reach this one's memory? The driver copies between such devices,
+ * but not mapped memory. */
 static bool is_apart(CUdevice device)
 {
     int count = 0, can = 1;
@@ -85,5 +85,6 @@ void backing_choose(const struct device_backend *d, struct pool_config *config,
     else if (library)
         *reason = library->reason;
     else if (apart)
-        *reason = "not all devices here are peers: the driver copies between them, but no mapped memory";
+        *reason = "not all devices here are peers: the driver copies between them, "
+                  "but no mapped memory";
 }

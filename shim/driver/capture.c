@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See capture.h. The list of capturing streams has a lock of its own, never held over a driver call.
+ * See capture.h. The table of capturing streams has a lock of its own, never held over a driver
+ * call. The counts are sequentially consistent.
  */
 #include "shim/driver/capture.h"
 
@@ -8,10 +9,7 @@
 #include "pool/host.h"
 #include "pool/spin.h"
 #include "shim/process/cancel.h"
-#include "shim/context/context.h"
-#include "shim/control/control.h"
 #include "shim/process/state.h"
-#include "shim/context/stream.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -21,11 +19,11 @@
 
 enum { CAPTURES_FIRST = 256 };
 
-/* A stream is known by its handle, until it is destroyed: then another thread may be given the handle. The per-thread
- * default stream is known by its thread too. */
+/* A stream is known by its handle until it is destroyed: then another stream may get the handle.
+ * The per-thread default stream is known by its context and thread too. */
 struct capture {
-    CUcontext ctx;   /* the stream's, whatever was current; a green context's stream has that one */
-    CUcontext owner; /* of a green context: the primary one; else ctx */
+    CUcontext ctx;   /* the stream's, which may be a green one and need not be current */
+    CUcontext owner; /* for a green context: its primary one; else ctx */
     CUstream stream;
     pthread_t thread;
     uint64_t number; /* 0: none */
@@ -36,9 +34,9 @@ static struct capture first_captures[CAPTURES_FIRST], *captures = first_captures
 static size_t captures_size = CAPTURES_FIRST;
 static uint64_t last_number;
 static atomic_int open_count, holders;
-static atomic_int waiters; /* among the holders: who waits for GPU work */
+static atomic_int waiters; /* holders that wait for GPU work */
 
-/* A call that waits has begun after so long, unless its thread was not run. */
+/* After so long a call that waits has begun, unless its thread did not run. */
 #define BEGIN_NS UINT64_C(20000000)
 
 bool capture_open(void)
@@ -100,7 +98,7 @@ bool capture_await(uint64_t timeout_ns)
     return true;
 }
 
-/* Another one may begin between the two, hence again. */
+/* A capture may begin between the wait and the look, hence the loop. */
 bool capture_hold_off_patiently(uint64_t timeout_ns)
 {
     uint64_t start_ns = state_clock_ns();
@@ -112,19 +110,20 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
     return true;
 }
 
-/* Waiters are counted among the holders, before and after, so that of two looks one may miss a
- * holder, but not take a waiter for none. Others who come from here on see the capture and do not
- * hold it off. */
-static void opening(void)
+/* 1. Once it is counted as open, threads see the capture and do not hold it off.
+ * 2. A holder that does not wait is through in no time. The capture waits for it.
+ * 3. When all holders wait, the capture waits for BEGIN_NS more: by then their calls have begun.
+ * 4. A waiter is a holder before it becomes a waiter, and after it ceases to be one. So holders > 0
+ *    misses no waiter.
+ * 5. The two counts are not read at one time, so one look may take a holder for a waiter. It only
+ *    starts the clock of 3, and the next look sees the holder. */
+void capture_begins(void)
 {
     uint64_t start_ns = 0;
-    /* What was freed before need not wait for the capture's end: natively it is free by now. */
-    if (state_is_on() && !capture_open())
-        context_for_each_pool(pool_seal);
     atomic_fetch_add(&open_count, 1);
     for (unsigned turn = 0; atomic_load(&holders) > 0; turn++) {
         if (atomic_load(&holders) > atomic_load(&waiters))
-            start_ns = 0; /* those are through in no time */
+            start_ns = 0;
         else if (!start_ns)
             start_ns = state_clock_ns();
         else if (state_clock_ns() - start_ns >= BEGIN_NS)
@@ -133,27 +132,18 @@ static void opening(void)
     }
 }
 
-/* One stream may be enough only when fences can be recorded again, with which to leave it. */
-static void closed(void)
+void capture_failed(void)
 {
-    bool last = atomic_fetch_sub(&open_count, 1) == 1;
-    stream_capture_closed();
-    if (last)
-        control_capture_closed();
+    atomic_fetch_sub(&open_count, 1);
 }
 
-static CUstream name_of(CUstream stream, bool per_thread)
-{
-    if (!stream)
-        return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-    return stream;
-}
-
+/* Lock held. */
 static struct capture *find(CUcontext ctx, CUstream stream)
 {
     for (struct capture *c = captures; c < captures + captures_size; c++)
         if (c->number && c->stream == stream &&
-            (stream != CU_STREAM_PER_THREAD || (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
+            (stream != CU_STREAM_PER_THREAD ||
+             (c->ctx == ctx && pthread_equal(c->thread, pthread_self()))))
             return c;
     return NULL;
 }
@@ -166,8 +156,7 @@ static CUcontext current(void)
     return ctx;
 }
 
-/* Of the stream's capture, to be asked for before the driver ends the capture or the stream; 0: there is none. */
-static uint64_t number_of(CUstream stream)
+uint64_t capture_number(CUstream stream)
 {
     if (!capture_open())
         return 0;
@@ -179,12 +168,11 @@ static uint64_t number_of(CUstream stream)
     return number;
 }
 
-/* The capture is over. Its end may be seen twice (end, then destroy). */
-static void forget(uint64_t number)
+size_t capture_ended(uint64_t number)
 {
     bool over = false;
     if (!number)
-        return;
+        return 0;
     pthread_mutex_lock(&lock);
     for (struct capture *c = captures; c < captures + captures_size && !over; c++)
         if (c->number == number) {
@@ -193,10 +181,11 @@ static void forget(uint64_t number)
         }
     pthread_mutex_unlock(&lock);
     if (over)
-        closed();
+        atomic_fetch_sub(&open_count, 1);
+    return over;
 }
 
-void capture_forget(CUcontext ctx)
+size_t capture_forget(CUcontext ctx)
 {
     int gone = 0;
     pthread_mutex_lock(&lock);
@@ -206,8 +195,8 @@ void capture_forget(CUcontext ctx)
             gone++;
         }
     pthread_mutex_unlock(&lock);
-    while (gone--)
-        closed();
+    atomic_fetch_sub(&open_count, gone);
+    return (size_t)gone;
 }
 
 size_t capture_contexts(CUcontext *ctx, size_t max)
@@ -225,8 +214,8 @@ size_t capture_contexts(CUcontext *ctx, size_t max)
     return count;
 }
 
-/* Whose stream it is, which need not be the current context. The driver has just taken the handle,
- * so that it may be asked about it; for the default streams it tells of the current one. */
+/* The stream's context, which need not be the current one. The driver has just taken the handle, so
+ * it may be asked about it; for a default stream it names the current context. */
 static CUcontext context_of(CUstream stream, CUcontext *owner)
 {
     CUcontext ctx = NULL;
@@ -257,9 +246,9 @@ static struct capture *free_row(void)
     return captures + size;
 }
 
-/* Without host memory for its row a capture stays counted for ever: then no fence is recorded any more, and
- * whoever waits for the end of captures waits in vain, up to his limit. */
-static void remember(CUstream stream)
+/* Without host memory for its row a capture stays counted for ever. Then no fence is recorded any
+ * more, and a thread that waits for the end of captures waits until its limit. */
+void capture_began(CUstream stream)
 {
     CUcontext owner, ctx = context_of(stream, &owner);
     pthread_mutex_lock(&lock);
@@ -269,154 +258,10 @@ static void remember(CUstream stream)
     pthread_mutex_unlock(&lock);
 }
 
-static bool still_capturing(CUstream stream)
+bool capture_goes_on(CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return real.cuStreamIsCapturing &&
            real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* Captured work is submitted later, by a graph launch. */
-#define BEGIN(stream, per_thread, call)                                                            \
-    do {                                                                                           \
-        int cancel_ = cancel_forbid();                                                             \
-        stream_capture_opens();                                                                    \
-        opening();                                                                                 \
-        CUresult rc_ = (call);                                                                     \
-        if (rc_ == CUDA_SUCCESS)                                                                   \
-            remember(name_of(stream, per_thread));                                                 \
-        else                                                                                       \
-            closed();                                                                              \
-        cancel_allow(cancel_);                                                                     \
-        return rc_;                                                                                \
-    } while (0)
-
-CUresult cuStreamBeginCapture(CUstream stream)
-{
-    BEGIN(stream, false, real.cuStreamBeginCapture(stream));
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream stream)
-{
-    BEGIN(stream, true, real.cuStreamBeginCapture_ptsz(stream));
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
-{
-    BEGIN(stream, false, real.cuStreamBeginCapture_v2(stream, mode));
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
-{
-    BEGIN(stream, true, real.cuStreamBeginCapture_v2_ptsz(stream, mode));
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-                                     const CUgraphEdgeData *edges, size_t num_deps,
-                                     CUstreamCaptureMode mode)
-{
-    BEGIN(stream, false,
-          real.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, num_deps, mode));
-}
-
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
-                                          const CUgraphEdgeData *edges, size_t num_deps,
-                                          CUstreamCaptureMode mode)
-{
-    BEGIN(stream, true,
-          real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, num_deps, mode));
-}
-
-/* Some failures end the capture (it was invalidated), some do not (wrong thread). */
-#define END(stream, per_thread, call)                                                              \
-    do {                                                                                           \
-        int cancel_ = cancel_forbid();                                                             \
-        CUstream named_ = name_of(stream, per_thread);                                             \
-        uint64_t number_ = number_of(named_);                                                      \
-        CUresult rc_ = (call);                                                                     \
-        if (rc_ == CUDA_SUCCESS || !still_capturing(named_))                                       \
-            forget(number_);                                                                       \
-        cancel_allow(cancel_);                                                                     \
-        return rc_;                                                                                \
-    } while (0)
-
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    END(stream, false, real.cuStreamEndCapture(stream, graph));
-}
-
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
-{
-    END(stream, true, real.cuStreamEndCapture_ptsz(stream, graph));
-}
-
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
-                                       CUgraphRecaptureCallback callback, void *user_data)
-{
-    BEGIN(stream, false, real.cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, user_data));
-}
-
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
-                                            CUgraphRecaptureCallback callback, void *user_data)
-{
-    BEGIN(stream, true,
-          real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, user_data));
-}
-
-/* Into a command list of a graphics API, which submits it: no stream says when that runs. */
-CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
-{
-    stream_give_up();
-    BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
-}
-
-CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
-{
-    stream_give_up();
-    BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
-}
-
-CUresult cuStreamEndCaptureToCig(CUstream stream)
-{
-    int cancel = cancel_forbid();
-    uint64_t number = number_of(name_of(stream, false));
-    CUresult rc = real.cuStreamEndCaptureToCig(stream);
-    if (rc == CUDA_SUCCESS)
-        forget(number);
-    cancel_allow(cancel);
-    return rc;
-}
-
-CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
-{
-    int cancel = cancel_forbid();
-    uint64_t number = number_of(name_of(stream, true));
-    CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
-    if (rc == CUDA_SUCCESS)
-        forget(number);
-    cancel_allow(cancel);
-    return rc;
-}
-
-static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
-{
-    int cancel = cancel_forbid();
-    uint64_t number = number_of(stream);
-    stream_forget(stream);
-    CUresult rc = how(stream);
-    if (rc == CUDA_SUCCESS)
-        forget(number);
-    cancel_allow(cancel);
-    return rc;
-}
-
-CUresult cuStreamDestroy(CUstream stream)
-{
-    return destroy(real.cuStreamDestroy, stream);
-}
-
-CUresult cuStreamDestroy_v2(CUstream stream)
-{
-    return destroy(real.cuStreamDestroy_v2, stream);
 }

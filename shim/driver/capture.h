@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Stream captures: while one is open anywhere in the process, cuCtxRecordEvent, cuCtxWaitEvent and
- * synchronisation would fail and destroy the program's capture (measured; so documented too). This file
- * knows the open captures and keeps the two apart.
+ * Stream captures. While one is open anywhere in the process, cuCtxRecordEvent, cuCtxWaitEvent and
+ * synchronisation fail and destroy the program's capture (documented; measured too). This file
+ * knows the open captures and keeps such calls and captures apart:
  *
- * The argument: a caller of capture_hold_off first announces himself, then looks for open captures; the
- * start of a capture is first announced, then waits until nobody is announced (a record takes
- * microseconds), and only then reaches the driver. Both orders are sequentially consistent, so one of
- * the two always sees the other.
+ * 1. A thread that wants to make such a call (a holder) counts itself in capture_hold_off, then
+ *    looks for open captures. If there is one, it takes its count back and does not call.
+ * 2. A thread that begins a capture counts the capture as open, then waits until there is no
+ *    holder, and only then calls the driver (capture_begins).
+ * 3. Both orders are sequentially consistent, so at least one of the two threads sees the other.
  *
- * Captures must never be held off while a thread waits for GPU work: the work may be a kernel that
- * waits for what the capturing thread does next. So who waits for all work of a context records an
- * event, lets go, and waits for the event (device_fence_drain). Where there is no such event,
- * capture_wait_begins says that only the beginning of the call matters: the driver looks for
- * captures when a call begins, not while it waits.
+ * A holder must not wait for GPU work: the work may be a kernel that waits for what the capturing
+ * thread does next. So a thread that waits for all work of a context records an event, lets go,
+ * and waits for the event (device_fence_drain). Where the driver has no such event, the thread
+ * says by capture_wait_begins that only the beginning of its call matters: the driver looks for
+ * captures when a call begins, not while the call waits.
  */
 #ifndef SHIM_CAPTURE_H
 #define SHIM_CAPTURE_H
@@ -21,23 +22,45 @@
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-/* True: no capture will begin before capture_let_go. False: one is open; nothing to let go. */
+/* True: no capture begins before capture_let_go. False: one is open, and there is nothing to let
+ * go. */
 bool capture_hold_off(void);
 void capture_let_go(void);
-/* Who holds captures off makes a call that waits for GPU work: captures are held off until the call
- * has had time to begin, and no longer. capture_wait_ends is to follow, and then capture_let_go. */
+/* A holder is about to make a call that waits for GPU work. Captures are held off until the call
+ * has had time to begin, and no longer. capture_wait_ends is to follow, then capture_let_go. */
 void capture_wait_begins(void);
 void capture_wait_ends(void);
 bool capture_open(void);
-/* Waits until none is open; false: not within that time, or the calling thread began one itself, whose end waits
- * for the caller. */
+/* Waits until none is open. False: not within that time, or the calling thread began an open one
+ * itself, whose end would wait for the caller. Keeps errno. */
 bool capture_await(uint64_t timeout_ns);
-/* As capture_hold_off, after such a wait. */
+/* capture_hold_off, after such a wait. */
 bool capture_hold_off_patiently(uint64_t timeout_ns);
-/* The context is gone, and its captures with it; so are those of its green contexts. */
-void capture_forget(CUcontext ctx);
 /* The contexts that have captures, up to max of them. Returns how many. */
 size_t capture_contexts(CUcontext *ctx, size_t max);
+
+/* For the wrappers (shim/entry/stream.c). The functions that return a count have taken so many
+ * captures off the open ones: the caller tells the other rooms (entry_captures_closed). */
+
+/* Before the driver begins a capture. Returns when no holder is in its way; capture_began or
+ * capture_failed is to follow. */
+void capture_begins(void);
+/* The driver has begun the capture on this stream. A default stream goes by CU_STREAM_LEGACY or
+ * CU_STREAM_PER_THREAD. */
+void capture_began(CUstream stream);
+/* The driver has not begun it: it is no more among the open ones. */
+void capture_failed(void);
+/* The number of the stream's open capture, to be asked for before the driver ends the capture or
+ * the stream; 0: there is none. */
+uint64_t capture_number(CUstream stream);
+/* Does the driver say that the stream still captures? */
+bool capture_goes_on(CUstream stream);
+/* That capture is over. Its end may be told twice (the capture's end, then the stream's). */
+size_t capture_ended(uint64_t number);
+/* The context is gone, and with it its captures and those of its green contexts. */
+size_t capture_forget(CUcontext ctx);
 
 #endif

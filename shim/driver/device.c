@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See device.h and pool/backend.h; the rows of fences are in device_fence.c. Rows that need the context
- * enter it, and all are visits.
+ * See device.h and pool/backend.h. The rows of fences are in device_fence.c. All rows are visits;
+ * those that need the context enter it. No lock.
  */
 #include "shim/driver/device.h"
 
 #include "pool/bits.h"
+#include "shim/driver/access.h"
+#include "shim/driver/device_fence.h"
 #include "shim/driver/reservation.h"
 #include "shim/driver/visit.h"
 
 #include <time.h>
 
-static _Atomic uint64_t peers_of[DEVICES_MAX];
+static _Atomic(CUcontext) primaries[DEVICES_MAX];
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
@@ -40,8 +42,8 @@ static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
     struct visit v;
     if (!visit_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(&h, size_bytes,
-                                                                                      &device_self(b)->prop, 0);
+    CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(
+        &h, size_bytes, &device_self(b)->prop, 0);
     visit_end(&v);
     *handle = h;
     return (int)rc;
@@ -66,27 +68,12 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
     return (int)rc;
 }
 
-CUresult device_allow(CUdevice device, uint64_t addr, uint64_t size_bytes)
-{
-    CUmemAccessDesc desc[DEVICES_MAX + 1];
-    size_t count = 0;
-    uint64_t allowed = device_peers(device);
-    for (int d = 0; d <= DEVICES_MAX; d++) {
-        bool wanted = d == DEVICES_MAX || (d != device && (allowed >> d & 1));
-        if (wanted)
-            desc[count++] = (CUmemAccessDesc){
-                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d == DEVICES_MAX ? device : d},
-                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    }
-    return real.cuMemSetAccess(addr, size_bytes, desc, count);
-}
-
 static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     struct visit v;
     if (!visit_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = device_allow(device_self(b)->device, addr, size_bytes);
+    CUresult rc = access_allow(device_self(b)->device, addr, size_bytes);
     visit_end(&v);
     return (int)rc;
 }
@@ -112,8 +99,8 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
     return (int)rc;
 }
 
-/* The stream for nothing but frees. Two threads may make one each: the one too many is destroyed again. It
- * dies with its context. */
+/* The stream for nothing but frees. Two threads may make one each: then one of them is destroyed.
+ * The stream ends with its context. */
 static CUstream freeing_stream(struct device_backend *d)
 {
     CUstream now = atomic_load(&d->freeing_stream), made;
@@ -125,10 +112,10 @@ static CUstream freeing_stream(struct device_backend *d)
     return now;
 }
 
-/* cuMemFree waits for all work of the context and holds up launches meanwhile (2 ms for 1 GiB in pieces of
- * 32 MiB). Freed in stream order, on a stream that has no other work, the same memory is back as soon as
- * that stream is synchronised: after 45 us for 64 MiB, 300 us for 1 GiB, with a kernel running and no launch
- * held up (H200). CUDA documents it for memory of cudaMalloc, too. */
+/* cuMemFree waits for all work of the context and holds up launches meanwhile (2 ms for 1 GiB in
+ * pieces of 32 MiB, H200). A free in stream order, on a stream without other work, gives the memory
+ * back once that stream is synchronised: after 45 us for 64 MiB, 300 us for 1 GiB, with a kernel
+ * running and no launch held up (H200). CUDA documents such frees for memory of cudaMalloc too. */
 static bool free_beside(struct device_backend *d, CUdeviceptr addr)
 {
     CUstream stream = atomic_load(&d->base.frees_beside) ? freeing_stream(d) : NULL;
@@ -161,7 +148,8 @@ static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total
     struct visit v;
     if (!visit_enter(&v, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
+    CUresult rc =
+        atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
     visit_end(&v);
     *free_bytes = free_now;
     *total_bytes = total;
@@ -202,14 +190,14 @@ static int attribute(CUdevice device, CUdevice_attribute which)
     return real.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-/* Arena memory must look as much like cuMemAlloc's as it can: open to network cards and to the engine that
- * decompresses, where there is one, and exportable.
- * Neither costs anything (measured on an H200). */
+/* Arena memory must look as much like cuMemAlloc's as it can. So it can be exported, and network
+ * cards and the engine that decompresses may use it. This costs nothing (measured on an H200). */
 static bool init_arena(struct device_backend *d)
 {
     size_t granularity = 0;
     d->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device}};
+                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                 .id = d->device}};
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         d->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
@@ -219,17 +207,17 @@ static bool init_arena(struct device_backend *d)
         d->prop.allocFlags.usage |= CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
 #endif
     if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
-        !real.cuMemAddressReserve || !hooks_present(HOOK_cuMemAddressFree) || !hooks_present(HOOK_cuMemMap) ||
-        !hooks_present(HOOK_cuMemUnmap) || !real.cuMemRelease || !hooks_present(HOOK_cuMemSetAccess) ||
-        !hooks_present(HOOK_cuMemCreate) ||
-        !real.cuMemGetAllocationGranularity)
+        !real.cuMemAddressReserve || !real.cuMemRelease || !real.cuMemGetAllocationGranularity ||
+        !hooks_present(HOOK_cuMemAddressFree) || !hooks_present(HOOK_cuMemMap) ||
+        !hooks_present(HOOK_cuMemUnmap) || !hooks_present(HOOK_cuMemSetAccess) ||
+        !hooks_present(HOOK_cuMemCreate))
         return false;
     CUresult rc = real.cuMemGetAllocationGranularity(&granularity, &d->prop,
                                                      CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     return rc == CUDA_SUCCESS && granularity && GRANULE_BYTES % granularity == 0;
 }
 
-/* Of what it takes the driver has all where it has memory pools. */
+/* A driver with memory pools has all of this. */
 static bool frees_beside(CUdevice device)
 {
     return hooks_present(HOOK_cuMemFreeAsync) && hooks_present(HOOK_cuStreamCreate) &&
@@ -276,40 +264,20 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
     atomic_store(&d->gone, false);
 }
 
-uint64_t device_peers(CUdevice owner)
+CUcontext device_primary(CUdevice device)
 {
-    return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;
+    return device >= 0 && device < DEVICES_MAX ? atomic_load(&primaries[device]) : NULL;
 }
 
-void device_peer_allow(CUdevice owner, CUdevice peer, bool allowed)
+void device_set_primary(CUdevice device, CUcontext primary)
 {
-    if (owner < 0 || owner >= DEVICES_MAX || peer < 0 || peer >= DEVICES_MAX)
-        return;
-    if (allowed)
-        atomic_fetch_or(&peers_of[owner], UINT64_C(1) << peer);
-    else
-        atomic_fetch_and(&peers_of[owner], ~(UINT64_C(1) << peer));
+    if (device >= 0 && device < DEVICES_MAX)
+        atomic_store(&primaries[device], primary);
 }
 
-CUresult device_peer_range(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
+bool device_primary_is_active(CUdevice device)
 {
-    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
-                            .flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                             : CU_MEM_ACCESS_FLAGS_PROT_NONE};
-    struct visit v;
-    if (!visit_begin(&v))
-        return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
-    visit_end(&v);
-    return rc;
-}
-
-bool device_visit(struct device_backend *d, void (*work)(void *arg), void *arg)
-{
-    struct visit v;
-    if (d ? !visit_enter(&v, d->ctx) : !visit_begin(&v))
-        return false;
-    work(arg);
-    visit_end(&v);
-    return true;
+    unsigned flags;
+    int active = 0;
+    return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See device_fence.h and pool/backend.h. Whatever would break an open capture of the program's holds
- * captures off meanwhile, and is refused while one is open.
+ * See device_fence.h and pool/backend.h. A call that would break an open capture of the program's
+ * is a holder (capture.h): captures are held off meanwhile, and while one is open there is no call.
  */
 #include "shim/driver/device_fence.h"
 
 #include "pool/bits.h"
 #include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/device.h"
+#include "shim/driver/error.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/driver/visit.h"
@@ -46,7 +46,7 @@ int device_fence_create(struct backend *b, uint64_t *fence)
     return 0;
 }
 
-/* Events die with their context. */
+/* Events end with their context. */
 void device_fence_destroy(struct backend *b, uint64_t fence)
 {
     struct device_backend *d = device_self(b);
@@ -60,12 +60,7 @@ void device_fence_destroy(struct backend *b, uint64_t fence)
     visit_end(&v);
 }
 
-static bool is_capture_error(CUresult rc)
-{
-    return rc >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-}
-
-/* By an event of its own. False: the driver has none, or makes none. */
+/* By an event of its own. False: the driver has no such events, or cannot make or record one. */
 static bool drain_by_event(CUcontext ctx, CUresult *rc)
 {
     CUevent event;
@@ -77,7 +72,7 @@ static bool drain_by_event(CUcontext ctx, CUresult *rc)
     if (capture_hold_off()) {
         *rc = real.cuCtxRecordEvent(ctx, event);
         capture_let_go();
-        recorded = *rc == CUDA_SUCCESS || is_capture_error(*rc);
+        recorded = *rc == CUDA_SUCCESS || error_is_capture(*rc);
     }
     if (*rc == CUDA_SUCCESS)
         *rc = real.cuEventSynchronize(event);
@@ -121,15 +116,16 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
     visit_end(&v);
     capture_let_go();
-    if (is_capture_error(rc))
-        return FENCE_BARRED; /* by one that began unseen */
+    if (error_is_capture(rc))
+        return FENCE_BARRED; /* by a capture that we did not see begin */
     if (rc == CUDA_SUCCESS) {
         atomic_store(&f->number, 0);
         return FENCE_RECORDED;
     }
-    /* A driver without the call, or a broken context: in that the synchronisation fails as well, and
-     * nothing becomes ready any more. */
-    log_once(LOG_LEVEL_INFO, "cuCtxRecordEvent gave %d: fences by synchronisation from here on", (int)rc);
+    /* The driver lacks the call, or the context is broken. In a broken context the synchronisation
+     * fails as well, so no memory becomes ready any more. */
+    log_once(LOG_LEVEL_INFO, "cuCtxRecordEvent gave %d: fences by synchronisation from here on",
+             (int)rc);
     atomic_store(&d->context_events, false);
     atomic_store(&b->has_order, false);
     return draw_number(d, f);
@@ -149,7 +145,7 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
     visit_end(&v);
     if (rc == CUDA_SUCCESS)
         return FENCE_DONE;
-    return rc == CUDA_ERROR_NOT_READY || is_capture_error(rc) ? FENCE_BUSY : FENCE_LOST;
+    return rc == CUDA_ERROR_NOT_READY || error_is_capture(rc) ? FENCE_BUSY : FENCE_LOST;
 }
 
 int device_fence_order(struct backend *b, uint64_t fence)
@@ -171,8 +167,10 @@ int device_fence_order(struct backend *b, uint64_t fence)
     return (int)rc;
 }
 
-/* Whatever was drawn before the synchronisation began is done after it. The limit is for captures alone: the driver
- * has none. Who has none either, a free, waits for no capture, which may wait for him. */
+/* 1. All work whose number was drawn before the synchronisation began is done after it.
+ * 2. timeout_ns limits the wait for captures alone: the driver's own wait has no limit.
+ * 3. UINT64_MAX is a free of the program's. It waits for no capture: the capture's end may wait for
+ *    the thread that frees. */
 static int synchronise(struct device_backend *d, uint64_t timeout_ns)
 {
     uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
@@ -194,9 +192,12 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
     return (int)rc;
 }
 
-/* CUDA has no timed wait: look, awake at first (a sleep takes 60 us or more), then ever less often (10 to 100
- * us). A look takes the driver's lock, which other threads want for their launches: awake, too, it is let
- * alone for a while in between. Without a limit the driver waits. */
+/* CUDA has no timed wait, so the thread asks again and again.
+ * 1. For WAIT_AWAKE_NS it does not sleep: a sleep takes 60 us or more. Between two questions it
+ *    spins for WAIT_LOOK_NS, because a question takes the driver's lock, which other threads need
+ *    for their launches.
+ * 2. Then it sleeps between two questions, 10 us at first and up to 100 us.
+ * Without a limit the driver waits. */
 #define WAIT_AWAKE_NS UINT64_C(20000)
 #define WAIT_LOOK_NS UINT64_C(1000)
 int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)

@@ -6,25 +6,13 @@
 #ifndef SHIM_DEVICE_FENCE_H
 #define SHIM_DEVICE_FENCE_H
 
-#include "pool/backend.h"
-#include "shim/driver/hooks.h"
+#include "shim/driver/backend.h"
 
-#include <stdatomic.h>
-
-enum { DEVICE_FENCES = 512 };
-
-/* A fence is a context event, or, where the driver has none or fails to record one, a number: then
- * everything up to it is done once the context was synchronised after it was drawn. */
-struct device_fence {
-    CUevent event;
-    _Atomic uint64_t number; /* 0: the event counts */
-};
-
-/* Whether this driver has what fences by events take. */
+/* Does this driver have all functions that fences by events need? */
 bool device_fence_has_events(void);
-/* In a visit: the host waits for all work that was submitted to the context so far, without a
- * limit. Captures are held off for a moment only. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: one is
- * open, and nothing was done. */
+/* To be called in a visit of ctx. The host waits for all work that was submitted to the context so
+ * far, without a limit. Captures are held off for a moment only.
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a capture is open, and nothing was done. */
 CUresult device_fence_drain(CUcontext ctx);
 
 int device_fence_create(struct backend *b, uint64_t *fence);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The table of the driver's functions and of our wrappers of them. Who looks for names is in resolve.c,
- * the wrappers are elsewhere. Atomics, no lock: a thread may come here from inside a dlopen, with
- * the loader's lock held, and several may come at once; they all find the same and store the same.
+ * The table of the driver's functions and of our wrappers of them. The wrappers stand in entry/ and
+ * route/: this file names their addresses because it is the table, and calls none. Atomics, no
+ * lock: a thread may come here from a dlopen, with the loader's lock held. Several threads may come
+ * at once: all find and store the same.
  */
 #include "shim/driver/hooks.h"
 
-#include "shim/route/resolve.h"
-#include "shim/route/submit.h"
 #include "shim/driver/table.h"
+#include "shim/process/scope.h"
+#include "shim/process/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,13 +18,16 @@
 
 static _Atomic bool filled;
 
-/* What a slot of `real` holds before the driver's function. */
+/* What the slot of a wrapped function holds before the driver's function. */
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group)                                                     \
     static CUresult first_##symbol params                                                          \
     {                                                                                              \
-        pfn driver_fn = hooks_init() ? atomic_load_explicit(&real.symbol, memory_order_relaxed) : NULL;    \
-        return driver_fn && driver_fn != first_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;                     \
+        pfn driver_fn = NULL;                                                                      \
+        if (hooks_init())                                                                          \
+            driver_fn = atomic_load_explicit(&real.symbol, memory_order_relaxed);                  \
+        return driver_fn && driver_fn != first_##symbol ? driver_fn args                           \
+                                                        : CUDA_ERROR_NOT_INITIALIZED;              \
     }
 #include "shim/driver/hooks.def"
 
@@ -40,13 +44,19 @@ struct hooks_real real = {
 #include "shim/driver/hooks.def"
 };
 
+/* The slot of a submission first holds its wrapper's slow half, which looks for the driver. */
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    CUresult slow_##symbol params __attribute__((visibility("hidden")));                           \
+    _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;
+#include "shim/driver/submit.def"
+
 const struct hook hook_table[NUM_HOOKS] = {
 #define ROW(symbol, pfn) {#symbol, #pfn, sizeof(#symbol) - 1, (void (*)(void))symbol},
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) ROW(symbol, pfn)
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ROW(symbol, pfn)
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 };
 
 _Atomic(uintptr_t) hook_address[NUM_HOOKS];
@@ -57,14 +67,35 @@ bool hooks_present(enum hook_id id)
     return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
 }
 
-/* A driver that is a wrapper of ours would call itself for ever. */
-static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
+/* Where the driver's functions are looked up. */
+struct source {
+    void *handle;               /* NULL: in the scope */
+    const struct object *scope; /* the driver, then its dependencies */
+    size_t num_objects;
+    bool is_unsure; /* one function at least only the loader can tell */
+};
+
+static uintptr_t find_in_scope(struct source *source, const char *name)
 {
-    uintptr_t address = (uintptr_t)resolve_symbol(driver, name);
+    for (size_t i = 0; i < source->num_objects; i++) {
+        uintptr_t address = 0;
+        enum object_answer answer = object_symbol(&source->scope[i], name, &address);
+        source->is_unsure |= answer == OBJECT_UNSURE;
+        if (answer != OBJECT_LACKS)
+            return address;
+    }
+    return 0;
+}
+
+/* 0 for our own wrapper: as the driver's function it would call itself for ever. */
+static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper)
+{
+    uintptr_t address = source->handle ? (uintptr_t)symbol_lookup(source->handle, name)
+                                       : find_in_scope(source, name);
     return address == wrapper ? 0 : address;
 }
 
-/* A slot is written once, by whoever is first: a thread that has seen it set may read it plainly. */
+/* A slot is written once, so a thread that has seen it set may read it with a plain load. */
 #define SET(slot, pfn, address)                                                                    \
     do {                                                                                           \
         pfn before_ = atomic_load_explicit(&(slot), memory_order_acquire);                         \
@@ -72,14 +103,14 @@ static uintptr_t find(void *driver, const char *name, uintptr_t wrapper)
             atomic_compare_exchange_strong(&(slot), &before_, (pfn)(address));                     \
     } while (0)
 
-/* The slot first: whoever finds the address may hand out the wrapper, which uses the slot. Compilers
- * call through an _Atomic pointer with a plain load (one instruction, whole); the thread sanitizer takes
- * that and the one write of the slot for a race, and is not to look. */
-__attribute__((no_sanitize("thread"))) static void fill(void *driver)
+/* The slot before the address: a thread that finds the address may hand out the wrapper, which uses
+ * the slot. Compilers call through an _Atomic pointer with one plain load. The thread sanitizer
+ * would take this load and the one write of the slot for a race. */
+__attribute__((no_sanitize("thread"))) static void fill(struct source *source)
 {
     uintptr_t address;
 #define FILL(symbol, pfn, slot)                                                                    \
-    address = find(driver, #symbol, (uintptr_t)symbol);                                            \
+    address = find(source, #symbol, (uintptr_t)symbol);                                            \
     if (address) {                                                                                 \
         SET(slot, pfn, address);                                                                   \
         atomic_store_explicit(&hook_address[HOOK_##symbol], address, memory_order_release);        \
@@ -87,12 +118,12 @@ __attribute__((no_sanitize("thread"))) static void fill(void *driver)
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
 #define HOOK_CALLED(symbol, pfn)                                                                   \
-    address = find(driver, #symbol, 0);                                                            \
+    address = find(source, #symbol, 0);                                                            \
     if (address)                                                                                   \
         SET(real.symbol, pfn, address);
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) FILL(symbol, pfn, real_##symbol)
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 }
 
 _Atomic uint64_t hooks_alloc_entry, hooks_free_entry;
@@ -104,19 +135,51 @@ static void keep_entry(uintptr_t function, _Atomic uint64_t *entry)
     atomic_compare_exchange_strong(entry, &unseen, bytes);
 }
 
+static void keep_entries(void)
+{
+    keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
+    keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
+}
+
+static void fill_from_scope(const struct object *objects, size_t num_objects, void *is_filled)
+{
+    struct source source = {NULL, objects, num_objects, false};
+    keep_entries();
+    fill(&source);
+    *(bool *)is_filled = !source.is_unsure;
+}
+
+/* A driver that the process started with stays loaded, and is found without the loader's lock, for which a
+ * thread may not wait: see shim/process/scope.h. */
+static bool fill_from_start(void)
+{
+    static atomic_bool tried;
+    bool is_filled = false;
+    if (!scope_in_other_thread() || atomic_load_explicit(&tried, memory_order_relaxed))
+        return false;
+    scope_of_library("libcuda.so.1", fill_from_scope, &is_filled);
+    if (!is_filled) /* nor will it be: the process has started */
+        atomic_store_explicit(&tried, true, memory_order_relaxed);
+    return is_filled;
+}
+
 bool hooks_init(void)
 {
     if (__builtin_expect(atomic_load_explicit(&filled, memory_order_acquire), 1))
         return true;
+    if (fill_from_start()) {
+        atomic_store_explicit(&filled, true, memory_order_release);
+        return true;
+    }
     int saved_errno = errno;
-    /* By its soname: finds it too if it was opened as libcuda.so, by a path, or RTLD_LOCAL. The
-     * reference is never given up, the wrappers need the code behind their pointers. */
+    /* The soname finds the driver also if it was opened as libcuda.so, by a path, or RTLD_LOCAL.
+     * The reference is never given up: the wrappers need the code behind their pointers. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
-        keep_entry((uintptr_t)cuMemAlloc_v2, &hooks_alloc_entry);
-        keep_entry((uintptr_t)cuMemFree_v2, &hooks_free_entry);
-        fill(driver);
-        /* What this driver does not have left a message for a dlerror() that the program did not earn. */
+        struct source source = {.handle = driver};
+        keep_entries();
+        fill(&source);
+        /* A function that this driver lacks has left a message that is not the program's. */
         dlerror();
         atomic_store_explicit(&filled, true, memory_order_release);
     }

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The driver as the library sees it: the real functions (`real.cuMemAlloc_v2(...)`), the exported
- * wrappers' prototypes and their identifiers, all generated from shim/driver/hooks.def and shim/route/submit.def.
- * Files of shim/ include this instead of <cuda.h>: here every name is the exact exported one, and
- * cuMemAlloc_v2 is not also called cuMemAlloc. Takes no lock of the library's own.
+ * The room driver/ holds all that the library itself asks of the driver, and the pool's backend on
+ * it. Its one seam is the table `real` below: every call of the driver goes through it. The room
+ * knows no context record, and of the wrappers only their addresses and first bytes.
+ *
+ * This file: the driver's functions (`real.cuMemAlloc_v2(...)`), the prototypes of the exported
+ * wrappers and their identifiers, generated from hooks.def and submit.def. Files of shim/ include
+ * it instead of <cuda.h>. Here every name is the exact exported one: cuMemAlloc_v2 is not also
+ * called cuMemAlloc. No lock.
  */
 #ifndef SHIM_HOOKS_H
 #define SHIM_HOOKS_H
 
 #ifdef CUDA_VERSION
-#error "shim/driver/hooks.h comes before <cuda.h>: it declares every ABI name, and no macro that renames one"
+#error "include shim/driver/hooks.h before <cuda.h>, whose macros would rename what it declares"
 #endif
 /* cuda.h then undefines its renaming macros and declares each exported name, old ones included. */
 #define __CUDA_API_VERSION_INTERNAL
@@ -29,7 +33,7 @@
 
 /* In front of each exported wrapper's definition. */
 #define SHIM_EXPORT __attribute__((visibility("default")))
-/* What is seldom called: kept out of its callers, which then save no registers for it. */
+/* For a function that is seldom called: it is not inlined, so its callers save no registers. */
 #define SHIM_COLD __attribute__((noinline, cold))
 
 /* One for each wrapped function, in the order of the .def files: HOOK_cuMemAlloc_v2, ... */
@@ -38,7 +42,7 @@ enum hook_id {
 #define HOOK(symbol, pfn, params, args, group) HOOK_##symbol,
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) HOOK_##symbol,
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
     NUM_HOOKS
 };
 
@@ -53,12 +57,15 @@ enum hook_id {
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
     SHIM_EXPORT CUresult symbol params;                                                            \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), pfn), #symbol);
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 
-/* The driver's functions, but for those that submit work (shim/route/submit.h has them). A wrapped one may be called at any time: before the driver is known, its
- * slot looks for the driver first, and answers CUDA_ERROR_NOT_INITIALIZED without one or if this driver
- * lacks the function. One that is only called (HOOK_CALLED) is NULL until hooks_init() has returned
- * true, and stays NULL if this driver lacks it; but cuCtxGetCurrent may be called at any time. A slot changes once, to the driver's address. */
+/* The slots of the driver's functions, but for those that submit work (below). A slot changes once,
+ * to the driver's address.
+ * 1. A wrapped function may be called at any time. Before the driver is known its slot looks for
+ *    the driver. It answers CUDA_ERROR_NOT_INITIALIZED if there is no driver, or if the driver
+ *    lacks the function.
+ * 2. A function that is only called (HOOK_CALLED) is NULL until hooks_init has returned true, and
+ *    remains NULL if the driver lacks it. But cuCtxGetCurrent may be called at any time. */
 struct hooks_real {
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) _Atomic(pfn) symbol;
@@ -67,21 +74,28 @@ struct hooks_real {
 };
 extern struct hooks_real real __attribute__((visibility("hidden")));
 
-/* True once the process has loaded libcuda.so.1, by whatever route, and `real` is filled from it; keeps
- * that library loaded from then on. Never loads it itself, calls no driver function, keeps errno; may
- * clear a pending dlerror(). A couple of instructions after the first success; without a driver a
- * search of the loaded libraries each time. Several threads may fill at once: none waits for another. */
+/* The slots of the functions that submit work: real_cuLaunchKernel and so on. They behave as those
+ * of wrapped functions in `real`. They are symbols, because assembler uses them
+ * (shim/route/submit.c). */
+#define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
+    extern _Atomic(pfn) real_##symbol __attribute__((visibility("hidden")));
+#include "shim/driver/submit.def"
+
+/* True once the process has loaded libcuda.so.1, by whatever route, and the slots are filled from
+ * it. From then on that library remains loaded. Never loads it itself, calls no driver function,
+ * keeps errno, may clear a pending dlerror(). Costs two instructions after the first success, and a
+ * search of the loaded libraries before. Several threads may fill the slots at once: none waits. */
 bool hooks_init(void);
 
-/* Whether this driver has the wrapped function. */
+/* Does this driver have the wrapped function? */
 bool hooks_present(enum hook_id id);
 
-/* The first bytes of our cuMemAlloc_v2 and cuMemFree_v2 as they were when hooks_init() first returned true,
- * before anybody could look them up; 0 until then. */
+/* The first bytes of our cuMemAlloc_v2 and cuMemFree_v2 as hooks_init first found them, before a
+ * program could look them up; 0 until then. */
 extern _Atomic uint64_t hooks_alloc_entry __attribute__((visibility("hidden")));
 extern _Atomic uint64_t hooks_free_entry __attribute__((visibility("hidden")));
 
-/* Whether somebody has put a jump of his own there since: communication libraries watch memory so. */
+/* Has somebody put a jump there since? Communication libraries watch memory in this way. */
 static inline bool hooks_entry_patched(uintptr_t function, _Atomic uint64_t *entry)
 {
     uint64_t before = atomic_load_explicit(entry, memory_order_relaxed), now;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Types of driver functions that <cuda.h> does not declare: those of cudaEGL.h, and those of
- * releases after 13.0, for builds against older headers, as cudaTypedefs.h has them from the
- * release on that each is guarded by. What is behind a pointer is the driver's business. Drivers
- * hand the newer functions out to the runtimes of their release, so the tables have to know them
- * (TABLES_KNOW in shim/route/resolve.c). Headers before 13.0 lack too many types: builds against them
- * know less, but for the functions that begin captures.
+ * Types of driver functions that <cuda.h> does not declare: those of cudaEGL.h, and for builds
+ * against older headers those of releases after 13.0. Each is as in cudaTypedefs.h, and guarded by
+ * the release that first declares it. Structs behind pointers remain opaque. A driver hands the
+ * newer functions out to runtimes of its release, so the tables have to know them (TABLES_KNOW in
+ * shim/route/resolve.c). Headers before 13.0 lack too many types: builds against them know only the
+ * newer functions that begin captures.
  */
 #ifndef SHIM_NEWER_H
 #define SHIM_NEWER_H
 
-/* As in cudaEGL.h, which needs the headers of EGL: not for use beside it. A frame goes by value, so
- * its size and alignment are the ABI: three planes and nine words about them. */
+/* As in cudaEGL.h, which needs the headers of EGL and must not be included too. A frame goes by
+ * value, so its size and alignment are the ABI: three planes and nine words about them. */
 typedef struct CUeglStreamConnection_st *CUeglStreamConnection;
 typedef struct {
     void *plane[3];
@@ -30,8 +30,10 @@ typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerReturnFrame_v7000)(CUeglStreamC
 
 #if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
-typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010)(CUstream, CUstreamCigCaptureParams *);
-typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010_ptsz)(CUstream, CUstreamCigCaptureParams *);
+typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010)(CUstream,
+                                                                CUstreamCigCaptureParams *);
+typedef CUresult(CUDAAPI *PFN_cuStreamBeginCaptureToCig_v13010_ptsz)(CUstream,
+                                                                     CUstreamCigCaptureParams *);
 typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010)(CUstream);
 typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010_ptsz)(CUstream);
 #endif
@@ -39,23 +41,29 @@ typedef CUresult(CUDAAPI *PFN_cuStreamEndCaptureToCig_v13010_ptsz)(CUstream);
 #if CUDA_VERSION >= 13000 && CUDA_VERSION < 13020
 typedef CUresult(CUDAAPI *PFN_cuLaunchHostFunc_v13010)(CUstream, CUhostFn, void *, unsigned);
 typedef CUresult(CUDAAPI *PFN_cuLaunchHostFunc_v13010_ptsz)(CUstream, CUhostFn, void *, unsigned);
-typedef CUresult(CUDAAPI *PFN_cuMulticastBindAddr_v13010)(CUmemGenericAllocationHandle, CUdevice, size_t,
-                                                          CUdeviceptr, size_t, unsigned long long);
+typedef CUresult(CUDAAPI *PFN_cuMulticastBindAddr_v13010)(CUmemGenericAllocationHandle, CUdevice,
+                                                          size_t, CUdeviceptr, size_t,
+                                                          unsigned long long);
 typedef CUresult(CUDAAPI *PFN_cuMemcpyWithAttributesAsync_v13020)(CUdeviceptr, CUdeviceptr, size_t,
                                                                   CUmemcpyAttributes *, CUstream);
-typedef CUresult(CUDAAPI *PFN_cuMemcpyWithAttributesAsync_v13020_ptsz)(CUdeviceptr, CUdeviceptr, size_t,
-                                                                       CUmemcpyAttributes *, CUstream);
+typedef CUresult(CUDAAPI *PFN_cuMemcpyWithAttributesAsync_v13020_ptsz)(CUdeviceptr, CUdeviceptr,
+                                                                       size_t, CUmemcpyAttributes *,
+                                                                       CUstream);
 typedef CUresult(CUDAAPI *PFN_cuMemcpy3DWithAttributesAsync_v13020)(CUDA_MEMCPY3D_BATCH_OP *,
                                                                     unsigned long long, CUstream);
 typedef CUresult(CUDAAPI *PFN_cuMemcpy3DWithAttributesAsync_v13020_ptsz)(CUDA_MEMCPY3D_BATCH_OP *,
-                                                                         unsigned long long, CUstream);
+                                                                         unsigned long long,
+                                                                         CUstream);
 #endif
 
 #if CUDA_VERSION < 13030
 typedef CUresult(CUDA_CB *CUgraphRecaptureCallback)(void);
-typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030)(CUstream, CUstreamCaptureMode, CUgraph,
-                                                                    CUgraphRecaptureCallback, void *);
-typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz)(CUstream, CUstreamCaptureMode,
+typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030)(CUstream, CUstreamCaptureMode,
+                                                                    CUgraph,
+                                                                    CUgraphRecaptureCallback,
+                                                                    void *);
+typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz)(CUstream,
+                                                                         CUstreamCaptureMode,
                                                                          CUgraph,
                                                                          CUgraphRecaptureCallback,
                                                                          void *);
@@ -65,7 +73,8 @@ typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz)(CUstrea
 typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
 typedef CUresult(CUDAAPI *PFN_cuFabricCpyBatchAsync_v13050)(size_t, CUDA_FABRIC_COPY_BATCH_OP *,
                                                             unsigned long long, CUstream);
-typedef CUresult(CUDAAPI *PFN_cuFabricCpyBatchAsync_v13050_ptsz)(size_t, CUDA_FABRIC_COPY_BATCH_OP *,
+typedef CUresult(CUDAAPI *PFN_cuFabricCpyBatchAsync_v13050_ptsz)(size_t,
+                                                                 CUDA_FABRIC_COPY_BATCH_OP *,
                                                                  unsigned long long, CUstream);
 #endif
 

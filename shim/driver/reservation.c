@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See reservation.h. One table for the process, in no order: it is short, and seldom asked. Where host memory
- * is short a range is not recorded, and the program is not kept from it. The lock is held over no driver call.
+ * See reservation.h. One table for the process, in no order, because it is short and seldom asked.
+ * If host memory is short a range is not recorded, and the program may free it or map memory there.
+ * The lock is not held over a driver call.
  */
 #include "shim/driver/reservation.h"
 

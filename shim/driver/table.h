@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions as a table, in the order of enum hook_id: for the resolver, which goes through
- * it by name and by address. Written by hooks.c and resolve.c only; atomics, no lock.
+ * The wrapped functions as a table in the order of enum hook_id, for the resolver, which looks
+ * there for names and addresses. Only hooks.c and resolve.c write it. Atomics, no lock.
  */
 #ifndef SHIM_TABLE_H
 #define SHIM_TABLE_H
@@ -19,8 +19,8 @@ struct hook {
 
 extern const struct hook hook_table[NUM_HOOKS] __attribute__((visibility("hidden")));
 
-/* Where the driver has them: as its symbol table says, and as its cuGetProcAddress says where that
- * differs. 0: it has not, or nobody asked yet. */
+/* The driver's addresses: hook_address by its symbol table, hook_alias by its cuGetProcAddress
+ * where that differs. 0: the driver has none, or nobody has asked yet. */
 extern _Atomic(uintptr_t) hook_address[NUM_HOOKS] __attribute__((visibility("hidden")));
 extern _Atomic(uintptr_t) hook_alias[NUM_HOOKS] __attribute__((visibility("hidden")));
 

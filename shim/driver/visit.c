@@ -7,6 +7,7 @@
 #include "pool/spin.h"
 #include "shim/process/state.h"
 
+/* So long visits under way may take at exit. */
 #define PATIENCE_NS UINT64_C(100000000)
 
 atomic_bool visit_no_more;
@@ -18,10 +19,20 @@ SHIM_COLD bool visit_refused(struct visit *v)
     return false;
 }
 
+bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg)
+{
+    struct visit v;
+    if (ctx ? !visit_enter(&v, ctx) : !visit_begin(&v))
+        return false;
+    work(arg);
+    visit_end(&v);
+    return true;
+}
+
 void visit_at_exit(void)
 {
     if (!state_is_on())
-        return; /* a forked child: those who were in the driver are not here */
+        return; /* a forked child: the threads that were in the driver are not here */
     uint64_t start_ns = state_clock_ns();
     atomic_store(&visit_no_more, true);
     for (unsigned turn = 0;

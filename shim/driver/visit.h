@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A visit: a stay of the library's own in the driver. It is in the relaxed capture mode, in which the
- * driver forbids least (7 ns, measured on an H200): a capture of the program's must not be broken by what
- * we do beside it. The thread is not cancelled in it. Once it ends, the caller's context, mode and
- * errno are as they were.
- *
- * The driver takes itself down at exit while threads of the program may still allocate. Its own calls
- * are ready for that; several at a time of ours, with state in between, might not be: once the process
- * leaves, no new visit begins, and those under way have a moment to end. No lock.
+ * A visit: a stretch of the library's own driver calls.
+ * 1. It is in the relaxed capture mode, in which the driver forbids least, so that our calls break
+ *    no capture of the program's. The change of mode takes 7 ns (H200).
+ * 2. The thread is not cancelled in it.
+ * 3. After it the caller's context, mode and errno are as before.
+ * 4. At exit the driver takes itself down while threads of the program may still allocate. One call
+ *    of the driver's bears that. Several calls of ours, with state in between, might not. So once
+ *    the process leaves no visit begins, and those under way have a moment to end.
+ * No lock.
  */
 #ifndef SHIM_VISIT_H
 #define SHIM_VISIT_H
@@ -28,8 +29,8 @@ struct visit {
 extern atomic_bool visit_no_more __attribute__((visibility("hidden"))); /* the process leaves */
 extern atomic_int visit_count __attribute__((visibility("hidden")));    /* under way */
 
-/* In whatever context is current. False: the process leaves, the driver is not to be called; nothing to
- * end. */
+/* In whatever context is current. False: the process leaves, so the driver must not be called, and
+ * there is nothing to end. */
 static inline bool visit_begin(struct visit *v)
 {
     atomic_fetch_add(&visit_count, 1);
@@ -56,11 +57,11 @@ static inline void visit_end(struct visit *v)
     cancel_allow(v->cancel);
 }
 
-/* Ends it. Apart, for the usual way to be short. Returns false. */
+/* Ends the visit; returns false. A function of its own, so that visit_enter is short. */
 bool visit_refused(struct visit *v);
 
-/* The same in ctx, which is pushed if it is not current. False also where it was destroyed: the call
- * would be made in the program's own context instead, and its answer be taken for ctx's. */
+/* The same in ctx, which is pushed if it is not current. False also if ctx was destroyed: the call
+ * would be made in the program's own context, and its answer would be taken for ctx's. */
 static inline bool visit_enter(struct visit *v, CUcontext ctx)
 {
     CUcontext current = NULL;
@@ -71,6 +72,10 @@ static inline bool visit_enter(struct visit *v, CUcontext ctx)
     v->pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
     return v->pushed || visit_refused(v);
 }
+
+/* Runs work(arg) in a visit of ctx; NULL: of whatever context is current. False: nothing was run,
+ * because the process leaves or ctx is destroyed. */
+bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg);
 
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */
 void visit_at_exit(void);

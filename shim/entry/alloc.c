@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that allocate and free. What the pool does not serve goes to the driver with
- * the caller's own arguments, and the answer is the driver's. No lock.
+ * The wrapped functions that allocate and free. The driver gets what the pool does not serve, with
+ * the caller's arguments, and its answer is the program's. No lock.
  */
 #include "pool/bits.h"
+#include "shim/entry/alloc.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/current.h"
 #include "shim/driver/capture.h"
 #include "shim/context/context.h"
-#include "shim/control/control.h"
+#include "shim/control/flush.h"
+#include "shim/control/thread.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
+#include "shim/driver/visit.h"
 #include "shim/context/redzone.h"
-#include "shim/route/runtime.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
 
-/* How long an allocation that would fail waits for pending memory, so that it can be given back. */
+/* How long an allocation that would fail waits for pending memory, to give it back. */
 #define RELEASE_WAIT_NS UINT64_C(1000000000)
 
-/* The pool has no memory and the driver has none: other contexts of the device may hold idle memory. */
+/* Neither the pool nor the driver has memory. Other contexts of the device may hold idle memory. */
 static bool release_elsewhere(const struct context *c)
 {
     struct pool_trim all = {.wait_ns = RELEASE_WAIT_NS};
     return context_trim(state_options()->empty_cache.on_oom ? -1 : c->device, &all) > 0;
 }
 
-/* What there is to do before the pool is asked: seldom anything. False: the driver is to be asked. */
+/* What an allocation seldom has to do before it asks the pool. False: ask the driver. */
 static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
 {
     if (atomic_load_explicit(&control_requested, memory_order_relaxed))
@@ -34,9 +37,11 @@ static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
     return !__builtin_add_overflow(*size_bytes, c->redzone_bytes, size_bytes);
 }
 
-/* The pool's answer, where it is not simply memory. */
+/* Handles the pool's answer, where that is not plain memory. True: *rc is the program's answer.
+ * False: ask the driver. */
 static SHIM_COLD bool finish_alloc(struct context *c, uint64_t addr, size_t size_bytes,
-                                   enum pool_status status, int code, CUdeviceptr *dptr, CUresult *rc)
+                                   enum pool_status status, int code, CUdeviceptr *dptr,
+                                   CUresult *rc)
 {
     if (status == POOL_NOMEM && release_elsewhere(c))
         status = pool_alloc(c->pool, size_bytes, &addr, &code);
@@ -60,8 +65,9 @@ static SHIM_COLD bool finish_alloc(struct context *c, uint64_t addr, size_t size
     return false;
 }
 
-/* True: *rc is the answer. False: the driver is to be asked. */
-static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes, CUresult *rc)
+/* True: *rc is the program's answer. False: ask the driver. */
+static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
+                               CUresult *rc)
 {
     uint64_t addr = 0;
     int code = 0;
@@ -77,7 +83,8 @@ static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size
     return true;
 }
 
-/* The driver's own allocation, when memory is short after what we hold idle went back. */
+/* The driver serves the request. A request that fits the device is made again after idle memory of
+ * the pools went back (shim/entry/answer.h). */
 static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
 {
     bool never_fits = c && size_bytes > c->backend.base.total_bytes;
@@ -88,11 +95,12 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
     return rc;
 }
 
-/* Most pairs of malloc and free end here: a thread gets back what it has just freed. */
+/* Most allocations end here: a thread gets a block that it has just freed. */
 static inline uint64_t take(size_t size_bytes)
 {
     struct pool *p = context_quick_pool();
-    return likely(!atomic_load_explicit(&control_requested, memory_order_relaxed)) ? pool_take(p, size_bytes) : 0;
+    bool requested = atomic_load_explicit(&control_requested, memory_order_relaxed);
+    return likely(!requested) ? pool_take(p, size_bytes) : 0;
 }
 
 static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
@@ -100,7 +108,7 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
     CUresult rc;
     if (!dptr || !bytesize)
         return real.cuMemAlloc_v2(dptr, bytesize);
-    struct context *c = context_current();
+    struct context *c = current_context();
     if (c && c->pool) {
         int saved_errno = errno;
         bool served = serve_alloc(c, dptr, bytesize, &rc);
@@ -120,8 +128,9 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     return CUDA_SUCCESS;
 }
 
-/* A row of one byte tells. Its memory goes back in stream order, on a stream of its own: a plain free would
- * wait for all work of the program, for a kernel that never ends too. Where that fails, the row stays. */
+/* Allocates a row of one byte to learn the alignment. The row is freed in stream order, on a stream
+ * of its own. A plain free would wait for all work of the program, even for a kernel that never
+ * ends. If the library gets no stream, the row stays allocated. */
 static void ask_alignment(void *arg)
 {
     size_t pitch = 0, *out = arg;
@@ -136,12 +145,12 @@ static void ask_alignment(void *arg)
     real.cuStreamDestroy_v2(stream);
 }
 
-/* The driver's rows start at multiples of a fixed number of bytes; the driver is asked for it once. 0: it
- * did not say. */
+/* The driver aligns rows to a fixed number of bytes. The library asks for it once in each context.
+ * 0: the driver did not say. */
 static size_t row_alignment(struct context *c)
 {
     size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!pitch && device_visit(&c->backend, ask_alignment, &pitch))
+    if (!pitch && visit_run(c->backend.ctx, ask_alignment, &pitch))
         atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
     return pitch;
 }
@@ -153,7 +162,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     size_t row = 0, bytes;
     bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
                 (element_size == 4 || element_size == 8 || element_size == 16);
-    struct context *c = sane ? context_current() : NULL;
+    struct context *c = sane ? current_context() : NULL;
     if (c && c->pool) {
         int saved_errno = errno;
         size_t align = row_alignment(c);
@@ -176,19 +185,19 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     return rc;
 }
 
-/* A status other than POOL_OK. */
+/* For a status other than POOL_OK. True: *rc is the program's answer. False: ask the driver. */
 static SHIM_COLD bool refuse_free(enum pool_status status, CUresult *rc)
 {
     if (status != POOL_INVALID)
         return false;
-    /* The driver must not see it: a segment of ours that is idle would be freed under us. */
+    /* The driver must not get the address: it would free an idle segment that the pool holds. */
     counter_add(COUNTER_INVALID_FREE, 1);
     CUresult loss = context_loss_here();
     *rc = loss != CUDA_SUCCESS ? loss : CUDA_ERROR_INVALID_VALUE;
     return true;
 }
 
-/* True: *rc is the answer. False: not the pool's pointer. */
+/* True: *rc is the program's answer. False: the pointer is not the pool's. */
 static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
 {
     if (unlikely(!state_is_on()))
@@ -208,7 +217,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     return true;
 }
 
-/* The quick frees pass this by: the next slow one will do. */
+/* Quick frees do not come here: the next slow free gives back what is due. */
 static void repay(CUdeviceptr dptr)
 {
     if (likely(!atomic_load_explicit(&pool_owes, memory_order_relaxed)))
@@ -234,7 +243,7 @@ static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
     return rc;
 }
 
-/* Somebody else's pointer, as a rule: it must cost next to nothing. */
+/* Most pointers that come here are not the pool's, so the test must cost next to nothing. */
 static __attribute__((noinline)) CUresult free_slowly(CUdeviceptr dptr)
 {
     return pool_owns(dptr) ? free_of_pool(dptr) : pass_free(dptr);
@@ -245,8 +254,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     return likely(pool_give(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
 }
 
-/* Natively legal for memory of cuMemAlloc, outside a capture. The free takes its place in stream order,
- * behind all work submitted to the stream so far, and that is what a free in the pool waits for too. */
+/* The driver allows this for memory of cuMemAlloc outside a capture. Its free takes effect behind
+ * all work submitted to the stream so far. A free in the pool covers that work too. */
 static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
 {
     struct pool_block block;
@@ -260,7 +269,7 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
     if (*rc != CUDA_SUCCESS)
         return true; /* no such stream */
     if (status != CU_STREAM_CAPTURE_STATUS_NONE)
-        return false; /* no memory of a graph: the driver refuses it in its words */
+        return false; /* no memory of a graph: the driver refuses it with its own error */
     counter_add(COUNTER_ASYNC_FREE, 1);
     return serve_free(dptr, rc);
 }
@@ -285,7 +294,7 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
     int saved_errno = errno;
     if (!p || !size_bytes)
         return false;
-    struct context *c = context_current();
+    struct context *c = current_context();
     if (!c || !c->pool || !serve_alloc(c, &at, size_bytes, &rc) || rc != CUDA_SUCCESS) {
         errno = saved_errno;
         return false;

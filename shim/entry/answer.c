@@ -1,55 +1,23 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See answer.h. No state but the pools', no lock. But for answer_watch, nothing here runs unless a
- * call of the driver failed.
+ * See answer.h. No state but the pools', no lock. Nothing here runs unless a call of the driver
+ * failed.
  */
 #include "shim/entry/answer.h"
 
 #include "shim/context/context.h"
 #include "shim/stats/counters.h"
-#include "shim/driver/device.h"
+#include "shim/driver/backend.h"
+#include "shim/driver/error.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
-
-/* "This leaves the process in an inconsistent state and any further CUDA work will return the same
- * error", says cuda.h of most of them. The others were seen to stick, or may. Each context is then
- * asked whether it is lost (context_look_for_loss). */
-bool answer_is_loss(CUresult rc)
-{
-    switch ((int)rc) {
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_CONTAINED:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case 721: /* CUDA_ERROR_TENSOR_MEMORY_LEAK, which headers before 12.9 do not name */
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-    case CUDA_ERROR_UNKNOWN:
-        return true;
-    default:
-        return false;
-    }
-}
-
-void answer_watch(void)
-{
-    atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS);
-}
 
 SHIM_COLD bool answer_note(CUresult rc)
 {
     if (!state_is_on())
         return false;
-    if (answer_is_loss(rc)) {
+    if (error_is_loss(rc)) {
         int saved_errno = errno;
         context_look_for_loss();
         errno = saved_errno;
@@ -73,7 +41,7 @@ SHIM_COLD bool answer_release(uint64_t devices, unsigned *step)
 
 uint64_t answer_device(CUdevice device)
 {
-    return device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : ANSWER_ANYWHERE;
+    return device_bit(device);
 }
 
 uint64_t answer_current(void)

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the driver's answer to a call of the program's means to the pools, for every wrapped call:
+ * The room entry/ holds the wrappers: what the program's call of the driver does. Its one seam is
+ * the exported names of shim/driver/hooks.def: only the program and the resolver enter by them. The
+ * wrappers of submissions are in shim/route/submit.c.
  *
- * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY, its only code for that). Natively the
+ * This file: what the driver's answer to a call of the program's means to the pools.
+ *
+ * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY, its only code for that). Without us the
  *    memory that the pools hold idle would be free. So the library gives the idle memory of the
  *    devices in question back and makes the call again, in two steps. The first step gives back
- *    what is idle at once. The second step comes if that was not enough or there was none: it
- *    gives back what the program freed while work was in flight, and waits for that work as the
- *    frees would have waited. The last failure is the program's answer as it is.
- * 2. The context is lost for good. The driver says so by the error of whichever call comes first.
- *    Natively each further allocation and free gives the same error, so the context's pool must
- *    not serve any more.
+ *    memory that is idle already. If there is none, or the call fails again, the second step gives
+ *    back memory that the program freed while work was in flight, and waits for that work as the
+ *    frees would have waited. The program gets the last failure as it is.
+ * 2. The context is lost for good. The first call after that gives the driver's error. Without us
+ *    each further allocation and free would give the same error, so the context's pool must not
+ *    serve any more.
  *
  * answer_<symbol>(...) makes a wrapped function's call of the driver and does both. A call that
- * succeeds pays one compare. The library's own calls of the driver go by `real` and come by
- * neither. Takes no lock.
+ * succeeds costs one compare more. The library's own calls go by `real` and do neither. No lock.
  */
 #ifndef SHIM_ANSWER_H
 #define SHIM_ANSWER_H
@@ -34,21 +37,14 @@ static inline bool answer_tells(CUresult rc)
 /* Looks for lost contexts if the answer may tell of one. True: the driver had no memory for the
  * call. Keeps errno. */
 bool answer_note(CUresult rc);
-/* Gives idle memory of these devices back, by the next of the two steps (*step, at first 0). True:
- * some went back, and the call is to be made again. False: there is no more. Keeps errno. */
+/* Gives idle memory of these devices back by the next of the two steps (*step, at first 0). True:
+ * some went back, so the call is to be made again. False: there is no more. Keeps errno. */
 bool answer_release(uint64_t devices, unsigned *step);
-
-/* From here on the library looks at the answers to submissions: there is a pool, or memory of
- * another process. */
-void answer_watch(void);
-
-/* Is this one of the codes after which a context may be lost? */
-bool answer_is_loss(CUresult rc);
 
 /* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
  * the set is ANSWER_ANYWHERE. */
-#define ANSWER_NOWHERE                                                                             \
-    UINT64_C(0) /* no memory of a device, or none that waiting would help to get */
+/* No memory of a device, or none that a release would help to get. */
+#define ANSWER_NOWHERE UINT64_C(0)
 #define ANSWER_ANYWHERE UINT64_MAX
 uint64_t answer_device(CUdevice device);
 uint64_t answer_current(void);           /* of the current context */

@@ -1,34 +1,49 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that end contexts, and those that keep them alive. A context's end frees
- * its allocations without a call for each; an arena's memory outlives it (measured) and is given
- * back here. The pool is closed to new requests first, then the driver ends the context and with it
- * all its work, then the memory goes (context_end_begins and context_end_finish). No lock is held
- * over a driver call.
+ * The wrapped functions that end contexts, and those that keep contexts alive. The end of a context
+ * frees its allocations without a call for each. An arena's memory outlives its context (measured),
+ * so the library gives it back here. First the pool is closed to new requests (destroy_begins,
+ * release_begins). Then the driver ends the context and all its work. Then the memory goes back
+ * (finish). The argument is in shim/context/context.h. No lock is held over a driver call.
  */
-#include "shim/entry/answer.h"
-#include "shim/process/cancel.h"
-#include "shim/driver/capture.h"
 #include "shim/context/context.h"
 #include "shim/context/green.h"
-#include "shim/driver/hooks.h"
-#include "shim/process/state.h"
 #include "shim/context/stream.h"
+#include "shim/driver/device.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/entry/stream.h"
+#include "shim/process/cancel.h"
+#include "shim/process/state.h"
+#include "shim/share/import.h"
+#include "shim/share/peer.h"
 
+#include <errno.h>
 #include <pthread.h>
 
-enum { ATTACHED_MAX = 256 };
+enum { ATTACHED_MAX = 256, OTHERS_MAX = 48 };
 
-/* Created contexts that were attached, and how often more than they were detached. Has a lock of
- * its own, held over no driver call. An attachment counts before the driver is asked, a detachment
- * too: whoever finds no other use left is the last, and who attached in vain is not counted. */
+/* What may end with one call of the program. */
+struct ending {
+    struct context_end records;
+    /* Contexts without a record that the library keeps something else for, and their lives. */
+    CUcontext others[OTHERS_MAX];
+    unsigned long long lives[OTHERS_MAX];
+    size_t num_others;
+};
+
+/* Created contexts that the program attached more often than it detached them, and how much more
+ * often. `lock` protects the rows and is held over no driver call. A thread counts its attachment
+ * and its detachment before it calls the driver. So the thread that finds no other use detaches the
+ * last one. If the driver refuses, the thread takes its count back. */
 static struct attached {
     CUcontext ctx;
     unsigned uses;
 } attached[ATTACHED_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Its row; for NULL, a free one. Lock held. */
+/* The context's row; for NULL, a free row. Lock held. */
 static struct attached *find(CUcontext ctx)
 {
     for (struct attached *a = attached; a < attached + ATTACHED_MAX; a++)
@@ -48,7 +63,7 @@ static void attach(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
-/* False: there was none but the first use, of who created it. */
+/* False: only the first use is left, which its creator has. */
 static bool detach(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
@@ -68,15 +83,101 @@ static void forget(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
+static void destroy_begins(struct ending *e, CUcontext ctx)
+{
+    e->num_others = 0;
+    context_destroy_begins(&e->records, ctx);
+}
+
+/* The program may have captured or imported in a primary context that has no record. */
+static void release_begins(struct ending *e, CUdevice device, bool reset)
+{
+    CUcontext all[OTHERS_MAX];
+    size_t num_all = 0;
+    e->num_others = 0;
+    context_release_begins(&e->records, device, reset);
+    if (state_is_off())
+        return;
+    if (capture_open())
+        num_all = capture_contexts(all, OTHERS_MAX);
+    if (ipc_any_open() || ipc_any_closed())
+        num_all += ipc_contexts(all + num_all, OTHERS_MAX - num_all);
+    CUcontext primary = device_primary(device);
+    for (size_t i = 0; i < num_all; i++)
+        if (!primary || all[i] == primary) {
+            e->others[e->num_others] = all[i];
+            e->lives[e->num_others++] = context_life(all[i]);
+        }
+}
+
+/* What the library keeps for a context besides its record. */
+static void forget_rest(CUcontext ctx)
+{
+    entry_captures_closed(capture_forget(ctx));
+    peer_forget(ctx);
+    ipc_forget(ctx);
+    green_forget_primary(ctx);
+}
+
+/* The context did not end: allocations find it again, unless other threads may be ending it. While
+ * it was hidden, the program may have submitted work that its pool does not know of. Another pool
+ * may have been made that does not know of this one. */
+static void reopen(struct context *c)
+{
+    if (context_unhide(c)) {
+        if (!context_is_alone(c))
+            stream_give_up();
+        if (c->pool)
+            pool_leave_single_stream(c->pool);
+    }
+    context_show(c);
+}
+
+/* After the driver's answer (done: the call succeeded). Forgets all of what ended, and lets
+ * allocations find the rest again. Keeps errno. */
+static void finish(const struct ending *e, bool done)
+{
+    const struct context_end *r = &e->records;
+    int saved_errno = errno;
+    if (state_is_off())
+        return;
+    if (r->ctx && done)
+        forget_rest(r->ctx);
+    FOR_EACH_RECORD(c) {
+        if (context_end_judge(r, c, done)) {
+            forget_rest(atomic_load(&c->ctx));
+            context_bury(c);
+        } else if (context_end_holds(r, c)) {
+            reopen(c);
+        }
+    }
+    for (size_t i = 0; i < e->num_others && done; i++)
+        if (context_is_over(e->others[i], e->lives[i], CONTEXT_MAYBE_PRIMARY, r->device))
+            forget_rest(e->others[i]);
+    errno = saved_errno;
+}
+
+/* The last life of the primary context may have ended in a way that the library did not see. Then
+ * its pool must not serve this life. */
+static void retained(CUdevice device, CUcontext primary)
+{
+    const struct ending e = {.records = {.device = device}};
+    device_set_primary(device, primary);
+    if (state_is_off())
+        return;
+    context_set_primary(device, primary);
+    finish(&e, true);
+}
+
 static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
 {
-    struct context_end end;
+    struct ending end;
     int cancel = cancel_forbid();
-    context_destroy_begins(&end, ctx);
+    destroy_begins(&end, ctx);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS && ctx)
         forget(ctx);
-    context_end_finish(&end, rc == CUDA_SUCCESS);
+    finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
 }
@@ -97,10 +198,11 @@ static CUcontext current(void)
     return real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS ? ctx : NULL;
 }
 
-/* An attachment in vain may have been what another thread's detachment took for a use. */
+/* The driver may refuse an attachment that another thread's detachment took for a use. That thread
+ * did not treat its detachment as the last, so this thread looks whether the context has ended. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
-    struct context_end end;
+    struct ending end;
     CUcontext here = hooks_init() ? current() : NULL;
     if (!here)
         return real.cuCtxAttach(ctx, flags);
@@ -108,22 +210,23 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
     attach(here);
     CUresult rc = real.cuCtxAttach(ctx, flags);
     if (rc != CUDA_SUCCESS && !detach(here)) {
-        context_destroy_begins(&end, here);
-        context_end_finish(&end, !context_is_alive(here));
+        destroy_begins(&end, here);
+        finish(&end, !context_is_alive(here));
     }
     cancel_allow(cancel);
     return rc;
 }
 
-/* The last use ends it. The context was current: if it still is, the driver can be asked whether it
- * lives, and that goes before the count, which misses uses that were taken past us. */
+/* The detachment of the last use ends the context. The context was current. If it still is, the
+ * driver can be asked whether it is alive. Its answer overrides the count, because the count misses
+ * uses that the library did not see. */
 static CUresult detach_last(CUcontext ctx)
 {
-    struct context_end end;
-    context_destroy_begins(&end, ctx);
+    struct ending end;
+    destroy_begins(&end, ctx);
     CUresult rc = real.cuCtxDetach(ctx);
     bool lives = rc != CUDA_SUCCESS || (ctx && current() == ctx && context_is_alive(ctx));
-    context_end_finish(&end, !lives);
+    finish(&end, !lives);
     return rc;
 }
 
@@ -138,26 +241,26 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
-/* The handle stays the same when the context comes to life again. */
+/* A primary context that comes to life again has the same handle. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
     if (rc == CUDA_SUCCESS) {
         int cancel = cancel_forbid();
-        context_retained(dev, *ctx);
+        retained(dev, *ctx);
         cancel_allow(cancel);
     }
     return rc;
 }
 
-/* A reset ends the primary context at once, a release with the last of its users. */
+/* A reset ends the primary context at once. A release ends it if no other user is left. */
 static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
-    struct context_end end;
+    struct ending end;
     int cancel = cancel_forbid();
-    context_release_begins(&end, dev, reset);
+    release_begins(&end, dev, reset);
     CUresult rc = how(dev);
-    context_end_finish(&end, rc == CUDA_SUCCESS);
+    finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
 }
@@ -182,21 +285,21 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     return end_primary(real.cuDevicePrimaryCtxRelease_v2, dev, false);
 }
 
-/* A green context is one of the users of its device's primary context. */
+/* A green context is a user of its device's primary context. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    struct context_end end;
+    struct ending end;
     CUcontext ctx = NULL;
     int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);
-    context_release_begins(&end, -1, false);
+    release_begins(&end, -1, false);
     CUresult rc = real.cuGreenCtxDestroy(green);
     if (rc == CUDA_SUCCESS && ctx) {
         green_forget(ctx);
-        capture_forget(ctx);
+        entry_captures_closed(capture_forget(ctx));
     }
-    context_end_finish(&end, rc == CUDA_SUCCESS);
+    finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
 }

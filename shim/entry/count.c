@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers that only look at the driver's answer, and count some of them: kinds of memory that
- * are the driver's business. No state of its own, no lock.
+ * The wrappers of the driver's other kinds of memory. They pass the call to the driver, look at its
+ * answer (shim/entry/answer.h), and count the successful calls of some rows. No state, no lock.
  */
 #include "shim/entry/answer.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
 
-/* Other libraries patch the first bytes of allocation functions (UCX does, to see them) and know few
- * instructions. A saved register makes five bytes of pushes and moves before anything else. */
+/* UCX and other libraries patch the first bytes of allocation functions to watch them, and can move
+ * only a few kinds of instructions. A saved register puts five bytes of pushes and moves first. */
 #if defined(__x86_64__)
 #define LONG_PROLOGUE() __asm__ volatile("" ::: "rbx")
 #else

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions that tell about memory, or make it known outside: a pooled block must look like
- * an allocation of its own. No lock.
+ * The wrapped functions that describe memory, or make it known outside. A block of the pool must
+ * look like an allocation of its own. No lock.
  */
 #include "pool/bits.h"
 #include "shim/entry/answer.h"
 #include "shim/context/context.h"
 #include "shim/driver/hooks.h"
-#include "shim/share/ipc.h"
+#include "shim/share/export.h"
+#include "shim/share/import.h"
 #include "shim/process/log.h"
 #include "shim/context/redzone.h"
 #include "shim/process/state.h"
 
-/* Idle memory is the program's for the asking: programs size themselves by what is free. */
+/* Programs size themselves by free memory, and idle memory is available to them. */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
@@ -30,7 +31,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return rc;
 }
 
-/* Ours, and live at this address. */
+/* True: a live block of the pool holds this address. */
 static bool find(CUdeviceptr dptr, struct pool_block *block)
 {
     if (!state_is_on() || pool_find(dptr, block) != POOL_OK)
@@ -39,9 +40,9 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
     return dptr - block->addr < block->requested_bytes;
 }
 
-/* The driver does not know what the pool does with its memory: asked about a part that no live block
- * holds, it would tell of the pool. So it is asked about an address that is no device memory instead,
- * as the freed one is natively. */
+/* The address to ask the driver about. Without the library freed memory is no device memory. In the
+ * pool's ranges the driver would describe the pool's own allocation instead. So for an address that
+ * no live block holds, it is asked about one that is not device memory. */
 static CUdeviceptr disowned(CUdeviceptr dptr)
 {
     static const char nowhere;
@@ -81,7 +82,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
     return CUDA_SUCCESS;
 }
 
-/* Of a live allocation the driver says that no access was given by mapping (measured). */
+/* The driver reports no access flags for a live allocation of cuMemAlloc (measured). */
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
     struct pool_block block;
@@ -92,7 +93,8 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     return rc;
 }
 
-/* What the driver would say of an allocation of its own, of this process or opened by IPC. */
+/* What the driver would say of an allocation of its own in place of the block: one of this process,
+ * or one opened by IPC. */
 struct description {
     CUcontext ctx;
     CUdevice device;
@@ -100,11 +102,11 @@ struct description {
     size_t size_bytes;
     unsigned long long buffer_id;
     bool ipc_capable;
-    bool own; /* of this process */
+    bool own; /* a block of this process; false: opened by IPC */
     bool sync_memops;
 };
 
-/* False: the driver's answer is right. */
+/* False: the driver's own answer is right. */
 static bool find_description(CUdeviceptr ptr, struct description *d)
 {
     struct pool_block block;
@@ -122,7 +124,8 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     return true;
 }
 
-/* After the driver has answered, so that of a truth value, whatever its width, the first byte will do. */
+/* Corrects the driver's answer in *data. The driver has written a truth value in its full width, so
+ * writing the first byte is enough. */
 static void describe(const struct description *d, CUpointer_attribute attribute, void *data)
 {
     switch ((int)attribute) {
@@ -141,9 +144,9 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *(unsigned long long *)data = d->buffer_id;
         break;
-    /* Seen: the mapping of an allocation is the 2 MiB pages that it lies in, of which small ones
-     * share one. The driver would tell of one chunk, where the block may lie in several, or of a
-     * whole segment. */
+    /* Measured: the driver's mapping of an allocation is the 2 MiB pages that hold it. Small
+     * allocations share a page. Here the driver would describe one chunk, though the block may lie
+     * in several, or a whole segment. */
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *(CUdeviceptr *)data = round_down(d->addr, GRANULE_BYTES);
         break;
@@ -151,10 +154,11 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
         *(size_t *)data = round_up(d->addr + d->size_bytes, GRANULE_BYTES) -
                           round_down(d->addr, GRANULE_BYTES);
         break;
-    /* The number of the physical memory: programs may keep a registration of the mapping under it.
+    /* The number of the physical memory. Programs may keep a registration of the mapping under it.
      * The driver's number of a chunk stays while the memory behind a block's other chunks changes,
-     * and several blocks have it. So each block has its own, new at each allocation. Natively small
-     * blocks of one page share a number; without that a page is registered twice, not wrongly. */
+     * and several blocks share it. So each block has a number of its own, new at each allocation.
+     * The driver gives small allocations of one page the same number. With different numbers a
+     * program registers a page twice, which is not wrong. */
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)data = d->buffer_id;
         break;
@@ -167,14 +171,14 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
         break;
 #if CUDA_VERSION >= 12080
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        /* Seen: so of every allocation, also where there is no such engine; where there is one, arenas are
-         * made for it. */
+        /* Measured: true for every allocation, even without a decompression engine. Where there is
+         * one, arena memory is made for it (shim/driver/device.c). */
         if (d->own)
             *(unsigned char *)data = 1;
         break;
 #endif
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        /* Seen: so of every allocation, in every context, with peer access or without. */
+        /* Measured: so for every allocation, in every context, with or without peer access. */
         *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
@@ -183,15 +187,16 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     }
 }
 
-/* Memory that is known outside, or that has an attribute of its own, must never be somebody else's. */
+/* After a call that succeeded the memory is known outside, or has an attribute of its own. Then the
+ * pool must not hand it out again: it is exposed. */
 static void taint(CUresult rc, CUdeviceptr dptr)
 {
     if (rc == CUDA_SUCCESS && state_is_on())
         pool_taint(dptr);
 }
 
-/* The block has SYNC_MEMOPS, says the note at it. The driver's own answer is that of a whole segment or
- * chunk, which may have it for another block in it. */
+/* The pool notes for each block whether it has SYNC_MEMOPS. The driver's own answer is for a whole
+ * segment or chunk, which may have the attribute because of another block. */
 static void set_memops(CUresult rc, CUdeviceptr dptr)
 {
     taint(rc, dptr);
@@ -199,7 +204,8 @@ static void set_memops(CUresult rc, CUdeviceptr dptr)
         pool_note(dptr, true);
 }
 
-/* Whoever asks for tokens has set SYNC_MEMOPS by it, as documented. */
+/* A program that asks for tokens sets SYNC_MEMOPS by that (documentation of
+ * cuPointerGetAttribute). */
 static void told(CUresult rc, CUpointer_attribute attribute, CUdeviceptr dptr)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
@@ -230,8 +236,10 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     return rc;
 }
 
-/* Natively it can always be taken off. Neighbours may have it, and will: what a segment or chunk has got it
- * keeps, and that a block's memory is more synchronous than it has to be does no harm. */
+/* A program can always take SYNC_MEMOPS off an allocation of its own. A segment or chunk keeps it,
+ * because other blocks in it may need it. Memory that is more synchronous than necessary does no
+ * harm. True: the answer is success. False: the block is a whole allocation of the driver, which
+ * is asked. */
 static bool unset_memops(const struct pool_block *block)
 {
     pool_note(block->addr, false);
@@ -254,7 +262,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     return rc;
 }
 
-/* The range is one of pages, and may hold several small blocks, as it does natively. */
+/* The range covers whole pages and may hold several small blocks, as without the library. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags)
 {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions of legacy CUDA IPC. What is the driver's own (handles of its allocations, and
- * those that programs without the library made) goes to the driver. No lock.
+ * The wrapped functions of legacy CUDA IPC. Tickets (shim/share/ticket.h) are ours. The driver
+ * serves all else: its own allocations, and handles from programs without the library. No lock.
  */
 #include "pool/spin.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 #include "shim/context/context.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
-#include "shim/share/ipc.h"
+#include "shim/share/export.h"
+#include "shim/share/import.h"
 #include "shim/context/redzone.h"
 #include "shim/process/state.h"
 
@@ -27,7 +29,7 @@ static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *bl
     return rc;
 }
 
-/* The handle is the allocation's, wherever into it the pointer points (as natively). */
+/* As natively: a pointer to any place in an allocation gets the handle of the allocation. */
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 {
     static const char nowhere;
@@ -45,17 +47,18 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
         int cancel = cancel_forbid();
         rc = export_block(handle, &block);
         cancel_allow(cancel);
-    } else { /* The driver would name what the pool holds there. */
+    } else { /* for dptr the driver would give a handle of the pool's own memory */
         rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);
     }
     errno = saved_errno;
     return rc;
 }
 
-/* Several threads may make this their first call: who does not start the library waits for who does. */
+/* Several threads may make this their first call: one starts the library, the others wait for
+ * it. */
 static bool is_started(void)
 {
-    for (unsigned turn = 0; !state_is_on() && !state_start(); turn++) {
+    for (unsigned turn = 0; !state_is_on() && !start_library(); turn++) {
         if (atomic_load(&state_now) != STATE_STARTING)
             return state_is_on();
         spin_pause(turn);
@@ -63,17 +66,21 @@ static bool is_started(void)
     return true;
 }
 
-static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags, ipc_open_fn native)
+static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags,
+                            ipc_open_fn native)
 {
     if (!ipc_is_ours(&handle) || !hooks_init() || !is_started())
         return native(dptr, handle, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc;
     unsigned step = 0;
+    bool mapped;
     do
-        rc = ipc_open(dptr, &handle, flags, native);
+        rc = ipc_open(dptr, &handle, flags, native, &mapped);
     while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &step));
     cancel_allow(cancel);
+    if (mapped)
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_IPC_OPEN, 1);
     errno = saved_errno;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrapped functions for memory that a program maps itself: memory of cuMemAlloc is none of it, nor is
- * address space that the program did not reserve. No lock.
+ * The wrapped functions for memory that a program maps itself. The driver refuses them for memory
+ * of cuMemAlloc, and for address space that the program did not reserve. Pool memory is mapped, so
+ * we let the driver see another address there. No lock.
  */
 #include "shim/entry/answer.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/state.h"
 
-/* The driver refuses an address that is no device memory as it refuses memory of cuMemAlloc (measured, driver
- * 580). Of segments it is asked itself: they are its own such memory. */
+/* The driver refuses an address that is no device memory in the same way as memory of cuMemAlloc
+ * (measured, driver 580). Segments are memory of cuMemAlloc, so the driver gets their addresses. */
 static CUdeviceptr unless_ours(CUdeviceptr ptr, size_t size)
 {
     static const char nowhere;
@@ -37,25 +38,26 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     return real.cuMemAddressFree(unless_ours(ptr, size), size);
 }
 
-/* For memory of cuMemCreate and of memory pools, as documented. */
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr ptr, size_t size,
-                             unsigned long long flags)
+/* Takes memory of cuMemCreate and of memory pools (documented). */
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr ptr,
+                             size_t size, unsigned long long flags)
 {
     return answer_cuMulticastBindAddr(object, offset, unless_ours(ptr, size), size, flags);
 }
 
 #if CUDA_VERSION >= 13000
-CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
-                                size_t size, unsigned long long flags)
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice dev, size_t offset,
+                                CUdeviceptr ptr, size_t size, unsigned long long flags)
 {
     return answer_cuMulticastBindAddr_v2(object, dev, offset, unless_ours(ptr, size), size, flags);
 }
 #endif
 
-/* The handle would be that of a chunk: its other blocks come with it, and where in it the block lies
- * nobody could tell, who takes what cuMemGetAddressRange says for the handle's range. So the answer is the
- * one for memory of cuMemAlloc: there is no handle. */
+/* The handle would be a chunk's, with the chunk's other blocks. The program could not tell where in
+ * the chunk its block lies: it takes the range of cuMemGetAddressRange for the handle's. So the
+ * answer is the one for memory of cuMemAlloc: there is no handle. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    return real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)unless_ours((CUdeviceptr)(uintptr_t)addr, 1));
+    CUdeviceptr at = unless_ours((CUdeviceptr)(uintptr_t)addr, 1);
+    return real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)at);
 }

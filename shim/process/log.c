@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Lines and whole texts to stderr or a file, without disturbing the process that we are a guest of.
- * Holds the log's level and target and the identity of stderr; what is worth saying is decided
- * elsewhere. No lock: the target is set before other threads log.
+ * See log.h. Holds the log's level and target, and the identity of stderr. No lock: the target is
+ * set before other threads log.
  */
 #include "shim/process/log.h"
 
@@ -26,11 +25,11 @@
 enum { LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
 
 static _Atomic int log_level_now = LOG_LEVEL_WARN;
-static atomic_flag complained = ATOMIC_FLAG_INIT; /* of a file that cannot be written */
+static atomic_flag complained = ATOMIC_FLAG_INIT; /* about a file that cannot be written */
 static char log_path[PATH_MAX];
 
-/* stderr as it was when first looked at. A program may close fd 2 and get the same number for a
- * file of its own: words of ours in there would be damage. */
+/* The file that was stderr at the first look. A program may close fd 2 and get the same number for
+ * a file of its own. A message in that file would be damage. */
 enum { STDERR_UNSEEN, STDERR_LOOKING, STDERR_OPEN, STDERR_CLOSED };
 static _Atomic int stderr_seen = STDERR_UNSEEN;
 static dev_t stderr_dev;
@@ -61,12 +60,12 @@ static bool stderr_is_ours(void)
            st.st_dev == stderr_dev && st.st_ino == stderr_ino;
 }
 
-/* What a write could do to the thread that happens to make it: be kept from it. */
+/* Keeps the effects of a failed write from the program's thread that makes it. */
 struct quiet {
     int saved_errno;
     int cancel_state;
     sigset_t mask, pending;
-    bool broken; /* a write failed in a way that raises a signal */
+    bool broken; /* a write failed and may have raised a signal */
 };
 
 static void quiet_begin(struct quiet *q)
@@ -111,7 +110,8 @@ static int64_t clock_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Pieces of PIPE_BUF after a poll never block on a pipe, whoever made the descriptor. */
+/* After a poll a write of at most PIPE_BUF bytes never blocks on a pipe, even if the descriptor is
+ * a blocking one. */
 static bool put_fd(struct quiet *q, int fd, const char *text, size_t size_bytes, int wait_ms)
 {
     int64_t deadline_ms = clock_ms() + wait_ms;
@@ -138,7 +138,7 @@ static bool put_fd(struct quiet *q, int fd, const char *text, size_t size_bytes,
     return true;
 }
 
-/* %p is the process id, %% is %; anything else stays. */
+/* %p becomes the process id and %% becomes %. Any other % stays. */
 static bool expand_path(const char *pattern, char *out, size_t size_bytes)
 {
     size_t used = 0;
@@ -162,7 +162,7 @@ static bool expand_path(const char *pattern, char *out, size_t size_bytes)
     return true;
 }
 
-/* Nobody but root and the user of this process can put a name into the folder. */
+/* Only root and the user of this process can make names in the folder. */
 static bool is_private(int folder)
 {
     struct stat st;
@@ -173,10 +173,11 @@ static bool is_private(int folder)
 
 enum fashion { ADD, ANEW };
 
-/* Where others can make names, in /tmp, a name may be a trap: a symbolic link, or a second name of
- * a file of the user's. There neither is written to. The folder is held meanwhile: its path may
- * lead elsewhere the next moment. Through a link (/dev/stdout) nothing is cut off: what it leads to
- * is in use. O_NONBLOCK: a FIFO without a reader is an error, not a wait. */
+/* In a folder where others can make names, such as /tmp, a name may be a trap: a symbolic link, or
+ * a second name of one of the user's files. The library writes to neither there. It holds the
+ * folder open meanwhile, because the folder's path may lead elsewhere the next moment. A file
+ * behind a link (/dev/stdout) may be in use, so it is not truncated. With O_NONBLOCK a FIFO without
+ * a reader is an error instead of a wait. */
 static int open_in(int folder, const char *name, enum fashion fashion)
 {
     int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
@@ -194,7 +195,7 @@ static int open_in(int folder, const char *name, enum fashion fashion)
     return fd;
 }
 
-/* `path` is absolute, and is changed. */
+/* `path` is absolute. The function changes it. */
 static int open_path(char *path, enum fashion fashion)
 {
     char *name = strrchr(path, '/');
@@ -211,9 +212,9 @@ static int open_path(char *path, enum fashion fashion)
     return fd;
 }
 
-/* A file is opened for each text and closed behind it: no descriptor of ours lies about for a
- * program that closes them all and opens its own. Its name is not kept on the stack, of which a
- * thread of the program may have little. */
+/* The library opens the file for each text and closes it again, because a program may close every
+ * descriptor and open its own under the same numbers. The name is on the heap, because a thread of
+ * the program may have a small stack. */
 static bool put(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
                 int wait_ms)
 {
@@ -221,7 +222,7 @@ static bool put(const char *path, enum fashion fashion, const char *text, size_t
     bool done = false;
 
     quiet_begin(&q);
-    /* By its other name stderr would be opened anew, and a file written to from its start. */
+    /* Opening /dev/stderr would make a new file description, which writes from the file's start. */
     if (!path || !path[0] || strcmp(path, "/dev/stderr") == 0) {
         done = stderr_is_ours() && put_fd(&q, STDERR_FILENO, text, size_bytes, wait_ms);
     } else {
@@ -281,9 +282,11 @@ void log_line(enum log_level level, const char *format, ...)
         line[n] = '\n'; /* takes the place of the NUL */
         if (!put(log_path, ADD, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
             !atomic_flag_test_and_set(&complained)) {
-            /* Who asked for a file and finds none would look for the words in vain. */
+            /* A user who asked for a file and finds none looks here. */
             put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
-            n = (size_t)snprintf(line, sizeof(line), "gpucache: warning: the log cannot be written to %.900s\n", log_path);
+            n = (size_t)snprintf(line, sizeof(line),
+                                 "gpucache: warning: the log cannot be written to %.900s\n",
+                                 log_path);
             put(NULL, ADD, line, n, LINE_WAIT_MS);
         }
     }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The library's few words to its user: one line each, `gpucache: level: text`, to stderr or a file,
- * by write(2). Silent below the level that is set (warnings, unless GPUCACHE_LOG says otherwise).
+ * The library's messages: one line each, `gpucache: level: text`, to stderr or to a file. Messages
+ * less important than the level that is set are not written (GPUCACHE_LOG; warnings by default).
  *
- * Keeps errno and never disturbs the process: no descriptor is held between two lines; fd 2 is
- * written to only while it is the file that it was when the log was configured or first used; no
- * SIGPIPE or SIGXFSZ reaches the program; a full pipe is waited for 100 ms, then the line is
- * dropped. No file is written through a symbolic link, nor one with a second name, unless only its
- * owner, who is this user or root, can make names in its folder. The first line that a file does
- * not take goes to stderr, with the reason why it is there. Any thread; not in a signal handler.
- * Takes no lock.
+ * Any thread may log, but no signal handler. Keeps errno, takes no lock, and does not disturb the
+ * process:
+ * 1. The library holds no descriptor between two lines.
+ * 2. It writes to fd 2 only while that is the same file as when the log was configured or first
+ *    used.
+ * 3. No SIGPIPE, SIGXFSZ or SIGTTOU reaches the program.
+ * 4. A thread waits 100 ms for a full pipe, then drops the line.
+ * 5. It does not write through a symbolic link, or to a file with a second name, where others can
+ *    make names in the folder. A folder is safe if root or this user owns it and no other user or
+ *    group can write to it.
+ * 6. The first line that could not be written to a file goes to stderr, with a line that names the
+ *    file.
  */
 #ifndef SHIM_LOG_H
 #define SHIM_LOG_H
@@ -20,8 +25,8 @@
 
 enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
-/* From now on lines up to `level` go to the file `path`, in which %p stands for the process id, or
- * to stderr if it is NULL or "". To be called before other threads log. */
+/* From now on lines up to `level` go to the file `path`, in whose name %p is the process id. If
+ * `path` is NULL or "", they go to stderr. Must be called before other threads log. */
 void log_configure(enum log_level level, const char *path);
 bool log_wants(enum log_level level);
 
@@ -37,7 +42,7 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
             log_line(LOG_LEVEL_DEBUG, __VA_ARGS__);                                                \
     } while (0)
 
-/* A line that this place in the code writes at most once in the life of the process. */
+/* A line that this place in the code writes at most once per process. */
 #define log_once(level, ...)                                                                       \
     do {                                                                                           \
         static atomic_flag log_done_ = ATOMIC_FLAG_INIT;                                           \
@@ -45,9 +50,9 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
             log_line(level, __VA_ARGS__);                                                          \
     } while (0)
 
-/* A whole text to the file `path` (made anew, %p as above), or to stderr if NULL or "", with the
- * same manners; a full pipe is waited for at most a second in all. False if not all of it was
- * written. */
+/* Writes a whole text to the file `path`, whose old contents go (%p as above), or to stderr if
+ * `path` is NULL or "". Does not disturb the process either, but waits up to a second for a full
+ * pipe. False: not all of it was written. */
 bool log_put(const char *path, const char *text, size_t size_bytes);
 
 #endif

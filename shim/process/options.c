@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The table of options and its way from the environment into struct options. How single values are
- * written is in shim/process/parse.c; what an option does is in whoever reads it. No state, no lock.
+ * See options.h: the table of options, and reading it from the environment. The syntax of single
+ * values is in shim/process/parse.c. No state, no lock.
  */
 #include "shim/process/options.h"
-#include "shim/process/parse.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@
 
 #define PREFIX "GPUCACHE"
 
-/* Defaults of config.def as a user would write them. A new default needs its words here. */
+/* The defaults of config.def in the options' syntax. A new default needs a row here. */
 #define SHOWN_UINT64_MAX "none"
 #define SHOWN_0 "0"
 #define SHOWN_false "off"
@@ -104,7 +103,8 @@ static unsigned min3(unsigned a, unsigned b, unsigned c)
     return m < c ? m : c;
 }
 
-/* Letters to change, insert or leave out to get from a (cut to n letters) to b, case aside. */
+/* The number of letters to change, insert or remove to get from the first n letters of a to b. Case
+ * does not count. */
 static unsigned edit_distance(const char *a, size_t n, const char *b)
 {
     enum { MAX = 64 };
@@ -148,7 +148,7 @@ static const char *nearest_name(const char *name, size_t n)
     return nearest;
 }
 
-/* Nearly always nothing is set, and two dozen walks over the environment can be spared. */
+/* Most processes set no variable. This look saves two dozen walks over the environment. */
 static bool any_set(void)
 {
     for (char **e = environ; e && *e; e++)
@@ -223,7 +223,7 @@ bool options_load(struct options *o)
     set_defaults(o);
     if (!options_enabled_early())
         return false;
-    /* first, so that the warnings about all the others go where they should */
+    /* First, because the warnings about the other variables go to the log. */
     if (value)
         set_log(o, value);
     log_configure(o->log.level, o->log.path);
@@ -257,7 +257,7 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 #define convert_SWITCH(value) (value)
 
 #define GIB_OF(bytes) ((double)(bytes) / (1 << 30))
-/* total_bytes is 0 if the driver does not say. */
+/* device_total_bytes is 0 if the driver does not say. */
 #define WARN_BEYOND(name, bytes, least_bytes, consequence)                                         \
     do {                                                                                           \
         if (device_total_bytes && (bytes) >= (least_bytes))                                        \
@@ -275,7 +275,7 @@ void options_pool_config(const struct options *o, int device, uint64_t device_to
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
-    /* The context itself takes some of the device, so that all of it is never free. */
+    /* The context itself takes memory of the device, so the whole device is never free. */
     WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes,
                 "all idle memory is given back");
     WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes,

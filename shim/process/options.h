@@ -1,62 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The process's options, generated from shim/process/options.def: one struct, filled from the environment.
- * Owns no memory and takes no lock. The parsers of single values are in shim/process/parse.h.
+ * The options of the process, generated from shim/process/options.def: one struct, filled from the
+ * environment. Owns no memory and takes no lock. The types of single values and their parsers are
+ * in shim/process/parse.h.
  */
 #ifndef SHIM_OPTIONS_H
 #define SHIM_OPTIONS_H
 
 #include "pool/config.h"
-#include "shim/process/log.h"
+#include "shim/process/parse.h"
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024 };
-
-/* A size: bytes, or a share of a device's memory in millionths. */
-struct option_size {
-    uint64_t bytes; /* UINT64_MAX: no limit */
-    uint32_t share_ppm;
-    bool is_share;
-};
-
-struct option_bytes {
-    struct option_size others;                 /* for all that have no name of their own */
-    uint64_t named;                            /* ordinals of those that have, a bit each */
-    struct option_size device[OPTION_DEVICES]; /* … their sizes */
-};
-
-/* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes qualify all the rest. */
-struct empty_cache {
-    bool now;            /* flush once, at once */
-    bool on_oom;         /* flush whenever the driver has no memory left */
-    uint64_t every_ns;   /* flush at this interval; 0: no */
-    int device;          /* ordinal, -1: all */
-    uint64_t keep_bytes; /* idle memory to keep, on each device */
-};
-
-/* Where and how to report; path "" is stderr, %p in it stands for the process id. */
-struct option_stats {
-    bool at_exit;
-    bool json;
-    char path[PATH_MAX];
-};
-
-struct option_log {
-    enum log_level level;
-    char path[PATH_MAX]; /* "" is stderr */
-};
-
-struct option_path {
-    char path[PATH_MAX]; /* absolute; "": none */
-};
-
-struct option_globs {
-    char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
-};
 
 #define OPTION_BYTES struct option_bytes
 #define OPTION_LIMIT struct option_bytes
@@ -79,45 +35,47 @@ struct options {
 #undef SHIM_OPTION
 };
 
-/* One row of the table, as documentation and warnings need it. */
+/* One row of the table, for the documentation and the warnings. */
 struct option_row {
     const char *env;   /* full name of the variable */
-    const char *value; /* the default, as a user would write it; "": unset */
+    const char *value; /* the default, in the option's syntax; "": unset */
     const char *help;
-    const char *allowed; /* what may be written, in words */
+    const char *allowed; /* what the value may be, in words */
 };
 
 extern const struct option_row option_rows[];
 extern const size_t num_option_rows;
 
-/* Whether this process is to be served at all: GPUCACHE, GPUCACHE_ONLY, GPUCACHE_SKIP, and never
- * one that runs with privileges of its file (AT_SECURE). Cheap, needs nothing, writes nothing,
- * keeps errno; reads the environment anew at each call. */
+/* Does the library serve this process? GPUCACHE, GPUCACHE_ONLY and GPUCACHE_SKIP say so. It never
+ * serves a process that has privileges of its file (AT_SECURE). Reads the environment at each call,
+ * writes nothing, and keeps errno. */
 bool options_enabled_early(void);
 
-/* Fills *o, which must be all zero, with the defaults, then from the environment, and configures the log accordingly. Each
- * value that is not understood is warned of once and its default kept; unknown GPUCACHE_* names are
- * warned of with the nearest name. False, with the defaults and no word said, if the process is not
- * to be served (see options_enabled_early). struct options is large (PATH_MAX): better static than
- * on a stack. */
+/* Fills *o, which must be all zero, with the defaults and then from the environment. Configures the
+ * log. Warns of each value that is not understood and keeps its default. Warns of each unknown
+ * GPUCACHE_* name and gives the nearest name. False, with the defaults and without a message: the
+ * library does not serve this process (options_enabled_early). struct options is large (PATH_MAX),
+ * so it should be static. */
 bool options_load(struct options *o);
 
-/* The pool's part for one device, shares turned into bytes of total_bytes. device: its ordinal; one
- * that is out of range gets what unnamed devices get. What such a device cannot have is warned of,
- * once for each option, but for PREALLOC, of which only the driver knows whether it can. */
+/* The pool's options for one device, with shares of device_total_bytes turned into bytes. device:
+ * the ordinal; an ordinal out of range gets the value for unnamed devices. Warns once for each
+ * option that asks for more than the device has. Does not check PREALLOC, because only the driver
+ * knows how much it can give. */
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out);
 
-/* GPUCACHE_REDZONE on one device: a multiple of 512 bytes; none at all counts as 0. */
+/* GPUCACHE_REDZONE on one device: a multiple of 512 bytes. A value of the device's size or more
+ * counts as 0. */
 uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes);
 
 /* A value of GPUCACHE_EMPTY_CACHE: 1, all, oom, every:TIME, device=N, keep=SIZE, separated by
  * commas; or 0, off, "" for nothing at all. device and keep alone ask for a flush now. False, with
- * *out as it was and no word said, if it is not understood. */
+ * *out unchanged and without a message: the value is not understood. */
 bool options_parse_empty_cache(const char *text, struct empty_cache *out);
 
-/* Warns that a value of a variable was not understood, naming what is allowed and what holds
- * instead. env must be a name of the table. */
+/* Warns that a value of a variable is not understood. The message says what is allowed, and
+ * `instead`. env must be a name of the table. */
 void options_warn_value(const char *env, const char *value, const char *instead);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * From text to option values. Holds the grammar of every option type; which options there are is in
+ * See parse.h: the grammar of every type of option. The list of options is in
  * shim/process/options.def. No state, no lock.
  */
 #include "shim/process/parse.h"
@@ -22,7 +22,7 @@ enum { ITEM_MAX = 256 };
 #define SEC (1000 * MS)
 #define MILLION UINT64_C(1000000)
 
-/* ctype.h and strcasecmp look at the locale. */
+/* The functions of ctype.h and strcasecmp depend on the locale. */
 static char lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
@@ -38,7 +38,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* The rest of text behind a word that it begins with, or NULL. */
+/* The rest of text behind the word. NULL: text does not begin with it. */
 static const char *skip_word(const char *text, const char *word)
 {
     for (; *word; text++, word++)
@@ -60,8 +60,8 @@ static bool is_off(const char *text)
            is_word(text, "none") || is_word(text, "false");
 }
 
-/* Copies the next item of a list, blanks around it left off, and moves *text behind it and its
- * comma. False at the end of the list and, with *bad set, for an item that is empty or too long. */
+/* Copies the next item of a list without the blanks around it, and moves *text behind its comma.
+ * False: the list is at its end; or, with *bad set, the item is empty or too long. */
 static bool next_item(const char **text, char item[ITEM_MAX], bool *bad)
 {
     const char *start = *text;
@@ -86,7 +86,7 @@ static bool next_item(const char **text, char item[ITEM_MAX], bool *bad)
     return true;
 }
 
-/* The whole value as one item; no comma in it. */
+/* The whole value is one item. False: it has a comma. */
 static bool only_item(const char *text, char item[ITEM_MAX])
 {
     bool bad;
@@ -94,7 +94,7 @@ static bool only_item(const char *text, char item[ITEM_MAX])
     return next_item(&text, item, &bad) && !text;
 }
 
-/* A decimal number, with the fraction in millionths (further digits are dropped). */
+/* A decimal number, with its fraction in millionths (further digits are dropped). */
 struct number {
     uint64_t whole;
     uint64_t millionths;
@@ -126,7 +126,7 @@ static bool read_number(const char **text, bool fraction, struct number *out)
     return true;
 }
 
-/* unit is at most TIB or an hour: its product with millionths fits. */
+/* unit is at most TIB or an hour in nanoseconds, so its product with millionths fits. */
 static bool scale_number(const struct number *v, uint64_t unit, uint64_t *out)
 {
     uint64_t whole;
@@ -206,7 +206,7 @@ static bool parse_size(const char *text, struct option_size *out)
     }
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
         if (is_word(text, units[i].word)) {
-            /* a fraction of a byte is a slip of the pen */
+            /* a fraction of a byte is a mistake */
             if ((units[i].bytes == 1 && n.millionths) ||
                 !scale_number(&n, units[i].bytes, &size.bytes))
                 return false;
@@ -217,7 +217,7 @@ static bool parse_size(const char *text, struct option_size *out)
     return false;
 }
 
-/* A size, or what stands for one that is not there. */
+/* A size, or a word for none. */
 static bool parse_size_or_none(const char *text, bool is_limit, struct option_size *out)
 {
     if (!is_word(text, "none") && !(is_limit && is_word(text, "unlimited")))
@@ -274,7 +274,7 @@ bool parse_LIMIT(const char *text, struct option_bytes *out)
     return parse_sizes(text, true, out);
 }
 
-/* The place of the value in a list of words, or -1. */
+/* The index of the value in a list of words. -1: it is not there. */
 static int find_word(const char *text, const char *const words[], size_t num_words)
 {
     char v[ITEM_MAX];
@@ -379,8 +379,8 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
     return true;
 }
 
-/* Copies a path, made absolute; false, with `out` as it was, if that is too long. In a pattern %p
- * is to become the process id, so a percent sign of the working directory is doubled. */
+/* Copies a path and makes it absolute. False, with `out` unchanged: it is too long. In a pattern %p
+ * stands for the process id, so a percent sign of the working directory is doubled. */
 static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 {
     char *cwd = NULL;
@@ -417,7 +417,7 @@ bool parse_PATH(const char *text, struct option_path *out)
     return true;
 }
 
-/* The path behind a word, if there is one. */
+/* The path behind a word and a colon. False: there is none. */
 static bool path_behind(const char *text, char out[PATH_MAX])
 {
     return *text == ':' && absolute_path(text + 1, true, out);

@@ -1,19 +1,68 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * From text to option values, one function per option type. All take the whole value, ignore blanks
- * around it (not around paths), do not look at the locale, keep errno, and return
- * false, with *out as it was, for what they do not understand or what is out of range.
+ * The types of option values, and one parser for each type of option. Every parser takes the whole
+ * value and ignores blanks around it, but not around a path. It does not depend on the locale and
+ * keeps errno. False, with *out unchanged: the value is not understood or out of range.
  */
 #ifndef SHIM_PARSE_H
 #define SHIM_PARSE_H
 
-#include "shim/process/options.h"
+#include "pool/config.h"
+#include "shim/process/log.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024 };
+
+/* A size: bytes, or a share of a device's memory in millionths. */
+struct option_size {
+    uint64_t bytes; /* UINT64_MAX: no limit */
+    uint32_t share_ppm;
+    bool is_share;
+};
+
+struct option_bytes {
+    struct option_size others;                 /* for all devices not named */
+    uint64_t named;                            /* a bit for the ordinal of each named device */
+    struct option_size device[OPTION_DEVICES]; /* the sizes of the named devices */
+};
+
+/* GPUCACHE_EMPTY_CACHE, a request or a policy. device and keep_bytes limit every flush. */
+struct empty_cache {
+    bool now;            /* flush once, at once */
+    bool on_oom;         /* flush whenever the driver has no memory left */
+    uint64_t every_ns;   /* flush at this interval; 0: no */
+    int device;          /* ordinal, -1: all */
+    uint64_t keep_bytes; /* idle memory to keep, on each device */
+};
+
+/* Where and how to report. path "" is stderr; in a path %p stands for the process id. */
+struct option_stats {
+    bool at_exit;
+    bool json;
+    char path[PATH_MAX];
+};
+
+struct option_log {
+    enum log_level level;
+    char path[PATH_MAX]; /* "" is stderr */
+};
+
+struct option_path {
+    char path[PATH_MAX]; /* absolute; "": none */
+};
+
+struct option_globs {
+    char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
+};
 
 bool parse_SWITCH(const char *text, bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
 bool parse_SECONDS(const char *text, uint64_t *out);
-/* Sizes for all devices and single ones: 8G, 50%, none, 0=8G,1=50%. What is not named stays. "none"
- * is 0 of BYTES, and no limit (also "unlimited") of LIMIT. */
+/* Sizes for all devices or single ones: 8G, 50%, none, 0=8G,1=50%. A device that the value does not
+ * name keeps its size. "none" is 0 for BYTES. For LIMIT "none" and "unlimited" are no limit. */
 bool parse_LIMIT(const char *text, struct option_bytes *out);
 bool parse_BYTES(const char *text, struct option_bytes *out);
 bool parse_BACKING(const char *text, enum pool_backing *out);
@@ -22,12 +71,13 @@ bool parse_SIGNAL(const char *text, int *out);
 bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out);
 bool parse_STATS(const char *text, struct option_stats *out);
 bool parse_LOG(const char *text, struct option_log *out);
-/* Relative paths are taken from the working directory of now; "none" is no file, "./none" one. */
+/* A relative path starts at the present working directory. "none" means no file; a file of that
+ * name is "./none". */
 bool parse_PATH(const char *text, struct option_path *out);
-/* "none" is refused: it could mean no pattern or no program. */
+/* Refuses "none", which could mean no pattern or no program. */
 bool parse_GLOBS(const char *text, struct option_globs *out);
 
-/* Whether a name matches one of the patterns (shell wildcards); false for an empty list. */
+/* Does the name match one of the patterns (shell wildcards)? False for an empty list. */
 bool parse_globs_match(const char *list, const char *name);
 
 #endif

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Whether the library works in this process: it starts at the first allocation in a CUDA context,
- * never before, and is off for ever in a forked child and wherever the options say so.
+ * The room process/: what the library knows of its process without CUDA: options, log, environment.
+ * It includes no header of another room of shim/. Its one seam is this header: the word that every
+ * wrapper reads to learn whether the library works here, and the options.
+ *
+ * The library starts with the first allocation in a CUDA context, or the first opening of one of
+ * its IPC handles, and never before (shim/entry/start.h). The word goes from NEW to STARTING, and
+ * then to ON, or to OFF where the options say so. In a forked child of a started process it goes to
+ * OFF. It never leaves OFF.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H
@@ -10,6 +16,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 enum state { STATE_NEW, STATE_STARTING, STATE_ON, STATE_OFF };
 
@@ -20,13 +27,26 @@ static inline bool state_is_on(void)
     return atomic_load_explicit(&state_now, memory_order_acquire) == STATE_ON;
 }
 
-/* Starts the library if nobody has; false: it is off, or another thread is just starting it. */
-bool state_start(void);
+/* Off for good. A library that is not on need not be off: it may have no pool yet. */
+static inline bool state_is_off(void)
+{
+    return atomic_load(&state_now) == STATE_OFF;
+}
+
+/* True for one thread of the process: that thread starts the library and calls state_settle. */
+bool state_claim(void);
+/* Reads the options from the environment. False: this process is not to be served. Only the thread
+ * that state_claim chose calls it. */
+bool state_load_options(void);
+/* The start is over: ON, or OFF for good. */
+void state_settle(bool on);
+/* OFF for good, in a forked child. Async-signal-safe. */
+void state_turn_off(void);
 
 /* The process's options; valid while the state is ON. */
 const struct options *state_options(void);
 
-/* When the library started, CLOCK_MONOTONIC. */
+/* CLOCK_MONOTONIC in nanoseconds: when the library started, and now. */
 uint64_t state_started_ns(void);
 uint64_t state_clock_ns(void);
 

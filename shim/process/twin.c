@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See twin.h. Of two pools in one process each would report its own part of the memory, and each short
- * cut of the runtime would lead to the other one's. One atomic, no lock.
+ * See twin.h. Of two pools in one process each would report its own part of the memory, and each
+ * short cut of the runtime would lead to the other one's. One atomic, no lock.
  */
 #include "shim/process/twin.h"
 
-#include "shim/route/resolve.h"
+#include "shim/process/scope.h"
+#include "shim/process/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,15 +29,46 @@ static bool is_other(const void *marker)
     return marker && marker != (const void *)(uintptr_t)gpucache_version;
 }
 
-/* The first in the global scope is the one whose exports programs are bound to. A copy that was opened
- * by itself, outside that scope, is found here in its own, and works. */
+bool twin_may_be(const struct object *object)
+{
+    uintptr_t marker;
+    enum object_answer answer = object_symbol(object, MARKER, &marker);
+    return answer == OBJECT_UNSURE || (answer == OBJECT_HAS && is_other((const void *)marker));
+}
+
+struct earlier {
+    bool has_marker, is_unsure;
+};
+
+static bool look_for_marker(const struct object *object, void *arg)
+{
+    struct earlier *earlier = arg;
+    uintptr_t address;
+    enum object_answer answer = object_symbol(object, MARKER, &address);
+    earlier->has_marker |= answer == OBJECT_HAS;
+    earlier->is_unsure |= answer == OBJECT_UNSURE;
+    return false; /* the walk has to reach us */
+}
+
+/* A process's first thread asks the loader, a thread that may not wait for the loader's lock looks
+ * itself: see shim/process/scope.h. */
+static bool is_second(void)
+{
+    struct earlier earlier = {false, false};
+    if (scope_in_other_thread() && scope_before_us(look_for_marker, &earlier) && !earlier.is_unsure)
+        return earlier.has_marker;
+    return is_other(symbol_lookup(RTLD_DEFAULT, MARKER));
+}
+
+/* The first in the global scope is the one whose exports programs are bound to. A copy that was
+ * opened by itself, outside that scope, is found here in its own, and works. */
 bool twin_comes_first(void)
 {
     static atomic_int seen;
     int now = atomic_load_explicit(&seen, memory_order_relaxed);
     if (now == UNSEEN) {
         int saved_errno = errno;
-        now = is_other(resolve_symbol(RTLD_DEFAULT, MARKER)) ? SECOND : FIRST;
+        now = is_second() ? SECOND : FIRST;
         atomic_store_explicit(&seen, now, memory_order_relaxed);
         errno = saved_errno;
     }
@@ -52,7 +84,7 @@ bool twin_has(const void *address)
     void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle)
         return false;
-    bool found = is_other(resolve_symbol(handle, MARKER));
-    resolve_close(handle);
+    bool found = is_other(symbol_lookup(handle, MARKER));
+    symbol_close(handle);
     return found;
 }

@@ -8,7 +8,7 @@
         .text
         .globl  dlsym
         .type   dlsym, %function
-        .hidden resolve_dlsym
+        .hidden symbol_real_dlsym
         .hidden resolve_pick
         .p2align 4
 dlsym:
@@ -41,17 +41,17 @@ ask:
         hint    #29                     /* autiasp */
         .cfi_negate_ra_state
         cbnz    x16, answer
-        adrp    x16, resolve_dlsym
-        ldr     x16, [x16, #:lo12:resolve_dlsym]
+        adrp    x16, symbol_real_dlsym
+        ldr     x16, [x16, #:lo12:symbol_real_dlsym]
         cbz     x16, answer             /* no dlsym anywhere: nothing is found */
         br      x16
 answer:
         mov     x0, x16
         ret
 pass:
-        adrp    x16, resolve_dlsym
-        ldr     x16, [x16, #:lo12:resolve_dlsym]
-        cbz     x16, ask                /* the first call of all; also finds resolve_dlsym */
+        adrp    x16, symbol_real_dlsym
+        ldr     x16, [x16, #:lo12:symbol_real_dlsym]
+        cbz     x16, ask                /* the first call of all; also finds symbol_real_dlsym */
         br      x16
         .cfi_endproc
         .size   dlsym, . - dlsym

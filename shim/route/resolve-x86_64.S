@@ -8,7 +8,7 @@
         .text
         .globl  dlsym
         .type   dlsym, @function
-        .hidden resolve_dlsym
+        .hidden symbol_real_dlsym
         .hidden resolve_pick
         .p2align 4
 dlsym:
@@ -36,16 +36,16 @@ ask:
         testq   %rax, %rax
         jne     answer
         movq    %rdx, %rdi
-        movq    resolve_dlsym(%rip), %rax
+        movq    symbol_real_dlsym(%rip), %rax
         testq   %rax, %rax
         je      answer                  /* no dlsym anywhere: nothing is found */
         jmp     *%rax
 answer:
         ret
 pass:
-        movq    resolve_dlsym(%rip), %rax
+        movq    symbol_real_dlsym(%rip), %rax
         testq   %rax, %rax
-        je      ask                     /* the first call of all; also finds resolve_dlsym */
+        je      ask                     /* the first call of all; also finds symbol_real_dlsym */
         jmp     *%rax
         .cfi_endproc
         .size   dlsym, . - dlsym

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Name lookup: what our dlsym answers, and our cuGetProcAddress. Both ask the real one first, with the
- * caller's own handle, version and flags, and put a wrapper in the place of an answer only if it *is*
- * the driver's function that the wrapper wraps. Atomics, no lock of ours.
+ * Name lookup: what our dlsym answers, and our cuGetProcAddress. Both ask the real one first, with
+ * the caller's own handle, version and flags, and put a wrapper in the place of an answer only if
+ * it *is* the driver's function that the wrapper wraps. Atomics, no lock of ours.
  */
 #include "shim/route/resolve.h"
 
-#include "shim/route/runtime.h"
 #include "shim/context/stream.h"
 #include "shim/driver/table.h"
+#include "shim/process/symbol.h"
 #include "shim/process/twin.h"
+#include "shim/route/runtime.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 
-/* The latest release of CUDA of which shim/driver/hooks.def and shim/route/submit.def have every function that submits work or
- * begins a capture, as far as the headers of this build declare their types. */
+/* The latest release of CUDA of which shim/driver/hooks.def and shim/driver/submit.def have every
+ * function that submits work or begins a capture, as far as the headers of this build declare their
+ * types. */
 #if CUDA_VERSION >= 13000
 #define TABLES_KNOW 13050
 #elif CUDA_VERSION >= 12080
@@ -29,53 +31,6 @@
 /* Runs before sanitizers are ready: their own start-up looks names up. */
 #define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
 
-_Atomic(void *) resolve_dlsym;
-
-/* dlsym under the version that it has had from the start: a versioned lookup passes over our own export,
- * which has none. Tried before the newer one (the same function), because a failed try leaves a message
- * for dlerror(). */
-static const char *const dlsym_versions[] = {
-#if defined(__x86_64__)
-    "GLIBC_2.2.5",
-#elif defined(__aarch64__)
-    "GLIBC_2.17",
-#endif
-    "GLIBC_2.34",
-};
-
-EARLY static void *real_dlsym(void)
-{
-    void *found = atomic_load_explicit(&resolve_dlsym, memory_order_acquire);
-    if (found)
-        return found;
-    for (size_t i = 0; i < sizeof dlsym_versions / sizeof *dlsym_versions && !found; i++)
-        found = dlvsym(RTLD_NEXT, "dlsym", dlsym_versions[i]);
-    if (found == (void *)(uintptr_t)dlsym)
-        found = NULL;
-    if (found)
-        atomic_store_explicit(&resolve_dlsym, found, memory_order_release);
-    return found;
-}
-
-void *resolve_symbol(void *handle, const char *name)
-{
-    void *(*lookup)(void *, const char *) = (void *(*)(void *, const char *))(uintptr_t)real_dlsym();
-    return lookup ? lookup(handle, name) : NULL;
-}
-
-int resolve_close(void *handle)
-{
-    static _Atomic(uintptr_t) real_dlclose;
-    uintptr_t f = atomic_load_explicit(&real_dlclose, memory_order_relaxed);
-    if (!f) {
-        int saved_errno = errno;
-        f = (uintptr_t)resolve_symbol(RTLD_NEXT, "dlclose");
-        errno = saved_errno;
-        atomic_store_explicit(&real_dlclose, f, memory_order_relaxed);
-    }
-    return f ? ((int (*)(void *))f)(handle) : -1;
-}
-
 static int id_of(const char *name)
 {
     size_t len = strlen(name);
@@ -85,23 +40,24 @@ static int id_of(const char *name)
     return -1;
 }
 
-/* Without us the name would not be found in this process: let the lookup fail. The C library's own scope
- * has none of these names, and the message for dlerror() is the C library's but for the name of the
- * object. */
+/* Without us the name would not be found in this process: let the lookup fail. The C library's own
+ * scope has none of these names, and the message for dlerror() is the C library's but for the name
+ * of the object. */
 static void *nowhere(void *handle)
 {
     void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
     if (!libc)
         return handle;
-    resolve_close(libc); /* stays loaded */
+    symbol_close(libc); /* stays loaded */
     return libc;
 }
 
-/* RTLD_DEFAULT, or a handle of the main program: our exports come first there, as they do for whoever is
- * linked to the driver. Right if the driver is there; otherwise somebody else may still have the name. */
+/* RTLD_DEFAULT, or a handle of the main program: our exports come first there, as they do for
+ * whoever is linked to the driver. Right if the driver is there; otherwise somebody else may still
+ * have the name. */
 static void *global_scope(void *handle, const char *name, bool present)
 {
-    if (present || resolve_symbol(RTLD_NEXT, name))
+    if (present || symbol_lookup(RTLD_NEXT, name))
         return handle;
     return nowhere(handle);
 }
@@ -114,13 +70,13 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
     if (handle == RTLD_DEFAULT)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
 
-    /* After hooks_init(): dlerror() must speak of this lookup. If it fails, it is done again, by the
-     * stub, in the caller's name. */
-    void *found = resolve_symbol(handle, name);
+    /* After hooks_init(): dlerror() must speak of this lookup. If it fails, it is done again, by
+     * the stub, in the caller's name. */
+    void *found = symbol_lookup(handle, name);
     if (found == wrapper)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
-    /* Not by its alias: that is a function of the driver's behind the one that programs open, and whoever
-     * asks for it by name is that driver. */
+    /* Not by its alias: that is a function of the driver's behind the one that programs open, and
+     * whoever asks for it by name is that driver. */
     if (found &&
         (uintptr_t)found == atomic_load_explicit(&hook_address[id], memory_order_acquire))
         found = wrapper;
@@ -130,7 +86,7 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
 EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
 {
     struct resolve_pick pass = {NULL, handle};
-    if (!real_dlsym() || !name || name[0] != 'c' || name[1] != 'u' || handle == RTLD_NEXT)
+    if (!symbol_dlsym() || !name || name[0] != 'c' || name[1] != 'u' || handle == RTLD_NEXT)
         return pass;
 
     int saved_errno = errno;
@@ -175,8 +131,8 @@ static CUresult ask(const char *base, const struct query *query, void **pfn)
     return real.cuGetProcAddress(base, pfn, query->version, query->flags);
 }
 
-/* A driver may answer with another address than its symbol table has. Which one it means by each wrapped
- * function of this base name, it says when asked. */
+/* A driver may answer with another address than its symbol table has. Which one it means by each
+ * wrapped function of this base name, it says when asked. */
 static bool learn_aliases(const char *base)
 {
     bool learned = false;
@@ -194,8 +150,8 @@ static bool learn_aliases(const char *base)
     return learned;
 }
 
-/* The wrapper of the function at this address. A driver may have several names for one function: then the
- * one that was asked for, first by its base name, then by its default stream. */
+/* The wrapper of the function at this address. A driver may have several names for one function:
+ * then the one that was asked for, first by its base name, then by its default stream. */
 static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
 {
     int best = -1, best_score = -1;
@@ -206,7 +162,8 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
         struct query query;
         int score = 0;
         if (row_has_base(&hook_table[i], base, &query))
-            score = 2 + ((query.flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) == per_thread);
+            score = 2 + ((query.flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ==
+                         per_thread);
         if (score > best_score) {
             best = i;
             best_score = score;
@@ -215,12 +172,14 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
     return best < 0 ? NULL : (void *)(uintptr_t)hook_table[best].wrapper;
 }
 
-/* Whether the driver has this function from a later release than the tables of wrapped functions know. */
+/* Whether the driver has this function from a later release than the tables of wrapped functions
+ * know. */
 static bool is_newer(const char *base, void *answer, const struct query *query)
 {
     struct query known = {TABLES_KNOW, query->flags};
     void *then = NULL;
-    return query->version > TABLES_KNOW && (ask(base, &known, &then) != CUDA_SUCCESS || then != answer);
+    return query->version > TABLES_KNOW &&
+           (ask(base, &known, &then) != CUDA_SUCCESS || then != answer);
 }
 
 static void *substitute(const char *base, void *answer, int version, cuuint64_t flags)

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How names become functions: the C library's dlsym behind our own, and the driver's answers with our
- * wrappers put in their place. What the wrappers do is not here. Takes no lock.
+ * route/ holds the ways by which a program's calls come to our wrappers: dlsym and cuGetProcAddress
+ * (resolve), the runtime's cudaMalloc and cudaFree (runtime), submissions (submit), setenv and
+ * putenv. Its one seam is the symbol table: programs call its exports, and no other room includes
+ * it.
+ *
+ * This file: name lookup. dlsym and cuGetProcAddress ask the real function first, then put our
+ * wrapper in the place of the driver's function. What the wrappers do is not here. Takes no lock.
  */
 #ifndef SHIM_RESOLVE_H
 #define SHIM_RESOLVE_H
-
-/* The C library's dlsym (or that of the next preload that versions its own), past ours. For handles,
- * and for RTLD_NEXT as seen from this library. NULL if there is none. Sets dlerror() as dlsym does. */
-void *resolve_symbol(void *handle, const char *name);
-
-/* The C library's dlclose, past ours (shim/route/runtime.c). */
-int resolve_close(void *handle);
 
 struct resolve_pick {
     void *address; /* what to answer; NULL: go on to the C library's dlsym ... */
@@ -21,8 +19,5 @@ struct resolve_pick {
 /* What the stub of dlsym asks (resolve-*.S). Keeps errno. For a name that is not exactly that of a
  * wrapped function it looks at nothing but the name. */
 struct resolve_pick resolve_pick(void *handle, const char *name) __attribute__((used));
-
-/* The C library's dlsym, for the stub; set once resolve_pick has returned, unless there is none. */
-extern _Atomic(void *) resolve_dlsym __attribute__((visibility("hidden")));
 
 #endif

@@ -3,14 +3,16 @@
  * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible,
  * passed to the caller's own runtime where not. A process may have several runtimes, and a runtime
  * that came in under an RTLD_LOCAL library is not in the global scope; so the real functions are
- * found from the caller's object, and kept for it and for each place that calls, until code is unloaded.
- * Atomics, no lock.
+ * found from the caller's object, and kept for it and for each place that calls, until code is
+ * unloaded. Atomics, no lock.
  */
 #include "shim/route/runtime.h"
 
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
-#include "shim/route/resolve.h"
+#include "shim/entry/alloc.h"
+#include "shim/process/scope.h"
+#include "shim/process/symbol.h"
 #include "shim/process/twin.h"
 
 #include <cuda_runtime_api.h>
@@ -25,22 +27,39 @@
 #include <string.h>
 #include <unistd.h>
 
-/* 11.x makes a device's context current first and brings it to life in a later call, which is its own affair.
- * (Of those, only 11.8 has been watched.) */
+/* 11.x makes a device's context current first and brings it to life in a later call, which is its
+ * own affair. (Of those, only 11.8 has been watched.) */
 enum { SHORT_CUT_SINCE = 12000 };
 
 /* Of a runtime beyond these every call goes to it, and is searched for. */
-enum { MAX_RUNTIMES = 1024, MAX_SITES = 256 /* a power of two */, MAX_PROBES = 8, MAX_OBJECTS = 256 };
+enum {
+    MAX_RUNTIMES = 1024,
+    MAX_SITES = 256, /* a power of two */
+    MAX_PROBES = 8,
+    MAX_OBJECTS = 256,
+};
 
 typedef cudaError_t malloc_fn(void **, size_t);
 typedef cudaError_t free_fn(void *);
 
-/* One libcudart. The malloc function is its key, and is written last. */
+/* One libcudart. Its functions and its version are its key; the malloc function is written last.
+ *
+ * Why a kept function is never one of code that is gone:
+ * 1. The runtime of a caller stays loaded while the call runs: it is a dependency of the caller's
+ *    object, or was loaded with the process. So a row is right when it is made.
+ * 2. Our dlclose takes a reference to each runtime that has none of ours yet, before it closes
+ *    anything (pin_runtimes). A runtime of which the first call comes later was not unloaded by
+ *    that dlclose before the call, by 1.
+ * 3. A call that comes while that dlclose runs may make a row of a runtime that the dlclose
+ *    unloads. The row stays, but nothing leads to it: its site is not kept (see `sites`), its
+ *    caller's object is found again (see `objects`), and a runtime that is loaded at the same place
+ *    gets this row only if version and both functions are the same. */
 struct runtime {
     _Alignas(32) _Atomic(malloc_fn *) malloc;
     _Atomic(free_fn *) free;
     atomic_int version;
-    atomic_bool reaches_us; /* of SHORT_CUT_SINCE and newer; its calls were seen to arrive at our hooks */
+    atomic_bool is_pinned;  /* we have a reference, so that it stays loaded */
+    atomic_bool reaches_us; /* SHORT_CUT_SINCE and newer: its calls were seen to come to our hooks */
 };
 
 static struct runtime runtimes[MAX_RUNTIMES];
@@ -66,16 +85,19 @@ static atomic_int closing;
 enum { SITE_SHIFT = 16 };
 _Static_assert(MAX_RUNTIMES <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
 
-/* The objects that called: where the code starts (written once, 0: free) and, in one word, how many objects had been
- * unloaded when the search began and, in the low bits, the runtime's place in the table.
+/* The objects that called: where the code starts (written once, 0: free) and, in one word, how many
+ * objects had been unloaded when the search began and, in the low bits, the runtime's place in the
+ * table.
  *
- * Why a call from a known object waits for nobody: a search takes the loader's lock, which dlopen and dlclose hold
- * while constructors and destructors run, and those may wait for a thread that frees its memory. Where code
- * lies and how many objects were unloaded is to be had without that lock (dl_iterate_phdr).
+ * Why a call from a known object waits for nobody: a search takes the loader's lock, which dlopen
+ * and dlclose hold while constructors and destructors run, and those may wait for a thread that
+ * frees its memory. Where code lies and how many objects were unloaded is to be had without that
+ * lock (dl_iterate_phdr).
  *
- * Why it is the same object: one that calls is loaded, so it was loaded after the one that was found by its code before
- * only if that one was unloaded meanwhile. Then the count is another: an unloading is counted before its
- * dlclose lets go of the loader's lock, and nothing is loaded at the address without that lock. */
+ * Why it is the same object: one that calls is loaded, so it was loaded after the one that was
+ * found by its code before only if that one was unloaded meanwhile. Then the count is another: an
+ * unloading is counted before its dlclose lets go of the loader's lock, and nothing is loaded at
+ * the address without that lock. */
 static struct caller_object {
     _Atomic uintptr_t code;
     _Atomic uint64_t found; /* 0: nothing yet */
@@ -86,11 +108,11 @@ bool runtime_exports(const char *name)
     return strcmp(name, "cudaMalloc") == 0 || strcmp(name, "cudaFree") == 0;
 }
 
-/* In `handle`, past ours and past another copy's, which would come back to us: a handle of the main program
- * is the global scope, and finds us first. */
+/* In `handle`, past ours and past another copy's, which would come back to us: a handle of the main
+ * program is the global scope, and finds us first. */
 static malloc_fn *malloc_in(void *handle)
 {
-    malloc_fn *found = (malloc_fn *)(uintptr_t)resolve_symbol(handle, "cudaMalloc");
+    malloc_fn *found = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc");
     return !found || found == cudaMalloc || twin_has((void *)(uintptr_t)found) ? NULL : found;
 }
 
@@ -101,12 +123,13 @@ static const void *object_of(void *address)
     return dladdr(address, &info) ? info.dli_fbase : NULL;
 }
 
-/* A cudaMalloc of the object that calls: of a runtime that is linked into it, or of a tool that wraps the
- * function as we do, and is calling us as what comes next. A runtime has all the others too. */
+/* A cudaMalloc of the object that calls: of a runtime that is linked into it, or of a tool that
+ * wraps the function as we do, and is calling us as what comes next. A runtime has all the others
+ * too. */
 static bool is_tool(malloc_fn *found, void *handle, void *caller)
 {
     const void *object = object_of(caller);
-    void *other = resolve_symbol(handle, "cudaRuntimeGetVersion");
+    void *other = symbol_lookup(handle, "cudaRuntimeGetVersion");
     return object == object_of((void *)(uintptr_t)found) && (!other || object_of(other) != object);
 }
 
@@ -156,7 +179,7 @@ static malloc_fn *malloc_of_any_runtime(void)
         void *handle = more && name[0] ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (handle) {
             found = malloc_in(handle);
-            resolve_close(handle); /* remember() keeps it */
+            symbol_close(handle); /* remember() keeps it */
         }
         struct nth nth = {i, name};
         more = dl_iterate_phdr(is_nth, &nth);
@@ -167,8 +190,8 @@ static malloc_fn *malloc_of_any_runtime(void)
     return found;
 }
 
-/* The caller's own object and its dependencies first. Then, for callers in the main program or in no
- * object at all, what comes after us in the global scope; then whatever runtime is loaded. */
+/* The caller's own object and its dependencies first. Then, for callers in the main program or in
+ * no object at all, what comes after us in the global scope; then whatever runtime is loaded. */
 static malloc_fn *find_malloc(void *caller)
 {
     malloc_fn *found = NULL;
@@ -180,7 +203,7 @@ static malloc_fn *find_malloc(void *caller)
             found = malloc_in(handle);
             if (found && is_tool(found, handle, caller))
                 found = NULL;
-            resolve_close(handle); /* the caller's object stays: it is running */
+            symbol_close(handle); /* the caller's object stays: it is running */
         }
     }
     if (!found)
@@ -202,38 +225,43 @@ static void *open_object_of(malloc_fn *real_malloc)
 /* A tool may wrap the one and not the other. */
 static free_fn *free_in(void *handle)
 {
-    free_fn *found = (free_fn *)(uintptr_t)resolve_symbol(handle, "cudaFree");
+    free_fn *found = (free_fn *)(uintptr_t)symbol_lookup(handle, "cudaFree");
     if (!found || found == cudaFree)
-        found = (free_fn *)(uintptr_t)resolve_symbol(RTLD_NEXT, "cudaFree");
+        found = (free_fn *)(uintptr_t)symbol_lookup(RTLD_NEXT, "cudaFree");
     return found == cudaFree ? NULL : found;
 }
 
+/* A place that calls, and its object. */
+struct place {
+    uintptr_t address;
+    uintptr_t code; /* 0: in no object, or not looked for */
+    uint64_t num_unloaded;
+};
+
+typedef cudaError_t version_fn(int *);
+
+/* 0, and so no short cut, if the runtime does not say. */
+static int version_from(version_fn *get_version)
+{
+    int version = 0;
+    return get_version && get_version(&version) == cudaSuccess ? version : 0;
+}
+
 /* Fills a row, or finds the one that has been filled; two threads at once may fill two, which does
- * no harm. The runtime stays loaded from here on: its functions are kept. Version 0, and so no
- * short cut, if it does not say. */
-static struct runtime *remember(malloc_fn *real_malloc)
+ * no harm. */
+static struct runtime *row_of(malloc_fn *real_malloc, free_fn *real_free, int version)
 {
     int count = atomic_load(&num_runtimes);
-    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
-        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc)
-            return &runtimes[i];
-    if (count >= MAX_RUNTIMES)
-        return NULL;
-
-    void *handle = open_object_of(real_malloc);
-    if (!handle)
-        return NULL;
-    free_fn *real_free = free_in(handle);
-    int place = real_free ? atomic_fetch_add(&num_runtimes, 1) : MAX_RUNTIMES;
-    if (place >= MAX_RUNTIMES) {
-        resolve_close(handle);
-        return NULL;
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++) {
+        struct runtime *r = &runtimes[i];
+        if (atomic_load_explicit(&r->malloc, memory_order_acquire) == real_malloc &&
+            atomic_load_explicit(&r->free, memory_order_relaxed) == real_free &&
+            atomic_load_explicit(&r->version, memory_order_relaxed) == version)
+            return r;
     }
-    cudaError_t (*get_version)(int *) =
-        (cudaError_t(*)(int *))(uintptr_t)resolve_symbol(handle, "cudaRuntimeGetVersion");
-    int version = 0;
-    if (!get_version || get_version(&version) != cudaSuccess)
-        version = 0;
+    int place = count < MAX_RUNTIMES ? atomic_fetch_add(&num_runtimes, 1) : MAX_RUNTIMES;
+    if (place >= MAX_RUNTIMES)
+        return NULL;
     struct runtime *r = &runtimes[place];
     atomic_store_explicit(&r->free, real_free, memory_order_relaxed);
     atomic_store_explicit(&r->version, version, memory_order_relaxed);
@@ -241,21 +269,87 @@ static struct runtime *remember(malloc_fn *real_malloc)
     return r;
 }
 
-static struct runtime *find_runtime(void *caller)
+/* The row of the runtime with this malloc, which is pinned. */
+static struct runtime *remember(malloc_fn *real_malloc)
+{
+    int count = atomic_load(&num_runtimes);
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
+        if (atomic_load_explicit(&runtimes[i].malloc, memory_order_acquire) == real_malloc &&
+            atomic_load(&runtimes[i].is_pinned))
+            return &runtimes[i];
+    void *handle = open_object_of(real_malloc);
+    if (!handle)
+        return NULL;
+    free_fn *real_free = free_in(handle);
+    version_fn *get_version =
+        (version_fn *)(uintptr_t)symbol_lookup(handle, "cudaRuntimeGetVersion");
+    struct runtime *r =
+        real_free ? row_of(real_malloc, real_free, version_from(get_version)) : NULL;
+    if (!r || atomic_exchange(&r->is_pinned, true))
+        symbol_close(handle);
+    return r;
+}
+
+static void pin(struct runtime *r)
+{
+    malloc_fn *real_malloc = atomic_load_explicit(&r->malloc, memory_order_acquire);
+    void *handle = real_malloc ? open_object_of(real_malloc) : NULL;
+    if (!handle)
+        return;
+    bool is_there = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc") == real_malloc;
+    if (!is_there || atomic_exchange(&r->is_pinned, true))
+        symbol_close(handle);
+}
+
+static void pin_runtimes(void)
+{
+    int count = atomic_load(&num_runtimes);
+    for (int i = 0; i < count && i < MAX_RUNTIMES; i++)
+        if (!atomic_load(&runtimes[i].is_pinned))
+            pin(&runtimes[i]);
+}
+
+/* A runtime's functions, of one object. */
+struct functions {
+    uintptr_t malloc, free, get_version;
+};
+
+/* The first cudaMalloc of a scope, if its object is a runtime. A tool that wraps the function has
+ * not all three functions as a rule, and a copy of this library has its own mark: the loader is to
+ * tell there. */
+static void find_functions(const struct object *scope, size_t num_objects, void *arg)
+{
+    struct functions found, *out = arg;
+    for (size_t i = 0; i < num_objects; i++) {
+        enum object_answer answer = object_symbol(&scope[i], "cudaMalloc", &found.malloc);
+        if (answer == OBJECT_LACKS)
+            continue;
+        if (answer == OBJECT_HAS && found.malloc != (uintptr_t)cudaMalloc &&
+            !twin_may_be(&scope[i]) &&
+            object_symbol(&scope[i], "cudaFree", &found.free) == OBJECT_HAS &&
+            object_symbol(&scope[i], "cudaRuntimeGetVersion", &found.get_version) == OBJECT_HAS)
+            *out = found;
+        return;
+    }
+}
+
+/* Without the loader's lock where the caller's own scope has a runtime. */
+static struct runtime *find_runtime(const struct place *place)
 {
     int saved_errno = errno;
-    malloc_fn *real_malloc = find_malloc(caller);
+    struct functions f = {0, 0, 0};
+    if (place->code && scope_of_caller(place->address, find_functions, &f) && f.malloc) {
+        struct runtime *r = row_of((malloc_fn *)f.malloc, (free_fn *)f.free,
+                                   version_from((version_fn *)f.get_version));
+        errno = saved_errno;
+        return r;
+    }
+    malloc_fn *real_malloc = find_malloc((void *)place->address);
     struct runtime *r = real_malloc ? remember(real_malloc) : NULL;
     dlerror(); /* the program has not asked for anything */
     errno = saved_errno;
     return r;
 }
-
-struct place {
-    uintptr_t address;
-    uintptr_t code; /* 0: in no object */
-    uint64_t num_unloaded;
-};
 
 static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -299,15 +393,16 @@ static void keep_object(const struct place *place, const struct runtime *r)
         uintptr_t free_place = 0;
         if (atomic_load(&o->code) == place->code ||
             atomic_compare_exchange_strong(&o->code, &free_place, place->code)) {
-            atomic_store_explicit(&o->found, (place->num_unloaded + 1) << SITE_SHIFT | (uint64_t)(r - runtimes),
-                                  memory_order_release);
+            uint64_t found = (place->num_unloaded + 1) << SITE_SHIFT | (uint64_t)(r - runtimes);
+            atomic_store_explicit(&o->found, found, memory_order_release);
             return;
         }
     }
 }
 
-/* In a forked child another thread's hold of the list of objects is for ever; the C library frees the loader's lock
- * there, but not that one. The places that the parent kept stand, and CUDA has no use for more in a child. */
+/* In a forked child another thread's hold of the list of objects is for ever; the C library frees
+ * the loader's lock there, but not that one. The places that the parent kept stand, and CUDA has no
+ * use for more in a child. */
 static bool is_forked_child(void)
 {
     static atomic_int searcher;
@@ -315,7 +410,8 @@ static bool is_forked_child(void)
     return !atomic_compare_exchange_strong(&searcher, &first, self) && first != self;
 }
 
-/* Code in no object (a compiler made it) goes without a dlclose: it is searched for at each call. */
+/* Code in no object (a compiler made it) goes without a dlclose: it is searched for at each
+ * call. */
 static struct runtime *runtime_at(struct place *place)
 {
     if (!is_forked_child())
@@ -323,7 +419,7 @@ static struct runtime *runtime_at(struct place *place)
     struct runtime *r = place->code ? recall(place) : NULL;
     if (r)
         return r;
-    r = find_runtime((void *)place->address);
+    r = find_runtime(place);
     if (r && place->code)
         keep_object(place, r);
     return r;
@@ -335,10 +431,12 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
-/* In a free slot; see `sites`. Not what is in no object, or lies where the word has no room for its address. */
+/* In a free slot; see `sites`. Not what is in no object, or lies where the word has no room for its
+ * address. */
 static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
-    uint64_t free_slot = 0, site = (uint64_t)place->address << SITE_SHIFT | (uint64_t)(r - runtimes);
+    uint64_t free_slot = 0;
+    uint64_t site = (uint64_t)place->address << SITE_SHIFT | (uint64_t)(r - runtimes);
     if (site >> SITE_SHIFT != place->address || !place->code)
         return;
     atomic_store(&any_site, true);
@@ -373,7 +471,8 @@ int dlclose(void *handle)
     if (atomic_load(&any_site))
         for (size_t i = 0; i < MAX_SITES; i++)
             atomic_store(&sites[i], 0);
-    int rc = resolve_close(handle);
+    pin_runtimes();
+    int rc = symbol_close(handle);
     atomic_fetch_sub(&closing, 1);
     return rc;
 }
@@ -395,20 +494,21 @@ static SHIM_COLD cudaError_t free_unlisted(void *caller, void *p)
     void *handle = real_malloc ? open_object_of(real_malloc) : NULL;
     free_fn *real_free = handle ? free_in(handle) : NULL;
     if (handle)
-        resolve_close(handle); /* the caller's object needs its runtime */
+        symbol_close(handle); /* the caller's object needs its runtime */
     dlerror();
     errno = saved_errno;
     return real_free ? real_free(p) : cudaErrorInitializationError;
 }
 
-/* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not if
- * another tool answers its look-ups of driver functions. What else it asks of the driver would not come to
- * us either, and the driver knows nothing of the pool's blocks. */
+/* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not
+ * if another tool answers its look-ups of driver functions. What else it asks of the driver would
+ * not come to us either, and the driver knows nothing of the pool's blocks. */
 static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
 {
     cudaError_t rc = atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
     if (rc == cudaSuccess && size && !atomic_load_explicit(&r->reaches_us, memory_order_relaxed) &&
-        atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE && entry_in_pool(*p))
+        atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
+        entry_in_pool(*p))
         atomic_store_explicit(&r->reaches_us, true, memory_order_relaxed);
     return rc;
 }
@@ -427,9 +527,10 @@ SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (unlikely(!r))
         return malloc_unlisted(__builtin_return_address(0), p, size);
-    /* Nor past somebody who watches the driver's functions: natively he sees what goes through the runtime. */
-    if (likely(atomic_load_explicit(&r->reaches_us, memory_order_relaxed) && !hooks_alloc_patched() &&
-               entry_runtime_malloc(p, size)))
+    /* Nor past somebody who watches the driver's functions: natively he sees what goes through the
+     * runtime. */
+    if (likely(atomic_load_explicit(&r->reaches_us, memory_order_relaxed) &&
+               !hooks_alloc_patched() && entry_runtime_malloc(p, size)))
         return cudaSuccess;
     return forward_malloc(r, p, size);
 }
@@ -439,7 +540,8 @@ SHIM_EXPORT cudaError_t cudaFree(void *p)
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (unlikely(!r))
         return free_unlisted(__builtin_return_address(0), p);
-    if (likely(atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE && !hooks_free_patched())) {
+    if (likely(atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
+               !hooks_free_patched())) {
         enum entry_freed freed = entry_runtime_free(p);
         if (likely(freed == ENTRY_FREED))
             return cudaSuccess;

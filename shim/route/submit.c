@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers of everything in shim/route/submit.def: tell the pool that work is about to be submitted, if
- * it wants to know, then go on to the driver and see to its answer. No state but the driver's
- * functions, no lock.
+ * The wrappers of everything in shim/driver/submit.def. They tell the pool that work is about to be
+ * submitted, if the pool wants to know, make the call, and look at the driver's answer. No state
+ * but the driver's functions, no lock.
+ *
+ * The wrappers do so only while the pool asks for it (pool_watch, pool/pool.h). From the first pool
+ * on they look at the driver's answer (shim/entry/answer.h); before it a wrapper is a compare, a
+ * branch and a jump, with the caller's arguments where they were.
  */
-#include "shim/route/submit.h"
+#include "shim/context/stream.h"
 
 #include "pool/pool.h"
 #include "shim/entry/answer.h"
@@ -17,19 +21,9 @@
 #define SUBMIT_CONFIG_FLAGS(config) flags_of(config)
 #define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &turn) : (config))
 
-/* Attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
- * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout, NVLink
- * hint. Every library for sm_90 sets some of these at every launch. Programmatic serialisation, unless it
- * is 0, lets it start early. All others, also those that this list does not know, may do so in ways of
- * their own, or put it into a memory domain of its own (shim/context/stream.c, "Domains"). */
-#define ATTRIBUTES_IN_ORDER 0x1493fu
+/* Programmatic serialisation: unless it is 0, the kernel may start early. */
 #define ATTRIBUTE_SERIALIZATION 6
 #define ATTRIBUTES_MAX 24
-
-bool submit_keeps_order(CUlaunchAttributeID id)
-{
-    return (unsigned)id < 32 && ATTRIBUTES_IN_ORDER >> (unsigned)id & 1;
-}
 
 static unsigned flags_of(const CUlaunchConfig *config)
 {
@@ -42,14 +36,14 @@ static unsigned flags_of(const CUlaunchConfig *config)
         const CUlaunchAttribute *a = &config->attrs[i];
         if ((unsigned)a->id == ATTRIBUTE_SERIALIZATION)
             flags |= a->value.programmaticStreamSerializationAllowed ? SUBMIT_FLAG_EARLY : 0;
-        else if (!submit_keeps_order(a->id))
+        else if (!stream_keeps_order(a->id))
             flags |= SUBMIT_FLAG_ATTRS;
     }
     return flags;
 }
 
-/* The launch without its leave to start early. Natively nothing is left for it to overlap either: the
- * free that stands between it and the kernels before it has waited for them. */
+/* The launch without its leave to start early. Natively nothing is left for it to overlap either:
+ * the free that stands between it and the kernels before it has waited for them. */
 struct turn {
     CUlaunchConfig config;
     CUlaunchAttribute attributes[ATTRIBUTES_MAX];
@@ -68,8 +62,9 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 }
 
 /* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
- * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags and
- * scratch registers are free at a function's entry. The tail jump leaves the shadow stack balanced. */
+ * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags
+ * and scratch registers are free at a function's entry. The tail jump leaves the shadow stack
+ * balanced. */
 #if defined(__x86_64__)
 #define SUBMIT_ENTRY(symbol)                                                                       \
     "    cmpl $0, pool_watch(%rip)\n"                                                              \
@@ -98,12 +93,12 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
             ".cfi_startproc\n" SUBMIT_ENTRY(#symbol) ".cfi_endproc\n"                              \
             ".size " #symbol ", . - " #symbol "\n"                                                 \
             ".popsection\n");
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 
 static enum submit_seen enter(CUstream stream, unsigned flags)
 {
     bool is_wanted = hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ANSWERS;
-    return is_wanted ? submit_note(stream, flags) : SUBMIT_UNSEEN;
+    return is_wanted ? stream_note(stream, flags) : SUBMIT_UNSEEN;
 }
 
 /* What cannot be made again as a whole needs memory of no device. */
@@ -134,10 +129,9 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
             if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_mend())       \
                 rc = driver_fn args;                                                               \
             if (seen != SUBMIT_UNSEEN)                                                             \
-                submit_done(rc == CUDA_SUCCESS);                                                   \
+                stream_done(rc == CUDA_SUCCESS);                                                   \
         } while (answer_tells(rc) && answer_note(rc) &&                                            \
                  answer_release(devices_of(stream, flags), &step));                                \
         return rc;                                                                                 \
-    }                                                                                              \
-    _Atomic(pfn) real_##symbol __attribute__((used)) = slow_##symbol;
-#include "shim/route/submit.def"
+    }
+#include "shim/driver/submit.def"

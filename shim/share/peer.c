@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See peer.h. Access is granted to the current context, to memory of the peer context: the driver does so
- * for its own allocations, we do it for what is mapped in the arenas of the peer's device, from the first
- * pair of contexts on two devices to the last. The table has a lock, never held over a driver call.
+ * See peer.h. A table holds the pairs of contexts. A lock guards it, which is never held over a
+ * driver call.
  */
 #include "shim/share/peer.h"
 
-#include "pool/pool.h"
-#include "shim/entry/answer.h"
-#include "shim/process/cancel.h"
 #include "shim/context/context.h"
-#include "shim/share/ipc.h"
-#include "shim/process/state.h"
 #include "shim/context/stream.h"
+#include "shim/driver/access.h"
+#include "shim/process/cancel.h"
+#include "shim/process/state.h"
+#include "shim/share/import.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -28,38 +26,40 @@ static struct grant {
     struct side accessor, owner;
     bool used;
 } grants[GRANTS_MAX];
-static bool overflowed; /* a pair is not in the table: nothing is taken away any more */
+static bool overflowed; /* a pair found no room: from then on no access is taken away */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct peer_change {
     CUdevice peer;
     bool allowed;
-    CUresult rc; /* the first failure's */
+    CUresult rc; /* of the first failure */
 };
 
 static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct peer_change *change = arg;
-    CUresult rc = device_peer_range(change->peer, change->allowed, addr, size_bytes);
+    CUresult rc = access_change(change->peer, change->allowed, addr, size_bytes);
     if (change->rc == CUDA_SUCCESS)
         change->rc = rc;
 }
 
-/* Memory of another process that was opened there may be a third device's, which need not be this one's peer. Natively
- * copies reach what was opened on another device, kernels never do, with access of peers either (700, measured): here
- * copies have to have access, and kernels with it. */
+/* The device `owner` opened memory of another process. That memory may be a third device's, which
+ * need not be a peer of this one: a failure means nothing. Natively copies reach memory that was
+ * opened on another device; kernels never do, whatever access peers have (error 700, measured).
+ * Here copies need access, and kernels get it with them. */
 static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     const struct peer_change *change = arg;
-    device_peer_range(change->peer, change->allowed, addr, size_bytes);
+    access_change(change->peer, change->allowed, addr, size_bytes);
 }
 
-/* Memory that is committed meanwhile is made by rows that know the new rights. A range may have been given
- * back on the way, whose failure means nothing: what is there then is walked again. */
+/* Pools that commit memory meanwhile already know the new rights. A range may have been given back
+ * during the walk, and a failure on it means nothing: the next try walks over what is there
+ * then. */
 static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
 {
     struct peer_change change = {accessor, allowed, CUDA_SUCCESS};
-    device_peer_allow(owner, accessor, allowed);
+    access_set_peer(owner, accessor, allowed);
     for (int tries = 0; tries < TRIES; tries++) {
         change.rc = CUDA_SUCCESS;
         context_for_each_range(owner, change_range, &change);
@@ -98,7 +98,8 @@ static CUresult add(const struct side *accessor, const struct side *owner)
     return change_devices(owner->device, accessor->device, true);
 }
 
-/* Takes the rows away that match; either side may be NULL: any context. */
+/* Removes the pairs that match; NULL: any context. Takes access away that no pair needs any
+ * more. */
 static void take_away(CUcontext accessor, CUcontext owner)
 {
     for (;;) {
@@ -128,7 +129,7 @@ void peer_forget(CUcontext ctx)
     }
 }
 
-/* The current context, and the peer. False: they are of one device, where access is nobody's question. */
+/* The current context, and the peer. False: both are of one device, whose memory needs no grant. */
 static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner)
 {
     CUcontext ignored;
@@ -145,7 +146,7 @@ static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner
 static bool is_granted(CUcontext accessor, CUcontext owner)
 {
     pthread_mutex_lock(&lock);
-    bool granted = overflowed; /* not to be known any more: it is not tried again and again */
+    bool granted = overflowed; /* unknown then; no use to try again and again */
     for (struct grant *g = grants; g < grants + GRANTS_MAX && !granted; g++)
         granted = g->used && g->accessor.ctx == accessor && g->owner.ctx == owner;
     pthread_mutex_unlock(&lock);
@@ -162,13 +163,14 @@ bool peer_mend(void)
     if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
         real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
         count = context_arenas_elsewhere(accessor.device, owners, devices, MEND_MAX);
-        count += ipc_imports_elsewhere(accessor.device, owners + count, devices + count, MEND_MAX - count);
+        count += ipc_imports_elsewhere(accessor.device, owners + count, devices + count,
+                                       MEND_MAX - count);
     }
     for (size_t i = 0; i < count; i++) {
         struct side owner = {owners[i], devices[i]};
         if (is_granted(accessor.ctx, owner.ctx))
             continue;
-        stream_give_up(); /* as for access that the program asks for */
+        stream_give_up(); /* as cuCtxEnablePeerAccess does */
         if (add(&accessor, &owner) == CUDA_SUCCESS)
             granted++;
         else
@@ -179,40 +181,15 @@ bool peer_mend(void)
     return granted > 0;
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+CUresult peer_grant(CUcontext peer)
 {
-    CUresult rc = answer_cuCtxEnablePeerAccess(peer, flags);
-    if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno, cancel = cancel_forbid();
-        struct side accessor, owner;
-        stream_give_up();
-        if (find_sides(peer, &accessor, &owner)) {
-            unsigned step = 0;
-            do
-                rc = add(&accessor, &owner);
-            while (answer_tells(rc) && answer_note(rc) &&
-                   answer_release(answer_peers(peer), &step));
-        }
-        if (rc != CUDA_SUCCESS) { /* as natively: all of the peer's memory, or none */
-            take_away(accessor.ctx, peer);
-            real.cuCtxDisablePeerAccess(peer);
-        }
-        cancel_allow(cancel);
-        errno = saved_errno;
-    }
-    return rc;
+    struct side accessor, owner;
+    return find_sides(peer, &accessor, &owner) ? add(&accessor, &owner) : CUDA_SUCCESS;
 }
 
-CUresult cuCtxDisablePeerAccess(CUcontext peer)
+void peer_revoke(CUcontext peer)
 {
-    CUresult rc = real.cuCtxDisablePeerAccess(peer);
-    if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno, cancel = cancel_forbid();
-        CUcontext accessor = NULL;
-        if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
-            take_away(accessor, peer);
-        cancel_allow(cancel);
-        errno = saved_errno;
-    }
-    return rc;
+    CUcontext accessor = NULL;
+    if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
+        take_away(accessor, peer);
 }

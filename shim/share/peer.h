@@ -1,21 +1,33 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Peer access: which context may reach which other one's memory. The driver knows it for its own
- * allocations, and for whole devices only as far as mapped memory goes.
+ * Peer access: which context may access which other context's memory. The driver knows it for its
+ * own allocations. For mapped memory it knows only which device may access which range, so the
+ * library grants that: to the device of the accessing context, for all that is mapped on the device
+ * of the other one. It does so from the first pair of contexts on two devices to the last.
  */
 #ifndef SHIM_PEER_H
 #define SHIM_PEER_H
 
 #include "shim/driver/hooks.h"
 
-/* Natively the driver copies between devices, and between any device and the host, whichever device is current and
- * whether peers have access or not; of mapped memory it refuses that (CUDA_ERROR_INVALID_VALUE, measured) where
- * the current device has no access. After such a refusal: gives the current context access to all arenas of other
- * devices, and to what was opened there (shim/share/ipc.h); true: there was one to which it had none, the copy is to be tried again. Keeps errno. (Where
- * devices cannot be peers there are no arenas: see backing.h.) */
+#include <stdbool.h>
+
+/* The program gave the current context access to the memory of `peer`: grants the same for what is
+ * mapped. Returns the driver's code; after a failure the pair is known, but part of the memory may
+ * be out of reach: call it again, or peer_revoke. CUDA_SUCCESS where both are of one device. */
+CUresult peer_grant(CUcontext peer);
+/* Takes that access away, unless another pair of contexts needs it. */
+void peer_revoke(CUcontext peer);
+
+/* The driver copies between devices, and between any device and the host, whichever device is
+ * current and whether or not peers have access. For mapped memory it refuses such a copy
+ * (CUDA_ERROR_INVALID_VALUE, measured) if the current device has no access. To be called after that
+ * refusal: gives the current context access to all arenas of other devices, and to what was opened
+ * there (import.h). True: it got access that it did not have, so the copy is worth another try.
+ * Keeps errno. Where devices cannot be peers there are no arenas (shim/driver/backing.h). */
 bool peer_mend(void);
 
-/* The context is gone, and what it was allowed, and what was allowed on it. */
+/* The context is gone, with the access that it had and the access that others had to it. */
 void peer_forget(CUcontext ctx);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The storage of the process-wide counters; everything else about them is in counters.h.
+ * See counters.h: the storage of the counters.
  */
 #include "shim/stats/counters.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Process-wide counters of what happens beside the pools, generated from shim/stats/counters.def. Atomic,
- * relaxed, no lock: any thread, also in a signal handler.
+ * Counters of the whole process, for what happens outside the pools. Generated from
+ * shim/stats/counters.def. Atomic, relaxed, no lock: any thread and any signal handler may use
+ * them.
  */
 #ifndef SHIM_COUNTERS_H
 #define SHIM_COUNTERS_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Statistics as a text table and as JSON. Holds the layout and the few figures that are derived
- * from others; the rows come from the .def tables. Numbers are printed as integers throughout: the
- * decimal point of printf is the locale's. No state, no lock.
+ * See report.h. Holds the layout and the few figures that are derived from others. The rows come
+ * from the .def tables. All numbers are printed as integers, because the decimal point of printf
+ * depends on the locale. No state, no lock.
  */
 #include "shim/stats/report.h"
 
@@ -18,7 +18,7 @@
 #error "the build defines GPUCACHE_VERSION, a string"
 #endif
 
-/* A text that grows in a buffer of the caller's; what does not fit is counted, not written. */
+/* A text that grows in the caller's buffer. Letters that do not fit are counted but not written. */
 struct text {
     char *out;
     size_t size_bytes, used_bytes;
@@ -68,7 +68,7 @@ static void copy_stats(const struct pool_stats *s, uint64_t values[NUM_ROWS])
 #undef POOL_STAT
 }
 
-/* The statistics of several pools may have been copied while they changed: never below zero. */
+/* Statistics may change while they are copied, so a difference could fall below zero. */
 static uint64_t minus(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
@@ -94,7 +94,7 @@ static const char *or_unknown(const char *text)
     return text && text[0] ? text : "unknown";
 }
 
-/* Figures for people: three words at most, in a buffer of the caller's. */
+/* A figure for people: a number and its unit. */
 struct figure {
     char text[32];
 };
@@ -149,7 +149,7 @@ static struct figure unit_figure(uint64_t value, enum unit unit)
     return fixed(value, UINT64_C(1) << (10 * (power + 1)), 2, suffixes[power]);
 }
 
-/* Words of a field's name: without num_ before and its unit behind. */
+/* The words of a field's name, without num_ before and the unit behind. */
 static struct figure label(const char *field)
 {
     static const char *const tails[] = {"_bytes", "_ns"};
@@ -193,7 +193,7 @@ static void add_row(struct text *t, const char *name, const char *a, const char 
     add(t, "| %-26s | %19s | %19s |\n", name, a, b);
 }
 
-/* Words from outside, broken into lines; anything that a terminal would obey becomes '?'. */
+/* Text from outside, broken into lines. A control character becomes '?'. */
 static void add_words(struct text *t, const char *words)
 {
     while (*words) {
@@ -281,7 +281,7 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     return t.used_bytes;
 }
 
-/* Length of the well-formed UTF-8 sequence at s, 0 if it is none. */
+/* The length of the well-formed UTF-8 sequence at s. 0: there is none. */
 static size_t utf8_length(const unsigned char *s)
 {
     size_t n = s[0] < 0x80                   ? 1
@@ -293,7 +293,7 @@ static size_t utf8_length(const unsigned char *s)
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80)
             return 0;
-    /* overlong forms, surrogates, beyond U+10FFFF */
+    /* overlong forms, surrogates, above U+10FFFF */
     if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
         return 0;
@@ -360,7 +360,7 @@ bool report_write(const struct report *r, const struct option_stats *where)
     int saved_errno = errno;
     bool done = false;
 
-    /* Counters may grow between the two passes: some room for longer numbers. */
+    /* Counters may grow between the two passes, so there is room for longer numbers. */
     size_t size_bytes = format(r, NULL, 0) + 64 * NUM_COUNTERS;
     char *text = malloc(size_bytes);
     if (text) {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the pools and the process did, as text for people or as one JSON object. Field names are
- * those of pool/stats.def and shim/stats/counters.def. Takes no lock: the caller has copied the
- * statistics.
+ * The room stats/: the counters of the process and the report, without CUDA. It includes only
+ * process/ and the pool's statistics. Its one seam is this header: a report of copied statistics.
+ *
+ * A report is text for people or one JSON object. Its fields are those of pool/stats.def and
+ * shim/stats/counters.def. Takes no lock.
  */
 #ifndef SHIM_REPORT_H
 #define SHIM_REPORT_H
 
 #include "pool/stats.h"
+#include "shim/process/parse.h"
 #include "shim/stats/counters.h"
-#include "shim/process/options.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,22 +28,23 @@ struct report_pool {
 struct report {
     const struct report_pool *pools;
     size_t num_pools;
-    uint64_t elapsed_ns;     /* since the first pool was made; 0: unknown */
-    uint64_t driver_call_ns; /* what one cuMemAlloc or cuMemFree costs here, if measured; 0: take
+    uint64_t elapsed_ns;     /* since the library started; 0: unknown */
+    uint64_t driver_call_ns; /* time of one cuMemAlloc or cuMemFree here, if measured; 0:
                                 REPORT_DRIVER_CALL_NS */
 };
 
-/* The least that a call costs: the mean of cudaMalloc (2.2 us) and cudaFree (2.0 us) of 64 KiB, 64 in
- * a row on an idle device, the cheapest of all sizes (NVIDIA H200, driver 580). Larger blocks cost up
- * to a hundred times as much, and a free in a busy program waits for the device as well. */
+/* The least time of a call: the mean of cudaMalloc (2.2 us) and cudaFree (2.0 us) of 64 KiB, 64 in
+ * a row on an idle device, the cheapest of all sizes (NVIDIA H200, driver 580). Larger blocks take
+ * up to a hundred times as long. A free in a busy program also waits for the device. */
 enum { REPORT_DRIVER_CALL_NS = 2100 };
 
-/* Like snprintf: write at most size_bytes with the final NUL, return the length that the whole has.
- * Both end in a newline; the JSON has no other. They read the process-wide counters. */
+/* Like snprintf: they write at most size_bytes with the final NUL and return the length of the
+ * whole text. Both texts end in a newline, and the JSON has no other. They read the process's
+ * counters. */
 size_t report_text(const struct report *r, char *out, size_t size_bytes);
 size_t report_json(const struct report *r, char *out, size_t size_bytes);
 
-/* To where the option says. False if it could not be written. Keeps errno. */
+/* Writes the report where the option says. False: it could not be written. Keeps errno. */
 bool report_write(const struct report *r, const struct option_stats *where);
 
 #endif

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What must hold for a library that is loaded into every process of a user: nothing needed but the C
-library, no code that runs at load, all references bound at load and none to CUDA, no executable
+"""What must hold for a library that is loaded into every process of a user: nothing needed but the
+C library, no code that runs at load, all references bound at load and none to CUDA, no executable
 stack; and no function of the C library that is younger than GLIBC_2.28, because the loader ends
 every program in which a preloaded library asks for a version that the C library there has not."""
+
 import argparse
 import re
 
@@ -11,7 +12,9 @@ import lint
 NEEDED = re.compile(r'libc\.so\.6|libdl\.so\.2|libpthread\.so\.0|ld-linux[-\w]*\.so\.[12]')
 # Functions of the C run-time's own that stand in .init_array and .fini_array.
 ARRAY_ENTRIES = 1
-FORBIDDEN_REFERENCE = re.compile(r'(cu[A-Z]\w*|cuda[A-Z]\w*|dlsym|exit|_exit|abort|quick_exit)(@|$)')
+FORBIDDEN_REFERENCE = re.compile(
+    r'(cu[A-Z]\w*|cuda[A-Z]\w*|dlsym|exit|_exit|abort|quick_exit)(@|$)'
+)
 
 OLDEST = (2, 28)
 # These are older than OLDEST, but were in libpthread and libdl. With the move into libc.so.6 (2.32

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The library exports exactly what its tables list, and under no version: a named version node would
-keep references such as cudaMalloc@libcudart.so.13 from binding, silently."""
+"""The library exports exactly what its tables list, and under no version: a named version node
+would keep references such as cudaMalloc@libcudart.so.13 from binding, silently."""
+
 import argparse
 
 import lint
@@ -11,7 +12,9 @@ ALWAYS = {'_init', '_fini', '_edata', '_end', '__bss_start'}
 
 def exported_names(nm, library):
     """Functions and data; a version node is itself an absolute symbol, not counted."""
-    lines = lint.output_of(nm, '-D', '--defined-only', '--with-symbol-versions', library).splitlines()
+    lines = lint.output_of(
+        nm, '-D', '--defined-only', '--with-symbol-versions', library
+    ).splitlines()
     return {line.split()[-1] for line in lines if line.split()[-2:-1] != ['A']}
 
 
@@ -42,8 +45,9 @@ def main():
 
     def doctored(names, **more):
         source = ''.join(f'void {name}(void) {{}}\n' for name in sorted(names))
-        return exported_names(options.nm, lint.shared_object(options.cc, source, '-w', '-fno-builtin',
-                                                             **more))
+        return exported_names(
+            options.nm, lint.shared_object(options.cc, source, '-w', '-fno-builtin', **more)
+        )
 
     lint.verdict(
         check(listed, exported_names(options.nm, options.library)),

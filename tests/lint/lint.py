@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the lints share: reading C without its comments and strings, running tools, and the rule that a
-lint must find the fault in a doctored copy before its silence on the real thing counts."""
+"""What the lints share: reading C without its comments and strings, running tools, and the rule
+that a lint must find the fault in a doctored copy before its silence on the real thing counts."""
+
 import pathlib
 import re
 import subprocess
@@ -60,8 +61,8 @@ def shared_object(cc, source, *flags, version_script=None):
 
 
 def verdict(real, doctored):
-    """real: complaints about the repository. doctored: {what is wrong: complaints about a copy with that
-    fault}. Ends the process: 0 if the first is empty and none of the others is."""
+    """real: complaints about the repository. doctored: {what is wrong: complaints about a copy with
+    that fault}. Ends the process: 0 if the first is empty and none of the others is."""
     failed = False
     for complaint in real:
         print(complaint)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The library never calls what it exports: a driver function only as real.f or real_f, the C library's
-dlsym only through resolve_symbol. Otherwise a call of ours would come back to us."""
+dlsym only through symbol_lookup. Otherwise a call of ours would come back to us."""
 import re
 
 import lint

@@ -96,7 +96,8 @@ def main():
              for name in HEADERS if (folder / name).exists()]
     code = re.sub(r'\s+', ' ', ' '.join(lint.code_of(text) for text in texts))
     tables = '\n'.join(lint.code_of((lint.ROOT / 'shim' / name).read_text())
-                       for name in ('route/submit.def', 'driver/hooks.def'))
+                       for name in ('driver/submit.def', 'driver/hooks.def',
+                                    'driver/passed.def'))
     if len(takers(code)) < 100:
         lint.verdict([f'{folder}: {len(takers(code))} functions take a stream: nothing was read'],
                      {})

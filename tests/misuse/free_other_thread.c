@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A free in a thread that has made no CUDA call and has no context: the pointer says whose it is. */
+/* A free in a thread that has made no CUDA call and has no context: the pointer says whose it
+ * is. */
 #include "tests/misuse/misuse.h"
 
 static uint64_t block;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A runtime's free in a thread whose context was taken away: the block goes, and a context is current again. */
+/* A runtime's free in a thread whose context was taken away: the block goes, and a context is
+ * current again. */
 #include "tests/misuse/misuse.h"
 
 #include <dlfcn.h>
@@ -11,8 +12,10 @@ int main(void)
     misuse_start();
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     EXPECT(driver);
-    CUresult (*set)(CUcontext) = (CUresult(*)(CUcontext))(uintptr_t)dlsym(driver, "cuCtxSetCurrent");
-    CUresult (*get)(CUcontext *) = (CUresult(*)(CUcontext *))(uintptr_t)dlsym(driver, "cuCtxGetCurrent");
+    CUresult (*set)(CUcontext) =
+        (CUresult(*)(CUcontext))(uintptr_t)dlsym(driver, "cuCtxSetCurrent");
+    CUresult (*get)(CUcontext *) =
+        (CUresult(*)(CUcontext *))(uintptr_t)dlsym(driver, "cuCtxGetCurrent");
     EXPECT(set && get);
     for (int i = 0; i < 4; i++) {
         REQUIRE(gpu_malloc(&block, 4096));

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Lets spin look at every state of a model: check.py MODEL [--bites] [-DNAME..]. With --bites a broken promise has to be
-found, else none. Without spin, or the C compiler that it needs, the test skips (77)."""
+"""Lets spin look at every state of a model: check.py MODEL [--bites] [-DNAME..]. With --bites a
+broken promise has to be found, else none. Without spin, or the C compiler that it needs, the test
+skips (77)."""
+
 import os
 import re
 import shutil
@@ -13,14 +15,39 @@ DEPTH = 20000
 MEMORY_MIB = 2048
 
 
-def explore(model, defines, folder):
+def explore(model, defines, bites, folder):
     """What the search says."""
-    subprocess.run(["spin", "-a", *defines, model], cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    # Safety: assertions and states that nothing leads out of.
-    subprocess.run(["cc", "-O0", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MIB}", "-o", "pan", "pan.c"],
-                   cwd=folder, check=True)
-    return subprocess.run(["./pan", "-n", f"-m{DEPTH}", "-w22"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True).stdout
+    subprocess.run(
+        ["spin", "-a", *defines, model],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    # Safety: assertions and states that nothing leads out of. A broken model is soon found out.
+    optimize = "-O0" if bites else "-O1"
+    subprocess.run(
+        [
+            "cc",
+            optimize,
+            "-w",
+            "-DSAFETY",
+            "-DCOLLAPSE",
+            f"-DMEMLIM={MEMORY_MIB}",
+            "-o",
+            "pan",
+            "pan.c",
+        ],
+        cwd=folder,
+        check=True,
+    )
+    return subprocess.run(
+        ["./pan", "-n", f"-m{DEPTH}", "-w22"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ).stdout
 
 
 def main():
@@ -31,10 +58,15 @@ def main():
         print("no spin, or no C compiler")
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        said = explore(model, defines, folder)
+        said = explore(model, defines, bites, folder)
         print(said)
         errors = re.search(r"errors: (\d+)", said)
-        if not errors or "Search not completed" in said and not bites or "max search depth too small" in said:
+        if (
+            not errors
+            or "Search not completed" in said
+            and not bites
+            or "max search depth too small" in said
+        ):
             print("the search did not come to its end")
             return 1
         if bites:

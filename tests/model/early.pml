@@ -188,7 +188,7 @@ inline nested()
 #endif
 }
 
-/* submit_note, the driver's call, submit_done. */
+/* stream_note, the driver's call, stream_done. */
 inline launch()
 {
 #ifdef WITH_EARLY_LOAD

@@ -313,7 +313,7 @@ inline follow(name)
     fi
 }
 
-/* submit_note, the driver's call, submit_done. */
+/* stream_note, the driver's call, stream_done. */
 inline submit(s, uses)
 {
     if

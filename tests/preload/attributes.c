@@ -67,7 +67,8 @@ static void describe_kind(uint64_t address)
     }
 #if CUDA_VERSION >= 12080
     unsigned capable = 0;
-    int rc = (int)cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, address);
+    int rc = (int)cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE,
+                                        address);
     printf(" decompression %d %u,", rc, capable);
 #endif
     REQUIRE(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address));
@@ -123,7 +124,8 @@ static void from_another_context(uint64_t address)
     REQUIRE(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address + 100));
     REQUIRE(cuMemGetAddressRange(&base, &size_bytes, address + 100));
     printf("from another context: its context is %s, base %s, %zu bytes\n",
-           owner == mine ? "the first" : "another", base == address ? "right" : "wrong", size_bytes);
+           owner == mine ? "the first" : "another", base == address ? "right" : "wrong",
+           size_bytes);
     uint64_t block = 0;
     REQUIRE(gpu_malloc(&block, 3000));
     REQUIRE(cuCtxSetCurrent(mine));

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
+ * Threads that are cancelled in the middle of calls: those that come after them go on as ever, and
+ * the process ends. Calls of the simulated driver are cancellation points as SIM_CANCEL says.
+ */
+#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- threads that allocate may be cancelled
  * Threads that are cancelled in the middle of allocations, frees, flushes, captures and contexts of
  * their own, from the process's first allocation on: by themselves just before a call, and by
  * others at any moment. Whoever comes after them allocates, captures and flushes as ever, no memory
  * is lost, and the process ends. Calls of the simulated driver are cancellation points as
  * SIM_CANCEL says.
  */
-#include "tests/preload/scene.h"
-
-#include <pthread.h>
-#include <time.h>
 
 enum { THREADS = 4, ROUNDS = 30, OPS = 4, OPS_WITH_CONTEXTS = 5 };
 
@@ -187,7 +194,7 @@ static void use(void)
     REQUIRE(gpu_stream_destroy(stream));
 }
 
-int main(void)
+static int threads_that_allocate_may_be_cancelled(void)
 {
     size_t before = 0, after = 0;
     int others = 0;
@@ -205,4 +212,133 @@ int main(void)
     REQUIRE(gpu_mem_info(&after, NULL));
     printf("%d ended otherwise, memory %s\n", others, after + 4 * MIB >= before ? "kept" : "lost");
     return 0;
+}
+
+/* ---- threads that share may be cancelled
+ * Threads that are cancelled while they give handles out, open them and close them, the first of
+ * each process too: those that come after them do the same and find their bytes, and both processes
+ * end. Calls of the simulated driver are cancellation points as SIM_CANCEL says.
+ */
+
+enum { SHARERS = 4, SHARER_ROUNDS = 60 };
+
+static const size_t size_bytes = 300 * KIB;
+static CUcontext sharers_context;
+static uint64_t shared;
+static CUipcMemHandle handle;
+
+struct sharer {
+    unsigned calls_left; /* before it cancels itself; 0: it waits for others */
+    CUdeviceptr opened;
+};
+
+static void maybe_cancel_sharer(struct sharer *l)
+{
+    if (l->calls_left && --l->calls_left == 0)
+        pthread_cancel(pthread_self());
+}
+
+static void close_opened(void *sharer)
+{
+    struct sharer *l = sharer;
+    if (l->opened)
+        cuIpcCloseMemHandle(l->opened);
+}
+
+static void *open_and_close(void *sharer)
+{
+    struct sharer *l = sharer;
+    pthread_cleanup_push(close_opened, l);
+    cuCtxSetCurrent(sharers_context);
+    for (;;) {
+        maybe_cancel_sharer(l);
+        if (cuIpcOpenMemHandle(&l->opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) !=
+            CUDA_SUCCESS)
+            l->opened = 0;
+        maybe_cancel_sharer(l);
+        if (l->opened)
+            cuIpcCloseMemHandle(l->opened);
+        l->opened = 0;
+        pthread_testcancel();
+    }
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+
+static void *give_out(void *sharer)
+{
+    CUipcMemHandle again;
+    cuCtxSetCurrent(sharers_context);
+    for (;;) {
+        maybe_cancel_sharer(sharer);
+        cuIpcGetMemHandle(&again, shared);
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+static int cancel_sharers(unsigned round, void *(*body)(void *))
+{
+    pthread_t threads[SHARERS];
+    struct sharer lives[SHARERS];
+    int others = 0;
+    for (unsigned i = 0; i < SHARERS; i++) {
+        lives[i] = (struct sharer){.calls_left = i % 2 ? 0 : round % 5 + 1};
+        REQUIRE(pthread_create(&threads[i], NULL, body, &lives[i]));
+    }
+    nanosleep(&(struct timespec){.tv_nsec = round * 61 % 2000 * 1000}, NULL);
+    for (unsigned i = 0; i < SHARERS; i++) {
+        void *end = NULL;
+        if (i % 2)
+            REQUIRE(pthread_cancel(threads[i]));
+        REQUIRE(pthread_join(threads[i], &end));
+        others += end != PTHREAD_CANCELED;
+    }
+    return others;
+}
+
+static int import(int from, int to)
+{
+    uint64_t opened = 0;
+    int others = 0;
+    EXPECT(read(from, &handle, sizeof handle) == sizeof handle);
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&sharers_context));
+    for (unsigned round = 0; round < SHARER_ROUNDS; round++) {
+        others += cancel_sharers(round, open_and_close);
+        REQUIRE(gpu_ipc_open(&opened, handle));
+        others += scene_wrong_bytes(opened, size_bytes, 7) != 0;
+        REQUIRE(gpu_ipc_close(opened));
+    }
+    printf("importer: %d wrong\n", others);
+    fflush(stdout);
+    return to < 0;
+}
+
+static int threads_that_share_may_be_cancelled(void)
+{
+    int others = 0;
+    scene_watchdog(60);
+    struct ipc_peer importer = ipc_peer_fork_work(import);
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&sharers_context));
+    REQUIRE(gpu_malloc(&shared, size_bytes));
+    REQUIRE(gpu_memset(shared, 7, size_bytes));
+    REQUIRE(gpu_sync());
+    for (unsigned round = 0; round < SHARER_ROUNDS; round++)
+        others += cancel_sharers(round, give_out);
+    ipc_export(&handle, shared);
+    EXPECT(write(importer.to, &handle, sizeof handle) == sizeof handle);
+    printf("importer ended with %d\n", ipc_peer_join(&importer));
+    printf("exporter: %d wrong\n", others);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(threads_that_allocate_may_be_cancelled),
+        ACT(threads_that_share_may_be_cancelled),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
+ * Stream captures beside allocations and frees: none is spoilt that would not be natively.
+ */
+#include "tests/preload/scene.h"
+
+/* ---- graphs of every mode replay
  * Stream captures in every mode, with small allocations and frees meanwhile in the capturing thread
  * and in another one; each graph is replayed afterwards while its memory lives and other memory
  * comes and goes. Natively none of this disturbs a capture, as the modes and sizes are chosen.
  */
-#include "tests/preload/scene.h"
 
 enum { SMALL_BYTES = 4096, REPLAYS = 5 };
 
@@ -12,7 +16,7 @@ static int churn_small(int index, void *context)
 {
     const int *mode = context;
     (void)index;
-    /* A thread that means to work beside a global capture says so. */
+    /* A thread that means to work beside a global capture_block says so. */
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (*mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
         REQUIRE(gpu_capture_exchange(&relaxed));
@@ -29,20 +33,21 @@ static int churn_small(int index, void *context)
     return 0;
 }
 
-static CUgraphExec capture(CUstream stream, int mode, uint64_t *block, uint64_t words,
+static CUgraphExec capture_block(CUstream stream, int mode, uint64_t *block, uint64_t words,
                            bool elsewhere)
 {
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     uint64_t small = 0;
-    /* Warm: the driver has its first 2 MiB of small blocks before the capture begins. */
+    /* Warm: the driver has its first 2 MiB of small blocks before the capture_block begins. */
     REQUIRE(gpu_malloc(&small, SMALL_BYTES));
     REQUIRE(gpu_capture_begin(stream, (CUstreamCaptureMode)mode));
     REQUIRE(gpu_fill(block[0], words, 11, stream));
     if (elsewhere) {
         REQUIRE(scene_elsewhere(churn_small, &mode));
     } else {
-        /* Whether the driver has a small block at hand is its own affair: in a global capture, say so. */
+        /* Whether the driver has a small block at hand is its own affair: in a global
+         * capture_block, say so. */
         CUstreamCaptureMode exchanged = CU_STREAM_CAPTURE_MODE_RELAXED;
         uint64_t inside = 0;
         REQUIRE(gpu_capture_exchange(&exchanged));
@@ -78,7 +83,7 @@ static uint32_t replay(CUgraphExec exec, CUstream stream, const uint64_t *block,
     return wrong;
 }
 
-int main(void)
+static int graphs_of_every_mode_replay(void)
 {
     static const struct {
         const char *name;
@@ -96,13 +101,13 @@ int main(void)
     REQUIRE(gpu_stream_create(&stream, false));
     for (int i = 0; i < 3; i++)
         REQUIRE(gpu_malloc(&block[i], words * 4));
-    /* A real driver loads a kernel at its first launch; that is no part of a capture. */
+    /* A real driver loads a kernel at its first launch; that is no part of a capture_block. */
     REQUIRE(gpu_fill(block[0], words, 0, stream));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
     REQUIRE(gpu_stream_sync(stream));
     for (int i = 0; i < 3; i++) {
         for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
-            CUgraphExec exec = capture(stream, modes[i].mode, block, words, elsewhere != 0);
+            CUgraphExec exec = capture_block(stream, modes[i].mode, block, words, elsewhere != 0);
             uint32_t here = replay(exec, stream, block, words);
             printf("%s, %s: %u wrong words\n", modes[i].name,
                    elsewhere ? "other thread" : "same thread", here);
@@ -114,4 +119,59 @@ int main(void)
         REQUIRE(gpu_free(block[i]));
     printf("last error %d\n", gpu_last_error());
     return wrong != 0;
+}
+
+/* ---- what spoils a capture spoils nothing else
+ * What a capture forbids: synchronising inside it fails and spoils it, natively and preloaded; and
+ * once spoilt captures are over, memory and later captures are as good as ever.
+ */
+
+static int what_spoils_a_capture_spoils_nothing_else(void)
+{
+    const uint64_t words = 4 * KIB;
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    uint64_t block = 0;
+    uint64_t freed[8];
+    scene_start(1, 60);
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_malloc(&block, words * 4));
+    REQUIRE(gpu_fill(block, words, 0, stream));
+    REQUIRE(gpu_stream_sync(stream));
+
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(gpu_fill(block, words, 1, stream));
+    printf("synchronise inside: %d\n", gpu_sync());
+    printf("end: %d\n", gpu_capture_end(stream, &graph));
+    printf("last error %d\n", gpu_last_error());
+    REQUIRE(graph != NULL ? gpu_graph_destroy(graph, NULL) : 0);
+
+    /* Frees pile up in a relaxed capture and are used again after it. */
+    for (int i = 0; i < 8; i++)
+        REQUIRE(gpu_malloc(&freed[i], 2048));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    REQUIRE(gpu_fill(block, words, 2, stream));
+    for (int i = 0; i < 8; i++)
+        REQUIRE(gpu_free(freed[i]));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    for (int i = 0; i < 8; i++)
+        REQUIRE(gpu_malloc(&freed[i], 2048));
+    REQUIRE(gpu_graph_launch(exec, stream));
+    printf("replayed: %u wrong words\n", scene_wrong_words(block, words, 2, stream));
+    for (int i = 0; i < 8; i++)
+        REQUIRE(gpu_free(freed[i]));
+    REQUIRE(gpu_graph_destroy(graph, exec));
+    REQUIRE(gpu_free(block));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(graphs_of_every_mode_replay),
+        ACT(what_spoils_a_capture_spoils_nothing_else),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A full device beside an open capture. What is freed has to be there again, as natively, though no fence
- * can be recorded before the capture of the other thread ends; and in a capture of the thread's own, whose
- * end nobody can wait for, too much is refused at once.
+ * A device that is full, or nearly so, and captures that are open.
  */
 #include "tests/preload/scene.h"
 
 #include <stdatomic.h>
 #include <time.h>
+
+/* ---- what is freed is there after the capture
+ * A full device beside an open capture. What is freed has to be there again, as natively, though no
+ * fence can be recorded before the capture of the other thread ends; and in a capture of the
+ * thread's own, whose end nobody can wait for, too much is refused at once.
+ */
 
 enum { OPEN_MS = 200, AT_ONCE_S = 5 };
 
@@ -90,13 +94,14 @@ static int inside(size_t size_bytes)
     int rc = gpu_malloc(&more, size_bytes);
     bool at_once = now_s() - start_s < AT_ONCE_S;
     printf("in its own capture: error %d, %s\n", rc, at_once ? "at once" : "late");
-    printf("last error %d, the capture ends with %d\n", gpu_last_error(), gpu_capture_end(stream, &graph));
+    printf("last error %d, the capture ends with %d\n", gpu_last_error(),
+           gpu_capture_end(stream, &graph));
     REQUIRE(gpu_free(block));
     REQUIRE(gpu_stream_destroy(stream));
     return !at_once;
 }
 
-int main(void)
+static int what_is_freed_is_there_after_the_capture(void)
 {
     static const struct {
         const char *name;
@@ -120,4 +125,128 @@ int main(void)
     failures += inside(both.size_bytes);
     printf("last error %d\n", gpu_last_error());
     return failures;
+}
+
+/* ---- very many captures may be open
+ * Very many captures are open at once. After the last one memory is used again as ever.
+ */
+
+enum { STREAMS = 700, TURNS = 60 };
+
+static CUstream streams[STREAMS];
+
+/* Each time a large part of the device, written late: it comes back only when that is known to be
+ * done. */
+static int turns(void)
+{
+    size_t free_bytes = 0;
+    int failed = 0;
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    for (uint32_t i = 0; i < TURNS; i++) {
+        uint64_t block = 0;
+        if (gpu_malloc(&block, free_bytes / 10) != 0) {
+            failed++;
+            continue;
+        }
+        REQUIRE(gpu_spin_fill(block, 1024, i, 10000, streams[i % 2]));
+        REQUIRE(gpu_free(block));
+    }
+    REQUIRE(gpu_sync());
+    return failed;
+}
+
+static int very_many_captures_may_be_open(void)
+{
+    scene_start(1, 60);
+    for (int i = 0; i < STREAMS; i++)
+        REQUIRE(gpu_stream_create(&streams[i], false));
+    printf("before: %d failed\n", turns());
+    for (int i = 0; i < STREAMS; i++)
+        REQUIRE(gpu_capture_begin(streams[i], CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (int i = 0; i < STREAMS; i++) {
+        CUgraph graph = NULL;
+        REQUIRE(gpu_capture_end(streams[i], &graph));
+        REQUIRE(cuGraphDestroy(graph));
+    }
+    int failed = turns();
+    printf("after: %d failed\n", failed);
+    return failed != 0;
+}
+
+/* ---- what was freed before a capture is free
+ * Memory that one thread freed before another's capture began, after work on two pair, is free
+ * while the capture is open.
+ */
+
+enum { BLOCKS = 8, FREED = 1, CAPTURING = 2, TAKEN = 3 };
+
+static atomic_int step_now;
+
+static void await_step(int wanted)
+{
+    while (atomic_load(&step_now) < wanted)
+        scene_sleep_ms(1);
+}
+
+static int capture_meanwhile(void)
+{
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    REQUIRE(gpu_stream_create(&stream, false));
+    await_step(FREED);
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    atomic_store(&step_now, CAPTURING);
+    await_step(TAKEN);
+    REQUIRE(gpu_capture_end(stream, &graph));
+    return 0;
+}
+
+static int take(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUstream pair[2];
+    uint64_t blocks[BLOCKS];
+    size_t free_bytes = 0;
+    for (int i = 0; i < 2; i++)
+        REQUIRE(gpu_stream_create(&pair[i], false));
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t most = free_bytes / 10 * 7 / (2 * MIB) * (2 * MIB);
+    for (int i = 0; i < BLOCKS; i++) {
+        REQUIRE(gpu_malloc(&blocks[i], most / BLOCKS));
+        REQUIRE(gpu_memset_async(blocks[i], i, 64, pair[i % 2]));
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        REQUIRE(gpu_free(blocks[i]));
+    atomic_store(&step_now, FREED);
+    await_step(CAPTURING);
+    int rc = cuMemCreate(&handle, most, &prop, 0);
+    atomic_store(&step_now, TAKEN);
+    return rc;
+}
+
+static int play(int index, void *unused)
+{
+    REQUIRE(gpu_open(0));
+    return index == 0 ? capture_meanwhile() : take();
+}
+
+static int what_was_freed_before_a_capture_is_free(void)
+{
+    REQUIRE(setenv("SIM_CAPACITY", "2G", 0));
+    scene_start(1, 60);
+    int rc = scene_threads(2, play, NULL);
+    printf("taken: %d\n", rc);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(what_is_freed_is_there_after_the_capture),
+        ACT(very_many_captures_may_be_open),
+        ACT(what_was_freed_before_a_capture_is_free),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Captures that are more than one stream's beginning and end: forked over an event, into a graph that
- * is there already, a graph as a node of another one, the body of a conditional node where the driver
- * has such; and ends that are none: a stream destroyed, a context reset, while capturing. After each of
- * them freed memory is used again, as it can only be when no capture is thought to be open.
+ * Captures that are more than one stream's beginning and end: forked over an event, into a graph
+ * that is there already, a graph as a node of another one, the body of a conditional node where the
+ * driver has such; and ends that are none: a stream destroyed, a context reset, while capturing.
+ * After each of them freed memory is used again, as it can only be when no capture is thought to be
+ * open.
  */
 #include "tests/preload/scene.h"
 
@@ -38,7 +39,8 @@ static void churn_inside(void)
     REQUIRE(gpu_capture_exchange(&relaxed));
 }
 
-static uint32_t replay(const char *what, CUgraph graph, CUstream stream, uint64_t block, uint32_t value)
+static uint32_t replay(const char *what, CUgraph graph, CUstream stream, uint64_t block,
+                       uint32_t value)
 {
     CUgraphExec exec = NULL;
     uint32_t wrong = 0;
@@ -83,13 +85,15 @@ static CUgraph capture_twice_into(CUstream stream, const uint64_t *block)
     CUgraphNode nodes[8];
     size_t count = 0;
     REQUIRE(cuGraphCreate(&graph, 0));
-    REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0,
+                                        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     REQUIRE(gpu_fill(block[0], words, 6, stream));
     churn_inside();
     REQUIRE(gpu_capture_end(stream, &graph));
     count = sizeof nodes / sizeof *nodes;
     REQUIRE(cuGraphGetNodes(graph, nodes, &count));
-    REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, nodes, NULL, count, CU_STREAM_CAPTURE_MODE_RELAXED));
+    REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, nodes, NULL, count,
+                                        CU_STREAM_CAPTURE_MODE_RELAXED));
     churn_inside();
     REQUIRE(gpu_copy(block[2], block[0], words, stream));
     REQUIRE(gpu_capture_end(stream, &graph));
@@ -99,8 +103,10 @@ static CUgraph capture_twice_into(CUstream stream, const uint64_t *block)
 /* A body that runs because its condition starts out true; -1: the driver has no such nodes. */
 static int conditional(CUgraph *graph, CUstream stream, const uint64_t *block)
 {
-    CUresult (*make_handle)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned, unsigned) = NULL;
-    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *) = NULL;
+    CUresult (*make_handle)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned, unsigned) =
+        NULL;
+    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *) =
+        NULL;
     CUgraphConditionalHandle handle = 0;
     CUgraphNode node = NULL;
     CUcontext context = NULL;
@@ -119,7 +125,8 @@ static int conditional(CUgraph *graph, CUstream stream, const uint64_t *block)
     params.conditional.ctx = context;
     REQUIRE(add(&node, *graph, NULL, 0, &params));
     CUgraph body = params.conditional.phGraph_out[0];
-    REQUIRE(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(
+        cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_fill(block[2], words, 8, stream));
     churn_inside();
     return gpu_capture_end(stream, &body);

@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Threads that allocate and free all along, small and large, with work on streams of their own, while
- * another one captures again and again in each mode: no capture is spoilt, no graph is wrong, and no
- * block is somebody else's. A thread that works beside a global capture says so; beside the others it
- * need not; nor, with the simulated driver, if it is small blocks alone of which the driver has some at
- * hand (a real one sometimes refuses even those).
+ * Captures in one thread beside others that allocate, free, flush and make streams.
  */
 #include "tests/preload/scene.h"
+#include "tests/preload/observer.h"
 
+#include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
+
+/* ---- no thread spoils anothers capture
+ * Threads that allocate and free all along, small and large, with work on streams of their own,
+ * while another one captures again and again in each mode: no capture is spoilt, no graph is wrong,
+ * and no block is somebody else's. A thread that works beside a global capture says so; beside the
+ * others it need not; nor, with the simulated driver, if it is small blocks alone of which the
+ * driver has some at hand (a real one sometimes refuses even those).
+ */
 
 enum { THREADS = 4, CAPTURES = 12 };
 
@@ -129,7 +136,7 @@ static int one(int index, void *context)
     return index == 0 ? capture(index, context) : churn(index, context);
 }
 
-int main(void)
+static int no_thread_spoils_anothers_capture(void)
 {
     static const struct {
         const char *name;
@@ -153,4 +160,182 @@ int main(void)
     }
     printf("last error %d\n", gpu_last_error());
     return failures;
+}
+
+/* ---- a handle that comes back is no open capture
+ * Streams that come and go in several threads, every other one to capture on, beside a thread whose
+ * memory wants fences. A driver gives the handle of a stream that was destroyed to the next one
+ * made, in whatever thread: no capture may be taken for one that has ended, or it is spoilt.
+ */
+
+enum { CAPTURING = 4, FOR_S = 1 };
+
+static atomic_int still_capturing;
+
+static int come_and_go(int index)
+{
+    int spoilt = 0;
+    uint64_t block = 0;
+    REQUIRE(gpu_malloc(&block, 4096));
+    time_t start_s = time(NULL);
+    for (int i = 0; time(NULL) - start_s <= FOR_S; i++) {
+        CUstream stream = NULL;
+        CUgraph graph = NULL;
+        CUgraphExec exec = NULL;
+        REQUIRE(gpu_stream_create(&stream, false));
+        if ((i + index) % 2) {
+            REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+            int filled = gpu_fill(block, 64, (uint32_t)i, stream);
+            int ended = gpu_capture_end(stream, &graph);
+            spoilt += filled != 0 || ended != 0;
+            if (ended == 0) {
+                REQUIRE(gpu_graph_instantiate(&exec, graph));
+                REQUIRE(gpu_graph_destroy(graph, exec));
+            }
+        }
+        REQUIRE(gpu_stream_destroy(stream));
+    }
+    REQUIRE(gpu_free(block));
+    atomic_fetch_sub(&still_capturing, 1);
+    return spoilt;
+}
+
+static int want_fences(void)
+{
+    CUstream streams[2];
+    for (int i = 0; i < 2; i++)
+        REQUIRE(gpu_stream_create(&streams[i], false));
+    for (uint32_t i = 0; atomic_load(&still_capturing) > 0; i++) {
+        uint64_t block = 0;
+        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        REQUIRE(gpu_fill(block, 64, i, streams[i % 2]));
+        REQUIRE(gpu_free(block));
+        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        REQUIRE(gpu_free(block));
+    }
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(gpu_stream_sync(streams[i]));
+        REQUIRE(gpu_stream_destroy(streams[i]));
+    }
+    return 0;
+}
+
+static int either(int index, void *context)
+{
+    (void)context;
+    REQUIRE(gpu_open(0));
+    return index < CAPTURING ? come_and_go(index) : want_fences();
+}
+
+static int a_handle_that_comes_back_is_no_open_capture(void)
+{
+    scene_start(1, 120);
+    atomic_store(&still_capturing, CAPTURING);
+    int spoilt = scene_threads(CAPTURING + 1, either, NULL);
+    printf("%d captures spoilt, last error %d\n", spoilt, gpu_last_error());
+    return spoilt != 0;
+}
+
+/* ---- a flush waits for the end of a capture
+ * Requests to empty the cache while a capture is open, by signal and by the environment: the
+ * capture is none the worse, the memory is back with the driver after it, and the graph, whose
+ * blocks live, is replayed right before and after. Bare, memory went back at its free.
+ */
+
+enum { IDLE = 6, BY_SIGNAL, BY_ENVIRONMENT };
+
+static void request(int how)
+{
+    if (!scene_preloaded())
+        return;
+    if (how == BY_SIGNAL)
+        REQUIRE(raise(SIGUSR1));
+    else
+        REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "all", 1));
+    scene_sleep_ms(30);
+}
+
+static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *block, uint64_t words,
+                     struct observer *observer)
+{
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    uint64_t idle[IDLE];
+    uint64_t inside = 0;
+    uint32_t wrong = 0;
+    for (int i = 0; i < IDLE; i++) {
+        REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+        REQUIRE(gpu_memset_async(idle[i], 1, 64 * KIB, stream));
+    }
+    REQUIRE(gpu_stream_sync(stream));
+    size_t full = observer_free_bytes(observer);
+    for (int i = 0; i < IDLE / 2; i++)
+        REQUIRE(gpu_free(idle[i]));
+    REQUIRE(gpu_capture_begin(stream, (CUstreamCaptureMode)mode));
+    REQUIRE(gpu_fill(block[0], words, 31, stream));
+    REQUIRE(gpu_capture_exchange(&relaxed));
+    request(how);
+    REQUIRE(gpu_malloc(&inside, 4096));
+    for (int i = IDLE / 2; i < IDLE; i++)
+        REQUIRE(gpu_free(idle[i]));
+    request(how);
+    REQUIRE(gpu_free(inside));
+    REQUIRE(gpu_malloc(&inside, 4096));
+    REQUIRE(gpu_capture_exchange(&relaxed));
+    REQUIRE(gpu_copy(block[1], block[0], words, stream));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    REQUIRE(gpu_graph_launch(exec, stream));
+    wrong += scene_wrong_words(block[1], words, 31, stream);
+    REQUIRE(gpu_free(inside));
+
+    /* The request waits for the capture's end; that of the environment, for the next allocation. */
+    int waits = 0;
+    size_t want = full + (IDLE * 64 - 32) * MIB;
+    REQUIRE(gpu_malloc(&inside, 4096));
+    while (observer_free_bytes(observer) < want && waits++ < 200)
+        scene_sleep_ms(10);
+    bool back = observer_free_bytes(observer) >= want;
+    printf("mode %d, %s: others see it %s", mode, how == BY_SIGNAL ? "signal" : "environment",
+           back ? "free" : "taken");
+    REQUIRE(gpu_memset_async(block[1], 0, words * 4, stream));
+    REQUIRE(gpu_graph_launch(exec, stream));
+    wrong += scene_wrong_words(block[1], words, 31, stream);
+    printf(", %u wrong words\n", wrong);
+    REQUIRE(gpu_free(inside));
+    REQUIRE(gpu_graph_destroy(graph, exec));
+    REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
+    return wrong + !back;
+}
+
+static int a_flush_waits_for_the_end_of_a_capture(void)
+{
+    const uint64_t words = 16 * KIB;
+    CUstream stream = NULL;
+    uint64_t block[2];
+    uint32_t wrong = 0;
+    struct observer observer;
+    observer_start(&observer);
+    scene_start(1, 120);
+    REQUIRE(gpu_stream_create(&stream, false));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(gpu_malloc(&block[i], words * 4));
+    REQUIRE(gpu_fill(block[0], words, 0, stream));
+    REQUIRE(gpu_copy(block[1], block[0], words, stream));
+    for (int mode = 0; mode < 3; mode++)
+        for (int how = BY_SIGNAL; how <= BY_ENVIRONMENT; how++)
+            wrong += flush_in(mode, how, stream, block, words, &observer);
+    observer_stop(&observer);
+    return wrong != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(no_thread_spoils_anothers_capture),
+        ACT(a_handle_that_comes_back_is_no_open_capture),
+        ACT(a_flush_waits_for_the_end_of_a_capture),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

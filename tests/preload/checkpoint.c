@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The process's GPU memory is taken off the device and put back by another process, through the driver's
- * checkpoint functions, while the program waits: with live, idle and lately freed blocks. Whatever the
- * driver answers, it answers bare as well; and if it worked, all is as it was, and goes on.
+ * The process's GPU memory is taken off the device and put back by another process, through the
+ * driver's checkpoint functions, while the program waits: with live, idle and lately freed blocks.
+ * Whatever the driver answers, it answers bare as well; and if it worked, all is as it was, and
+ * goes on.
  */
 #include "tests/preload/scene.h"
 
@@ -19,8 +20,8 @@ enum { STEPS = 4, LIVE = 6 };
 static const char *const steps[STEPS] = {"cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint",
                                          "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock"};
 
-/* Exits with 0 if all went well, else with the failing step, 1 to 4, times 32 plus 0 to 31 of the code's
- * end: enough to be compared. */
+/* Exits with 0 if all went well, else with the failing step, 1 to 4, times 32 plus 0 to 31 of the
+ * code's end: enough to be compared. */
 static int helper(int pid)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);

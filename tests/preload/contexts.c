@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
+ * Contexts of the program's own: made, attached, pushed, destroyed.
+ */
+#include "tests/preload/scene.h"
+
+#include <stdatomic.h>
+
+/* ---- contexts have memory of their own
  * Several contexts of one device, made by the driver API: blocks belong to the context they were
  * allocated in, may be freed while another one is current, and go with a context that is destroyed
  * while they live; the next context starts afresh.
  */
-#include "tests/preload/scene.h"
 
-#define CONTEXTS 2
+enum { CONTEXTS = 2 };
 
 static int destroy_with_live_blocks(int round)
 {
@@ -25,7 +31,7 @@ static int destroy_with_live_blocks(int round)
     return (int)wrong;
 }
 
-int main(void)
+static int contexts_have_memory_of_their_own(void)
 {
     const uint64_t words = 32 * KIB;
     CUcontext primary = NULL;
@@ -81,4 +87,231 @@ int main(void)
     REQUIRE(gpu_free(block[0]));
     printf("%u wrong words\n", wrong);
     return wrong != 0;
+}
+
+/* ---- a context lives until its last use
+ * A context that is attached and detached: it lives until its last use is given up, with the memory
+ * that was allocated in it, and goes with that, or with a destruction at any time; the next one
+ * starts afresh.
+ */
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
+
+enum { ROUNDS = 4, EARLY_ROUNDS = 20, USES = 3, LARGE_BYTES = 64 * MIB };
+
+static const uint64_t words = 16 * KIB;
+
+/* The block is used, and another one is made, used and freed. */
+static uint32_t use_and_make(uint64_t block, uint32_t value)
+{
+    uint64_t other = 0;
+    REQUIRE(gpu_malloc(&other, words * 4));
+    EXPECT(other != block);
+    REQUIRE(gpu_fill(other, words, value + 1, NULL));
+    uint32_t wrong = scene_wrong_words(block, words, value, NULL) +
+                     scene_wrong_words(other, words, value + 1, NULL);
+    REQUIRE(gpu_free(other));
+    return wrong;
+}
+
+static size_t bytes_free(void)
+{
+    size_t bytes = 0;
+    REQUIRE(gpu_mem_info(&bytes, NULL));
+    return bytes;
+}
+
+static uint32_t detach_each(uint32_t round)
+{
+    CUcontext context = NULL;
+    uint64_t block = 0;
+    uint64_t large = 0;
+    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    REQUIRE(gpu_malloc(&large, LARGE_BYTES));
+    REQUIRE(gpu_malloc(&block, words * 4));
+    REQUIRE(gpu_fill(block, words, round, NULL));
+    for (int i = 0; i < USES; i++) {
+        CUcontext same = NULL;
+        REQUIRE(cuCtxAttach(&same, 0));
+        EXPECT(same == context);
+    }
+    uint32_t wrong = use_and_make(block, round);
+    for (int i = 0; i < USES; i++) {
+        int rc = (int)cuCtxDetach(context);
+        REQUIRE(cuCtxSetCurrent(context));
+        wrong += use_and_make(block, round);
+        printf("detached %d, %u wrong; ", rc, wrong);
+    }
+    printf("attached in vain %d; ", (int)cuCtxAttach(&context, 1));
+    wrong += use_and_make(block, round);
+    printf("the last one %d, %u wrong\n", (int)cuCtxDetach(context), wrong);
+    return wrong;
+}
+
+static uint32_t destroy_attached(uint32_t round)
+{
+    CUcontext context = NULL;
+    CUcontext same = NULL;
+    uint64_t block = 0;
+    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    REQUIRE(cuCtxAttach(&same, 0));
+    REQUIRE(gpu_malloc(&block, words * 4));
+    REQUIRE(gpu_fill(block, words, round, NULL));
+    uint32_t wrong = use_and_make(block, round);
+    printf("destroyed %d, %u wrong\n", (int)cuCtxDestroy(context), wrong);
+    return wrong;
+}
+
+static int a_context_lives_until_its_last_use(void)
+{
+    CUcontext primary = NULL;
+    uint32_t wrong = 0;
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&primary));
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        size_t before = bytes_free();
+        wrong += detach_each(10 * round);
+        REQUIRE(cuCtxSetCurrent(primary));
+        /* The first may leave what the driver then keeps. */
+        printf("its memory is %s\n",
+               round == 0 || bytes_free() + LARGE_BYTES / 2 >= before ? "back" : "lost");
+        wrong += destroy_attached(10 * round + 5);
+        REQUIRE(cuCtxSetCurrent(primary));
+    }
+    printf("%u wrong words\n", wrong);
+    return wrong != 0;
+}
+
+/* ---- early launches in two contexts
+ * Kernels with leave to start early, on memory that was freed with work of the kernel before them
+ * still to come, while another context of the thread, which allocates nothing, gets kernels in
+ * between: on streams of the same name, default ones, those tell nothing of this context's.
+ */
+
+static void launch_beside(CUcontext context, CUstream stream)
+{
+    CUcontext popped = NULL;
+    REQUIRE(cuCtxPushCurrent(context));
+    REQUIRE(gpu_spin(1000, stream));
+    REQUIRE(cuCtxPopCurrent(&popped));
+}
+
+static uint32_t reuse(CUcontext beside, CUstream stream, uint32_t round)
+{
+    uint64_t old = 0, block = 0, n = words;
+    REQUIRE(gpu_malloc(&old, words * 4));
+    REQUIRE(gpu_spin_fill(old, words, 0xdead, MS_NS, stream));
+    REQUIRE(gpu_free(old));
+    launch_beside(beside, stream);
+    REQUIRE(gpu_malloc(&block, words * 4));
+    REQUIRE(gpu_launch_early(GPU_FILL, stream, (void *[]){&block, &n, &round}));
+    uint32_t wrong = scene_wrong_words(block, words, round, stream);
+    REQUIRE(gpu_free(block));
+    return wrong;
+}
+
+static void play(const char *name, CUcontext beside, CUstream stream)
+{
+    uint64_t scratch = 0;
+    uint32_t wrong = 0;
+    /* Longer than the pool takes to find that one stream is enough. */
+    REQUIRE(gpu_malloc(&scratch, words * 4));
+    for (uint32_t i = 0; i < 160; i++)
+        REQUIRE(gpu_fill(scratch, 64, i, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    for (uint32_t round = 0; round < EARLY_ROUNDS; round++)
+        wrong += reuse(beside, stream, round);
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_free(scratch));
+    printf("%s: %u wrong words\n", name, wrong);
+    EXPECT(wrong == 0);
+}
+
+static int early_launches_in_two_contexts(void)
+{
+    CUcontext own = NULL, beside = NULL;
+    scene_start(1, 120);
+    REQUIRE(cuCtxGetCurrent(&own));
+    REQUIRE(cuCtxCreate(&beside, NULL, 0, 0));
+    REQUIRE(cuCtxSetCurrent(own));
+    play("legacy stream", beside, CU_STREAM_LEGACY);
+    play("per-thread stream", beside, CU_STREAM_PER_THREAD);
+    REQUIRE(cuCtxDestroy(beside));
+    return 0;
+}
+
+/* ---- contexts beside a broken one work
+ * A kernel has broken one thread's context, and that thread asks about it again and again, while
+ * another thread makes, uses and destroys contexts of its own: those work.
+ */
+
+/* A real driver takes its time for each. */
+enum { LIVES = 500, LIVES_REAL = 20, LIFE_BLOCKS = 4 };
+static const uint64_t nowhere = 0x1000;
+static atomic_bool is_broken, over;
+
+static int break_own(void)
+{
+    CUcontext own = NULL;
+    CUstream stream = NULL;
+    uint64_t block = 0;
+    int others = 0;
+    REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+    REQUIRE(gpu_malloc(&block, 512));
+    REQUIRE(gpu_stream_create(&stream, true));
+    REQUIRE(gpu_fill(nowhere, 1024, 1, stream));
+    others += gpu_sync() != CUDA_ERROR_ILLEGAL_ADDRESS;
+    atomic_store(&is_broken, true);
+    while (!atomic_load(&over))
+        others += gpu_sync() != CUDA_ERROR_ILLEGAL_ADDRESS;
+    return others;
+}
+
+static int use_others(void)
+{
+    int failed = 0;
+    while (!atomic_load(&is_broken))
+        scene_sleep_ms(1);
+    int contexts = scene_simulated() ? LIVES : LIVES_REAL;
+    for (int i = 0; i < contexts; i++) {
+        CUcontext own = NULL;
+        uint64_t blocks[LIFE_BLOCKS] = {0};
+        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        for (int j = 0; j < LIFE_BLOCKS; j++)
+            failed += gpu_malloc(&blocks[j], 4 * KIB << (4 * j)) != 0 ||
+                      gpu_memset(blocks[j], i, 64) != 0;
+        for (int j = 0; j < LIFE_BLOCKS; j++)
+            failed += gpu_free(blocks[j]) != 0;
+        failed += gpu_malloc(&blocks[0], 4 * KIB) != 0;
+        REQUIRE(cuCtxDestroy(own));
+    }
+    atomic_store(&over, true);
+    return failed;
+}
+
+static int break_or_use(int index, void *unused)
+{
+    return index == 0 ? break_own() : use_others();
+}
+
+static int contexts_beside_a_broken_one_work(void)
+{
+    /* The simulated driver takes 100 us where it is asked which context is current. */
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuCtxGetCurrent", "100000", 0));
+    scene_start(1, 120);
+    int failed = scene_threads(2, break_or_use, NULL);
+    printf("%d failed\n", failed);
+    return failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(contexts_have_memory_of_their_own),
+        ACT(a_context_lives_until_its_last_use),
+        ACT(early_launches_in_two_contexts),
+        ACT(contexts_beside_a_broken_one_work),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A daemon: it forks twice, leaves its session, its folder and every descriptor, and then uses the GPU
- * for the first time. SIGUSR1 finds it; nothing of the cache is written to the files that it opens.
+ * A daemon: it forks twice, leaves its session, its folder and every descriptor, and then uses the
+ * GPU for the first time. SIGUSR1 finds it; nothing of the cache is written to the files that it
+ * opens.
  */
 #include "tests/preload/scene.h"
 
@@ -76,7 +77,7 @@ int main(void)
         printf("the daemon said nothing\n");
         return 1;
     }
-    printf("%d wrong words, free %d, %ld bytes by others, mask %o, in / %d\n", word.wrong, word.code,
-           word.bytes, (unsigned)word.mask, word.in_root);
+    printf("%d wrong words, free %d, %ld bytes by others, mask %o, in / %d\n", word.wrong,
+           word.code, word.bytes, (unsigned)word.mask, word.in_root);
     return gpu_device_count(&count) != 0 || word.wrong != 0;
 }

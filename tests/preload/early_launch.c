@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Kernels with leave to start before those right before them end (programmatic dependent launch), on memory that
- * was freed with work of such kernels still to come: on one stream of each kind, with another stream at work
- * beside it, with the old owner in another thread, and in chains of several.
+ * Kernels with leave to start before those right before them end (programmatic dependent launch),
+ * on memory that was freed with work of such kernels still to come: on one stream of each kind,
+ * with another stream at work beside it, with the old owner in another thread, and in chains of
+ * several.
  */
 #include "tests/preload/scene.h"
 
@@ -34,7 +35,8 @@ static int write_late(int index, void *context)
     return 0;
 }
 
-/* The late writer is the kernel right before the new owner's, or others lie between, early ones too. */
+/* The late writer is the kernel right before the new owner's, or others lie between, early ones
+ * too. */
 static uint32_t reuse(CUstream stream, uint64_t scratch, uint32_t round, bool elsewhere)
 {
     uint64_t block = 0;
@@ -43,7 +45,8 @@ static uint32_t reuse(CUstream stream, uint64_t scratch, uint32_t round, bool el
     else
         write_late(0, &stream);
     for (uint32_t i = 0; i < round % 4; i++)
-        REQUIRE(i == 1 ? gpu_fill(scratch, 64, i, stream) : early_fill(scratch + (i + 1) * words * 4, i, stream));
+        REQUIRE(i == 1 ? gpu_fill(scratch, 64, i, stream)
+                       : early_fill(scratch + (i + 1) * words * 4, i, stream));
     REQUIRE(gpu_malloc(&block, words * 4));
     REQUIRE(early_fill(block, round, stream));
     uint32_t wrong = scene_wrong_words(block, words, round, stream);

@@ -20,7 +20,8 @@ static void *churn(void *context)
     uint64_t block = 0;
     REQUIRE(gpu_open(0));
     atomic_fetch_add(&running, 1);
-    while (gpu_malloc(&block, words * 4) == 0 && gpu_fill(block, words, 1, NULL) == 0 && gpu_free(block) == 0)
+    while (gpu_malloc(&block, words * 4) == 0 && gpu_fill(block, words, 1, NULL) == 0 &&
+           gpu_free(block) == 0)
         continue;
     while (pause() != 0) /* the process is ending, and the driver has */
         continue;

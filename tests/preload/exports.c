@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Blocks that something outside may know of, by a dma-buf or by tokens: they can be had as natively, for
- * small blocks by the pages they lie in, and once freed the memory is never somebody else's.
+ * Blocks that something outside may know of, by a dma-buf or by tokens: they can be had as
+ * natively, for small blocks by the pages they lie in, and once freed the memory is never somebody
+ * else's.
  */
 #include "tests/preload/scene.h"
 
@@ -31,7 +32,8 @@ static void look_for(uint64_t freed, size_t size_bytes)
     }
     for (int i = 0; i < TRIES; i++)
         REQUIRE(gpu_free(block[i]));
-    /* What goes back to the driver may come from there again, as other memory at the same address. */
+    /* What goes back to the driver may come from there again, as other memory at the same address.
+     */
     bool ours = scene_preloaded() && size_bytes <= 32 * KIB;
     printf("; used again: %d\n", ours ? found : 0);
 }

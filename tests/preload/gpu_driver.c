@@ -31,7 +31,8 @@ static CUresult load_kernels(void)
     CUkernel kernel;
     CUresult rc = DRIVER(cuLibraryLoadData)(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0);
     for (int i = 0; rc == CUDA_SUCCESS && i < GPU_KERNELS; i++)
-        if ((rc = DRIVER(cuLibraryGetKernel)(&kernel, library, gpu_kernel_names[i])) == CUDA_SUCCESS)
+        if ((rc = DRIVER(cuLibraryGetKernel)(&kernel, library, gpu_kernel_names[i])) ==
+            CUDA_SUCCESS)
             atomic_store(&kernels[i], kernel);
     return rc;
 }

@@ -3,8 +3,8 @@
  * gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
  * linked with. Kernels are handles of a library loaded from the PTX text; where RUNTIME_RELEASE is
  * one of before 12.8, which had no such calls, they are the driver's functions of a module. State:
- * the kernels, loaded by the first gpu_open under a lock, and again after a reset, be it of a device that
- * other threads, who may launch meanwhile, do not use.
+ * the kernels, loaded by the first gpu_open under a lock, and again after a reset, be it of a
+ * device that other threads, who may launch meanwhile, do not use.
  */
 #include "tests/preload/gpu.h"
 #include "tests/preload/kernels.h"

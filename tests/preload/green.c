@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Green contexts: what is allocated while one is current is memory of the primary context, also for
- * work of the other one's streams, before and after; late writers on green streams are waited for when
- * their block is freed and used again; the green context's end leaves its memory alone, and the end of
- * the last one takes the primary context along.
+ * work of the other one's streams, before and after; late writers on green streams are waited for
+ * when their block is freed and used again; the green context's end leaves its memory alone, and
+ * the end of the last one takes the primary context along.
  */
 #include "tests/preload/scene.h"
 
@@ -18,7 +18,8 @@ static CUgreenCtx make_green(CUcontext *converted)
     unsigned groups = 1;
     if (!scene_driver_has("cuGreenCtxCreate") ||
         cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
-        cuDevSmResourceSplitByCount(&part, &groups, &whole, NULL, 0, 16) != CUDA_SUCCESS || groups < 1)
+        cuDevSmResourceSplitByCount(&part, &groups, &whole, NULL, 0, 16) != CUDA_SUCCESS ||
+        groups < 1)
         scene_skip("no green contexts");
     REQUIRE(cuDevResourceGenerateDesc(&description, &part, 1));
     REQUIRE(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));

@@ -1,24 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Blocks handed to another process, small and large: a handle is the block's, wherever into it the
- * pointer points, and no other block's; the other process finds the bytes, writes its own, and the
- * exporter sees them and nothing else changed; opened twice it is the same address, closed as often;
- * a block that comes back at the same address has a handle of its own.
+ * Blocks handed to another process by legacy handles, small and large: by their own bytes, to a
+ * process without the cache, and to one that resets its device.
  */
 #include "tests/preload/ipc_peer.h"
 
 #include <string.h>
 
-static struct ipc_peer importer;
+/* ---- another process has the same bytes
+ * Blocks handed to another process, small and large: a handle is the block's, wherever into it the
+ * pointer points, and no other block's; the other process finds the bytes, writes its own, and the
+ * exporter sees them and nothing else changed; opened twice it is the same address, closed as
+ * often; a block that comes back at the same address has a handle of its own.
+ */
 
-/* Handles need a driver that has them; 36 is the runtime's word for a function that it lacks. */
-static void export_block(CUipcMemHandle *handle, uint64_t block)
-{
-    int rc = gpu_ipc_export(handle, block);
-    if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
-        scene_skip("the driver has no such handles");
-    REQUIRE(rc);
-}
+static struct ipc_peer importer;
 
 struct block {
     uint64_t address;
@@ -34,8 +30,8 @@ static void make(struct block *b, size_t size_bytes, unsigned char byte)
     REQUIRE(gpu_memset(b->address, byte, size_bytes));
     REQUIRE(gpu_sync());
     memset(&b->handle, 0, sizeof b->handle);
-    export_block(&b->handle, b->address);
-    export_block(&again, b->address + size_bytes / 2);
+    ipc_export(&b->handle, b->address);
+    ipc_export(&again, b->address + size_bytes / 2);
     EXPECT(memcmp(&again, &b->handle, sizeof again) == 0);
 }
 
@@ -54,7 +50,7 @@ static void share(const struct block *b, unsigned char byte)
     m.address = first.address;
     m.order = IPC_CLOSE;
     printf("; closed %d", ipc_peer_do(&importer, m).rc);
-    m.order = IPC_WRITE;
+    m.order = IPC_FILL; /* the close waits for it */
     m.byte = byte + 100;
     printf(", written %d", ipc_peer_do(&importer, m).rc);
     m.order = IPC_CLOSE;
@@ -62,7 +58,8 @@ static void share(const struct block *b, unsigned char byte)
     printf(", once too often %d\n", ipc_peer_do(&importer, m).rc);
 }
 
-/* A block that the cache puts together from the memory of many smaller ones, and a part of the last. */
+/* A block that the cache puts together from the memory of many smaller ones, and a part of the
+ * last. */
 static size_t share_pieces(void)
 {
     enum { PIECES = 45 };
@@ -79,7 +76,7 @@ static size_t share_pieces(void)
     return wrong;
 }
 
-int main(void)
+static int another_process_has_the_same_bytes(void)
 {
     static const size_t sizes[] = {4 * MIB,  512,      64 * KIB, 20 * MIB, 700,
                                    2 * MIB, 300 * KIB, 3 * MIB,  34 * MIB, 33 * KIB};
@@ -121,4 +118,101 @@ int main(void)
     EXPECT(scene_simulated() || ipc_count_fds() == fds);
     printf("importer ended with %d\n", ipc_peer_end(&importer));
     return wrong != 0;
+}
+
+/* ---- a process without the cache is right or refused
+ * The other process is one without the cache. It may be refused a block, with an error, or be given
+ * the right bytes; and what it exports itself, a program under the cache opens. Also nonsense in
+ * the place of a handle is refused.
+ */
+
+static int a_process_without_the_cache_is_right_or_refused(void)
+{
+    static const size_t sizes[] = {4 * MIB, 512, 3000, 80 * KIB, 20 * MIB, 512};
+    CUipcMemHandle handle;
+    uint64_t there = 0;
+    scene_watchdog(60);
+    struct ipc_peer bare_importer = ipc_peer_start_bare();
+    scene_start(1, 60);
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct ipc_message m = {
+            .order = IPC_OPEN, .size_bytes = sizes[i], .byte = (unsigned char)(i + 1)};
+        ipc_share(&handle, sizes[i], m.byte);
+        m.handle = handle;
+        m = ipc_peer_do(&bare_importer, m);
+        bool right = m.rc == 0 ? m.wrong == 0 : scene_preloaded();
+        printf("%zu bytes: %s\n", sizes[i], right ? "right, or refused" : "WRONG");
+        if (m.rc != 0)
+            fprintf(stderr, "%s", m.rc == CUDA_ERROR_INVALID_VALUE ? "" : "another error\n");
+        memset((char *)&handle + 40, 0x3c, 8); /* one of ours that is spoiled is none */
+        if (scene_preloaded())
+            EXPECT(gpu_ipc_open(&there, handle) != 0);
+        gpu_last_error();
+    }
+    memset(&handle, 0, sizeof handle);
+    printf("nothing but zeros: %d\n", gpu_ipc_open(&there, handle));
+    gpu_last_error();
+    printf("bare_importer ended with %d\n", ipc_peer_end(&bare_importer));
+    return 0;
+}
+
+/* ---- what was opened is gone after a reset
+ * A process that has opened another one's blocks resets its device: what was opened is gone, and
+ * can be opened again; the exporter's bytes have not changed. It never allocates memory of its own.
+ */
+
+static int what_was_opened_is_gone_after_a_reset(void)
+{
+    static const size_t sizes[] = {6 * MIB, 900};
+    uint64_t blocks[2];
+    struct ipc_message messages[2];
+    size_t wrong = 0;
+    scene_watchdog(60);
+    struct ipc_peer resetting = ipc_peer_fork();
+    scene_start(1, 60);
+    for (int i = 0; i < 2; i++) {
+        struct ipc_message m = {
+            .order = IPC_OPEN, .size_bytes = sizes[i], .byte = (unsigned char)(i + 1)};
+        blocks[i] = ipc_share(&m.handle, sizes[i], m.byte);
+        messages[i] = ipc_peer_do(&resetting, m);
+        printf("opened %d, %zu wrong\n", messages[i].rc, messages[i].wrong);
+    }
+    for (int round = 0; round < 3; round++) {
+        struct ipc_message m = {.order = IPC_RESET};
+        printf("reset %d", ipc_peer_do(&resetting, m).rc);
+        for (int i = 0; i < 2; i++) {
+            m = messages[i];
+            m.order = IPC_RANGE;
+            printf(", range %d", ipc_peer_do(&resetting, m).rc);
+            m = messages[i];
+            m.order = IPC_CLOSE;
+            printf(", closed %d", ipc_peer_do(&resetting, m).rc);
+        }
+        for (int i = 0; i < 2; i++) {
+            m = messages[i];
+            m.order = IPC_OPEN;
+            messages[i] = ipc_peer_do(&resetting, m);
+            printf(", opened %d, %zu wrong", messages[i].rc, messages[i].wrong);
+        }
+        printf("\n");
+    }
+    for (int i = 0; i < 2; i++)
+        wrong += scene_wrong_bytes(blocks[i], sizes[i], (unsigned char)(i + 1));
+    printf("%zu wrong bytes at the exporter\n", wrong);
+    printf("resetting ended with %d\n", ipc_peer_end(&resetting));
+    return wrong != 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && strcmp(argv[1], "serve") == 0) {
+        ipc_serve(atoi(argv[2]), atoi(argv[3]));
+        return 0;
+    }
+    static const struct scene_act acts[] = {
+        ACT(another_process_has_the_same_bytes),
+        ACT(a_process_without_the_cache_is_right_or_refused),
+        ACT(what_was_opened_is_gone_after_a_reset),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Shared blocks outlive what the program does to them: the exporter frees one that the other process
- * has open and allocates anew, all its bytes stay; it ends, by exit or by being killed, and they
- * still stay. Handles of what is gone give an error at once, also while a child that was forked from
- * the exporter lives on. What the driver makes of these cases by itself is only looked at, not judged.
+ * Shared blocks outlive what the program does to them: the exporter frees one that the other
+ * process has open and allocates anew, all its bytes stay; it ends, by exit or by being killed, and
+ * they still stay. Handles of what is gone give an error at once, also while a child that was
+ * forked from the exporter lives on. What the driver makes of these cases by itself is only looked
+ * at, not judged.
  */
 #include "tests/preload/ipc_peer.h"
 
@@ -31,23 +32,6 @@ static void judge(const char *what, size_t size_bytes, bool holds)
     fflush(stdout);
 }
 
-static void export_block(CUipcMemHandle *handle, uint64_t block)
-{
-    int rc = gpu_ipc_export(handle, block);
-    if (rc == CUDA_ERROR_NOT_FOUND || rc == CUDA_ERROR_NOT_SUPPORTED || rc == 36)
-        scene_skip("the driver has no such handles");
-    REQUIRE(rc);
-}
-
-static uint64_t filled(size_t size_bytes, unsigned char byte)
-{
-    uint64_t block = 0;
-    REQUIRE(gpu_malloc(&block, size_bytes));
-    REQUIRE(gpu_memset(block, byte, size_bytes));
-    REQUIRE(gpu_sync());
-    return block;
-}
-
 static struct ipc_message open_in(const struct ipc_peer *peer, const CUipcMemHandle *handle,
                                   size_t size_bytes, unsigned char byte)
 {
@@ -56,7 +40,8 @@ static struct ipc_message open_in(const struct ipc_peer *peer, const CUipcMemHan
 }
 
 /* The same message again, with another order. */
-static struct ipc_message then(const struct ipc_peer *peer, struct ipc_message m, enum ipc_order order)
+static struct ipc_message then(const struct ipc_peer *peer, struct ipc_message m,
+                               enum ipc_order order)
 {
     m.order = order;
     return ipc_peer_do(peer, m);
@@ -67,17 +52,18 @@ static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
     enum { NEXT = 8 };
     uint64_t next[NEXT];
     CUipcMemHandle handle, other;
-    uint64_t block = filled(size_bytes, 1);
-    export_block(&handle, block);
+    uint64_t block = ipc_filled(size_bytes, 1);
+    ipc_export(&handle, block);
     struct ipc_message m = open_in(importer, &handle, size_bytes, 1);
     printf("%zu bytes: opened %d, %zu wrong\n", size_bytes, m.rc, m.wrong);
     REQUIRE(gpu_free(block));
     REQUIRE(gpu_sync());
-    /* The cache gives all it can back, so that the address may be another block's, shared as well. */
+    /* The cache gives all it can back, so that the address may be another block's, shared as well.
+     */
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
     for (int i = 0; i < NEXT; i++) {
-        next[i] = filled(size_bytes, 2);
-        export_block(&other, next[i]);
+        next[i] = ipc_filled(size_bytes, 2);
+        ipc_export(&other, next[i]);
     }
     m = then(importer, m, IPC_LOOK);
     judge("its bytes stay when the exporter frees it", size_bytes, m.wrong == 0);
@@ -88,7 +74,8 @@ static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
         wrong += scene_wrong_bytes(next[i], size_bytes, 2);
     judge("what is written there reaches no other block", size_bytes, wrong == 0);
     struct ipc_message stale = open_in(importer, &handle, size_bytes, 3);
-    judge("a second opening finds the first", size_bytes, stale.rc == 0 && stale.address == m.address);
+    judge("a second opening finds the first", size_bytes,
+          stale.rc == 0 && stale.address == m.address);
     printf("closed %d", then(importer, m, IPC_CLOSE).rc);
     printf(" %d\n", stale.rc == 0 ? then(importer, m, IPC_CLOSE).rc : 0);
     stale = open_in(importer, &handle, size_bytes, 3);
@@ -112,8 +99,8 @@ static void give(int to, int until, bool with_child)
     struct gift gift = {.lives_on = 0};
     char told;
     scene_start(1, 120);
-    export_block(&gift.opened, filled(GIFT_BYTES, 7));
-    export_block(&gift.unopened, filled(GIFT_BYTES, 8));
+    ipc_export(&gift.opened, ipc_filled(GIFT_BYTES, 7));
+    ipc_export(&gift.unopened, ipc_filled(GIFT_BYTES, 8));
     if (with_child) {
         gift.lives_on = fork();
         if (gift.lives_on == 0) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Memory that is the driver's affair, of every kind that a program can get: it works as ever beside
- * pooled blocks, each is freed as it must be, and is counted. Pitched blocks are the pool's, but not with
- * arguments that the driver refuses. The program starts itself again, and reads the counts that that one
- * has left behind.
+ * pooled blocks, each is freed as it must be, and is counted. Pitched blocks are the pool's, but
+ * not with arguments that the driver refuses. The program starts itself again, and reads the counts
+ * that that one has left behind.
  */
 #include "tests/preload/scene.h"
 
@@ -48,7 +48,8 @@ static void mapped(void)
 {
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    CUmemAccessDesc access = {.location = properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access = {.location = properties.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle = 0;
     CUmemGenericAllocationHandle again = 0;
     CUdeviceptr at = 0;
@@ -107,7 +108,8 @@ static void refused(void)
     printf("width 0: %d\n", (int)cuMemAllocPitch(&block, &pitch_bytes, 0, 10, 4));
     printf("height 0: %d\n", (int)cuMemAllocPitch(&block, &pitch_bytes, 100, 0, 4));
     printf("nowhere: %d\n", (int)cuMemAllocPitch(NULL, &pitch_bytes, 100, 10, 4));
-    printf("too much: %d\n", (int)cuMemAllocPitch(&block, &pitch_bytes, (size_t)1 << 40, 1 << 20, 4));
+    printf("too much: %d\n",
+           (int)cuMemAllocPitch(&block, &pitch_bytes, (size_t)1 << 40, 1 << 20, 4));
 }
 
 /* Memory that is not managed takes no advice, whole or in part. */

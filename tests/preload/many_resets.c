@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * More contexts one after the other than a process ever has at a time, by reset and by destruction, as a
- * test runner makes them: each has memory that works, is served as well as the first, and leaves none.
+ * More contexts one after the other than a process ever has at a time, by reset and by destruction,
+ * as a test runner makes them: each has memory that works, is served as well as the first, and
+ * leaves none.
  */
 #include "tests/preload/scene.h"
 
@@ -45,6 +46,7 @@ int main(void)
         }
     }
     REQUIRE(gpu_mem_info(&free_bytes, NULL));
-    printf("%u wrong, and %s\n", wrong, free_bytes + 64 * MIB >= first_free ? "nothing is lost" : "memory is lost");
+    printf("%u wrong, and %s\n", wrong,
+           free_bytes + 64 * MIB >= first_free ? "nothing is lost" : "memory is lost");
     return wrong != 0;
 }

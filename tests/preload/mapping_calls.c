@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The calls that are for mapped memory, on memory of cuMemAlloc and on addresses near it, which the program
- * never reserved: refused, with nothing lost, or answered as for memory that was never mapped; and on the
- * program's own mapped memory, as ever.
+ * The calls that are for mapped memory, on memory of cuMemAlloc and on addresses near it, which the
+ * program never reserved: refused, with nothing lost, or answered as for memory that was never
+ * mapped; and on the program's own mapped memory, as ever.
  */
 #include "tests/preload/scene.h"
 
@@ -54,7 +54,8 @@ static void refused(const char *what, uint64_t address)
 /* Never on a real device: multicast objects are a matter of all who share its host's switches. */
 static void bind(size_t size, uint64_t block)
 {
-    CUresult (*bind_of)(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t, unsigned long long);
+    CUresult (*bind_of)(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t,
+                        unsigned long long);
     CUmulticastObjectProp prop = {.numDevices = 1, .size = 4 * MIB};
     CUmemGenericAllocationHandle object = 0;
     uint64_t granule = block & ~(uint64_t)(2 * MIB - 1);
@@ -71,8 +72,8 @@ static void bind(size_t size, uint64_t block)
     dlclose(driver);
 }
 
-/* In a process of its own. A cache has address space in stock, with no memory in it after a while: around a
- * block that was, and of so many powers of two. */
+/* In a process of its own. A cache has address space in stock, with no memory in it after a while:
+ * around a block that was, and of so many powers of two. */
 static int free_addresses(void)
 {
     uint64_t block = 0;
@@ -89,7 +90,8 @@ static int free_addresses(void)
                 freed += cuMemAddressFree(granule - back * 2 * MIB, times << shift) == CUDA_SUCCESS;
     REQUIRE(gpu_malloc(&block, 4096));
     REQUIRE(gpu_memset(block, 7, 4096));
-    printf("address space that nobody reserved, freed: %d, %zu wrong\n", freed, scene_wrong_bytes(block, 4096, 7));
+    printf("address space that nobody reserved, freed: %d, %zu wrong\n", freed,
+           scene_wrong_bytes(block, 4096, 7));
     REQUIRE(gpu_free(block));
     fflush(stdout);
     return 0;

@@ -15,7 +15,11 @@ struct observer {
     int answer; /* a size_t each */
 };
 
-/* Before any CUDA call of the process. */
+/* Before any CUDA call of the process. It starts the program again: its main has to begin with
+ * scene_play. */
 void observer_start(struct observer *observer);
 size_t observer_free_bytes(struct observer *observer);
 void observer_stop(struct observer *observer);
+
+/* In the process that observer_start started: observes, and does not return. Else does nothing. */
+void observer_serve(void);

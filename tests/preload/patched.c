@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A library that watches memory by patching code, as communication libraries do: the first bytes of the
- * allocation functions as dlsym gives them ("hook"), of the driver's own ("real"), or the program's
- * entries for them ("got"). It sees every allocation and free of the program once, with the program's
- * own pointers; beneath the cache it sees a sound series of allocations and frees.
+ * A library that watches memory by patching code, as communication libraries do: the first bytes of
+ * the allocation functions as dlsym gives them ("hook"), of the driver's own ("real"), or the
+ * program's entries for them ("got"). It sees every allocation and free of the program once, with
+ * the program's own pointers; beneath the cache it sees a sound series of allocations and frees.
  * One thread: the watcher restores the code for the time of a call.
  */
 #include "tests/preload/scene.h"
@@ -131,7 +131,8 @@ static int patch_entries(const char *name, void *replacement)
                 continue;
             uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
             void **slot = (void **)(program->l_addr + tables[t][i].r_offset);
-            REQUIRE(mprotect((void *)((uintptr_t)slot & ~(page - 1)), page, PROT_READ | PROT_WRITE));
+            REQUIRE(
+                mprotect((void *)((uintptr_t)slot & ~(page - 1)), page, PROT_READ | PROT_WRITE));
             *slot = replacement;
             n++;
         }

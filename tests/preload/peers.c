@@ -1,12 +1,87 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Peer access: off, a copy by the driver still works; on, a kernel and a copy of one device read
- * and write the other one's memory, blocks of before and after alike; on twice and off twice give
- * their errors.
+ * Two devices in one program, and access of one to the memory of the other.
  */
 #include "tests/preload/scene.h"
 
 #include <string.h>
+
+/* ---- each device has its own memory
+ * Two devices in one program: blocks of both at once, each used and freed while its own or the
+ * other device is current; free memory is each device's own.
+ */
+
+enum { TURNS = 12, DEVICES = 2 };
+
+static int on_device(int index, void *context)
+{
+    const uint64_t words = 8 * KIB;
+    uint32_t wrong = 0;
+    (void)context;
+    REQUIRE(gpu_open(index % DEVICES));
+    for (int i = 0; i < TURNS; i++) {
+        uint64_t block = 0;
+        bool is_device = false;
+        int device = -1;
+        REQUIRE(gpu_malloc(&block, words * 4));
+        REQUIRE(gpu_fill(block, words, (uint32_t)(index * 100 + i), NULL));
+        REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
+        wrong += device != index % DEVICES;
+        wrong += scene_wrong_words(block, words, (uint32_t)(index * 100 + i), NULL);
+        REQUIRE(gpu_free(block));
+    }
+    return (int)wrong;
+}
+
+static int each_device_has_its_own_memory(void)
+{
+    const uint64_t words = 32 * KIB;
+    uint64_t block[DEVICES];
+    uint32_t wrong = 0;
+    size_t free_bytes[DEVICES];
+    size_t during = 0;
+    scene_start(DEVICES, 120);
+    for (int round = 0; round < TURNS; round++) {
+        for (int i = 0; i < DEVICES; i++) {
+            REQUIRE(gpu_open(i));
+            REQUIRE(gpu_malloc(&block[i], words * 4));
+            REQUIRE(gpu_fill(block[i], words, (uint32_t)(round * 2 + i), NULL));
+        }
+        for (int i = 0; i < DEVICES; i++) {
+            REQUIRE(gpu_open(i));
+            wrong += scene_wrong_words(block[i], words, (uint32_t)(round * 2 + i), NULL);
+        }
+        for (int i = 0; i < DEVICES; i++) {
+            /* Odd rounds free each block while the other device is current. */
+            REQUIRE(gpu_open(round % 2 == 0 ? i : DEVICES - 1 - i));
+            REQUIRE(gpu_free(block[i]));
+        }
+    }
+    printf("in turn: %u wrong words\n", wrong);
+
+    for (int i = 0; i < DEVICES; i++) {
+        REQUIRE(gpu_open(i));
+        REQUIRE(gpu_mem_info(&free_bytes[i], NULL));
+    }
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_malloc(&block[0], 300 * MIB));
+    REQUIRE(gpu_mem_info(&during, NULL));
+    printf("device 0 %s them\n", during + 300 * MIB <= free_bytes[0] + 2 * MIB ? "misses" : "has");
+    REQUIRE(gpu_open(1));
+    REQUIRE(gpu_mem_info(&during, NULL));
+    printf("device 1 %s them\n", during + 100 * MIB <= free_bytes[1] ? "misses" : "has");
+    REQUIRE(gpu_free(block[0]));
+
+    int threads = scene_threads(6, on_device, NULL);
+    printf("in threads: %d wrong words\n", threads);
+    return wrong + (uint32_t)threads != 0;
+}
+
+/* ---- access goes for blocks of before and after
+ * Peer access: off, a copy by the driver still works; on, a kernel and a copy of one device read
+ * and write the other one's memory, blocks of before and after alike; on twice and off twice give
+ * their errors.
+ */
 
 static uint32_t use_peer(uint64_t own, uint64_t peer, uint64_t words, uint32_t value)
 {
@@ -20,7 +95,8 @@ static uint32_t use_peer(uint64_t own, uint64_t peer, uint64_t words, uint32_t v
     return wrong + scene_wrong_words(own, words, value, NULL);
 }
 
-/* Device 0 is current: the driver copies to and from the other device and between the two, access or not. */
+/* Device 0 is current: the driver copies to and from the other device and between the two, access
+ * or not. */
 static void copy_without(uint64_t own, uint64_t peer, uint64_t words)
 {
     static uint32_t host[16 * KIB];
@@ -43,7 +119,7 @@ static void copy_without(uint64_t own, uint64_t peer, uint64_t words)
     printf(", wrong %zu and %u\n", wrong, scene_wrong_words(own, words, 0x06060606, NULL));
 }
 
-int main(void)
+static int access_goes_for_blocks_of_before_and_after(void)
 {
     const uint64_t words = 16 * KIB;
     bool can = false;
@@ -93,4 +169,112 @@ int main(void)
     REQUIRE(gpu_open(1));
     REQUIRE(gpu_free(before));
     return wrong != 0;
+}
+
+/* ---- access is a matter of contexts
+ * Peer access is a matter of contexts: two of device 0 may be allowed on device 1, and one's ban or
+ * end is not the other's; a context that was reset starts without any; for memory of before and
+ * after, small and large.
+ */
+
+static uint64_t small;
+static uint64_t large;
+static const uint64_t peer_words = 16 * KIB;
+
+/* What the driver says of the access of the current context's device (always all, for its own
+ * memory), and whether mapped memory is really open to device 0 as it should be. */
+static void tell(const char *what, bool open)
+{
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    unsigned flags[2] = {9, 9};
+    unsigned long long access[2] = {9, 9};
+    bool right = true;
+    REQUIRE(cuPointerGetAttribute(&flags[0], CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, small));
+    REQUIRE(cuPointerGetAttribute(&flags[1], CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, large));
+    /* Memory that is not mapped has no such rights. */
+    if (cuMemGetAccess(&access[0], &location, small) == CUDA_SUCCESS)
+        right &= (access[0] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == open;
+    if (cuMemGetAccess(&access[1], &location, large) == CUDA_SUCCESS)
+        right &= (access[1] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == open;
+    printf("%s: small %u, large %u, %s\n", what, flags[0], flags[1], right ? "right" : "wrong");
+}
+
+static uint32_t reach(uint32_t value)
+{
+    uint64_t own = 0;
+    REQUIRE(gpu_malloc(&own, peer_words * 4));
+    REQUIRE(gpu_fill(own, peer_words, value, NULL));
+    REQUIRE(gpu_copy(large, own, peer_words, NULL));
+    REQUIRE(gpu_sync());
+    uint32_t wrong = scene_wrong_words(large, peer_words, value, NULL);
+    REQUIRE(gpu_free(own));
+    return wrong;
+}
+
+static int access_is_a_matter_of_contexts(void)
+{
+    CUcontext first = NULL;
+    CUcontext second = NULL;
+    CUcontext peer = NULL;
+    bool can = false;
+    uint32_t wrong = 0;
+    scene_start(2, 60);
+    REQUIRE(gpu_peer_can(&can, 0, 1));
+    if (!can)
+        scene_skip("the devices are no peers");
+    REQUIRE(gpu_open(1));
+    REQUIRE(cuCtxGetCurrent(&peer));
+    REQUIRE(gpu_malloc(&small, 4096));
+    REQUIRE(gpu_malloc(&large, 8 * MIB));
+    REQUIRE(gpu_memset(large, 0, 8 * MIB));
+    REQUIRE(gpu_sync());
+    REQUIRE(cuCtxCreate(&second, NULL, 0, 0));
+    REQUIRE(gpu_open(0));
+    REQUIRE(cuCtxGetCurrent(&first));
+
+    tell("before", false);
+    printf("first enables: %d\n", gpu_peer_enable(1));
+    tell("first", true);
+    wrong += reach(1);
+    REQUIRE(cuCtxSetCurrent(second));
+    printf("second enables: %d\n", gpu_peer_enable(1));
+    wrong += reach(2);
+    REQUIRE(cuCtxSetCurrent(first));
+    printf("first disables: %d\n", gpu_peer_disable(1));
+    REQUIRE(cuCtxSetCurrent(second));
+    tell("second", true);
+    wrong += reach(3);
+    REQUIRE(cuCtxSetCurrent(peer));
+    REQUIRE(gpu_free(large));
+    REQUIRE(gpu_malloc(&large, 40 * MIB));
+    REQUIRE(cuCtxSetCurrent(second));
+    tell("second, a new block", true);
+    wrong += reach(4);
+
+    /* The first one again; the second one's end leaves it what it has. */
+    REQUIRE(cuCtxSetCurrent(first));
+    printf("first enables again: %d\n", gpu_peer_enable(1));
+    REQUIRE(cuCtxDestroy(second));
+    tell("first, alone", true);
+    wrong += reach(5);
+    printf("reset: %d\n", gpu_reset());
+    REQUIRE(gpu_open(0));
+    tell("after the reset", false);
+    printf("enables: %d\n", gpu_peer_enable(1));
+    wrong += reach(6);
+    printf("disables: %d\n", gpu_peer_disable(1));
+    printf("disables again: %d\n", gpu_peer_disable(1));
+    tell("in the end", false);
+    printf("%u wrong peer_words\n", wrong);
+    return wrong != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(each_device_has_its_own_memory),
+        ACT(access_goes_for_blocks_of_before_and_after),
+        ACT(access_is_a_matter_of_contexts),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

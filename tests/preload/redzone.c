@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * GPUCACHE_REDZONE: what is written past the end of a block is reported when the block is freed, once,
- * with its size and the place, also if a kernel writes it late; what stays inside is not; the memory is
- * never handed out again. The faults are committed under the cache only: bare, another block or nothing
- * lies there. The program starts itself again, and reads what that one has left behind.
+ * GPUCACHE_REDZONE: what is written past the end of a block is reported when the block is freed,
+ * once, with its size and the place, also if a kernel writes it late; what stays inside is not; the
+ * memory is never handed out again. The faults are committed under the cache only: bare, another
+ * block or nothing lies there. The program starts itself again, and reads what that one has left
+ * behind.
  */
 #include "tests/preload/scene.h"
 
@@ -58,7 +59,8 @@ static void go_beyond(CUstream stream)
         for (int again = 0; again < 40; again++) {
             uint64_t other = 0;
             REQUIRE(gpu_malloc(&other, f->size_bytes));
-            /* A large one's memory may have gone back to the driver, and its address come from there. */
+            /* A large one's memory may have gone back to the driver, and its address come from
+             * there. */
             EXPECT(other != block || !scene_preloaded() || f->size_bytes > 32 * KIB);
             REQUIRE(gpu_free(other));
         }
@@ -113,8 +115,9 @@ static unsigned count_fault(const char *path, const struct fault *f)
     snprintf(words, sizeof words, "block of %zu bytes", f->size_bytes);
     if (count(path, words) == 0)
         return 0;
-    snprintf(words, sizeof words, ": %zu of the 1024 bytes behind it changed, the first at offset %zu;",
-             f->length, f->size_bytes + f->offset);
+    snprintf(words, sizeof words,
+             ": %zu of the 1024 bytes behind it changed, the first at offset %zu;", f->length,
+             f->size_bytes + f->offset);
     return count(path, words);
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Python's multiprocessing: workers forked before the parent uses CUDA, spawned and from a fork server
-after it, and os.fork() after it, whose child CUDA refuses. Each allocates, writes and reads back."""
+"""Python's multiprocessing: workers forked before the parent uses CUDA, spawned and from a fork
+server after it, and os.fork() after it, whose child CUDA refuses. Each allocates, writes and reads
+back."""
 import ctypes
 import multiprocessing
 import os
@@ -46,7 +47,8 @@ def fork_before_cuda():
         if child == 0:
             os._exit(3)
         rc = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print("before CUDA:", len(os.listdir("/proc/self/task")), "thread,", len(told), "warnings, exit", rc)
+    print("before CUDA:", len(os.listdir("/proc/self/task")), "thread,", len(told),
+      "warnings, exit", rc)
 
 
 def main():

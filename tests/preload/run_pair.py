@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a program bare and with the cache preloaded, and holds the two against each other: standard
-output, standard error and exit status have to be the same, and 0. On the simulated driver, which sees
-every access, a hazard is a failure too. Without --preload the program runs bare only.
+"""Runs a program bare and with the cache preloaded, and compares the two: standard output,
+standard error and exit status have to be the same, and 0. On the simulated driver, which sees every
+access, a hazard is a failure too. Without --preload the program runs bare only.
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
 import argparse
+import dataclasses
 import difflib
+import json
 import os
 import re
 import secrets
@@ -20,9 +22,13 @@ SKIP = 77
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
 
 
+@dataclasses.dataclass
 class Outcome:
-    def __init__(self, name, status, out, err, calls):
-        self.name, self.status, self.out, self.err, self.calls = name, status, out, err, calls
+    name: str
+    status: int  # None: it ran too long
+    out: str
+    err: str
+    calls: dict
 
     def describe_status(self):
         if self.status is None:
@@ -39,13 +45,15 @@ def read_calls(path):
     """The simulated driver's call counts, {function: calls}; empty without a simulated driver."""
     try:
         with open(path, encoding="utf-8") as file:
-            return {name: int(count) for name, count in re.findall(r"\b(cu\w+)\W+(\d+)", file.read())}
+            counts = re.findall(r"\b(cu\w+)\W+(\d+)", file.read())
+        return {name: int(count) for name, count in counts}
     except FileNotFoundError:
         return {}
 
 
 def forget_shared(name):
-    """Removes what processes on simulated devices shared; they leave it, as none knows it is the last."""
+    """Removes what processes on simulated devices share. They leave it: none knows whether it is
+    the last one."""
     try:
         os.unlink(f"/dev/shm/simulated-gpu-{name}")
     except FileNotFoundError:
@@ -101,6 +109,19 @@ def run(options, name, preload):
     return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls)
 
 
+def run_bare(options):
+    """The bare run, or with --keep-bare what an earlier one has left there."""
+    kept = options.keep_bare
+    if kept and os.path.exists(kept):
+        with open(kept, encoding="utf-8") as file:
+            return Outcome(**json.load(file))
+    bare = run(options, "bare", None)
+    if kept:
+        with open(kept, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(bare), file)
+    return bare
+
+
 def show(outcome):
     print(f"--- {outcome.name}: {outcome.describe_status()}")
     for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
@@ -127,7 +148,8 @@ def judge_pair(options, bare, preloaded):
     if options.at_most is not None:
         asked, served = bare.allocations(), preloaded.allocations()
         if asked < 2 * options.at_most:
-            wrong.append(f"bare, the driver was asked for memory {asked} times only: the scene shows nothing")
+            wrong.append(f"bare, the driver was asked for memory {asked} times only: the scene "
+                         "shows nothing")
         if served > options.at_most:
             wrong.append(f"preloaded, the driver was asked for memory {served} times, more than "
                          f"{options.at_most}: a route escapes the cache")
@@ -137,7 +159,8 @@ def judge_pair(options, bare, preloaded):
 
 
 def loadable(library):
-    done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": library}, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": library},
+                          stderr=subprocess.PIPE, check=False)
     return b"cannot be preloaded" not in done.stderr
 
 
@@ -150,18 +173,26 @@ def parse(arguments):
                         help="preloaded after the cache, with it")
     parser.add_argument("--library-path", metavar="FOLDERS", help="first in LD_LIBRARY_PATH")
     parser.add_argument("--driver", metavar="LIBRARY", help="the libcuda.so.1 of both runs")
-    parser.add_argument("--needs", metavar="LIBRARY", help="skip where the loader cannot preload it")
-    parser.add_argument("--sanitizer", metavar="LIBRARY", help="a runtime that has to be preloaded first")
-    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="of both runs")
+    parser.add_argument("--needs", metavar="LIBRARY",
+                        help="skip where the loader cannot preload it")
+    parser.add_argument("--sanitizer", metavar="LIBRARY",
+                        help="a runtime that has to be preloaded first")
+    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[],
+                        help="of both runs")
     parser.add_argument("--preload-env", metavar="NAME=VALUE", action="append", default=[],
                         help="of the preloaded run")
-    parser.add_argument("--against", metavar="PROGRAM", help="the bare run's program, for another build of it")
+    parser.add_argument("--against", metavar="PROGRAM",
+                        help="the bare run's program, for another build of it")
     parser.add_argument("--bites", metavar="TEXT",
-                        help="succeed only if the pair differs and TEXT is in what differs: the test of a test")
+                        help="succeed only if the pair differs and TEXT is in the difference: the "
+                             "test of a test")
     parser.add_argument("--off", action="store_true",
                         help="preloaded, the driver has to be asked for memory as often as bare")
     parser.add_argument("--at-most", metavar="N", type=int,
                         help="times that the driver may be asked for memory when preloaded")
+    parser.add_argument("--keep-bare", metavar="FILE",
+                        help="write the bare run's outcome there; if the file exists, take it "
+                             "instead of a run")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
     options = parser.parse_args(arguments)
@@ -178,7 +209,7 @@ def main(arguments):
     if options.needs and not loadable(options.needs):
         print(f"skipped: no {options.needs}")
         return SKIP
-    bare = run(options, "bare", None)
+    bare = run_bare(options)
     if bare.status == SKIP:
         print(bare.out.strip() or "skipped")
         return SKIP

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The helpers of scene.h. */
 #include "tests/preload/scene.h"
+#include "tests/preload/observer.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -81,14 +83,22 @@ uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstr
     return errors;
 }
 
+/* Memory that only the caller knows: the thread sanitizer need not look at each byte of it. */
+__attribute__((no_sanitize("thread"))) static size_t count_wrong(const unsigned char *bytes,
+                                                                 size_t count, unsigned char byte)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++)
+        wrong += bytes[i] != byte;
+    return wrong;
+}
+
 size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte)
 {
     unsigned char *host = malloc(size_bytes);
-    size_t wrong = 0;
     EXPECT(host != NULL);
     REQUIRE(gpu_get(host, ptr, size_bytes));
-    for (size_t i = 0; i < size_bytes; i++)
-        wrong += host[i] != byte;
+    size_t wrong = count_wrong(host, size_bytes, byte);
     free(host);
     return wrong;
 }
@@ -130,19 +140,70 @@ int scene_elsewhere(int (*body)(int index, void *context), void *context)
     return scene_threads(1, body, context);
 }
 
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+enum { THREAD_SANITIZER = true };
+#else
+enum { THREAD_SANITIZER = false };
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+enum { ADDRESS_SANITIZER = true };
+#else
+enum { ADDRESS_SANITIZER = false };
+#endif
+
 void scene_leave_sanitizer(void)
 {
-#if defined(__SANITIZE_THREAD__)
-    unsetenv("LD_PRELOAD");
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-    unsetenv("LD_PRELOAD");
-#endif
-#endif
+    if (THREAD_SANITIZER)
+        unsetenv("LD_PRELOAD");
+}
+
+bool scene_sanitized(void)
+{
+    return THREAD_SANITIZER || ADDRESS_SANITIZER;
 }
 
 void scene_sleep_ms(unsigned ms)
 {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
     nanosleep(&time, NULL);
+}
+
+static int play_apart(const struct scene_act *act)
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t pid = fork();
+    EXPECT(pid >= 0);
+    if (pid == 0) {
+        int failures = act->play();
+        exit(failures == SCENE_SKIP ? SCENE_SKIP : failures != 0);
+    }
+    EXPECT(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static bool is_named(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return true;
+    return argc < 2;
+}
+
+int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count)
+{
+    int failed = 0, played = 0;
+    observer_serve();
+    for (size_t i = 0; i < count; i++) {
+        if (!is_named(acts[i].name, argc, argv))
+            continue;
+        int status = play_apart(&acts[i]);
+        printf("%s: %d\n", acts[i].name, status);
+        failed += status != 0 && status != SCENE_SKIP;
+        played += status != SCENE_SKIP;
+    }
+    return failed ? 1 : played ? 0 : SCENE_SKIP;
 }

@@ -23,8 +23,8 @@ enum { SCENE_SKIP = 77 };
 #define EXPECT(condition) scene_require(__FILE__, __LINE__, #condition, !(condition))
 void scene_require(const char *file, int line, const char *what, int rc);
 
-/* Before the process leaves with threads at work: the driver is gone before they are. From here on a thread
- * of which a call fails stops there, without a word. */
+/* Before the process leaves with threads at work: the driver is gone before they are. From here on
+ * a thread of which a call fails stops there, without a word. */
 void scene_leave(void);
 
 /* Opens the GPU under a watchdog: a scene that hangs is killed after so many seconds. Skips the
@@ -59,4 +59,22 @@ int scene_elsewhere(int (*body)(int index, void *context), void *context);
  * survive its runtime, so nothing is preloaded there. Without that sanitizer, does nothing. */
 void scene_leave_sanitizer(void);
 
+/* Whether the program is built with the address or thread sanitizer. */
+bool scene_sanitized(void);
+
 void scene_sleep_ms(unsigned ms);
+
+/*
+ * Acts: short scenes of one subject in one program. Each act is a function whose name says what
+ * holds. It returns its number of failures, or SCENE_SKIP. It runs in a process of its own, so that
+ * it opens the GPU itself and finds the state of a fresh process.
+ */
+struct scene_act {
+    const char *name;
+    int (*play)(void);
+};
+#define ACT(function) {#function, function}
+
+/* Plays all acts, one after the other, or those that the arguments name, and says how each ended.
+ * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. */
+int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * SYNC_MEMOPS, which only the driver's own allocations can have: with segments it is set, and gone with
- * its block, also for who gets the memory next; in an arena the program is told, by the driver's code and
- * by one line that names the cure. Taking it off where it is not set always succeeds. The program starts
- * itself again, once for each backing.
+ * SYNC_MEMOPS, which only the driver's own allocations can have: with segments it is set, and gone
+ * with its block, also for who gets the memory next; in an arena the program is told, by the
+ * driver's code and by one line that names the cure. Taking it off where it is not set always
+ * succeeds. The program starts itself again, once for each backing.
  */
 #include "tests/preload/scene.h"
 
@@ -79,7 +79,8 @@ static int with_segments(void)
         for (int again = 0; again < 40; again++) {
             uint64_t other = 0;
             REQUIRE(gpu_malloc(&other, sizes[i]));
-            /* A large block goes back to the driver, which may give it out again; a small one stays. */
+            /* A large block goes back to the driver, which may give it out again; a small one
+             * stays. */
             still += get(other) != 0 || (sizes[i] <= MIB && scene_preloaded() && other == block);
             REQUIRE(gpu_free(other));
         }
@@ -140,7 +141,8 @@ int main(void)
     FILE *file = fopen(log, "r");
     EXPECT(file != NULL);
     while (fgets(line, sizeof line, file) != NULL)
-        said += strstr(line, "SYNC_MEMOPS") != NULL && strstr(line, "GPUCACHE_BACKING=segment") != NULL;
+        said +=
+            strstr(line, "SYNC_MEMOPS") != NULL && strstr(line, "GPUCACHE_BACKING=segment") != NULL;
     fclose(file);
     unlink(log);
     if (rc == 0)

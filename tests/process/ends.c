@@ -51,6 +51,8 @@ int main(int argc, char **argv)
         setenv("GPUCACHE_EMPTY_CACHE", "device=9", 1);
     if (strstr(way, "later") != NULL)
         usleep(300000);
+    if (strstr(way, "linger") != NULL)
+        usleep(3500000);
     if (strstr(way, "touch none") != NULL) {
         close(open("none", O_WRONLY | O_CREAT, 0666));
         usleep(500000);

@@ -32,7 +32,7 @@ int main(void)
             return 2;
     if (sigaction(SIGUSR1, NULL, &action) != 0)
         return 3;
-    printf("secure %lu, handler %d, threads %d\n", getauxval(AT_SECURE), action.sa_handler != SIG_DFL,
-           threads());
+    printf("secure %lu, handler %d, threads %d\n", getauxval(AT_SECURE),
+           action.sa_handler != SIG_DFL, threads());
     return 0;
 }

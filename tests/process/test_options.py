@@ -81,6 +81,14 @@ class Options(unittest.TestCase):
         said, figures = play("exit later, touch none", GPUCACHE_EMPTY_CACHE_FILE="none")
         self.assertEqual((said, figures["num_flushes"]), ([], 0))
 
+    def test_looks_at_the_file_do_not_postpone_the_idle_timeout(self):
+        # The pools are asked every 225 ms, the file is looked at every 200 ms.
+        usual = play()[1]
+        said, figures = play("exit, linger", GPUCACHE_IDLE_TIMEOUT="1800ms",
+                             GPUCACHE_EMPTY_CACHE_FILE="file")
+        self.assertEqual(said, [])
+        self.assertLess(figures["reserved_bytes"], usual["reserved_bytes"])
+
     def test_what_the_machine_has_not_is_warned_of_once(self):
         usual = play()[1]
         for name, value, words, as_usual in (

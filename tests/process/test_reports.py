@@ -20,9 +20,18 @@ def end_by(way, target=None):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "report.json")
         stats = "exit" if target == "stderr" else f"exit:{path}"
-        done = subprocess.run([PROGRAM, way], env={**os.environ, "LD_PRELOAD": LIBRARY, "GPUCACHE_STATS": stats,
-                                                   "LD_LIBRARY_PATH": FOLDERS},
-                              capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [PROGRAM, way],
+            env={
+                **os.environ,
+                "LD_PRELOAD": LIBRARY,
+                "GPUCACHE_STATS": stats,
+                "LD_LIBRARY_PATH": FOLDERS,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         try:
             with open(path, encoding="utf-8") as file:
                 return done.returncode, done.stderr, file.read()
@@ -33,12 +42,30 @@ def end_by(way, target=None):
 class Reports(unittest.TestCase):
     def test_a_file_that_cannot_be_written_is_named(self):
         for name, value, words in (
-                ("GPUCACHE_STATS", "exit:/no/such/folder/%p", "the report cannot be written to /no/such/folder/%p"),
-                ("GPUCACHE_LOG", "debug:/no/such/folder/log", "the log cannot be written to /no/such/folder/log")):
+            (
+                "GPUCACHE_STATS",
+                "exit:/no/such/folder/%p",
+                "the report cannot be written to /no/such/folder/%p",
+            ),
+            (
+                "GPUCACHE_LOG",
+                "debug:/no/such/folder/log",
+                "the log cannot be written to /no/such/folder/log",
+            ),
+        ):
             with self.subTest(name):
-                done = subprocess.run([PROGRAM, "exit"], env={**os.environ, "LD_PRELOAD": LIBRARY, name: value,
-                                                              "LD_LIBRARY_PATH": FOLDERS},
-                                      capture_output=True, text=True, timeout=60)
+                done = subprocess.run(
+                    [PROGRAM, "exit"],
+                    env={
+                        **os.environ,
+                        "LD_PRELOAD": LIBRARY,
+                        name: value,
+                        "LD_LIBRARY_PATH": FOLDERS,
+                    },
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
                 self.assertEqual(done.returncode, 5)
                 self.assertEqual(done.stderr.count(f"gpucache: warning: {words}"), 1, done.stderr)
 

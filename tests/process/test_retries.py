@@ -14,8 +14,8 @@ LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv
 
 
 def retried_calls(capacity):
-    """What the scene's process counted on one device of so much memory. It takes each kind of memory
-    once after the device was filled and freed."""
+    """What the scene's process counted on one device of so much memory. It takes each kind of
+    memory once after the device was filled and freed."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "report.json")
         env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""In a program that runs with other rights than its caller's (setuid) the library does nothing: no pool,
-no signal handler, no thread, no report to a file that the caller names. The loader would preload it there
-only from the system's own list; here the program is linked with it.
+"""In a program that runs with other rights than its caller's (setuid) the library does nothing: no
+pool, no signal handler, no thread, no report to a file that the caller names. The loader would
+preload it there only from the system's own list; here the program is linked with it.
 
-test_secure.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER SOURCE COMPILER..    needs root; else skips (77)"""
+test_secure.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER SOURCE COMPILER..
+Needs root; else it skips (77)."""
+
 import os
 import shutil
 import subprocess
@@ -18,8 +20,17 @@ LIBRARY, DRIVER, SOURCE, *COMPILER = sys.argv[1:]
 def run(program, report):
     """As another user than the program's owner."""
     env = {"PATH": os.environ["PATH"], "GPUCACHE_STATS": f"exit:{report}", "GPUCACHE_LOG": "debug"}
-    done = subprocess.run([program], env=env, capture_output=True, text=True, user=NOBODY, group=NOBODY,
-                          extra_groups=[], timeout=60, cwd="/")
+    done = subprocess.run(
+        [program],
+        env=env,
+        capture_output=True,
+        text=True,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        timeout=60,
+        cwd="/",
+    )
     wrote = os.path.exists(report)
     if wrote:
         os.remove(report)
@@ -31,9 +42,19 @@ def make(folder):
     program = os.path.join(folder, "program")
     for library in (LIBRARY, os.path.join(DRIVER, "libcuda.so.1")):
         shutil.copy(library, folder)
-    subprocess.run([*COMPILER, "-o", program, SOURCE, "-Wl,--no-as-needed",
-                    os.path.join(folder, os.path.basename(LIBRARY)), os.path.join(folder, "libcuda.so.1"),
-                    f"-Wl,-rpath,{folder}"], check=True)
+    subprocess.run(
+        [
+            *COMPILER,
+            "-o",
+            program,
+            SOURCE,
+            "-Wl,--no-as-needed",
+            os.path.join(folder, os.path.basename(LIBRARY)),
+            os.path.join(folder, "libcuda.so.1"),
+            f"-Wl,-rpath,{folder}",
+        ],
+        check=True,
+    )
     return program
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Hundreds of processes start at once with the library: all of them end well, none waits for another, and
-what each takes longer to start is small. Then a few dozen that use the simulated GPU, at once too.
+"""Hundreds of processes start at once with the library: all of them end well, none waits for
+another, and what each takes longer to start is small. Then a few dozen that use the simulated GPU,
+at once too.
 
 test_start.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM [--most-ns NS]
 --most-ns: how much longer a start may take; for the test of this test."""
+
 import argparse
 import os
 import resource
@@ -20,7 +22,9 @@ MOST_NS = 400_000
 
 
 def environment(library=None, **more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE") and k != "LD_PRELOAD"}
+    env = {
+        k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE") and k != "LD_PRELOAD"
+    }
     env.update(more)
     if library:
         env["LD_PRELOAD"] = library
@@ -29,13 +33,16 @@ def environment(library=None, **more):
 
 def start_all(command, env, count):
     """Starts them without waiting for any, and returns the exit statuses."""
-    children = [subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-                for _ in range(count)]
+    children = [
+        subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        for _ in range(count)
+    ]
     return [child.wait(120) for child in children]
 
 
 def processor_ns(command, env):
-    """The processor time of one process from its start to its end: other load does not show in it."""
+    """The processor time of one process from its start to its end: other load does not show in
+    it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, env=env, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -57,7 +64,10 @@ def main():
         times_ns["bare"].append(processor_ns(true, environment()))
         times_ns["preloaded"].append(processor_ns(true, environment(library)))
     bare_ns, shim_ns = (statistics.median(times_ns[kind]) for kind in ("bare", "preloaded"))
-    print(f"one start: {bare_ns / 1e6:.2f} ms of processor time bare, {shim_ns / 1e6:.2f} ms preloaded")
+    print(
+        f"one start: {bare_ns / 1e6:.2f} ms of processor time bare, "
+        f"{shim_ns / 1e6:.2f} ms preloaded"
+    )
     if shim_ns - bare_ns > options.most_ns:
         faults.append(f"a start takes {(shim_ns - bare_ns) / 1e6:.2f} ms longer")
 
@@ -68,7 +78,9 @@ def main():
         seconds[kind] = time.monotonic() - start
         if bad:
             faults.append(f"{kind}: {len(bad)} of {PROCESSES} failed: {bad[:5]}")
-    print(f"{PROCESSES} at once: {seconds['bare']:.2f} s bare, {seconds['preloaded']:.2f} s preloaded")
+    print(
+        f"{PROCESSES} at once: {seconds['bare']:.2f} s bare, {seconds['preloaded']:.2f} s preloaded"
+    )
 
     env = environment(library, LD_LIBRARY_PATH=options.folders, SIM_HAZARD="abort")
     start = time.monotonic()

@@ -15,6 +15,7 @@ CASES = {
     "empty lines at the end": SPDX + "int a;\n\n",
     "no SPDX line": "int a;\n",
     "at most 600": SPDX + "int a;\n" * 600,
+    "101 columns": SPDX + "int " + "a" * 96 + ";\n",
     "mark for later": SPDX + "/* TO" "DO: more */\n",
     "place on a machine": SPDX + '#include "/ho' 'me/me/a.h"\n',
     "foreign word": SPDX + "/* made by co" "pilot */\n",
@@ -31,7 +32,7 @@ def check(folder, text):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        code, out = check(folder, SPDX + "int a;\n")
+        code, out = check(folder, SPDX + "int a;\n" + "int " + "a" * 95 + ";\n")
         assert code == 0, out
         for fault, text in CASES.items():
             code, out = check(folder, text)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The tool: what `gpucache run` puts into the environment, and which processes `gpucache flush` asks.
+"""The tool: what `gpucache run` puts into the environment, and which processes `gpucache flush`
+asks.
 
 test_tool.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
+
 import json
 import os
 import signal
@@ -25,13 +27,9 @@ for line in sys.stdin:
         signal.signal(signal.SIGUSR1, lambda *_: print("own handler ran", flush=True))
     elif line == "all handlers\\n":
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, lambda number, _: print("own handler of", int(number), flush=True))
-    elif line == "ignore\\n":
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    else:
-        churn()
-    print("done", flush=True)
-"""
+            signal.signal(number, lambda number, _: print("own handler of", int(number),
+            flush=True)) elif line == "ignore\\n": signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            else: churn() print("done", flush=True) """
 
 
 def tool(*words, **env):
@@ -66,9 +64,23 @@ class Flush(unittest.TestCase):
     def start(self, *options, program=sys.executable, stderr=None):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
         child = subprocess.Popen(
-            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", *options, "--", program, "-c",
-             PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS})
+            [
+                sys.executable,
+                TOOL,
+                "run",
+                f"STATS=exit:{self.report.name}",
+                *options,
+                "--",
+                program,
+                "-c",
+                PROGRAM,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS},
+        )
         self.addCleanup(child.stdout.close)
         self.addCleanup(child.wait)
         self.addCleanup(child.stdin.close)
@@ -127,9 +139,21 @@ class Flush(unittest.TestCase):
 
     def test_sends_no_signal_but_the_one_that_the_library_listens_to(self):
         rtmin = int(signal.SIGRTMIN)
-        for value, number in (("TERM", 10), ("int", 10), ("9", 10), ("USR1+5", 10), ("RTMIN+-3", 10), ("RTMIN+31", 10),
-                              ("RTMIN + 1", 10), ("USR1,USR2", 10), ("", 10), (" sigusr2 ", 12), ("SIGUSR1", 10),
-                              ("rtmin+3", rtmin + 3), (" RTMIN", rtmin)):
+        for value, number in (
+            ("TERM", 10),
+            ("int", 10),
+            ("9", 10),
+            ("USR1+5", 10),
+            ("RTMIN+-3", 10),
+            ("RTMIN+31", 10),
+            ("RTMIN + 1", 10),
+            ("USR1,USR2", 10),
+            ("", 10),
+            (" sigusr2 ", 12),
+            ("SIGUSR1", 10),
+            ("rtmin+3", rtmin + 3),
+            (" RTMIN", rtmin),
+        ):
             with self.subTest(value):
                 child = self.start("SIGNAL=" + value, stderr=subprocess.DEVNULL)
                 self.churn(child, "all handlers")

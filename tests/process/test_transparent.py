@@ -30,12 +30,34 @@ PROGRAMS = {
     "pipe": ["bash", "-c", "seq 1000 | sort -r | tail -2; env -i PATH=$PATH true"],
     "signalled": ["bash", "-c", "kill -USR1 $$; echo survived"],
     "ldd": ["bash", "-c", "ldd /bin/ls | sed 's/ (0x.*//' | grep -v gpucache"],
-    "chain": ["sh", "-c", "exec env python3 -c 'import os; os.execvp(\"bash\", [\"bash\", \"-c\", \"env true; exit 4\"])'"],
-    "fork": ["python3", "-c", "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1])"],
+    "chain": [
+        "sh",
+        "-c",
+        "exec env python3 -c "
+        "'import os; os.execvp(\"bash\", [\"bash\", \"-c\", \"env true; exit 4\"])'",
+    ],
+    "fork": [
+        "python3",
+        "-c",
+        "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1])",
+    ],
 }
 # What the loader does to map one more library.
-LOADER_CALLS = {"access", "openat", "open", "read", "pread64", "fstat", "newfstatat", "mmap", "mprotect",
-                "close", "munmap", "readlink", "stat"}
+LOADER_CALLS = {
+    "access",
+    "openat",
+    "open",
+    "read",
+    "pread64",
+    "fstat",
+    "newfstatat",
+    "mmap",
+    "mprotect",
+    "close",
+    "munmap",
+    "readlink",
+    "stat",
+}
 
 
 def environment(library=None):
@@ -63,20 +85,43 @@ NARROW = ".globl _start\n_start: mov $1, %eax\nmov $5, %ebx\nint $0x80\n"
 
 
 def narrow_child(folder, library):
-    """A 32-bit program, started by a preloaded shell: the loader says that the library is not for it, and
-    nothing else is different."""
+    """A 32-bit program, started by a preloaded shell: the loader says that the library is not for
+    it, and nothing else is different."""
     source, program = os.path.join(folder, "narrow.s"), os.path.join(folder, "narrow")
     with open(source, "w") as file:
         file.write(NARROW)
-    made = subprocess.run(["gcc", "-m32", "-nostdlib", "-pie", "-Wl,-dynamic-linker,/lib/ld-linux.so.2", "-o",
-                           program, source], capture_output=True, check=False) if shutil.which("gcc") else None
+    made = (
+        subprocess.run(
+            [
+                "gcc",
+                "-m32",
+                "-nostdlib",
+                "-pie",
+                "-Wl,-dynamic-linker,/lib/ld-linux.so.2",
+                "-o",
+                program,
+                source,
+            ],
+            capture_output=True,
+            check=False,
+        )
+        if shutil.which("gcc")
+        else None
+    )
     command = ["sh", "-c", f"{program}; echo $?"]
-    if not made or made.returncode or not os.path.exists("/lib/ld-linux.so.2") or \
-            subprocess.run(command, env=environment(), capture_output=True, check=False).stdout != b"5\n":
+    if (
+        not made
+        or made.returncode
+        or not os.path.exists("/lib/ld-linux.so.2")
+        or subprocess.run(command, env=environment(), capture_output=True, check=False).stdout
+        != b"5\n"
+    ):
         print("32-bit programs do not run here: a 32-bit child was not tried")
         return []
     done = subprocess.run(command, env=environment(library), capture_output=True, check=False)
-    lines = [line for line in done.stderr.decode().splitlines() if "cannot be preloaded" not in line]
+    lines = [
+        line for line in done.stderr.decode().splitlines() if "cannot be preloaded" not in line
+    ]
     if (done.returncode, done.stdout, lines) != (0, b"5\n", []):
         return [f"32-bit child: exit {done.returncode}, {done.stdout}, {lines}"]
     return []
@@ -89,15 +134,18 @@ def compiler(folder, library):
     with open(source, "w") as file:
         file.write("__global__ void f(int *p) { *p = 1; }\n")
     command = [nvcc, "-c", "-o", os.path.join(folder, "empty.o"), source]
-    if not os.path.exists(nvcc) or subprocess.run(command, capture_output=True, check=False).returncode:
+    if (
+        not os.path.exists(nvcc)
+        or subprocess.run(command, capture_output=True, check=False).returncode
+    ):
         print("no nvcc works here: it was not tried")
         return []
     return same_result("nvcc", command, library)
 
 
 def trace(command, env, folder, library):
-    """The system calls of every process of a command, in the order of the processes' start. Addresses
-    are not randomised: what the heap asks for would depend on them."""
+    """The system calls of every process of a command, in the order of the processes' start.
+    Addresses are not randomised: what the heap asks for would depend on them."""
     for old in os.listdir(folder):
         os.remove(os.path.join(folder, old))
     prefix = os.path.join(folder, "trace")
@@ -106,8 +154,15 @@ def trace(command, env, folder, library):
     preload = env.pop("LD_PRELOAD", None)
     variable = f"LD_PRELOAD={preload}" if preload else f"XX_PRELOAD={library}"
     inner = ["env", "PYTHONHASHSEED=0", variable] + command
-    subprocess.run([*fixed, "strace", "-ff", "-o", prefix, *inner], env=env, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL, cwd="/", check=False, timeout=120)
+    subprocess.run(
+        [*fixed, "strace", "-ff", "-o", prefix, *inner],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        check=False,
+        timeout=120,
+    )
     files = sorted(os.listdir(folder), key=lambda n: int(n.rsplit(".", 1)[1]))
     processes = []
     for file in files:
@@ -138,7 +193,8 @@ def call_names(lines):
 
 
 def run_calls(loader, run):
-    """A program's calls. How Python grows its heap depends on the length of paths: left out there."""
+    """A program's calls. How Python grows its heap depends on the length of paths: left out
+    there."""
     names = call_names(run)
     if loader and "python" in loader[0]:
         names = [n for n in names if n not in ("brk", "mmap", "munmap", "mremap")]
@@ -153,14 +209,22 @@ def extra_calls(name, bare, shim, library):
     for i, (bare_lines, shim_lines) in enumerate(zip(bare, shim)):
         bare_images, shim_images = programs_of(bare_lines), programs_of(shim_lines)
         if len(bare_images) != len(shim_images):
-            faults.append(f"{name}: process {i} runs {len(bare_images)} images bare, {len(shim_images)} preloaded")
+            faults.append(
+                f"{name}: process {i} runs {len(bare_images)} images bare, "
+                f"{len(shim_images)} preloaded"
+            )
             continue
         for (bare_loader, bare_run), (shim_loader, shim_run) in zip(bare_images, shim_images):
             before, after = run_calls(bare_loader, bare_run), run_calls(shim_loader, shim_run)
             if before != after:
-                at = next((k for k, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
-                faults.append(f"{name}: process {i} differs after the loader, call {at}: {after[at:at + 3]} "
-                              f"instead of {before[at:at + 3]}")
+                at = next(
+                    (k for k, (a, b) in enumerate(zip(before, after)) if a != b),
+                    min(len(before), len(after)),
+                )
+                faults.append(
+                    f"{name}: process {i} differs after the loader, call {at}: {after[at:at + 3]} "
+                    f"instead of {before[at:at + 3]}"
+                )
             loader = call_names(shim_loader)
             for call in call_names(bare_loader):
                 if call in loader:
@@ -200,7 +264,11 @@ def main():
     library = os.path.abspath(sys.argv[1])
     faults = quiet(library)
     if "--self-test" in sys.argv:
-        print(f"noticed: {faults[0]}" if faults else "a library that gives itself away was not noticed")
+        print(
+            f"noticed: {faults[0]}"
+            if faults
+            else "a library that gives itself away was not noticed"
+        )
         return 0 if faults else 1
     print("\n".join(faults) or "nothing to tell them apart")
     return 1 if faults else 0

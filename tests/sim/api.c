@@ -23,8 +23,10 @@ static const struct row {
     uint64_t cost_ns, mib_ns; /* of the h200 preset */
 } rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) {#symbol, flags, cost_ns, mib_ns},
-#include "tests/sim/functions.def"
+#define UNSIMULATED(symbol, base, since, flags)
+#include "tests/sim/variants.def"
 #undef FUNCTION
+#undef UNSIMULATED
 };
 
 enum { FRESH, READY, FORKED, GONE };
@@ -171,8 +173,6 @@ CUresult api_enter(enum function function)
     if (now == READY) {
         CUresult rc = fault_check(function);
         clock_charge(cost_ns[function]);
-        if (thread_in_host_function() && !(row->flags & ANYTIME))
-            rc = CUDA_ERROR_NOT_PERMITTED;
         if (rc == CUDA_SUCCESS && (row->flags & CURRENT))
             rc = context_usable(thread_current());
         if (rc != CUDA_SUCCESS)

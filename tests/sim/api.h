@@ -16,8 +16,10 @@ enum function_flag {
 
 enum function {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) FN_##symbol,
-#include "tests/sim/functions.def"
+#define UNSIMULATED(symbol, base, since, flags)
+#include "tests/sim/variants.def"
 #undef FUNCTION
+#undef UNSIMULATED
     FUNCTION_COUNT
 };
 
@@ -42,6 +44,13 @@ CUresult api_touch(enum function function);
         CUresult entered = api_touch(FN_##symbol);                                                 \
         return entered == CUDA_SUCCESS ? (body) : entered;                                         \
     }
+
+/* Argument checks as rows in front of an API's body: NEEDS(condition, error) NEEDS(..) body. The
+ * first condition that does not hold gives its error. */
+#define NEEDS(condition, error) !(condition) ? CUDA_ERROR_##error:
+#define NEEDS_DEVICE(device) NEEDS(device_valid(device), INVALID_DEVICE)
+/* The body of an API that only stores an answer. */
+#define GIVE(out, value) (*(out) = (value), CUDA_SUCCESS)
 
 /* Both variants of a function with a default stream. In body, STREAM(h) is h, or the variant's
  * default stream when h is NULL; `standard` is that default stream. */

@@ -136,23 +136,6 @@ static CUresult destroy(CUarray array)
     return CUDA_SUCCESS;
 }
 
-static CUresult describe(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray array)
-{
-    if (out == NULL || !valid(array))
-        return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *out = array->shape;
-    return CUDA_SUCCESS;
-}
-
-static CUresult describe_2d(CUDA_ARRAY_DESCRIPTOR *out, CUarray array)
-{
-    if (out == NULL || !valid(array))
-        return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *out = (CUDA_ARRAY_DESCRIPTOR){array->shape.Width, array->shape.Height, array->shape.Format,
-                                   array->shape.NumChannels};
-    return CUDA_SUCCESS;
-}
-
 API(cuArrayCreate_v2, (CUarray * out, const CUDA_ARRAY_DESCRIPTOR *shape), create_2d(out, shape))
 API(cuArray3DCreate_v2, (CUarray * out, const CUDA_ARRAY3D_DESCRIPTOR *shape), create(out, shape))
 API(cuMipmappedArrayCreate,
@@ -160,5 +143,3 @@ API(cuMipmappedArrayCreate,
     create_levels(out, shape, levels))
 API(cuMipmappedArrayDestroy, (CUmipmappedArray array), destroy_levels(array))
 API(cuArrayDestroy, (CUarray array), destroy(array))
-API(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR * out, CUarray array), describe_2d(out, array))
-API(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * out, CUarray array), describe(out, array))

@@ -86,8 +86,7 @@ static CUresult end(CUstream handle, CUgraph *out)
     return rc;
 }
 
-static CUresult status(CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph,
-                       const CUgraphNode **nodes, const CUgraphEdgeData **edges, size_t *count)
+static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *out)
 {
     CUstream stream;
     CUresult rc = stream_resolve(handle, &stream);
@@ -99,44 +98,9 @@ static CUresult status(CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *
     *out = capture == NULL    ? CU_STREAM_CAPTURE_STATUS_NONE
            : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                               : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (capture == NULL)
-        return capture_ambiguous(stream);
-    if (id != NULL)
-        *id = capture->id;
-    if (graph != NULL)
-        *graph = capture->graph;
-    if (nodes != NULL)
-        *nodes = stream->capture_tail;
-    if (edges != NULL)
-        *edges = NULL;
-    if (count != NULL)
-        *count = stream->capture_tail_count;
-    return CUDA_SUCCESS;
+    return capture == NULL ? capture_ambiguous(stream) : CUDA_SUCCESS;
 }
 
-static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
-{
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (stream->capture == NULL)
-        return CUDA_ERROR_ILLEGAL_STATE;
-    size_t kept = flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? 0 : stream->capture_tail_count;
-    CUgraphNode *all = malloc((kept + count + 1) * sizeof *all);
-    if (all == NULL)
-        abort();
-    for (size_t i = 0; i < kept; i++)
-        all[i] = stream->capture_tail[i];
-    for (size_t i = 0; i < count; i++)
-        all[kept + i] = nodes[i];
-    capture_set_tail(stream, all, kept + count);
-    free(all);
-    return CUDA_SUCCESS;
-}
-
-API_BOTH(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, (CUstream handle),
-         begin(STREAM(handle), CU_STREAM_CAPTURE_MODE_GLOBAL, NULL, NULL, 0))
 API_BOTH(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
          (CUstream handle, CUstreamCaptureMode mode), begin(STREAM(handle), mode, NULL, NULL, 0))
 API_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
@@ -147,23 +111,4 @@ API_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
 API_BOTH(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream handle, CUgraph *out),
          end(STREAM(handle), out))
 API_BOTH(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
-         (CUstream handle, CUstreamCaptureStatus *out),
-         status(STREAM(handle), out, NULL, NULL, NULL, NULL, NULL))
-API_BOTH(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
-         (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id),
-         status(STREAM(handle), out, id, NULL, NULL, NULL, NULL))
-API_BOTH(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
-         (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph,
-          const CUgraphNode **nodes, size_t *count),
-         status(STREAM(handle), out, id, graph, nodes, NULL, count))
-API_BOTH(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
-         (CUstream handle, CUstreamCaptureStatus *out, cuuint64_t *id, CUgraph *graph,
-          const CUgraphNode **nodes, const CUgraphEdgeData **edges, size_t *count),
-         status(STREAM(handle), out, id, graph, nodes, edges, count))
-API_BOTH(cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz,
-         (CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags),
-         update(STREAM(handle), nodes, count, flags))
-API_BOTH(cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz,
-         (CUstream handle, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
-          unsigned flags),
-         update(STREAM(handle), nodes, count, flags))
+         (CUstream handle, CUstreamCaptureStatus *out), is_capturing(STREAM(handle), out))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Discrete-event scheduler: a heap of running work by its end, and a list of work that ends when
- * the program does something (a flag is set, a host function returns). */
+ * the program sets a flag, or a host function returns. */
 #include "tests/sim/clock.h"
 
 #include <stdio.h>
@@ -73,7 +73,7 @@ void clock_start(struct work *work)
         work->state = WORK_POLLING;
         work->next = polling;
         polling = work;
-    } else if (command_calls_host(&work->command)) {
+    } else if (work->command.kind == COMMAND_HOST_FUNCTION) {
         work->state = WORK_CALLING;
         hostcall_queue(work);
     } else {

@@ -11,10 +11,8 @@ enum command_kind {
     COMMAND_KERNEL,
     COMMAND_COPY,
     COMMAND_SET,
-    COMMAND_HOST_FUNCTION,
-    COMMAND_CALLBACK, /* cuStreamAddCallback */
-    COMMAND_WAIT_VALUE,
-    COMMAND_WRITE_VALUE,
+    COMMAND_HOST_FUNCTION, /* hostcall.h */
+    COMMAND_WAIT_VALUE,    /* for a word of 64 bits to be at least the value */
     COMMAND_POOL_FREE, /* cuMemFreeAsync: gives the memory back when it is reached */
 };
 
@@ -27,14 +25,10 @@ enum kernel {
 
 #define KERNEL_PARAMETERS_MAX 5
 
-/* Rows of width bytes, height rows a slice, depth slices. Pitches count when there is more than
- * one. */
 struct copy {
     uint64_t dst, src;
-    size_t width, height, depth;
-    size_t dst_pitch, src_pitch, dst_slice, src_slice;
+    size_t size;
     bool dst_host, src_host; /* the address is the host's, whatever the driver knows of it */
-    bool peer;               /* needs no peer access */
     void *staging;           /* a malloc'd copy of the source, freed when done; or NULL */
 };
 
@@ -49,23 +43,18 @@ struct command {
         struct copy copy;
         struct {
             uint64_t dst;
-            size_t pitch, width, height; /* width in elements */
+            size_t count; /* of elements */
             unsigned element_bytes;
             uint32_t value;
         } set;
         struct {
-            CUhostFn function;
+            void (*function)(void *data);
             void *data;
         } host;
         struct {
-            CUstreamCallback function;
-            CUstream stream;
-            void *data;
-        } callback;
-        struct {
-            uint64_t addr, value;
-            unsigned flags, bytes;
-        } word;
+            const _Atomic uint64_t *word;
+            uint64_t value;
+        } wait;
         struct {
             uint64_t addr;
         } pool_free;
@@ -96,9 +85,6 @@ CUresult command_run(struct command *command, struct CUctx_st *context);
 /* The command ends when a word in memory says so, rather than at a time. */
 bool command_condition(const struct command *command);
 bool command_holds(const struct command *command, struct CUctx_st *context);
-
-/* The command runs a function of the program. */
-bool command_calls_host(const struct command *command);
 
 /* Frees what a command that never ran owns. */
 void command_drop(struct command *command);

@@ -13,29 +13,49 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/module.h"
 
-#define MAGIC 0x43545854u
+/* All structs ever made, in slabs of which each is twice as long as the one before. The list holds
+ * those that are alive: a program may make and end any number of contexts. */
+#define SLABS_MAX 32
+#define SLAB_LENGTH(i) ((size_t)64 << (i))
 
-static _Atomic(CUcontext) contexts;
+static CUcontext slabs[SLABS_MAX];
+static _Atomic size_t context_count;
+static CUcontext contexts;
 static uint64_t last_id;
 
 CUcontext context_blank(int device)
 {
-    CUcontext context = calloc(1, sizeof *context);
-    if (context == NULL)
+    size_t index = atomic_load(&context_count);
+    unsigned slab = 0;
+    for (; index >= SLAB_LENGTH(slab); slab++)
+        index -= SLAB_LENGTH(slab);
+    if (slabs[slab] == NULL && (slabs[slab] = calloc(SLAB_LENGTH(slab), sizeof **slabs)) == NULL)
         abort();
-    context->magic = MAGIC;
-    context->device = device;
-    context->next = atomic_load(&contexts);
-    atomic_store(&contexts, context);
-    return context;
+    slabs[slab][index].device = device;
+    atomic_fetch_add(&context_count, 1); /* last: threads without the lock read the slabs by it */
+    return &slabs[slab][index];
 }
 
-CUresult context_revive(CUcontext context, unsigned flags)
+bool context_known(CUcontext context)
+{
+    size_t left = atomic_load(&context_count);
+    for (unsigned i = 0; left > 0; i++) {
+        size_t length = left < SLAB_LENGTH(i) ? left : SLAB_LENGTH(i);
+        uintptr_t offset = (uintptr_t)context - (uintptr_t)slabs[i];
+        if (offset < length * sizeof *context)
+            return offset % sizeof *context == 0;
+        left -= length;
+    }
+    return false;
+}
+
+CUresult context_revive(CUcontext context)
 {
     if (!device_take(context->device, config.context_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->alive = true;
-    context->flags = flags;
+    context->next = contexts;
+    contexts = context;
     context->uses = 1;
     context->id = ++last_id;
     context->error = CUDA_SUCCESS;
@@ -44,22 +64,26 @@ CUresult context_revive(CUcontext context, unsigned flags)
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 * MIB;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
-    context->legacy = stream_create(context, STREAM_LEGACY, 0, 0);
+    context->legacy = stream_create(context, STREAM_LEGACY);
     return CUDA_SUCCESS;
 }
 
-CUcontext context_create(int device, unsigned flags)
+CUcontext context_create(int device)
 {
     CUcontext context = context_blank(device);
-    return context_revive(context, flags) == CUDA_SUCCESS ? context : NULL;
+    return context_revive(context) == CUDA_SUCCESS ? context : NULL;
 }
 
 void context_destroy(CUcontext context)
 {
     context_wait(context);
-    for (CUcontext part = atomic_load(&contexts); part != NULL; part = part->next)
+    for (CUcontext part = contexts, next; part != NULL; part = next) {
+        next = part->next;
         if (part->parent == context && part->alive)
             context_destroy(part);
+    }
+    if (!context->alive)
+        return; /* another thread ended it: a wait gives up the lock */
     capture_forget_context(context);
     while (context->streams != NULL)
         stream_destroy(context->streams);
@@ -71,6 +95,10 @@ void context_destroy(CUcontext context)
     vector_finish(&context->orphan_clock);
     context->legacy = NULL;
     context->alive = false;
+    CUcontext *link = &contexts;
+    while (*link != context)
+        link = &(*link)->next;
+    *link = context->next;
     device_give(context->device, config.context_bytes + context->object_bytes);
     context->object_bytes = 0;
 }
@@ -89,14 +117,6 @@ void context_give(CUcontext context, uint64_t bytes)
         bytes = context->object_bytes;
     device_give(context->device, bytes);
     context->object_bytes -= bytes;
-}
-
-bool context_known(CUcontext context)
-{
-    for (CUcontext c = atomic_load(&contexts); c != NULL; c = c->next)
-        if (c == context)
-            return true;
-    return false;
 }
 
 bool context_is(CUcontext context, uint64_t id)
@@ -138,8 +158,8 @@ struct work *context_frontier(CUcontext context, struct vector *clock)
     struct work *one = NULL, *join = NULL;
     vector_join(clock, &stream_host_clock);
     /* The context, and the green contexts in it. */
-    for (CUcontext part = atomic_load(&contexts); part != NULL; part = part->next) {
-        if (part != context && (part->parent != context || !part->alive))
+    for (CUcontext part = contexts; part != NULL; part = part->next) {
+        if (part != context && part->parent != context)
             continue;
         vector_join(clock, &part->gate_clock);
         vector_join(clock, &part->orphan_clock);
@@ -171,8 +191,8 @@ CUresult context_wait(CUcontext context)
 CUresult context_wait_device(int device)
 {
     CUresult rc = CUDA_SUCCESS;
-    for (CUcontext context = atomic_load(&contexts); context != NULL; context = context->next) {
-        if (!context->alive || context->device != device)
+    for (CUcontext context = contexts; context != NULL; context = context->next) {
+        if (!context->alive || context->device != device) /* it may have ended in a wait */
             continue;
         CUresult one = context_wait(context);
         if (one == CUDA_ERROR_LAUNCH_TIMEOUT)
@@ -183,7 +203,6 @@ CUresult context_wait_device(int device)
 
 void context_each(void (*each)(CUcontext context, void *data), void *data)
 {
-    for (CUcontext context = atomic_load(&contexts); context != NULL; context = context->next)
-        if (context->alive)
-            each(context, data);
+    for (CUcontext context = contexts; context != NULL; context = context->next)
+        each(context, data);
 }

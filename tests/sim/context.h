@@ -9,11 +9,9 @@
 #define LIMITS_MAX 16
 
 struct CUctx_st {
-    uint32_t magic;
     _Atomic bool alive;
     bool primary;
     int device;
-    unsigned flags;
     unsigned uses; /* of a created one: cuCtxAttach counts up, cuCtxDetach down, and at 0 it ends */
     _Atomic uint64_t id; /* unique; a primary context gets a new one each time it comes to life */
     CUresult error;      /* sticky */
@@ -31,12 +29,12 @@ struct CUctx_st {
     struct block *blocks; /* pages that small allocations share */
     CUcontext parent;     /* of a green context: the primary context */
     CUgreenCtx green;
-    CUcontext next; /* list of all contexts ever */
+    CUcontext next; /* in the list of live contexts */
 };
 
-CUcontext context_create(int device, unsigned flags);
+CUcontext context_create(int device);
 /* Makes the dead struct of a primary context live. */
-CUresult context_revive(CUcontext context, unsigned flags);
+CUresult context_revive(CUcontext context);
 /* A dead struct for a primary context. */
 CUcontext context_blank(int device);
 

@@ -8,16 +8,12 @@
 #include "tests/sim/device.h"
 #include "tests/sim/thread.h"
 
-static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+static CUresult create(CUcontext *out, CUdevice device)
 {
-    if (out == NULL || (flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
     struct thread *thread = thread_self();
     if (thread->depth == THREAD_CONTEXTS_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    CUcontext context = context_create(device, flags);
+    CUcontext context = context_create(device);
     if (context == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     thread->stack[thread->depth++] = context;
@@ -39,11 +35,9 @@ static CUresult destroy(CUcontext context)
 }
 
 /* A primary context has counted uses of its own (primary.c). */
-static CUresult attach(CUcontext *out, unsigned flags)
+static CUresult attach(CUcontext *out)
 {
     CUcontext context = thread_current();
-    if (out == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
     CUresult rc = context_usable(context);
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -65,92 +59,25 @@ static CUresult detach(CUcontext context)
     return --context->uses > 0 ? CUDA_SUCCESS : destroy(context);
 }
 
-static CUresult synchronize(CUcontext context)
+static CUresult synchronize(void)
 {
-    if (context == NULL)
-        context = thread_current();
-    if (context != NULL && !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    CUcontext context = thread_current();
     CUresult rc = context_usable(context);
     if (rc == CUDA_SUCCESS)
         rc = capture_context_unsafe(context, true);
     return rc == CUDA_SUCCESS ? context_wait(context) : rc;
 }
 
-static CUresult get_device(CUdevice *out, CUcontext context)
+/* A context that the program names, or the current one for NULL. */
+static CUcontext named(CUcontext context)
 {
-    if (context == NULL)
-        context = thread_current();
-    if (context == NULL || !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = context->device;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_id(CUcontext context, unsigned long long *out)
-{
-    if (context == NULL)
-        context = thread_current();
-    if (context == NULL || !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    *out = context->id;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_version(CUcontext context, unsigned *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context == NULL)
-        context = thread_current();
-    if (context == NULL || !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    *out = 3020;
-    return CUDA_SUCCESS;
-}
-
-/* A dead context still has its flags (measured). */
-static CUresult get_flags(unsigned *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (thread_current() == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *out = thread_current()->flags;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_flags(unsigned flags)
-{
-    if ((flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    thread_current()->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_limit(size_t *out, CUlimit limit)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((unsigned)limit >= LIMITS_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *out = thread_current()->limits[limit];
-    return CUDA_SUCCESS;
+    CUcontext one = context != NULL ? context : thread_current();
+    return one != NULL && context_known(one) ? one : NULL;
 }
 
 static CUresult set_limit(CUlimit limit, size_t value)
 {
     CUcontext context = thread_current();
-    if ((unsigned)limit >= LIMITS_MAX)
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     /* The heap of kernels is device memory; what is there at first is part of the context's own. */
     size_t have = context->limits[limit];
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && value > have && !context_take(context, value - have))
@@ -159,48 +86,27 @@ static CUresult set_limit(CUlimit limit, size_t value)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_cache(CUfunc_cache *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = CU_FUNC_CACHE_PREFER_NONE;
-    return CUDA_SUCCESS;
-}
+#define OUT NEEDS(out != NULL, INVALID_VALUE)
+#define NEW                                                                                        \
+    OUT NEEDS((flags & ~(unsigned)CU_CTX_FLAGS_MASK) == 0, INVALID_VALUE) NEEDS_DEVICE(device)
+#define LIMIT NEEDS((unsigned)limit < LIMITS_MAX, UNSUPPORTED_LIMIT)
+#define NAMED NEEDS(named(context) != NULL, INVALID_CONTEXT)
+#define LIVE NEEDS(named(context)->alive, CONTEXT_IS_DESTROYED)
 
-static CUresult get_shared(CUsharedconfig *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
-    return CUDA_SUCCESS;
-}
-
-API(cuCtxCreate, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
-API(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice device), create(out, flags, device))
-API(cuCtxCreate_v3,
-    (CUcontext * out, CUexecAffinityParam *params, int count, unsigned flags, CUdevice device),
-    params != NULL && count > 0 ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device))
+API(cuCtxCreate_v2, (CUcontext * out, unsigned flags, CUdevice device), NEW create(out, device))
 API(cuCtxCreate_v4, (CUcontext * out, CUctxCreateParams *params, unsigned flags, CUdevice device),
-    params != NULL && params->cigParams != NULL ? CUDA_ERROR_NOT_SUPPORTED
-                                                : create(out, flags, device))
-API(cuCtxDestroy, (CUcontext context), destroy(context))
+    NEEDS(params == NULL || params->cigParams == NULL, NOT_SUPPORTED) NEW create(out, device))
 API(cuCtxDestroy_v2, (CUcontext context), destroy(context))
-API(cuCtxAttach, (CUcontext * out, unsigned flags), attach(out, flags))
+API(cuCtxAttach, (CUcontext * out, unsigned flags),
+    OUT NEEDS(flags == 0, INVALID_VALUE) attach(out))
 API(cuCtxDetach, (CUcontext context), detach(context))
-API(cuCtxSynchronize, (void), synchronize(NULL))
-API(cuCtxSynchronize_v2, (CUcontext context), synchronize(context))
-API_UNLOCKED(cuCtxGetDevice, (CUdevice * out), get_device(out, NULL))
-API_UNLOCKED(cuCtxGetDevice_v2, (CUdevice * out, CUcontext context), get_device(out, context))
-API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out), get_id(context, out))
-API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), get_version(context, out))
-API(cuCtxGetFlags, (unsigned *out), get_flags(out))
-API(cuCtxSetFlags, (unsigned flags), set_flags(flags))
-API(cuCtxGetLimit, (size_t * out, CUlimit limit), get_limit(out, limit))
-API(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(limit, value))
-API(cuCtxGetCacheConfig, (CUfunc_cache * out), get_cache(out))
-API(cuCtxSetCacheConfig, (CUfunc_cache config_value),
-    config_value > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
-API(cuCtxGetSharedMemConfig, (CUsharedconfig * out), get_shared(out))
-API(cuCtxSetSharedMemConfig, (CUsharedconfig config_value),
-    config_value > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
-API(cuCtxResetPersistingL2Cache, (void), CUDA_SUCCESS)
+API(cuCtxSynchronize, (void), synchronize())
+API_UNLOCKED(cuCtxGetDevice, (CUdevice * out),
+             NEEDS(thread_current() != NULL, INVALID_CONTEXT)
+             OUT GIVE(out, thread_current()->device))
+API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out),
+             NAMED OUT LIVE GIVE(out, named(context)->id))
+API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), OUT NAMED LIVE GIVE(out, 3020))
+API(cuCtxGetLimit, (size_t * out, CUlimit limit),
+    OUT LIMIT GIVE(out, thread_current()->limits[limit]))
+API(cuCtxSetLimit, (CUlimit limit, size_t value), LIMIT set_limit(limit, value))

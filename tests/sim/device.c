@@ -53,68 +53,22 @@ uint64_t device_available(CUdevice ordinal)
     return used < config.capacity_bytes ? config.capacity_bytes - used : 0;
 }
 
-uint64_t device_total(CUdevice ordinal)
+static CUresult get_name(char *out, int length)
 {
-    (void)ordinal;
-    return config.capacity_bytes;
-}
-
-static CUresult get_count(int *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = (int)config.devices;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get(CUdevice *out, int ordinal)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = ordinal;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_name(char *out, int length, CUdevice ordinal)
-{
-    if (out == NULL || length <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     snprintf(out, (size_t)length, "Simulated GPU");
     return CUDA_SUCCESS;
 }
 
 static CUresult get_uuid(CUuuid *out, CUdevice ordinal)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     memcpy(out->bytes, "simulated-gpu-00", sizeof out->bytes);
     out->bytes[15] = (char)('0' + ordinal % 10);
     out->bytes[14] = (char)('0' + ordinal / 10);
     return CUDA_SUCCESS;
 }
 
-static CUresult total_memory(size_t *out, CUdevice ordinal)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = device_total(ordinal);
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_attribute(int *out, CUdevice_attribute attribute, CUdevice ordinal)
 {
-    if (out == NULL || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     switch ((int)attribute) {
 #define ATTRIBUTE(name, value)                                                                     \
     case CU_DEVICE_ATTRIBUTE_##name:                                                               \
@@ -129,44 +83,23 @@ static CUresult get_attribute(int *out, CUdevice_attribute attribute, CUdevice o
     return CUDA_SUCCESS;
 }
 
-static CUresult get_pci(char *out, int length, CUdevice ordinal)
-{
-    if (out == NULL || length <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    snprintf(out, (size_t)length, "0000:%02X:00.0", 0x10 + (unsigned)ordinal);
-    return CUDA_SUCCESS;
-}
-
-static CUresult by_pci(CUdevice *out, const char *id)
-{
-    unsigned domain, bus;
-    if (out == NULL || id == NULL || sscanf(id, "%x:%x", &domain, &bus) != 2)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (domain != 0 || bus < 0x10 || !device_valid((CUdevice)(bus - 0x10)))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = (CUdevice)(bus - 0x10);
-    return CUDA_SUCCESS;
-}
-
 static CUresult version(int *out)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     config_read();
     *out = (int)config.driver_version;
     return CUDA_SUCCESS;
 }
 
-API(cuDriverGetVersion, (int *out), version(out))
-API(cuDeviceGetCount, (int *out), get_count(out))
-API(cuDeviceGet, (CUdevice * out, int ordinal), get(out, ordinal))
-API(cuDeviceGetName, (char *out, int length, CUdevice device), get_name(out, length, device))
-API(cuDeviceGetUuid, (CUuuid * out, CUdevice device), get_uuid(out, device))
-API(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device), get_uuid(out, device))
-API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device), total_memory(out, device))
+#define OUT NEEDS(out != NULL, INVALID_VALUE)
+
+API(cuDriverGetVersion, (int *out), OUT version(out))
+API(cuDeviceGetCount, (int *out), OUT GIVE(out, (int)config.devices))
+API(cuDeviceGet, (CUdevice * out, int ordinal), OUT NEEDS_DEVICE(ordinal) GIVE(out, ordinal))
+API(cuDeviceGetName, (char *out, int length, CUdevice device),
+    NEEDS(out != NULL && length > 0, INVALID_VALUE) NEEDS_DEVICE(device) get_name(out, length))
+API(cuDeviceGetUuid, (CUuuid * out, CUdevice device), OUT NEEDS_DEVICE(device) get_uuid(out, device))
+API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device),
+    OUT NEEDS_DEVICE(device) GIVE(out, config.capacity_bytes))
 API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),
-    get_attribute(out, attribute, device))
-API(cuDeviceGetPCIBusId, (char *out, int length, CUdevice device), get_pci(out, length, device))
-API(cuDeviceGetByPCIBusId, (CUdevice * out, const char *id), by_pci(out, id))
+    OUT NEEDS(attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX, INVALID_VALUE)
+    NEEDS_DEVICE(device) get_attribute(out, attribute, device))

@@ -10,9 +10,9 @@
 
 struct device {
     CUcontext primary; /* NULL until it is first retained */
-    unsigned primary_retained, primary_flags;
-    CUmemoryPool standard_pool, current_pool; /* NULL until first asked for */
-    uint64_t used_bytes;                      /* by this process */
+    unsigned primary_retained;
+    CUmemoryPool standard_pool; /* NULL until first asked for */
+    uint64_t used_bytes;        /* by this process */
 };
 
 /* From the configuration; called once. */
@@ -26,6 +26,5 @@ struct device *device_at(CUdevice ordinal);
 bool device_take(CUdevice ordinal, uint64_t bytes);
 void device_give(CUdevice ordinal, uint64_t bytes);
 uint64_t device_available(CUdevice ordinal);
-uint64_t device_total(CUdevice ordinal);
 
 #endif

@@ -75,11 +75,10 @@ static void cover(CUevent event, struct work *last, const struct vector *clock)
     work_assign(&event->work, work_done(last) ? NULL : last);
     vector_copy(&event->clock, clock);
     event->recorded = true;
-    event->record_ns = clock_now_ns();
     event->capture = NULL;
 }
 
-static CUresult record(CUevent event, CUstream handle, unsigned flags)
+static CUresult record(CUevent event, CUstream handle)
 {
     CUstream stream;
     CUresult rc = event_check(event);
@@ -87,8 +86,6 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
         rc = stream_resolve(handle, &stream);
     if (rc != CUDA_SUCCESS)
         return rc;
-    if (flags > CU_EVENT_RECORD_EXTERNAL)
-        return CUDA_ERROR_INVALID_VALUE;
     if (stream->context != event->context)
         return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture != NULL)
@@ -157,27 +154,6 @@ static CUresult synchronize(CUevent event)
     return rc != CUDA_SUCCESS ? rc : context->error;
 }
 
-static CUresult elapsed(float *out, CUevent start, CUevent end)
-{
-    CUresult rc = event_check(start);
-    if (rc == CUDA_SUCCESS)
-        rc = event_check(end);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!start->recorded || !end->recorded ||
-        ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
-        return CUDA_ERROR_INVALID_HANDLE;
-    clock_run();
-    if (!work_done(start->work) || !work_done(end->work))
-        return CUDA_ERROR_NOT_READY;
-    uint64_t from_ns = start->work != NULL ? start->work->end_ns : start->record_ns;
-    uint64_t to_ns = end->work != NULL ? end->work->end_ns : end->record_ns;
-    *out = (float)(((double)to_ns - (double)from_ns) / 1e6);
-    return CUDA_SUCCESS;
-}
-
 CUresult event_record_context(CUcontext context, CUevent event)
 {
     CUresult rc = event_check(event);
@@ -242,15 +218,10 @@ static CUresult wait_context(CUcontext context, CUevent event)
 }
 
 API(cuEventCreate, (CUevent * out, unsigned flags), event_create(thread_current(), flags, out))
-API(cuEventDestroy, (CUevent event), destroy(event))
 API(cuEventDestroy_v2, (CUevent event), destroy(event))
 API(cuEventQuery, (CUevent event), query(event))
 API(cuEventSynchronize, (CUevent event), synchronize(event))
-API(cuEventElapsedTime, (float *out, CUevent start, CUevent end), elapsed(out, start, end))
-API(cuEventElapsedTime_v2, (float *out, CUevent start, CUevent end), elapsed(out, start, end))
 API(cuCtxRecordEvent, (CUcontext context, CUevent event), record_context(context, event))
 API(cuCtxWaitEvent, (CUcontext context, CUevent event), wait_context(context, event))
 API_BOTH(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream handle),
-         record(event, STREAM(handle), 0))
-API_BOTH(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz,
-         (CUevent event, CUstream handle, unsigned flags), record(event, STREAM(handle), flags))
+         record(event, STREAM(handle)))

@@ -12,7 +12,6 @@ struct CUevent_st {
     unsigned flags;
     bool recorded;
     struct work *work;       /* NULL when all was done at the record */
-    uint64_t record_ns;      /* when it was recorded, if nothing was pending */
     struct vector clock;     /* all that the event covers */
     struct capture *capture; /* recorded in this capture, at these nodes */
     uint64_t capture_id;

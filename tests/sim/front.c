@@ -27,8 +27,10 @@ typedef uint64_t CUdeviceptr;
 
 static const char *const names[] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) #symbol,
-#include "tests/sim/functions.def"
+#define UNSIMULATED(symbol, base, since, flags) #symbol,
+#include "tests/sim/variants.def"
 #undef FUNCTION
+#undef UNSIMULATED
 #define NAME(symbol) #symbol,
     CONTROL(NAME)};
 
@@ -53,8 +55,10 @@ void *front_targets[FUNCTIONS] __attribute__((visibility("hidden"), used));
 __asm__(".text\n"
         ".set front_n, 0\n"
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) JUMP(symbol, since)
-#include "tests/sim/functions.def"
+#define UNSIMULATED(symbol, base, since, flags) JUMP(symbol, since)
+#include "tests/sim/variants.def"
 #undef FUNCTION
+#undef UNSIMULATED
 #define JUMP_ALWAYS(symbol) JUMP(symbol, 0)
         CONTROL(JUMP_ALWAYS));
 

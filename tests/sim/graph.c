@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Graphs, their instantiation and launch. Nodes that the program adds itself are in graph_node.c.
- */
+/* Graphs, their nodes, instantiation and launch. */
 #include "tests/sim/graph.h"
 
 #include <stdlib.h>
@@ -27,7 +26,7 @@ struct CUgraphExec_st {
 static struct handles graphs = {.size = sizeof(struct CUgraph_st)};
 static struct handles execs = {.size = sizeof(struct CUgraphExec_st)};
 
-bool graph_valid(CUgraph graph)
+static bool graph_valid(CUgraph graph)
 {
     return (uintptr_t)graph >= 4096 && graph->magic == MAGIC;
 }
@@ -132,7 +131,7 @@ CUgraph graph_clone(CUgraph graph)
     return clone;
 }
 
-bool graph_has(CUgraph graph, CUgraphNode node)
+static bool graph_has(CUgraph graph, CUgraphNode node)
 {
     for (size_t i = 0; i < graph->count; i++)
         if (graph->nodes[i] == node)
@@ -238,52 +237,60 @@ static CUresult create(CUgraph *out, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count, bool roots)
+static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
     if (!graph_valid(graph) || count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    size_t found = 0;
-    for (size_t i = 0; i < graph->count; i++) {
-        if (roots && graph->nodes[i]->before_count > 0)
-            continue;
-        if (nodes != NULL && found < *count)
-            nodes[found] = graph->nodes[i];
-        found++;
-    }
-    if (nodes == NULL || found < *count)
-        *count = found;
+    for (size_t i = 0; nodes != NULL && i < graph->count && i < *count; i++)
+        nodes[i] = graph->nodes[i];
+    if (nodes == NULL || graph->count < *count)
+        *count = graph->count;
     return CUDA_SUCCESS;
 }
 
-static CUresult with_params(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+/* `before` has to be nodes of the graph. */
+static CUresult add_empty(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count)
 {
-    if (params == NULL)
+    if (out == NULL || !graph_valid(graph) || (count > 0 && before == NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = instantiate(out, graph, params->flags);
-    params->result_out =
-        rc == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    for (size_t i = 0; i < count; i++)
+        if (!graph_has(graph, before[i]))
+            return CUDA_ERROR_INVALID_VALUE;
+    *out = graph_add(graph, &(struct command){.kind = COMMAND_MARKER}, before, count);
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_child(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                          CUgraph child)
+{
+    if (!graph_valid(child))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = add_empty(out, graph, before, count);
+    if (rc == CUDA_SUCCESS)
+        (*out)->child = graph_clone(child);
     return rc;
 }
+
+/* Only kernel nodes have attributes. None changes what simulated work does. */
+static CUresult set_attribute(CUgraphNode node, const CUkernelNodeAttrValue *value)
+{
+    bool kernel = node != NULL && node->command.kind == COMMAND_KERNEL;
+    return kernel && value != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+#define NODE CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count
 
 API(cuGraphCreate, (CUgraph * out, unsigned flags), create(out, flags))
 API(cuGraphDestroy, (CUgraph graph), destroy(graph))
 API(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
-    get_nodes(graph, nodes, count, false))
-API(cuGraphGetRootNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
-    get_nodes(graph, nodes, count, true))
-API(cuGraphInstantiate,
-    (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
-    instantiate(out, graph, 0))
-API(cuGraphInstantiate_v2,
-    (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
-    instantiate(out, graph, 0))
+    get_nodes(graph, nodes, count))
 API(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
     instantiate(out, graph, flags))
-API_BOTH(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
-         (CUgraphExec * out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
-         with_params(out, graph, params))
 API_BOTH(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream handle),
          launch(exec, STREAM(handle)))
-API_BOTH(cuGraphUpload, cuGraphUpload_ptsz, (CUgraphExec exec, CUstream handle),
-         exec_valid(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
 API(cuGraphExecDestroy, (CUgraphExec exec), exec_destroy(exec))
+API(cuGraphAddEmptyNode, (NODE), add_empty(out, graph, before, count))
+API(cuGraphAddChildGraphNode, (NODE, CUgraph child), add_child(out, graph, before, count, child))
+API(cuGraphKernelNodeSetAttribute,
+    (CUgraphNode node, CUkernelNodeAttrID which, const CUkernelNodeAttrValue *value),
+    set_attribute(node, value))

@@ -22,11 +22,8 @@ struct CUgraph_st {
 };
 
 CUgraph graph_create(void);
-/* The handle is a live graph. */
-bool graph_valid(CUgraph graph);
 /* A copy with child graphs in the place of their nodes. */
 CUgraph graph_clone(CUgraph graph);
-bool graph_has(CUgraph graph, CUgraphNode node);
 void graph_destroy(CUgraph graph);
 
 /* A new node behind `before`. The graph owns it. */

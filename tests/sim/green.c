@@ -31,38 +31,31 @@ struct CUdevResourceDesc_st {
 static struct handles greens = {.size = sizeof(struct CUgreenCtx_st)};
 static struct handles descriptions = {.size = sizeof(struct CUdevResourceDesc_st)};
 
-static CUresult whole(CUdevResource *out, CUdevResourceType type)
+static CUresult whole(CUdevResource *out)
 {
-    if (out == NULL || type != CU_DEV_RESOURCE_TYPE_SM)
-        return CUDA_ERROR_INVALID_VALUE;
     memset(out, 0, sizeof *out);
-    out->type = type;
+    out->type = CU_DEV_RESOURCE_TYPE_SM;
     out->sm.smCount = PROCESSORS;
     out->sm.minSmPartitionSize = SMALLEST_PART;
     out->sm.smCoscheduledAlignment = SMALLEST_PART;
     return CUDA_SUCCESS;
 }
 
+/* Asking for the count alone, and for what remains, is not simulated. */
 static CUresult split(CUdevResource *result, unsigned *groups, const CUdevResource *input,
-                      CUdevResource *remaining, unsigned least)
+                      const CUdevResource *remaining, unsigned least)
 {
+    if (result == NULL || remaining != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (groups == NULL || input == NULL || input->type != CU_DEV_RESOURCE_TYPE_SM || least == 0)
         return CUDA_ERROR_INVALID_VALUE;
     unsigned part = (unsigned)round_up(least, SMALLEST_PART), most = input->sm.smCount / part;
     if (most == 0)
         return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-    if (result == NULL) {
-        *groups = most;
-        return CUDA_SUCCESS;
-    }
     *groups = *groups < most ? *groups : most;
     for (unsigned i = 0; i < *groups; i++) {
         result[i] = *input;
         result[i].sm.smCount = part;
-    }
-    if (remaining != NULL) {
-        *remaining = *input;
-        remaining->sm.smCount -= *groups * part;
     }
     return CUDA_SUCCESS;
 }
@@ -90,7 +83,7 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice 
         return rc;
     CUgreenCtx green = handles_take(&greens);
     *green =
-        (struct CUgreenCtx_st){MAGIC, context_create(device, parent->flags), description->resource};
+        (struct CUgreenCtx_st){MAGIC, context_create(device), description->resource};
     if (green->context == NULL) {
         green->magic = 0;
         handles_give(&greens, green);
@@ -132,17 +125,7 @@ static CUresult convert(CUcontext *out, CUgreenCtx green)
     return rc;
 }
 
-static CUresult resource(CUgreenCtx green, CUdevResource *out, CUdevResourceType type)
-{
-    CUresult rc = check(green);
-    if (rc == CUDA_SUCCESS)
-        rc = whole(out, type);
-    if (rc == CUDA_SUCCESS)
-        *out = green->resource;
-    return rc;
-}
-
-static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags, int priority)
+static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags)
 {
     CUresult rc = check(green);
     if (rc != CUDA_SUCCESS)
@@ -151,30 +134,8 @@ static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags, i
         return CUDA_ERROR_INVALID_VALUE;
     if (!context_take(green->context, config.object_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *out = stream_create(green->context, STREAM_NON_BLOCKING, flags, priority);
+    *out = stream_create(green->context, STREAM_NON_BLOCKING);
     return CUDA_SUCCESS;
-}
-
-static CUresult get_id(CUgreenCtx green, unsigned long long *out)
-{
-    CUresult rc = check(green);
-    if (rc == CUDA_SUCCESS && out == NULL)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    if (rc == CUDA_SUCCESS)
-        *out = green->context->id;
-    return rc;
-}
-
-static CUresult record(CUgreenCtx green, CUevent event)
-{
-    CUresult rc = check(green);
-    return rc == CUDA_SUCCESS ? event_record_context(green->context, event) : rc;
-}
-
-static CUresult wait(CUgreenCtx green, CUevent event)
-{
-    CUresult rc = check(green);
-    return rc == CUDA_SUCCESS ? event_wait_context(green->context, event) : rc;
 }
 
 static CUresult stream_green(CUstream handle, CUgreenCtx *out)
@@ -189,7 +150,8 @@ static CUresult stream_green(CUstream handle, CUgreenCtx *out)
 }
 
 API(cuDeviceGetDevResource, (CUdevice device, CUdevResource *out, CUdevResourceType type),
-    device_valid(device) ? whole(out, type) : CUDA_ERROR_INVALID_DEVICE)
+    NEEDS_DEVICE(device) NEEDS(out != NULL && type == CU_DEV_RESOURCE_TYPE_SM, INVALID_VALUE)
+    whole(out))
 API(cuDevSmResourceSplitByCount,
     (CUdevResource * result, unsigned *groups, const CUdevResource *input, CUdevResource *remaining,
      unsigned flags, unsigned least),
@@ -201,11 +163,6 @@ API(cuGreenCtxCreate,
     create(out, description, device, flags))
 API(cuGreenCtxDestroy, (CUgreenCtx green), destroy(green))
 API(cuCtxFromGreenCtx, (CUcontext * out, CUgreenCtx green), convert(out, green))
-API(cuGreenCtxGetDevResource, (CUgreenCtx green, CUdevResource *out, CUdevResourceType type),
-    resource(green, out, type))
 API(cuGreenCtxStreamCreate, (CUstream * out, CUgreenCtx green, unsigned flags, int priority),
-    create_stream(out, green, flags, priority))
-API(cuGreenCtxGetId, (CUgreenCtx green, unsigned long long *out), get_id(green, out))
-API(cuGreenCtxRecordEvent, (CUgreenCtx green, CUevent event), record(green, event))
-API(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event), wait(green, event))
+    create_stream(out, green, flags))
 API(cuStreamGetGreenCtx, (CUstream stream, CUgreenCtx *out), stream_green(stream, out))

@@ -30,7 +30,6 @@ static CUresult alloc(void **out, size_t size, unsigned flags)
         memory_add(MEMORY_HOST, (uint64_t)(uintptr_t)host, extent, context_owner(thread_current()));
     memory->host = host;
     memory->size = size;
-    memory->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     *out = host;
     return CUDA_SUCCESS;
 }
@@ -64,7 +63,6 @@ static CUresult register_host(void *pointer, size_t size, unsigned flags)
     struct memory *memory =
         memory_add(MEMORY_REGISTERED, addr, size, context_owner(thread_current()));
     memory->host = pointer;
-    memory->flags = flags;
     return CUDA_SUCCESS;
 }
 
@@ -83,34 +81,9 @@ static CUresult unregister_host(void *pointer)
     return CUDA_SUCCESS;
 }
 
-static CUresult device_pointer(CUdeviceptr *out, void *pointer, unsigned flags)
-{
-    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (out == NULL || flags != 0 || memory == NULL ||
-        (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = (uint64_t)(uintptr_t)pointer;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_flags(unsigned *out, void *pointer)
-{
-    struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (out == NULL || memory == NULL ||
-        (memory->kind != MEMORY_HOST && memory->kind != MEMORY_REGISTERED))
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = memory->flags;
-    return CUDA_SUCCESS;
-}
-
 API(cuMemHostAlloc, (void **out, size_t size, unsigned flags), alloc(out, size, flags))
 API(cuMemAllocHost_v2, (void **out, size_t size), alloc(out, size, 0))
 API(cuMemFreeHost, (void *pointer), free_host(pointer))
-API(cuMemHostRegister, (void *pointer, size_t size, unsigned flags),
-    register_host(pointer, size, flags))
 API(cuMemHostRegister_v2, (void *pointer, size_t size, unsigned flags),
     register_host(pointer, size, flags))
 API(cuMemHostUnregister, (void *pointer), unregister_host(pointer))
-API(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *pointer, unsigned flags),
-    device_pointer(out, pointer, flags))
-API(cuMemHostGetFlags, (unsigned *out, void *pointer), get_flags(out, pointer))

@@ -8,8 +8,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/clock.h"
-#include "tests/sim/context.h"
-#include "tests/sim/thread.h"
+#include "tests/sim/work.h"
 
 static bool running;
 static unsigned outstanding;
@@ -18,15 +17,9 @@ static struct work *first, **last = &first;
 static void call(struct work *work)
 {
     struct command command = work->command;
-    CUresult status = work->context->error;
-    thread_self()->in_host_function = true;
     api_unlock();
-    if (command.kind == COMMAND_CALLBACK)
-        command.callback.function(command.callback.stream, status, command.callback.data);
-    else if (status == CUDA_SUCCESS)
-        command.host.function(command.host.data);
+    command.host.function(command.host.data);
     api_lock();
-    thread_self()->in_host_function = false;
     outstanding--;
     uint64_t now = clock_now_ns();
     work_complete(work, now > work->earliest_ns ? now : work->earliest_ns);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Host functions and stream callbacks: run by a thread of the driver, without the lock. The thread
- * exists once one has been submitted; while any is outstanding it also moves the virtual clock,
- * because the program may wait for its function by other means than a CUDA call. Driver lock. */
+/* Host functions, which interprocess events need: a thread of the driver runs them without the lock.
+ * The thread exists once one has been submitted. While one is outstanding, the thread also moves the
+ * virtual clock, because another process may wait for it, and the program need not call CUDA. Driver
+ * lock. */
 #ifndef SIM_HOSTCALL_H
 #define SIM_HOSTCALL_H
 

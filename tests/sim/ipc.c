@@ -133,8 +133,6 @@ static CUresult close_handle(CUdeviceptr addr)
 }
 
 API(cuIpcGetMemHandle, (CUipcMemHandle * out, CUdeviceptr addr), get(out, addr))
-API(cuIpcOpenMemHandle, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags),
-    open_handle(out, handle, flags))
 API(cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags),
     open_handle(out, handle, flags))
 API(cuIpcCloseMemHandle, (CUdeviceptr addr), close_handle(addr))

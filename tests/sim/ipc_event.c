@@ -96,7 +96,7 @@ void ipc_event_record(struct ipc_event *shared, CUstream stream)
     publication->fd = fcntl(shared->fd, F_DUPFD_CLOEXEC, 0);
     publication->number = atomic_fetch_add(&shared->page->recorded, 1) + 1;
     struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {publish, publication}};
-    stream_submit(stream, &command, NULL);
+    stream_submit(stream, &command);
 }
 
 bool ipc_event_done(const struct ipc_event *shared)
@@ -108,9 +108,8 @@ void ipc_event_order(struct ipc_event *shared, CUstream stream)
 {
     uint64_t number = atomic_load(&shared->page->recorded);
     struct command command = {.kind = COMMAND_WAIT_VALUE,
-                              .word = {(uint64_t)(uintptr_t)&shared->page->completed, number,
-                                       CU_STREAM_WAIT_VALUE_GEQ, 8}};
-    stream_submit(stream, &command, NULL);
+                              .wait = {&shared->page->completed, number}};
+    stream_submit(stream, &command);
 }
 
 static CUresult get(CUipcEventHandle *out, CUevent event)

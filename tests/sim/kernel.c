@@ -87,7 +87,7 @@ uint64_t kernel_busy_ns(enum kernel kernel, const uint64_t *args)
     }
 }
 
-static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value)
+MEMORY_LOOP static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value)
 {
     for (uint64_t left = words * 4; left > 0;) {
         size_t room;
@@ -121,8 +121,8 @@ static CUresult copy(struct CUctx_st *context, uint64_t dst, uint64_t src, uint6
     return CUDA_SUCCESS;
 }
 
-static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value,
-                      uint64_t errors_ptr)
+MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64_t words,
+                                  uint32_t value, uint64_t errors_ptr)
 {
     size_t room;
     uint32_t errors = 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Kernel launches. */
-#include "tests/sim/launch.h"
 
 #include <string.h>
 
@@ -10,32 +9,9 @@
 #include "tests/sim/module.h"
 #include "tests/sim/thread.h"
 
-/* The parameters as one packed buffer (`extra`), each aligned to its size. */
-static bool unpack(enum kernel kernel, void **extra, uint64_t *args)
-{
-    const uint8_t *buffer = NULL;
-    size_t size = 0, offset = 0;
-    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            buffer = extra[1];
-        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
-            size = *(size_t *)extra[1];
-        else
-            return false;
-    }
-    for (unsigned i = 0; i < kernel_parameter_count(kernel); i++) {
-        unsigned bytes = kernel_parameter_bytes(kernel, i);
-        offset = round_up(offset, bytes);
-        if (buffer == NULL || offset + bytes > size)
-            return false;
-        memcpy(&args[i], buffer + offset, bytes);
-        offset += bytes;
-    }
-    return true;
-}
-
-CUresult launch_command(struct command *out, CUcontext context, CUfunction handle,
-                        const unsigned *shape, void **params, void **extra)
+/* shape: grid x, y, z, block x, y, z. The parameters are read now. */
+static CUresult launch_command(struct command *out, CUcontext context, CUfunction handle,
+                               const unsigned *shape, void **params)
 {
     CUfunction function = module_function(handle, context);
     if (function == NULL)
@@ -48,17 +24,15 @@ CUresult launch_command(struct command *out, CUcontext context, CUfunction handl
     if (function->kernel == KERNEL_COUNT)
         return CUDA_ERROR_NOT_SUPPORTED;
     *out = (struct command){.kind = COMMAND_KERNEL, .launch.kernel = function->kernel};
-    if (params != NULL) {
-        for (unsigned i = 0; i < kernel_parameter_count(function->kernel); i++)
-            memcpy(&out->launch.args[i], params[i], kernel_parameter_bytes(function->kernel, i));
-    } else if (extra == NULL || !unpack(function->kernel, extra, out->launch.args)) {
+    if (params == NULL) /* packed parameters are not simulated */
         return CUDA_ERROR_INVALID_VALUE;
-    }
+    for (unsigned i = 0; i < kernel_parameter_count(function->kernel); i++)
+        memcpy(&out->launch.args[i], params[i], kernel_parameter_bytes(function->kernel, i));
     return CUDA_SUCCESS;
 }
 
 static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream_handle,
-                       void **params, void **extra, bool early)
+                       void **params, bool early)
 {
     CUstream stream;
     struct command command;
@@ -69,13 +43,13 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
     if (thread_current() == NULL ||
         context_owner(stream->context) != context_owner(thread_current()))
         return CUDA_ERROR_INVALID_HANDLE;
-    rc = launch_command(&command, stream->context, handle, shape, params, extra);
+    rc = launch_command(&command, stream->context, handle, shape, params);
     if (rc == CUDA_SUCCESS && !stream->context->launched &&
         !context_take(stream->context, config.object_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     stream->context->launched = stream->context->launched || rc == CUDA_SUCCESS;
     command.launch.early = early;
-    return rc == CUDA_SUCCESS ? stream_submit(stream, &command, NULL) : rc;
+    return rc == CUDA_SUCCESS ? stream_submit(stream, &command) : rc;
 }
 
 static bool is_early(const CUlaunchConfig *launch_config)
@@ -92,11 +66,7 @@ static bool is_early(const CUlaunchConfig *launch_config)
 API_BOTH(cuLaunchKernel, cuLaunchKernel_ptsz,
          (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
           unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra),
-         launch(function, SHAPE, STREAM(stream), params, extra, false))
-API_BOTH(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
-         (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-          unsigned bz, unsigned shared_bytes, CUstream stream, void **params),
-         launch(function, SHAPE, STREAM(stream), params, NULL, false))
+         launch(function, SHAPE, STREAM(stream), params, false))
 API_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
          (const CUlaunchConfig *config_value, CUfunction function, void **params, void **extra),
          config_value == NULL
@@ -105,4 +75,4 @@ API_BOTH(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
                       (const unsigned[]){config_value->gridDimX, config_value->gridDimY,
                                          config_value->gridDimZ, config_value->blockDimX,
                                          config_value->blockDimY, config_value->blockDimZ},
-                      STREAM(config_value->hStream), params, extra, is_early(config_value)))
+                      STREAM(config_value->hStream), params, is_early(config_value)))

@@ -4,6 +4,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/device.h"
 #include "tests/sim/hazard.h"
@@ -24,12 +25,8 @@ static CUresult alloc(CUdeviceptr *out, uint64_t size)
     return memory_alloc(context_owner(thread_current()), size, out);
 }
 
-static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
-                            unsigned element)
+static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height)
 {
-    if (out == NULL || pitch == NULL || width == 0 || height == 0 ||
-        (element != 4 && element != 8 && element != 16))
-        return CUDA_ERROR_INVALID_VALUE;
     uint64_t row = round_up(width, PITCH_BYTES);
     if (row < width || height > UINT64_MAX / row)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -39,10 +36,8 @@ static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_
     return rc;
 }
 
-static CUresult alloc_managed(CUdeviceptr *out, size_t size, unsigned flags)
+static CUresult alloc_managed(CUdeviceptr *out, size_t size)
 {
-    if (out == NULL || size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
-        return CUDA_ERROR_INVALID_VALUE;
     CUresult rc = capture_unsafe();
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -55,7 +50,6 @@ static CUresult alloc_managed(CUdeviceptr *out, size_t size, unsigned flags)
                                        context_owner(thread_current()));
     memory->host = host;
     memory->size = size;
-    memory->flags = flags;
     *out = memory->range.lo;
     return CUDA_SUCCESS;
 }
@@ -101,7 +95,7 @@ static CUresult get_info(size_t *available, size_t *total)
     if (available != NULL)
         *available = device_available(device);
     if (total != NULL)
-        *total = device_total(device);
+        *total = config.capacity_bytes;
     return CUDA_SUCCESS;
 }
 
@@ -122,9 +116,13 @@ static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr addr)
 API(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), alloc(out, size))
 API(cuMemAllocPitch_v2,
     (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned element),
-    alloc_pitch(out, pitch, width, height, element))
+    NEEDS(out != NULL && pitch != NULL && width > 0 && height > 0, INVALID_VALUE)
+    NEEDS(element == 4 || element == 8 || element == 16, INVALID_VALUE)
+    alloc_pitch(out, pitch, width, height))
 API(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned flags),
-    alloc_managed(out, size, flags))
+    NEEDS(out != NULL && size > 0, INVALID_VALUE)
+    NEEDS(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST, INVALID_VALUE)
+    alloc_managed(out, size))
 API(cuMemFree_v2, (CUdeviceptr addr), free_device(addr))
 API(cuMemGetInfo_v2, (size_t * available, size_t *total), get_info(available, total))
 API(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr addr),

@@ -4,7 +4,6 @@
 #include "tests/sim/module.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,26 +121,6 @@ static CUresult load(CUmodule *out, const void *text)
     return CUDA_SUCCESS;
 }
 
-static char *read_file(const char *name)
-{
-    FILE *file = name != NULL ? fopen(name, "rb") : NULL;
-    if (file == NULL)
-        return NULL;
-    char *text = calloc(1, 1 << 20);
-    if (text != NULL && fread(text, 1, (1 << 20) - 1, file) == 0)
-        text[0] = '\0';
-    fclose(file);
-    return text;
-}
-
-static CUresult load_file(CUmodule *out, const char *name)
-{
-    char *text = read_file(name);
-    CUresult rc = text != NULL ? load(out, text) : CUDA_ERROR_FILE_NOT_FOUND;
-    free(text);
-    return rc;
-}
-
 static CUresult unload(CUmodule module)
 {
     CUmodule *link = &modules;
@@ -194,15 +173,6 @@ static bool library_valid(CUlibrary library)
     return (uintptr_t)library >= 4096 && library->image.magic == IMAGE_MAGIC;
 }
 
-static CUresult unload_library(CUlibrary library)
-{
-    if (!library_valid(library))
-        return CUDA_ERROR_INVALID_HANDLE;
-    clear(&library->image);
-    handles_give(&libraries, library);
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
 {
     if (out == NULL || name == NULL)
@@ -213,81 +183,13 @@ static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-static CUresult kernel_function(CUfunction *out, CUkernel kernel)
-{
-    CUfunction function = module_function((CUfunction)kernel, thread_current());
-    if (out == NULL || function == NULL)
-        return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *out = function;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_count(unsigned *out, struct image *image)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((uintptr_t)image < 4096 || image->magic != IMAGE_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = image->count;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_name(const char **out, CUfunction function)
-{
-    if (out == NULL || (uintptr_t)function < 4096 || function->magic != FUNCTION_MAGIC)
-        return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *out = function->name;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_attribute(int *out, CUfunction_attribute attribute, CUfunction function)
-{
-    if (out == NULL || (uintptr_t)function < 4096 || function->magic != FUNCTION_MAGIC)
-        return out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
-    *out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
-           : attribute == CU_FUNC_ATTRIBUTE_PTX_VERSION ||
-                   attribute == CU_FUNC_ATTRIBUTE_BINARY_VERSION
-               ? 90
-               : 0;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_mode(CUmoduleLoadingMode *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = CU_MODULE_EAGER_LOADING;
-    return CUDA_SUCCESS;
-}
-
-API(cuModuleLoad, (CUmodule * out, const char *name), load_file(out, name))
 API(cuModuleLoadData, (CUmodule * out, const void *text), load(out, text))
-API(cuModuleLoadDataEx,
-    (CUmodule * out, const void *text, unsigned count, CUjit_option *options, void **values),
-    load(out, text))
-API(cuModuleLoadFatBinary, (CUmodule * out, const void *image), load(out, image))
 API(cuModuleUnload, (CUmodule module), unload(module))
 API(cuModuleGetFunction, (CUfunction * out, CUmodule module, const char *name),
     get_function(out, module, name))
-API(cuModuleGetFunctionCount, (unsigned *out, CUmodule module),
-    get_count(out, module != NULL ? &module->image : NULL))
-API(cuModuleGetLoadingMode, (CUmoduleLoadingMode * out), get_mode(out))
 API(cuLibraryLoadData,
     (CUlibrary * out, const void *text, CUjit_option *jit, void **jit_values, unsigned jit_count,
      CUlibraryOption *options, void **values, unsigned count),
     load_library(out, text))
-API(cuLibraryUnload, (CUlibrary library), unload_library(library))
 API(cuLibraryGetKernel, (CUkernel * out, CUlibrary library, const char *name),
     get_kernel(out, library, name))
-API(cuLibraryGetKernelCount, (unsigned *out, CUlibrary library),
-    get_count(out, library != NULL ? &library->image : NULL))
-API(cuKernelGetFunction, (CUfunction * out, CUkernel kernel), kernel_function(out, kernel))
-API(cuKernelGetName, (const char **out, CUkernel kernel), get_name(out, (CUfunction)kernel))
-API(cuKernelGetAttribute,
-    (int *out, CUfunction_attribute attribute, CUkernel kernel, CUdevice device),
-    get_attribute(out, attribute, (CUfunction)kernel))
-API(cuFuncGetName, (const char **out, CUfunction function), get_name(out, function))
-API(cuFuncGetAttribute, (int *out, CUfunction_attribute attribute, CUfunction function),
-    get_attribute(out, attribute, function))
-API(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, int value),
-    module_function(function, thread_current()) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)

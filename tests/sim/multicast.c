@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Multicast objects as far as memory is bound to them: their team, what may be bound and what may not. They
- * cannot be mapped. That memory of cuMemAlloc is refused is from the documentation, not measured. */
+/* Multicast objects: their team, and what may not be bound. Binding itself is not simulated. The
+ * documentation says that memory of cuMemAlloc is refused; it is not measured. */
 #include <stdlib.h>
 
 #include "tests/sim/api.h"
 #include "tests/sim/device.h"
 #include "tests/sim/memory.h"
 
-enum { BINDINGS_MAX = 8 };
-
 struct multicast {
     struct multicast *next;
     CUmulticastObjectProp prop;
     uint32_t team; /* bit per device */
-    struct {
-        struct physical *physical; /* NULL: free */
-        uint64_t offset, size;
-        int device;
-    } bound[BINDINGS_MAX];
 };
 
 static struct multicast *all;
@@ -58,15 +51,6 @@ static CUresult add_device(CUmemGenericAllocationHandle handle, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-static bool overlaps(const struct multicast *m, int device, uint64_t offset, uint64_t size)
-{
-    for (int i = 0; i < BINDINGS_MAX; i++)
-        if (m->bound[i].physical != NULL && m->bound[i].device == device &&
-            m->bound[i].offset < offset + size && offset < m->bound[i].offset + m->bound[i].size)
-            return true;
-    return false;
-}
-
 /* device -1: that of the memory */
 static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr,
                      size_t size, unsigned long long flags)
@@ -79,33 +63,7 @@ static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_
         return CUDA_ERROR_INVALID_VALUE;
     if ((device >= 0 && device != memory->device) || !(m->team >> memory->device & 1))
         return CUDA_ERROR_INVALID_DEVICE;
-    if ((unsigned)__builtin_popcount(m->team) < m->prop.numDevices)
-        return CUDA_ERROR_NOT_READY; /* a real one waits for the others */
-    if (overlaps(m, memory->device, offset, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    int i = 0;
-    while (i < BINDINGS_MAX && m->bound[i].physical != NULL)
-        i++;
-    if (i == BINDINGS_MAX)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    m->bound[i].physical = physical_retain(memory->physical);
-    m->bound[i].device = memory->device;
-    m->bound[i].offset = offset;
-    m->bound[i].size = size;
-    return CUDA_SUCCESS;
-}
-
-static CUresult unbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size)
-{
-    struct multicast *m = of_handle(handle);
-    for (int i = 0; m != NULL && i < BINDINGS_MAX; i++)
-        if (m->bound[i].physical != NULL && m->bound[i].device == device && m->bound[i].offset == offset &&
-            m->bound[i].size == size) {
-            physical_release(m->bound[i].physical);
-            m->bound[i].physical = NULL;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 bool multicast_release(CUmemGenericAllocationHandle handle)
@@ -113,9 +71,6 @@ bool multicast_release(CUmemGenericAllocationHandle handle)
     struct multicast *m = of_handle(handle), **from = &all;
     if (m == NULL)
         return false;
-    for (int i = 0; i < BINDINGS_MAX; i++)
-        if (m->bound[i].physical != NULL)
-            physical_release(m->bound[i].physical);
     while (*from != m)
         from = &(*from)->next;
     *from = m->next;
@@ -135,6 +90,3 @@ API(cuMulticastBindAddr_v2,
     (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr, size_t size,
      unsigned long long flags),
     device_valid(device) ? bind(handle, device, offset, addr, size, flags) : CUDA_ERROR_INVALID_DEVICE)
-API(cuMulticastUnbind,
-    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, size_t size),
-    unbind(handle, device, offset, size))

@@ -6,21 +6,9 @@
 #include "tests/sim/device.h"
 #include "tests/sim/thread.h"
 
-static CUresult can_access(int *out, CUdevice device, CUdevice peer)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(device) || !device_valid(peer))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = device != peer && config.peers;
-    return CUDA_SUCCESS;
-}
-
-static CUresult enable(CUcontext peer, unsigned flags, bool on)
+static CUresult enable(CUcontext peer, bool on)
 {
     CUcontext context = thread_current();
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
     if (peer == NULL || !context_known(peer) || !peer->alive)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (peer->device == context->device)
@@ -37,21 +25,8 @@ static CUresult enable(CUcontext peer, unsigned flags, bool on)
     return CUDA_SUCCESS;
 }
 
-static CUresult attribute(int *out, CUdevice_P2PAttribute which, CUdevice from, CUdevice to)
-{
-    if (out == NULL || from == to)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(from) || !device_valid(to))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *out = (which == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
-            which == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) &&
-           config.peers;
-    return CUDA_SUCCESS;
-}
-
 API(cuDeviceCanAccessPeer, (int *out, CUdevice device, CUdevice peer),
-    can_access(out, device, peer))
-API(cuDeviceGetP2PAttribute, (int *out, CUdevice_P2PAttribute which, CUdevice from, CUdevice to),
-    attribute(out, which, from, to))
-API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags), enable(peer, flags, true))
-API(cuCtxDisablePeerAccess, (CUcontext peer), enable(peer, 0, false))
+    NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) NEEDS_DEVICE(peer)
+    GIVE(out, device != peer && config.peers))
+API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags), NEEDS(flags == 0, INVALID_VALUE) enable(peer, true))
+API(cuCtxDisablePeerAccess, (CUcontext peer), enable(peer, false))

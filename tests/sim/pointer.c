@@ -17,6 +17,11 @@ static bool is_plain(const struct memory *memory)
     return memory->kind == MEMORY_PAGES || memory->kind == MEMORY_SMALL;
 }
 
+static bool is_mapped(const struct memory *memory)
+{
+    return memory->kind == MEMORY_MAPPED;
+}
+
 /* Seen: the mapping of a small block is the whole page that it is a part of. */
 static struct range mapping_of(const struct memory *memory)
 {
@@ -28,34 +33,27 @@ static struct range mapping_of(const struct memory *memory)
     return mapping;
 }
 
+/* From the current context, which is there. */
+static CUmemAccess_flags access_flags(const struct memory *memory, uint64_t addr)
+{
+    size_t room;
+    if (is_plain(memory) && memory->pool == NULL)
+        return CU_MEM_ACCESS_FLAGS_PROT_READWRITE; /* seen, also without peer access */
+    return memory_at(thread_current(), addr, true, &room) != NULL
+               ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : memory_at(thread_current(), addr, false, &room) != NULL
+               ? CU_MEM_ACCESS_FLAGS_PROT_READ
+               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
 /* The size of what an attribute writes, or 0 for one that is not simulated. */
 static size_t size_of(CUpointer_attribute attribute)
 {
     switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-#if CUDA_VERSION >= 12080
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-#endif
-        return 4;
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        return 8;
+#define POINTER(name, bytes, value)                                                                \
+    case CU_POINTER_ATTRIBUTE_##name:                                                              \
+        return bytes;
+#include "tests/sim/pointer.def"
     default:
         return 0;
     }
@@ -64,90 +62,19 @@ static size_t size_of(CUpointer_attribute attribute)
 static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_attribute attribute,
                          uint64_t *out)
 {
+    const struct range mapping = mapping_of(memory);
+    if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_host(memory) &&
+        memory->kind != MEMORY_MANAGED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && thread_current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
     switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *out = (uint64_t)(uintptr_t)memory->context;
+#define PROPERTIES memory->physical->properties
+#define POINTER(name, bytes, value)                                                                \
+    case CU_POINTER_ATTRIBUTE_##name:                                                              \
+        *out = (uint64_t)(value);                                                                  \
         break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *out = is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-        break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *out = addr;
-        break;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!is_host(memory) && memory->kind != MEMORY_MANAGED)
-            return CUDA_ERROR_INVALID_VALUE;
-        *out = addr;
-        break;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        *out = memory->sync_memops;
-        break;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        *out = memory->buffer_id;
-        break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *out = memory->kind == MEMORY_MANAGED;
-        break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        /* Seen: memory of one device that is opened in a context of another counts as the latter's. */
-        *out = (uint64_t)(memory->kind == MEMORY_IMPORTED ? memory->context->device : memory->device);
-        break;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *out = is_plain(memory) && !memory->pooled && config.ipc;
-        break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *out = memory->range.lo;
-        break;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        *out = mapping_of(memory).lo;
-        break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *out = memory->size;
-        break;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *out = mapping_of(memory).hi - mapping_of(memory).lo;
-        break;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        *out = 1;
-        break;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *out = memory->kind == MEMORY_MAPPED
-                   ? (uint64_t)memory->physical->properties.requestedHandleTypes
-                   : 0;
-        break;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        *out = memory->kind == MEMORY_MAPPED
-                   ? memory->physical->properties.allocFlags.gpuDirectRDMACapable
-                   : is_plain(memory);
-        break;
-#if CUDA_VERSION >= 12080
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        /* Seen: plain memory says so also where there is no such engine. */
-        *out = memory->kind == MEMORY_MAPPED
-                   ? (memory->physical->properties.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS) != 0
-                   : is_plain(memory) && memory->pool == NULL;
-        break;
-#endif
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
-        CUcontext context = thread_current();
-        size_t room;
-        if (context == NULL)
-            return CUDA_ERROR_INVALID_CONTEXT;
-        if (is_plain(memory) && memory->pool == NULL) {
-            *out = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; /* seen, also without peer access */
-            break;
-        }
-        *out = memory_at(context, addr, true, &room) != NULL    ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-               : memory_at(context, addr, false, &room) != NULL ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                                                                : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-        break;
-    }
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *out = (uint64_t)(uintptr_t)memory->pool;
-        break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        *out = memory->physical != NULL ? memory->physical->id : memory->buffer_id;
-        break;
+#include "tests/sim/pointer.def"
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -205,7 +132,7 @@ static CUresult set(const void *value, CUpointer_attribute attribute, CUdevicept
     struct memory *memory = memory_asked(addr);
     if (value == NULL || memory == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
-    if (memory->kind == MEMORY_MAPPED)
+    if (is_mapped(memory))
         return CUDA_ERROR_NOT_SUPPORTED;
     memory->sync_memops = *(const unsigned *)value != 0;
     return CUDA_SUCCESS;

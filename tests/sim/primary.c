@@ -23,7 +23,7 @@ CUresult primary_retain(CUcontext *out, CUdevice ordinal)
         device->primary->primary = true;
     }
     if (!device->primary->alive) {
-        CUresult rc = context_revive(device->primary, device->primary_flags);
+        CUresult rc = context_revive(device->primary);
         if (rc != CUDA_SUCCESS)
             return rc;
         device->primary_retained = 0;
@@ -47,8 +47,6 @@ CUresult primary_release(CUdevice ordinal)
 
 static CUresult reset(CUdevice ordinal)
 {
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     CUcontext primary = *primary_of(ordinal);
     if (primary != NULL && primary->alive) {
         context_destroy(primary);
@@ -57,26 +55,11 @@ static CUresult reset(CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-static CUresult set_flags(CUdevice ordinal, unsigned flags)
-{
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if ((flags & ~(unsigned)CU_CTX_FLAGS_MASK) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    device_at(ordinal)->primary_flags = flags;
-    CUcontext primary = *primary_of(ordinal);
-    if (primary != NULL && primary->alive)
-        primary->flags = flags;
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
 {
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
     CUcontext primary = *primary_of(ordinal);
     if (flags != NULL)
-        *flags = device_at(ordinal)->primary_flags;
+        *flags = 0;
     if (active != NULL)
         *active = primary != NULL && primary->alive;
     return CUDA_SUCCESS;
@@ -94,9 +77,7 @@ CUresult simPrimaryRetain(CUcontext *out, CUdevice device)
 API(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device), primary_retain(out, device))
 API(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release(device))
 API(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))
-API(cuDevicePrimaryCtxReset, (CUdevice device), reset(device))
-API(cuDevicePrimaryCtxReset_v2, (CUdevice device), reset(device))
-API(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned flags), set_flags(device, flags))
-API(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned flags), set_flags(device, flags))
+API(cuDevicePrimaryCtxReset, (CUdevice device), NEEDS_DEVICE(device) reset(device))
+API(cuDevicePrimaryCtxReset_v2, (CUdevice device), NEEDS_DEVICE(device) reset(device))
 API(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active),
-    get_state(device, flags, active))
+    NEEDS_DEVICE(device) get_state(device, flags, active))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuGetProcAddress: name, version and default-stream flavour to address, from functions.def and
- * unsimulated.def. */
+/* cuGetProcAddress finds the address for a name, a version and a default stream in variants.def. */
 #include <string.h>
 
 #include "tests/sim/api.h"
@@ -10,8 +9,10 @@
 static const struct proc_row rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)                                      \
     {#base, since, flags, (void (*)(void))symbol},
-#include "tests/sim/functions.def"
+#define UNSIMULATED(symbol, base, since, flags)
+#include "tests/sim/variants.def"
 #undef FUNCTION
+#undef UNSIMULATED
 };
 
 /* Functions that this configuration's driver does not have. */

@@ -11,7 +11,8 @@ struct proc_row {
     void (*address)(void);
 };
 
-/* Functions that are found and not simulated (unsimulated.def); ends with a base of NULL. */
+/* The functions that are found and not simulated (UNSIMULATED in variants.def). The last row has a
+ * base of NULL. */
 extern const struct proc_row proc_unsimulated[];
 
 #endif

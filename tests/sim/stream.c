@@ -20,6 +20,7 @@
 struct vector stream_host_clock;
 
 static struct handles streams = {.size = sizeof(struct CUstream_st)};
+
 static uint64_t last_id;
 
 /* A slot may be used again once the host has seen all work of its last stream complete. */
@@ -45,7 +46,7 @@ static unsigned slot_take(uint64_t *seq)
     return i;
 }
 
-CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags, int priority)
+CUstream stream_create(CUcontext context, enum stream_kind kind)
 {
     CUstream stream = handles_take(&streams);
     struct vector clock = stream->clock;
@@ -53,10 +54,6 @@ CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags,
     *stream = (struct CUstream_st){.magic = MAGIC,
                                    .kind = kind,
                                    .context = context,
-                                   .flags = flags,
-                                   .priority = priority,
-                                   .sync_policy = CU_SYNC_POLICY_AUTO,
-                                   .domain_map = {.default_ = 0, .remote = 1},
                                    .id = ++last_id,
                                    .clock = clock};
     stream->slot = slot_take(&stream->seq);
@@ -188,7 +185,7 @@ struct work *stream_enqueue(CUstream stream, const struct command *command, stru
     for (size_t i = 0; i < after_count; i++)
         work_after(work, after[i]);
     check_hazards(stream, command);
-    if (command_calls_host(command))
+    if (command->kind == COMMAND_HOST_FUNCTION)
         hostcall_expect();
     work_assign(&stream->tail, work);
     work_submit(work);
@@ -203,7 +200,7 @@ struct work *stream_enqueue_node(CUstream stream, const struct command *command,
         work_after(work, after[i]);
     stream->chained = false;
     hazard_command(stream, command);
-    if (command_calls_host(command))
+    if (command->kind == COMMAND_HOST_FUNCTION)
         hostcall_expect();
     work_submit(work);
     return work;
@@ -227,11 +224,9 @@ void stream_order(CUstream stream, struct work *before, const struct vector *clo
         work_release(stream_enqueue(stream, &(struct command){.kind = COMMAND_MARKER}, &before, 1));
 }
 
-CUresult stream_submit(CUstream stream, const struct command *command, struct work **out)
+CUresult stream_submit(CUstream stream, const struct command *command)
 {
     CUcontext context = stream->context;
-    if (out != NULL)
-        *out = NULL;
     if (stream->capture != NULL)
         return capture_add(stream, command);
     CUresult rc = capture_implicit(stream);
@@ -240,11 +235,7 @@ CUresult stream_submit(CUstream stream, const struct command *command, struct wo
     /* A full queue blocks the host; behind work that waits for the host it may grow instead. */
     while (context->pending >= config.queue_depth && clock_step())
         ;
-    struct work *work = stream_enqueue(stream, command, NULL, 0);
-    if (out != NULL)
-        *out = work;
-    else
-        work_release(work);
+    work_release(stream_enqueue(stream, command, NULL, 0));
     return CUDA_SUCCESS;
 }
 

@@ -18,12 +18,7 @@ struct CUstream_st {
     uint32_t magic;
     enum stream_kind kind;
     CUcontext context;
-    unsigned flags;
-    int priority;
-    CUsynchronizationPolicy sync_policy;
-    CUlaunchMemSyncDomain domain;
-    CUlaunchMemSyncDomainMap domain_map;
-    uint64_t id;
+    uint64_t id; /* unique */
     struct work *tail;                    /* the last work, or NULL */
     unsigned slot;                        /* in vector clocks */
     uint64_t seq;                         /* of the last access-bearing work */
@@ -37,7 +32,7 @@ struct CUstream_st {
 };
 
 /* Never NULL. */
-CUstream stream_create(CUcontext context, enum stream_kind kind, unsigned flags, int priority);
+CUstream stream_create(CUcontext context, enum stream_kind kind);
 /* Its unfinished work goes on, as part of the context. */
 void stream_destroy(CUstream stream);
 
@@ -52,10 +47,9 @@ void stream_order(CUstream stream, struct work *before, const struct vector *clo
  * pending. Borrowed: the stream keeps it. Brings stream->clock up to date. */
 struct work *stream_frontier(CUstream stream);
 
-/* Submits the command and, when out is not NULL, returns its work with a reference. May block while
- * the context has too much work in flight. Reports hazards. In a capture adds a node instead: *out
- * = NULL. */
-CUresult stream_submit(CUstream stream, const struct command *command, struct work **out);
+/* Submits the command and reports hazards. The call may block while the context has too much work in
+ * flight. In a capture it adds a node instead. */
+CUresult stream_submit(CUstream stream, const struct command *command);
 
 /* Submits, without any look at captures and queue depth, work that also waits for `after`. */
 struct work *stream_enqueue(CUstream stream, const struct command *command, struct work **after,

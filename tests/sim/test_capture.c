@@ -285,7 +285,7 @@ static void captured_work_runs_at_each_launch(void **state)
     OK(cuGraphGetNodes(graph, NULL, &nodes));
     assert_int_equal(nodes, 4);
     assert_int_equal(wrong(a, WORDS, 1), 0); /* capturing does nothing */
-    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     OK(cuGraphDestroy(graph));
     for (int i = 0; i < 3; i++) {
         OK(cuMemsetD32Async(a, 2, WORDS, on));
@@ -303,63 +303,37 @@ static void captured_work_runs_at_each_launch(void **state)
     OK(cuMemFree(b));
 }
 
-static int counted;
-static void CUDA_CB count(void *data)
-{
-    counted += *(int *)data;
-}
-
 static void graphs_can_be_built_by_hand(void **state)
 {
-    CUdeviceptr a = alloc(WORDS * 4), b = alloc(WORDS * 4);
-    uint64_t words = WORDS;
-    uint32_t value = 9;
-    int one = 1;
+    CUdeviceptr a = alloc(WORDS * 4);
     CUgraph graph, parent;
     CUgraphExec exec;
-    CUgraphNode nodes[4], child;
-    CUgraphNodeType type;
+    CUgraphNode first, child, node;
+    size_t count = 0;
     OK(cuGraphCreate(&graph, 0));
-    CUDA_KERNEL_NODE_PARAMS launch = {.func = kernel("fill"),
-                                      .gridDimX = 1,
-                                      .gridDimY = 1,
-                                      .gridDimZ = 1,
-                                      .blockDimX = 32,
-                                      .blockDimY = 1,
-                                      .blockDimZ = 1,
-                                      .kernelParams = (void *[]){&a, &words, &value}};
-    CUDA_MEMCPY3D shape = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .srcDevice = a,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .dstDevice = b,
-                           .WidthInBytes = WORDS * 4,
-                           .Height = 1,
-                           .Depth = 1};
-    CUDA_MEMSET_NODE_PARAMS set = {a, 0, 4, 4, WORDS, 1};
-    CUDA_HOST_NODE_PARAMS host = {count, &one};
-    OK(cuGraphAddKernelNode(&nodes[0], graph, NULL, 0, &launch));
-    OK(cuGraphAddMemcpyNode(&nodes[1], graph, &nodes[0], 1, &shape, context));
-    OK(cuGraphAddMemsetNode(&nodes[2], graph, &nodes[1], 1, &set, context));
-    OK(cuGraphAddHostNode(&nodes[3], graph, &nodes[2], 1, &host));
-    OK(cuGraphNodeGetType(nodes[1], &type));
-    assert_int_equal(type, CU_GRAPH_NODE_TYPE_MEMCPY);
+    OK(cuStreamBeginCaptureToGraph(on, graph, NULL, NULL, 0, GLOBAL));
+    late_fill(on, a, WORDS, 9, 5 * MS);
+    OK(cuStreamEndCapture(on, &graph));
     OK(cuGraphCreate(&parent, 0));
-    OK(cuGraphAddChildGraphNode(&child, parent, NULL, 0, graph));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&child, parent, nodes, 1));
-    OK(cuGraphInstantiate(&exec, parent, 0));
-    counted = 0;
-    OK(cuGraphLaunch(exec, on));
-    OK(cuGraphLaunch(exec, on));
-    OK(cuStreamSynchronize(on));
-    assert_int_equal(counted, 2);
-    assert_int_equal(wrong(b, WORDS, 9), 0);
-    assert_int_equal(wrong(a, WORDS, 4), 0);
+    OK(cuGraphAddEmptyNode(&first, parent, NULL, 0));
+    OK(cuGraphAddChildGraphNode(&child, parent, &first, 1, graph));
+    OK(cuGraphGetNodes(parent, NULL, &count));
+    assert_int_equal(count, 2);
+    OK(cuGraphGetNodes(graph, &node, &count));
+    assert_int_equal(count, 1);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&child, parent, &node, 1));
+    OK(cuGraphInstantiateWithFlags(&exec, parent, 0));
+    for (int i = 0; i < 2; i++) {
+        OK(cuMemsetD32Async(a, 1, WORDS, on));
+        OK(cuGraphLaunch(exec, on));
+        OK(cuStreamSynchronize(on));
+        assert_int_equal(wrong(a, WORDS, 9), 0);
+    }
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
     OK(cuGraphDestroy(parent));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(parent));
     OK(cuMemFree(a));
-    OK(cuMemFree(b));
 }
 
 static int set_up(void **state)

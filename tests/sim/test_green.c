@@ -80,7 +80,7 @@ static void green_events_cover_green_work_only(void **state)
     OK(cuCtxPopCurrent(NULL));
     late_fill(stream(CU_STREAM_NON_BLOCKING), other, WORDS, 1, 500 * MS);
     green_late_fill(on, at, 1);
-    OK(cuGreenCtxRecordEvent(green, fence));
+    OK(cuCtxRecordEvent(converted, fence));
     OK(cuEventSynchronize(fence));
     assert_int_equal(simWorkPending(), 1);
     OK(cuEventDestroy(fence));

@@ -149,6 +149,21 @@ static int no_vmm(void)
     return 0;
 }
 
+/* The program is linked with the symbol, as with a real driver. */
+static int unsimulated(void)
+{
+    CUdeviceptr at = alloc(16);
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemcpy(at, at, 16));
+    return 0;
+}
+
+static void a_function_that_is_not_simulated_names_itself(void **state)
+{
+    char out[8192];
+    assert_int_equal(role("unsimulated", "SIM_HAZARD", "abort", out, sizeof out), 0);
+    assert_string_equal(out, "sim: cuMemcpy is not simulated\n");
+}
+
 static int three_devices(void)
 {
     int count;
@@ -316,6 +331,7 @@ int main(int argc, char **argv)
                  {"no_vmm", no_vmm},
                  {"version_12010", version_12010},
                  {"leave", leave},
+                 {"unsimulated", unsimulated},
                  {"look_back", look_back},
                  {"three_devices", three_devices},
                  {"measured_costs", measured_costs},
@@ -335,6 +351,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_settings_are_named),
         cmocka_unit_test(faults_come_from_the_environment),
         cmocka_unit_test(other_drivers_and_devices_can_be_had),
+        cmocka_unit_test(a_function_that_is_not_simulated_names_itself),
         cmocka_unit_test(files_of_the_program_are_left_alone),
         cmocka_unit_test(time_can_be_real),
         cmocka_unit_test(exit_with_threads_at_work_is_clean),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Streams and events on the virtual clock, host functions, waits for values. */
+/* Streams and events on the virtual clock. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -78,17 +78,13 @@ static void check_counts_differing_words(void **state)
 static void per_thread_stream_lives_with_its_context(void **state)
 {
     CUcontext other;
-    unsigned long long first, again, second;
     for (int i = 0; i < 2; i++) {
         OK(cuDevicePrimaryCtxRetain(&other, 1));
         OK(cuCtxPushCurrent(other));
-        OK(cuStreamGetId(CU_STREAM_PER_THREAD, i == 0 ? &first : &second));
-        OK(cuStreamGetId(CU_STREAM_PER_THREAD, &again));
-        assert_true(again == (i == 0 ? first : second));
+        OK(cuStreamQuery(CU_STREAM_PER_THREAD));
         OK(cuCtxPopCurrent(NULL));
         OK(cuDevicePrimaryCtxReset(1));
     }
-    assert_true(first != second);
 }
 
 static void queries_let_time_pass(void **state)
@@ -108,45 +104,16 @@ static void queries_let_time_pass(void **state)
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(done));
 }
 
-static void events_measure_time(void **state)
-{
-    CUevent from, to;
-    float ms;
-    OK(cuEventCreate(&from, CU_EVENT_DEFAULT));
-    OK(cuEventCreate(&to, CU_EVENT_DEFAULT));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, from, to));
-    OK(cuEventRecord(from, NULL));
-    spin(NULL, 30 * MS);
-    OK(cuEventRecord(to, NULL));
-    GIVES(CUDA_ERROR_NOT_READY, cuEventElapsedTime(&ms, from, to));
-    OK(cuEventSynchronize(to));
-    OK(cuEventElapsedTime(&ms, from, to));
-    assert_true(ms > 29.9 && ms < 30.1);
-    OK(cuEventDestroy(from));
-    OK(cuEventDestroy(to));
-}
-
 static void stream_handles_are_checked(void **state)
 {
     CUstream made = stream(CU_STREAM_NON_BLOCKING);
     CUcontext owner, other;
-    unsigned flags;
-    int priority, least, greatest;
-    unsigned long long a, b;
+    uint64_t ns = 1;
     OK(cuStreamGetCtx(made, &owner));
     assert_ptr_equal(owner, context);
-    OK(cuStreamGetFlags(made, &flags));
-    assert_int_equal(flags, CU_STREAM_NON_BLOCKING);
-    OK(cuStreamGetId(made, &a));
-    OK(cuStreamGetId(NULL, &b));
-    assert_true(a != b);
-    OK(cuCtxGetStreamPriorityRange(&least, &greatest));
-    assert_true(greatest < least);
     OK(cuStreamDestroy(made));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(made));
     OK(cuStreamCreateWithPriority(&made, 0, -100));
-    OK(cuStreamGetPriority(made, &priority));
-    assert_int_equal(priority, greatest);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamCreate(&made, 7));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy(CU_STREAM_LEGACY));
     /* A launch into another context's stream, an event of another context. */
@@ -154,71 +121,10 @@ static void stream_handles_are_checked(void **state)
     OK(cuCtxCreate(&other, NULL, 0, 0));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(fence, NULL));
     GIVES(CUDA_ERROR_INVALID_HANDLE,
-          cuLaunchKernel(kernel("spin"), 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a}, NULL));
+          cuLaunchKernel(kernel("spin"), 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
     OK(cuCtxDestroy(other));
     OK(cuCtxSetCurrent(context));
     OK(cuEventDestroy(fence));
-}
-
-static _Atomic int called;
-static CUresult inside;
-
-static void CUDA_CB host_function(void *data)
-{
-    CUdeviceptr at;
-    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    inside = cuMemAlloc(&at, 1);
-    called += *(int *)data;
-}
-
-static void CUDA_CB callback(CUstream on, CUresult status, void *data)
-{
-    called += status == CUDA_SUCCESS ? *(int *)data : 1000;
-}
-
-static void host_functions_run_in_stream_order(void **state)
-{
-    CUstream on = stream(CU_STREAM_NON_BLOCKING);
-    int one = 1, ten = 10;
-    called = 0;
-    spin(on, MS);
-    OK(cuLaunchHostFunc(on, host_function, &one));
-    OK(cuStreamAddCallback(on, callback, &ten, 0));
-    assert_int_equal(called, 0);
-    OK(cuStreamSynchronize(on));
-    assert_int_equal(called, 11);
-    assert_int_equal(inside, CUDA_ERROR_NOT_PERMITTED);
-}
-
-/* A program may wait for its host function without any CUDA call. */
-static void host_functions_need_no_call_to_come(void **state)
-{
-    CUstream on = stream(CU_STREAM_NON_BLOCKING);
-    int one = 1;
-    called = 0;
-    spin(on, 20 * MS);
-    OK(cuLaunchHostFunc(on, host_function, &one));
-    for (int i = 0; i < 5000 && called == 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    assert_int_equal(called, 1);
-    OK(cuStreamSynchronize(on));
-}
-
-static void stream_waits_for_a_value(void **state)
-{
-    CUdeviceptr word = alloc(4), at = alloc(WORDS * 4);
-    CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
-    OK(cuMemsetD32(word, 0, 1));
-    OK(cuMemsetD32(at, 1, WORDS));
-    OK(cuCtxSynchronize());
-    OK(cuStreamWaitValue32(a, word, 5, CU_STREAM_WAIT_VALUE_GEQ));
-    fill(a, at, WORDS, 2);
-    spin(b, MS);
-    OK(cuStreamSynchronize(b));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
-    OK(cuStreamWriteValue32(b, word, 6, 0));
-    OK(cuStreamSynchronize(a));
-    assert_int_equal(wrong(at, WORDS, 2), 0);
 }
 
 static void *set_later(void *flag)
@@ -232,13 +138,11 @@ static void *set_later(void *flag)
 static void persistent_kernel_ends_when_its_flag_is_set(void **state)
 {
     uint32_t *flag;
-    CUdeviceptr device;
     pthread_t thread;
     CUstream on = stream(CU_STREAM_NON_BLOCKING);
     OK(cuMemHostAlloc((void **)&flag, 4, CU_MEMHOSTALLOC_DEVICEMAP));
-    OK(cuMemHostGetDevicePointer(&device, flag, 0));
     *flag = 0;
-    wait_flag(on, device);
+    wait_flag(on, (CUdeviceptr)(uintptr_t)flag);
     for (int i = 0; i < 1000; i++)
         GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(on));
     spin(NULL, MS); /* other streams go on */
@@ -328,7 +232,7 @@ static void threads_share_the_driver(void **state)
     assert_int_equal(simHazardCount(), 0);
 }
 
-static void streams_have_the_attributes_that_were_seen(void **state)
+static void attributes_of_streams_are_checked(void **state)
 {
     CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
     CUstreamAttrValue value = {.memSyncDomainMap = {.default_ = 3, .remote = 2}};
@@ -341,14 +245,8 @@ static void streams_have_the_attributes_that_were_seen(void **state)
     GIVES(CUDA_ERROR_INVALID_VALUE,
           cuStreamSetAttribute(a, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, &value));
     OK(cuStreamCopyAttributes(b, a));
-    OK(cuStreamGetAttribute(b, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value));
-    assert_int_equal(value.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE);
-    OK(cuStreamGetAttribute(b, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
-    assert_int_equal(value.memSyncDomainMap.default_, 3);
-    assert_int_equal(value.memSyncDomainMap.remote, 2);
-    OK(cuStreamGetAttribute(NULL, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
-    assert_int_equal(value.memSyncDomainMap.default_, 0);
-    assert_int_equal(value.memSyncDomainMap.remote, 1);
+    OK(cuStreamDestroy(b));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamCopyAttributes(b, a));
 }
 
 static void costs_can_be_set(void **state)
@@ -374,16 +272,12 @@ int main(void)
         TEST(check_counts_differing_words),
         TEST(per_thread_stream_lives_with_its_context),
         TEST(queries_let_time_pass),
-        TEST(events_measure_time),
         TEST(stream_handles_are_checked),
-        TEST(host_functions_run_in_stream_order),
-        TEST(host_functions_need_no_call_to_come),
-        TEST(stream_waits_for_a_value),
         TEST(persistent_kernel_ends_when_its_flag_is_set),
         TEST(a_hopeless_wait_is_reported),
         TEST(a_full_queue_blocks_the_host),
         TEST(threads_share_the_driver),
-        TEST(streams_have_the_attributes_that_were_seen),
+        TEST(attributes_of_streams_are_checked),
         TEST(costs_can_be_set),
     };
     return RUN(tests);

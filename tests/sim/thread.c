@@ -48,11 +48,6 @@ struct thread *thread_self(void)
     return self;
 }
 
-bool thread_in_host_function(void)
-{
-    return self != NULL && self->in_host_function;
-}
-
 CUcontext thread_current(void)
 {
     return self != NULL && self->depth > 0 ? self->stack[self->depth - 1] : NULL;
@@ -76,7 +71,7 @@ CUresult thread_stream(CUcontext context, CUstream *out)
     }
     if (row->context_id != context->id) {
         row->context_id = context->id;
-        row->stream = stream_create(context, STREAM_PER_THREAD, 0, 0);
+        row->stream = stream_create(context, STREAM_PER_THREAD);
     }
     *out = row->stream;
     return CUDA_SUCCESS;
@@ -145,5 +140,3 @@ API_UNLOCKED(cuCtxPopCurrent_v2, (CUcontext * out), pop_current(out))
 API_UNLOCKED(cuCtxSetCurrent, (CUcontext context), set_current(context))
 API_UNLOCKED(cuCtxGetCurrent, (CUcontext * out), get_current(out))
 API_UNLOCKED(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange_mode(mode))
-API_UNLOCKED(cuCtxPushCurrent, (CUcontext context), push_current(context))
-API_UNLOCKED(cuCtxPopCurrent, (CUcontext * out), pop_current(out))

@@ -14,7 +14,6 @@ struct thread {
     unsigned depth;
     CUstreamCaptureMode mode;
     uint64_t id;
-    bool in_host_function; /* CUDA calls are not permitted */
     struct thread_stream {
         CUcontext context;
         uint64_t context_id;
@@ -25,9 +24,6 @@ struct thread {
 
 /* The calling thread's; never NULL. */
 struct thread *thread_self(void);
-
-/* The calling thread is inside of a host function or stream callback. */
-bool thread_in_host_function(void);
 
 /* The current context, or NULL. It may have been destroyed: see context_usable. */
 CUcontext thread_current(void);

@@ -1,24 +1,36 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The functions of unsimulated.def, one for each row. Their parameters do not matter to them. They
- * are reached by cuGetProcAddress alone: who looks for a symbol does so to see whether it can be
- * used. */
+/* The functions that are exported and not simulated (UNSIMULATED in variants.def). A program that
+ * calls one gets CUDA_ERROR_NOT_SUPPORTED, and stderr names the function. The parameters do not
+ * matter. This file does not include cuda.h, which declares the functions with their parameters. */
 #include "tests/sim/proc.h"
 
+#include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 
 enum { BARE = 0, PER_THREAD = 1 << 1 }; /* as in api.h */
 enum { NOT_SUPPORTED = 801 };
 
+static int refuse(const char *symbol)
+{
+    int saved = errno;
+    fprintf(stderr, "sim: %s is not simulated\n", symbol);
+    errno = saved;
+    return NOT_SUPPORTED;
+}
+
+#define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)
 #define UNSIMULATED(symbol, base, since, flags)                                                    \
-    static int symbol##_unsimulated(void)                                                          \
+    __attribute__((visibility("default"))) int symbol(void);                                       \
+    int symbol(void)                                                                               \
     {                                                                                              \
-        return NOT_SUPPORTED;                                                                      \
+        return refuse(#symbol);                                                                    \
     }
-#include "tests/sim/unsimulated.def"
+#include "tests/sim/variants.def"
+#undef UNSIMULATED
 
 const struct proc_row proc_unsimulated[] = {
-#define UNSIMULATED(symbol, base, since, flags)                                                    \
-    {#base, since, flags, (void (*)(void))symbol##_unsimulated},
-#include "tests/sim/unsimulated.def"
+#define UNSIMULATED(symbol, base, since, flags) {#base, since, flags, (void (*)(void))symbol},
+#include "tests/sim/variants.def"
     {NULL, 0, 0, NULL},
 };

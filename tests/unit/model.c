@@ -304,7 +304,8 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     struct model *m = enter(b);
     struct model_space *s = &m->spaces[SEGMENTS];
     uint32_t owner = space_of(m, addr, 1) == s ? granule_of(s, addr)->owner : 0;
-    /* A call may be under way when the context ends and takes all segments with it: it is refused. */
+    /* A call may be under way when the context ends and takes all segments with it: it is
+     * refused. */
     if (!owner && m->context_gone)
         return leave(m, MODEL_BROKEN);
     if (!owner || m->handles[owner].addr != addr) {

@@ -40,8 +40,8 @@ struct model_space {
 
 enum { MODEL_ALIASES = 256 };
 
-/* Memory lives until it is released and mapped nowhere; it may be mapped at several places at once.
- */
+/* Memory lives until it is released and mapped nowhere; it may be mapped at several places at
+ * once. */
 struct model_handle {
     uint64_t size_bytes; /* 0: gone */
     uint64_t addr;       /* of a segment */
@@ -131,8 +131,8 @@ void model_submit(struct model *m, unsigned stream, uint64_t duration_ns, uint64
                   uint64_t size_bytes, uint64_t owner);
 /* The program is about to free memory: what was submitted so far may be waited for. */
 void model_note_free(struct model *m);
-/* Memory handed out: reports old work on it that work submitted from now on (on one stream alone, or
- * with -1 on any) would not run behind. */
+/* Memory handed out: reports old work on it that work submitted from now on (on one stream alone,
+ * or with -1 on any) would not run behind. */
 void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, int stream);
 
 uint64_t model_now(struct model *m);

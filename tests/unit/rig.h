@@ -56,7 +56,8 @@ void rig_free_all(struct rig *r);
 void rig_taint(struct rig *r, uint64_t addr);
 /* Work on a stream that touches the whole block at addr (0: no memory). */
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
-/* The program goes on with the stream of its latest launch alone, if the pool thinks that enough. */
+/* The program goes on with the stream of its latest launch alone, if the pool thinks that
+ * enough. */
 bool rig_enter_single(struct rig *r);
 /* What lies in magazines goes back to the pool. */
 void rig_empty_magazines(struct rig *r);

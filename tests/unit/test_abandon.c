@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/abandon.c: a context ends while other threads are inside its pool, at every moment at which the
- * pool's lock is dropped for a call of the backend.
+ * pool/abandon.c: a context ends while other threads are inside its pool, at every moment at which
+ * the pool's lock is dropped for a call of the backend.
  */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
@@ -82,8 +82,8 @@ static void free_one(struct rig *r)
         r->blocks[0] = r->blocks[--r->count];
 }
 
-static void (*const steps[])(struct rig *r) = {trim,   tick,         alloc_small, alloc_large, alloc_all,
-                                               submit, leave_single, free_one};
+static void (*const steps[])(struct rig *r) = {trim,      tick,   alloc_small,  alloc_large,
+                                               alloc_all, submit, leave_single, free_one};
 enum { STEPS = sizeof steps / sizeof *steps, MOMENTS = 12 };
 
 /* Live, idle and pending blocks of both zones, slabs of them empty. */
@@ -129,11 +129,13 @@ static void a_pool_may_end_whenever_its_lock_is_free(void **state)
                 if (!end.ended)
                     at = MOMENTS;
                 if (end.ended && model_used_bytes(r->model))
-                    fail_msg("backing %u, step %u, moment %u: memory is left", backing, step, (unsigned)at);
+                    fail_msg("backing %u, step %u, moment %u: memory is left", backing, step,
+                             (unsigned)at);
                 /* An event that was just being recorded ends with its context. */
                 const char *words = rig_destroy(r);
                 if (words && strcmp(words, "a fence is left") != 0)
-                    fail_msg("backing %u, step %u, moment %u: %s", backing, step, (unsigned)at, words);
+                    fail_msg("backing %u, step %u, moment %u: %s", backing, step, (unsigned)at,
+                             words);
             }
     EXPECT(ended > 40, "it was tried at many moments");
 }
@@ -215,8 +217,8 @@ static void who_has_memory_in_work_is_waited_for(void **state)
     }
 }
 
-/* A thread looks first at what it was handed out lately; its blocks were live when their context ended, and their
- * addresses may be anybody's since. */
+/* A thread looks first at what it was handed out lately; its blocks were live when their context
+ * ended, and their addresses may be anybody's since. */
 static void what_it_had_handed_out_is_nobodys(void **state)
 {
     static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
@@ -275,8 +277,8 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
                     rig_launch(r, 1, MS(1), r->blocks[i].addr);
                 EXPECT(!rig_check(r), rig_check(r));
                 const struct pool *p = r->pool;
-                const char *now[4] = {p->block_cache.batches, p->chunk_cache.batches, p->slab_caches[1].batches,
-                                      p->magazine_cache.batches};
+                const char *now[4] = {p->block_cache.batches, p->chunk_cache.batches,
+                                      p->slab_caches[1].batches, p->magazine_cache.batches};
                 if (life == 1)
                     memcpy(batches, now, sizeof now);
                 EXPECT(life < 2 || !memcmp(batches, now, sizeof now), "no host memory was added");
@@ -287,7 +289,8 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
         }
 }
 
-/* What a thread was handed out in the last context, and still holds, in the pool of the next one. */
+/* What a thread was handed out in the last context, and still holds, in the pool of the next
+ * one. */
 static void what_it_had_handed_out_stays_nobodys(void **state)
 {
     static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
@@ -340,7 +343,8 @@ static void what_was_shared_is_not_in_the_next_context(void **state)
     EXPECT_SOUND(r);
 }
 
-/* Its context ends while this thread is inside, and another thread wants the pool for the next one. */
+/* Its context ends while this thread is inside, and another thread wants the pool for the next
+ * one. */
 static void end_and_revive(struct model *m, enum model_row row)
 {
     struct end *e = m->hook_arg;
@@ -370,7 +374,8 @@ static void a_pool_is_not_anothers_while_a_thread_is_inside(void **state)
             if (end.ended) {
                 EXPECT(end.calls != UINT64_MAX, "it goes on in what it knows");
                 r->count = 0;
-                r->model->context_gone = r->model->broken = false; /* it asked for an event of the old one */
+                /* The pool asked for an event of the old context. */
+                r->model->context_gone = r->model->broken = false;
                 EXPECT(pool_revive(r->pool), "now it is through");
                 fill(r);
                 EXPECT(!rig_check(r), rig_check(r));

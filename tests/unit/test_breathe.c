@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * state_breathe: what other threads do to a pool in the middle of long work of another one, where no driver is called.
+ * state_breathe: what other threads do to a pool in the middle of long work of another one, where
+ * no driver is called.
  */
 #include "pool/magazine.h"
 #include "pool/state.h"
@@ -121,7 +122,8 @@ static void release(void)
     pool_release(rig->pool, POOL_RELEASE_PENDING);
 }
 
-static void (*const calls[])(void) = {alloc_small, alloc_middle, alloc_large, alloc_too_much, trim, tick, release};
+static void (*const calls[])(void) = {alloc_small, alloc_middle, alloc_large, alloc_too_much,
+                                      trim,        tick,         release};
 enum { CALLS = sizeof calls / sizeof *calls };
 
 static void lose(void)
@@ -174,7 +176,8 @@ static unsigned at_each_breath(void (*step)(void))
                 bool did = breath.done;
                 done += did;
                 if (did && step != use_elsewhere && rig->count > live)
-                    fail_msg("segments %u, call %u, breath %u: memory was handed out", segments, call, at);
+                    fail_msg("segments %u, call %u, breath %u: memory was handed out", segments,
+                             call, at);
                 if (did && step == end) {
                     EXPECT_EQ(model_used_bytes(rig->model), 0, "all memory went with its context");
                     EXPECT(pool_is_vacant(rig->pool), "nobody is inside");
@@ -182,7 +185,8 @@ static unsigned at_each_breath(void (*step)(void))
                 for (unsigned i = 0; i < THREADS; i++)
                     stop(&holders[i]);
                 const char *words = rig_destroy(rig);
-                if (words && !(did && step != use_elsewhere && strcmp(words, "a fence is left") == 0))
+                if (words &&
+                    !(did && step != use_elsewhere && strcmp(words, "a fence is left") == 0))
                     fail_msg("segments %u, call %u, breath %u: %s", segments, call, at, words);
                 if (!did)
                     break;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c, pool/request.c: while a capture is open no fence can be recorded. Nothing is asked that would
- * spoil the capture, and where memory is short its end is waited for, unless that would be in vain.
+ * pool/fence.c, pool/request.c: while a capture is open no fence can be recorded. Nothing is asked
+ * that would spoil the capture, and where memory is short its end is waited for, unless that would
+ * be in vain.
  */
 #include "pool/fence.h"
 
@@ -87,8 +88,10 @@ static void what_was_freed_beside_a_capture_is_waited_for_as_natively(void **sta
     struct rig *r = *state;
     uint64_t a = fill_beside_a_capture(r, MS(5000)), before = model_now(r->model);
     r->model->hook = end_it_when_awaited;
-    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "nothing was submitted since the free: its fence is not late");
-    EXPECT_EQ(model_now(r->model) - before, MS(5000), "so the wait is as long as the free's would have been");
+    EXPECT_EQ(rig_alloc(r, MIB(32)), a,
+              "nothing was submitted since the free: its fence is not late");
+    EXPECT_EQ(model_now(r->model) - before, MS(5000),
+              "so the wait is as long as the free's would have been");
 }
 
 /* Three captures begin just before the record, each as soon as the one before has ended. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c, pool/ring.c, pool/sole.c: freed memory is not handed out while old work may use it (safety),
- * and no request waits for work submitted after the free (liveness). The model reports a breach of either by
- * itself.
+ * pool/fence.c, pool/ring.c, pool/sole.c: freed memory is not handed out while old work may use it
+ * (safety), and no request waits for work submitted after the free (liveness). The model reports a
+ * breach of either by itself.
  */
 #include "pool/fence.h"
 
@@ -250,7 +250,8 @@ static void one_stream_is_enough_again_when_the_others_are_done(void **state)
     turn(r, 2, MS(1));
     EXPECT(!rig_enter_single(r), "the first stream's work is still running");
     rig_free(r, a);
-    EXPECT(rig_alloc(r, MIB(4)) != a || rig_stats(r).num_fence_orders, "so memory is not free to use");
+    EXPECT(rig_alloc(r, MIB(4)) != a || rig_stats(r).num_fence_orders,
+           "so memory is not free to use");
     model_drain(r->model);
     EXPECT(rig_enter_single(r), "everything else is complete");
     EXPECT_EQ(rig_stats(r).num_single_streams, 1, "and it is counted");
@@ -373,8 +374,8 @@ static void a_free_during_a_record_is_not_covered_by_it(void **state)
     rig_free(r, a);
     r->model->hook_arg = &freed;
     r->model->hook = free_while_recording;
-    /* Records for a; meanwhile b is freed; then work that never ends is submitted without a record.
-     */
+    /* Records for a; meanwhile b is freed; then work that never ends is submitted without a
+     * record. */
     rig_launch(r, 2, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(6)) != b, "nothing may be waited for");
     EXPECT_SOUND(r);

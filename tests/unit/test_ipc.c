@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/share/ipc_wire.c, shim/share/ipc_door.c: what goes between two processes, and what the program sees of it,
+ * shim/socket/ and shim/share/ticket.c: what goes between two processes, and what the program sees of it,
  * which is no descriptor. The library's control thread and log are stood in for.
  */
-#include "shim/control/control.h"
-#include "shim/share/ipc_door.h"
 #include "shim/process/log.h"
+#include "shim/share/ticket.h"
+#include "shim/socket/listener.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -28,7 +28,7 @@
 
 static sem_t woken;
 
-void control_wake(void)
+static void asked(void)
 {
     sem_post(&woken);
 }
@@ -66,10 +66,10 @@ static int count_fds(void)
     return count;
 }
 
-static struct ipc_token drawn(void)
+static struct socket_token drawn(void)
 {
-    struct ipc_token token;
-    assert_true(ipc_token_draw(&token));
+    struct socket_token token;
+    assert_true(socket_token_draw(&token));
     return token;
 }
 
@@ -85,7 +85,7 @@ static int as_nobody(int (*f)(void *), void *arg)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Of all threads: the one at the door has a table of its own. */
+/* Of all threads: the listener's has a table of its own. */
 static int count_all_fds(void)
 {
     char path[300];
@@ -106,7 +106,7 @@ static int count_all_fds(void)
     return count;
 }
 
-/* The thread at the door may not be through with the last message. */
+/* The listener's thread may not be through with the last message. */
 static void expect_fds(int expected)
 {
     int count = count_all_fds();
@@ -139,24 +139,24 @@ static struct pair connected(void)
 
 static void disconnect(struct pair p)
 {
-    ipc_wire_close(p.importer);
-    ipc_wire_close(p.exporter);
+    socket_close(p.importer);
+    socket_close(p.exporter);
 }
 
 static void descriptors_arrive_as_their_own(void **state)
 {
     int before = count_fds();
     struct pair p = connected();
-    struct ipc_answer sent = {.kind = IPC_CHUNKS, .count = IPC_BATCH}, got;
-    int fds[IPC_BATCH], there[IPC_BATCH], ends[2];
+    struct ticket_answer sent = {.kind = TICKET_CHUNKS, .count = TICKET_BATCH}, got;
+    int fds[TICKET_BATCH], there[TICKET_BATCH], ends[2];
     assert_int_equal(pipe(ends), 0);
-    for (int i = 0; i < IPC_BATCH; i++)
+    for (int i = 0; i < TICKET_BATCH; i++)
         fds[i] = ends[1];
-    assert_true(ipc_wire_answer(p.exporter, &sent, fds, IPC_BATCH));
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_GOT);
+    assert_true(socket_answer(p.exporter, &sent, fds, TICKET_BATCH));
+    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_GOT);
     assert_memory_equal(&sent, &got, sizeof sent);
     close(ends[1]);
-    for (int i = 0; i < IPC_BATCH; i++) {
+    for (int i = 0; i < TICKET_BATCH; i++) {
         assert_true(fcntl(there[i], F_GETFD) & FD_CLOEXEC);
         assert_int_equal(write(there[i], "x", 1), 1);
         close(there[i]);
@@ -167,7 +167,7 @@ static void descriptors_arrive_as_their_own(void **state)
 }
 
 /* Any bytes with any descriptors, as another program may send them. */
-static ssize_t send_raw(int fd, const struct ipc_token *to, const void *bytes, size_t size_bytes,
+static ssize_t send_raw(int fd, const struct socket_token *to, const void *bytes, size_t size_bytes,
                         size_t num_fds)
 {
     union {
@@ -196,47 +196,47 @@ static ssize_t send_raw(int fd, const struct ipc_token *to, const void *bytes, s
 
 static void what_does_not_match_is_refused_and_leaves_nothing(void **state)
 {
-    int before = count_fds(), there[IPC_BATCH];
+    int before = count_fds(), there[TICKET_BATCH];
     struct pair p = connected();
-    struct ipc_answer sent = {.count = 2}, got;
+    struct ticket_answer sent = {.count = 2}, got;
     char longer[sizeof sent + 1] = {0};
     for (size_t fds = 0; fds < 250; fds += fds < 4 ? 1 : 41) {
         sent.count = fds == 1 ? 2 : 1;
         assert_int_equal(send_raw(p.exporter, NULL, &sent, sizeof sent, fds), sizeof sent);
-        assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_BROKEN);
+        assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_BROKEN);
     }
     assert_int_equal(send_raw(p.exporter, NULL, longer, sizeof longer, 2), sizeof longer);
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_BROKEN);
+    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_BROKEN);
     assert_int_equal(send_raw(p.exporter, NULL, &sent, sizeof sent - 1, 1), sizeof sent - 1);
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_BROKEN);
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 0), IPC_LATE);
+    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_BROKEN);
+    assert_int_equal(ticket_receive(p.importer, &got, there, 0), SOCKET_LATE);
     sent.count = 0;
-    assert_true(ipc_wire_answer(p.exporter, &sent, NULL, 0));
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_GOT);
-    ipc_wire_close(p.exporter);
+    assert_true(socket_answer(p.exporter, &sent, NULL, 0));
+    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_GOT);
+    socket_close(p.exporter);
     /* Nobody is there. */
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_DROPPED);
-    assert_false(ipc_wire_answer(p.importer, &sent, NULL, 0));
-    ipc_wire_close(p.importer);
+    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_DROPPED);
+    assert_false(socket_answer(p.importer, &sent, NULL, 0));
+    socket_close(p.importer);
     assert_int_equal(count_fds(), before);
 }
 
 static void a_full_table_of_descriptors_is_an_error(void **state)
 {
-    int before = count_fds(), there[IPC_BATCH], fds[8] = {0};
+    int before = count_fds(), there[TICKET_BATCH], fds[8] = {0};
     struct pair p = connected();
     struct rlimit limit, low;
-    struct ipc_answer sent = {.count = 8}, got;
-    assert_true(ipc_wire_answer(p.exporter, &sent, fds, 8));
+    struct ticket_answer sent = {.count = 8}, got;
+    assert_true(socket_answer(p.exporter, &sent, fds, 8));
     getrlimit(RLIMIT_NOFILE, &limit);
     low = limit;
     int next = dup(0);
     close(next);
     low.rlim_cur = (rlim_t)next + 3;
     setrlimit(RLIMIT_NOFILE, &low);
-    enum ipc_got received = ipc_wire_receive(p.importer, &got, there, 1000);
+    enum socket_got received = ticket_receive(p.importer, &got, there, 1000);
     setrlimit(RLIMIT_NOFILE, &limit);
-    assert_int_equal(received, IPC_BROKEN);
+    assert_int_equal(received, SOCKET_BROKEN);
     disconnect(p);
     assert_int_equal(count_fds(), before);
 }
@@ -246,37 +246,37 @@ static void who_may_not_wait_is_told_so(void **state)
 {
     struct pair p = connected();
     struct rlimit before, none;
-    struct ipc_answer got;
-    int there[IPC_BATCH];
+    struct ticket_answer got;
+    int there[TICKET_BATCH];
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none = before;
     none.rlim_cur = 0;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    enum ipc_got received = ipc_wire_receive(p.importer, &got, there, 1000);
+    enum socket_got received = ticket_receive(p.importer, &got, there, 1000);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(received, IPC_BROKEN);
+    assert_int_equal(received, SOCKET_BROKEN);
     disconnect(p);
 }
 
 static void nobody_answers_for_who_is_gone(void **state)
 {
-    struct ipc_question question = {.ticket = {.magic = IPC_MAGIC, .token = drawn()}};
+    struct ticket_question question = {.ticket = {.magic = TICKET_MAGIC, .token = drawn()}};
     int before = count_fds(), reply;
-    assert_int_equal(ipc_wire_ask(&question, &reply), ECONNREFUSED);
+    assert_int_equal(socket_ask(&question, &reply), ECONNREFUSED);
     assert_int_equal(reply, -1);
     assert_int_equal(count_fds(), before);
 }
 
 static int answer_as(void *fd)
 {
-    struct ipc_answer answer = {.count = 0};
-    return !ipc_wire_answer(*(int *)fd, &answer, NULL, 0);
+    struct ticket_answer answer = {.count = 0};
+    return !socket_answer(*(int *)fd, &answer, NULL, 0);
 }
 
 static void answers_of_other_users_are_refused(void **state)
 {
-    struct ipc_answer got;
-    int there[IPC_BATCH];
+    struct ticket_answer got;
+    int there[TICKET_BATCH];
     if (geteuid() != 0)
         skip();
     struct pair p = connected();
@@ -284,68 +284,68 @@ static void answers_of_other_users_are_refused(void **state)
     if (rc == 99)
         skip();
     assert_int_equal(rc, 0);
-    assert_int_equal(ipc_wire_receive(p.importer, &got, there, 1000), IPC_FOREIGN);
+    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_FOREIGN);
     disconnect(p);
 }
 
-static struct ipc_token door;
+static struct socket_token listener;
 
-static void the_door_is_none_of_the_programs_descriptors(void **state)
+static void the_listener_is_none_of_the_programs_descriptors(void **state)
 {
     int before = count_fds(), ends[2];
     char byte;
     assert_int_equal(pipe(ends), 0);
-    assert_true(ipc_door_open(&door));
+    assert_true(listener_open(&listener, asked));
     assert_int_equal(count_fds(), before + 2);
     /* Nor has it kept the program's: the pipe ends when the program says so. */
     close(ends[1]);
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     assert_int_equal(read(ends[0], &byte, 1), 0);
     close(ends[0]);
-    struct ipc_token again;
-    assert_true(ipc_door_open(&again));
-    assert_memory_equal(&door, &again, sizeof door);
-    assert_true(ipc_door_is_ours(&door));
+    struct socket_token again;
+    assert_true(listener_open(&again, asked));
+    assert_memory_equal(&listener, &again, sizeof listener);
+    assert_true(listener_is_ours(&listener));
     again = drawn();
-    assert_false(ipc_door_is_ours(&again));
+    assert_false(listener_is_ours(&again));
     pid_t child = fork();
     if (child == 0)
-        _exit(ipc_door_is_ours(&door));
+        _exit(listener_is_ours(&listener));
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
 }
 
-static struct ipc_question about(uint64_t serial)
+static struct ticket_question about(uint64_t serial)
 {
-    return (struct ipc_question){.ticket = {.magic = IPC_MAGIC, .token = door, .serial = serial}};
+    return (struct ticket_question){.ticket = {.magic = TICKET_MAGIC, .token = listener, .serial = serial}};
 }
 
 static void questions_are_kept_in_their_order(void **state)
 {
-    struct ipc_question question, heard;
-    struct ipc_answer answer = {.count = 1}, got;
+    struct ticket_question question, heard;
+    struct ticket_answer answer = {.count = 1}, got;
     uint64_t number;
-    int replies[5], fds[IPC_BATCH] = {0}, before = count_all_fds();
-    assert_false(ipc_door_next(&heard, &number));
+    int replies[5], fds[TICKET_BATCH] = {0}, before = count_all_fds();
+    assert_false(listener_next(&heard, &number));
     for (uint64_t i = 0; i < 5; i++) {
         question = about(i);
-        assert_int_equal(ipc_wire_ask(&question, &replies[i]), 0);
+        assert_int_equal(socket_ask(&question, &replies[i]), 0);
         assert_true(is_woken(5000));
     }
     for (uint64_t i = 0; i < 5; i++) {
-        assert_true(ipc_door_next(&heard, &number));
+        assert_true(listener_next(&heard, &number));
         assert_true(heard.ticket.serial == i);
         answer.offset_bytes = i;
-        ipc_door_answer(number, &answer, fds, 1);
-        ipc_door_answer(number, &answer, fds, 1); /* once answered, there is nobody any more */
+        listener_answer(number, &answer, fds, 1);
+        listener_answer(number, &answer, fds, 1); /* once answered, there is nobody any more */
     }
-    assert_false(ipc_door_next(&heard, &number));
+    assert_false(listener_next(&heard, &number));
     for (uint64_t i = 0; i < 5; i++) {
-        assert_int_equal(ipc_wire_receive(replies[i], &got, fds, 5000), IPC_GOT);
+        assert_int_equal(ticket_receive(replies[i], &got, fds, 5000), SOCKET_GOT);
         assert_true(got.offset_bytes == i);
         close(fds[0]);
-        assert_int_equal(ipc_wire_receive(replies[i], &got, fds, 5000), IPC_DROPPED);
+        assert_int_equal(ticket_receive(replies[i], &got, fds, 5000), SOCKET_DROPPED);
         close(replies[i]);
     }
     expect_fds(before);
@@ -354,13 +354,13 @@ static void questions_are_kept_in_their_order(void **state)
 static int ask_as(void *question)
 {
     int reply;
-    return ipc_wire_ask(question, &reply);
+    return socket_ask(question, &reply);
 }
 
 /* He has been given a handle, and still is not heard. */
 static void questions_of_other_users_are_not_heard(void **state)
 {
-    struct ipc_question question = about(1), heard;
+    struct ticket_question question = about(1), heard;
     uint64_t number;
     int before = count_all_fds();
     if (geteuid() != 0)
@@ -370,26 +370,26 @@ static void questions_of_other_users_are_not_heard(void **state)
         skip();
     assert_int_equal(rc, 0);
     assert_false(is_woken(300));
-    assert_false(ipc_door_next(&heard, &number));
+    assert_false(listener_next(&heard, &number));
     expect_fds(before);
 }
 
-/* Without the secret nothing gets as far as the door's queue, which holds ten messages or some
+/* Without the secret nothing gets as far as the listener's queue, which holds ten messages or some
  * hundred. */
 static void who_has_no_handle_does_not_fill_the_door(void **state)
 {
-    struct ipc_question question = about(1);
+    struct ticket_question question = about(1);
     union {
-        struct ipc_question question;
+        struct ticket_question question;
         char bytes[512];
     } junk = {.question = question};
     int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
     for (unsigned i = 0; i < 5000; i++) {
         question.ticket.token.secret[i % 8] ^= (unsigned char)(i % 255 + 1);
-        assert_int_equal(send_raw(from, &door, &question, sizeof question, i % 3), sizeof question);
+        assert_int_equal(send_raw(from, &listener, &question, sizeof question, i % 3), sizeof question);
         question = about(1);
-        if (i % sizeof junk != sizeof question && i % sizeof junk != sizeof(struct ipc_errand))
-            assert_true(send_raw(from, &door, &junk, i % sizeof junk, 0) >= 0);
+        if (i % sizeof junk != sizeof question && i % sizeof junk != sizeof(struct socket_relay))
+            assert_true(send_raw(from, &listener, &junk, i % sizeof junk, 0) >= 0);
     }
     close(from);
     assert_false(is_woken(50));
@@ -398,65 +398,65 @@ static void who_has_no_handle_does_not_fill_the_door(void **state)
 static void too_many_questions_are_dropped_and_the_askers_told(void **state)
 {
     enum { ASKED = 100 };
-    struct ipc_question question = about(1), heard;
-    struct ipc_answer answer = {.count = 0}, got;
+    struct ticket_question question = about(1), heard;
+    struct ticket_answer answer = {.count = 0}, got;
     uint64_t number;
-    int kept = 0, dropped = 0, answered = 0, replies[ASKED], fds[IPC_BATCH],
+    int kept = 0, dropped = 0, answered = 0, replies[ASKED], fds[TICKET_BATCH],
         before = count_all_fds();
     for (int i = 0; i < ASKED; i++)
-        while (ipc_wire_ask(&question, &replies[i]) == EAGAIN)
+        while (socket_ask(&question, &replies[i]) == EAGAIN)
             sched_yield();
     for (; kept < 64; kept++)
         assert_true(is_woken(5000));
     assert_false(is_woken(100));
-    while (ipc_door_next(&heard, &number))
-        ipc_door_answer(number, &answer, NULL, 0);
+    while (listener_next(&heard, &number))
+        listener_answer(number, &answer, NULL, 0);
     for (int i = 0; i < ASKED; i++) {
-        enum ipc_got how = ipc_wire_receive(replies[i], &got, fds, 5000);
-        answered += how == IPC_GOT;
-        dropped += how == IPC_DROPPED;
+        enum socket_got how = ticket_receive(replies[i], &got, fds, 5000);
+        answered += how == SOCKET_GOT;
+        dropped += how == SOCKET_DROPPED;
         close(replies[i]);
     }
     assert_int_equal(answered, 64);
     assert_int_equal(dropped, ASKED - 64);
     expect_fds(before);
     int reply;
-    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    assert_int_equal(socket_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
-    assert_true(ipc_door_next(&heard, &number));
-    ipc_door_answer(number, &answer, NULL, 0);
-    assert_int_equal(ipc_wire_receive(reply, &got, fds, 5000), IPC_GOT);
+    assert_true(listener_next(&heard, &number));
+    listener_answer(number, &answer, NULL, 0);
+    assert_int_equal(ticket_receive(reply, &got, fds, 5000), SOCKET_GOT);
     close(reply);
 }
 
 /* Of the same user, with a handle, and with a socket that takes nothing. */
 static void who_takes_no_answer_makes_nobody_wait(void **state)
 {
-    struct ipc_question question = about(1), heard;
-    struct ipc_answer answer = {.kind = IPC_CHUNKS, .count = IPC_BATCH};
+    struct ticket_question question = about(1), heard;
+    struct ticket_answer answer = {.kind = TICKET_CHUNKS, .count = TICKET_BATCH};
     struct pair full = connected();
-    int fds[IPC_BATCH] = {0}, before = count_all_fds();
+    int fds[TICKET_BATCH] = {0}, before = count_all_fds();
     uint64_t number, start_ms, took_ms = 0;
-    while (ipc_wire_answer(full.exporter, &answer, NULL, 0))
+    while (socket_answer(full.exporter, &answer, NULL, 0))
         ;
     for (int i = 0; i < 50; i++) {
-        assert_int_equal(ipc_wire_put(&door, &question, sizeof question, &full.exporter, 1), 0);
+        assert_int_equal(socket_put(&listener, &question, sizeof question, &full.exporter, 1), 0);
         assert_true(is_woken(5000));
-        assert_true(ipc_door_next(&heard, &number));
+        assert_true(listener_next(&heard, &number));
         start_ms = now_ms();
-        ipc_door_answer(number, &answer, fds, IPC_BATCH);
+        listener_answer(number, &answer, fds, TICKET_BATCH);
         took_ms += now_ms() - start_ms;
     }
     assert_true(took_ms < 1000);
-    /* The door is as ready as before. */
+    /* The listener is as ready as before. */
     int reply;
-    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    assert_int_equal(socket_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
-    assert_true(ipc_door_next(&heard, &number));
-    ipc_door_answer(number, &answer, fds, IPC_BATCH);
-    struct ipc_answer got;
-    assert_int_equal(ipc_wire_receive(reply, &got, fds, 5000), IPC_GOT);
-    ipc_wire_close_all(fds, IPC_BATCH);
+    assert_true(listener_next(&heard, &number));
+    listener_answer(number, &answer, fds, TICKET_BATCH);
+    struct ticket_answer got;
+    assert_int_equal(ticket_receive(reply, &got, fds, 5000), SOCKET_GOT);
+    socket_close_all(fds, TICKET_BATCH);
     close(reply);
     expect_fds(before);
     disconnect(full);
@@ -466,8 +466,8 @@ static void who_takes_no_answer_makes_nobody_wait(void **state)
 static int send_nonsense(void *unused)
 {
     union {
-        struct ipc_question question;
-        struct ipc_errand errand;
+        struct ticket_question question;
+        struct socket_relay relay;
         unsigned char bytes[1024];
     } m;
     uint64_t random = 1;
@@ -480,13 +480,13 @@ static int send_nonsense(void *unused)
         random = random * 6364136223846793005u + 1442695040888963407u;
         size_t num_fds = (random >> 33) % 4 ? (random >> 36) % 40 : (random >> 36) % 250;
         size_t size_bytes = i % 3 == 0   ? sizeof m.question
-                            : i % 3 == 1 ? sizeof m.errand
+                            : i % 3 == 1 ? sizeof m.relay
                                          : (random >> 48) % sizeof m;
         if (size_bytes == sizeof m.question && num_fds == 1)
             num_fds = 0;
-        m.errand.token = door;
-        m.errand.number = i % 200;
-        send_raw(from, &door, &m, size_bytes, num_fds);
+        m.relay.head.token = listener;
+        m.relay.number = i % 200;
+        send_raw(from, &listener, &m, size_bytes, num_fds);
     }
     close(from);
     return 0;
@@ -494,30 +494,30 @@ static int send_nonsense(void *unused)
 
 static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
 {
-    struct ipc_question question = about(7), heard;
-    struct ipc_answer answer = {.count = 0, .offset_bytes = 9}, got;
+    struct ticket_question question = about(7), heard;
+    struct ticket_answer answer = {.count = 0, .offset_bytes = 9}, got;
     uint64_t number;
-    int reply, fds[IPC_BATCH], status, before = count_all_fds();
-    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    int reply, fds[TICKET_BATCH], status, before = count_all_fds();
+    assert_int_equal(socket_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
     pid_t child = fork();
     if (child == 0)
         _exit(send_nonsense(NULL));
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    send_nonsense(NULL); /* this process's errands are its own, whatever they hold */
-    assert_true(ipc_door_next(&heard, &number));
-    ipc_door_answer(number, &answer, NULL, 0);
-    enum ipc_got how = ipc_wire_receive(reply, &got, fds, 5000);
-    assert_true(how == IPC_GOT || how == IPC_BROKEN || how == IPC_DROPPED);
+    send_nonsense(NULL); /* this process's relays are its own, whatever they hold */
+    assert_true(listener_next(&heard, &number));
+    listener_answer(number, &answer, NULL, 0);
+    enum socket_got how = ticket_receive(reply, &got, fds, 5000);
+    assert_true(how == SOCKET_GOT || how == SOCKET_BROKEN || how == SOCKET_DROPPED);
     close(reply);
-    assert_false(ipc_door_next(&heard, &number));
-    assert_int_equal(ipc_wire_ask(&question, &reply), 0);
+    assert_false(listener_next(&heard, &number));
+    assert_int_equal(socket_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
-    assert_true(ipc_door_next(&heard, &number));
+    assert_true(listener_next(&heard, &number));
     assert_true(heard.ticket.serial == 7);
-    ipc_door_answer(number, &answer, NULL, 0);
-    assert_int_equal(ipc_wire_receive(reply, &got, fds, 5000), IPC_GOT);
+    listener_answer(number, &answer, NULL, 0);
+    assert_int_equal(ticket_receive(reply, &got, fds, 5000), SOCKET_GOT);
     assert_true(got.offset_bytes == 9);
     close(reply);
     expect_fds(before);
@@ -525,12 +525,12 @@ static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
 
 static void a_spoilt_ticket_shows(void **state)
 {
-    struct ipc_ticket ticket = {.magic = IPC_MAGIC, .token = drawn(), .addr = 0x7f0000000000, .serial = 9};
-    uint64_t sum = ipc_ticket_check(&ticket);
+    struct ticket ticket = {.magic = TICKET_MAGIC, .token = drawn(), .addr = 0x7f0000000000, .serial = 9};
+    uint64_t sum = ticket_check(&ticket);
     unsigned char *bytes = (unsigned char *)&ticket;
-    for (size_t i = 0; i < offsetof(struct ipc_ticket, check); i++) {
+    for (size_t i = 0; i < offsetof(struct ticket, check); i++) {
         bytes[i] ^= 0x10;
-        assert_true(ipc_ticket_check(&ticket) != sum);
+        assert_true(ticket_check(&ticket) != sum);
         bytes[i] ^= 0x10;
     }
 }
@@ -544,7 +544,7 @@ int main(void)
         cmocka_unit_test(who_may_not_wait_is_told_so),
         cmocka_unit_test(nobody_answers_for_who_is_gone),
         cmocka_unit_test(answers_of_other_users_are_refused),
-        cmocka_unit_test(the_door_is_none_of_the_programs_descriptors),
+        cmocka_unit_test(the_listener_is_none_of_the_programs_descriptors),
         cmocka_unit_test(questions_are_kept_in_their_order),
         cmocka_unit_test(questions_of_other_users_are_not_heard),
         cmocka_unit_test(who_has_no_handle_does_not_fill_the_door),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/magazine.c, pool/rack.c: what a thread frees comes back to it without the pool's lock, looks freed to
- * everybody meanwhile, costs nobody memory, and is counted as if the pool had done it.
+ * pool/magazine.c, pool/rack.c: what a thread frees comes back to it without the pool's lock, looks
+ * freed to everybody meanwhile, costs nobody memory, and is counted as if the pool had done it.
  */
 #include "pool/magazine.h"
 
@@ -67,7 +67,8 @@ static void its_contents_look_freed(void **state)
         EXPECT_EQ(pool_find(a, &block), POOL_OK, "and is live again");
         EXPECT(block.serial != first.serial && block.requested_bytes == sizes[i] - 5,
                "as another block, of another size");
-        EXPECT(pool_free(a + 512) == POOL_INVALID && pool_free(a + 1) == POOL_INVALID, "which is freed by its start alone");
+        EXPECT(pool_free(a + 512) == POOL_INVALID && pool_free(a + 1) == POOL_INVALID,
+               "which is freed by its start alone");
     }
 }
 
@@ -124,7 +125,8 @@ static void it_holds_little(void **state)
     EXPECT(cached(r) > MIB(2) && cached(r) <= MAGAZINE_BYTES, "some, within its bounds");
     EXPECT_SOUND(r);
     rig_empty_magazines(r);
-    uint64_t large = rig_alloc(r, MAGAZINE_LARGE_BYTES), second = rig_alloc(r, MIB(3)), small = rig_alloc(r, KIB(100));
+    uint64_t large = rig_alloc(r, MAGAZINE_LARGE_BYTES), second = rig_alloc(r, MIB(3)),
+             small = rig_alloc(r, KIB(100));
     rig_free(r, rig_alloc(r, MAGAZINE_LARGE_BYTES + 512));
     EXPECT_EQ(cached(r), 0, "nothing larger");
     rig_free(r, large);
@@ -142,7 +144,8 @@ static void it_holds_little(void **state)
             a[i] = rig_alloc(r, size);
         for (int i = 0; i < 12; i++)
             rig_free(r, a[i]);
-        EXPECT(cached(r) > MAGAZINE_BYTES && cached(r) <= MAGAZINE_BYTES + size, "many of one size");
+        EXPECT(cached(r) > MAGAZINE_BYTES && cached(r) <= MAGAZINE_BYTES + size,
+               "many of one size");
         uint64_t left = cached(r), b[12];
         int count = 0;
         for (; left; left -= size) {
@@ -156,7 +159,8 @@ static void it_holds_little(void **state)
             rig_free(r, b[i]);
         for (int i = 0; i < 7; i++)
             rig_free(r, a[i]);
-        EXPECT(cached(r) > MAGAZINE_BYTES && cached(r) <= MAGAZINE_BYTES + size, "with small ones beside them");
+        EXPECT(cached(r) > MAGAZINE_BYTES && cached(r) <= MAGAZINE_BYTES + size,
+               "with small ones beside them");
         rig_empty_magazines(r);
         EXPECT_SOUND(r);
     }
@@ -165,7 +169,8 @@ static void it_holds_little(void **state)
 /* Whatever went in and came out again, in whatever order. */
 static void empty_it_has_room_for_all_that_it_may_hold(void **state)
 {
-    static const uint64_t sizes[] = {512, KIB(5), KIB(100), MIB(2), MIB(3), MIB(3), MIB(5), MIB(64)};
+    static const uint64_t sizes[] = {512,    KIB(5), KIB(100), MIB(2),
+                                     MIB(3), MIB(3), MIB(5),   MIB(64)};
     struct rig *r = start(state);
     rig_empty_magazines(r);
     int64_t nothing = magazine(r)->cached;
@@ -241,8 +246,8 @@ static void free_and_end(struct step *s)
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed there");
 }
 
-/* Before a large free block is cut: what lies here may make one that fits better. An exact one is taken
- * and leaves the magazine alone. */
+/* Before a large free block is cut: what lies here may make one that fits better. An exact one is
+ * taken and leaves the magazine alone. */
 static void its_blocks_merge_before_free_memory_is_cut(void **state)
 {
     struct rig *r = start(state);
@@ -280,8 +285,8 @@ static void a_thread_that_ends_leaves_nothing_behind(void **state)
     EXPECT_SOUND(r);
 }
 
-/* What it was handed out lately is asked first when it frees. That may be the program's no more, and its record
- * another block's. */
+/* What it was handed out lately is asked first when it frees. That may be the program's no more,
+ * and its record another block's. */
 static void the_record_of_another_block_is_left_alone(void **state)
 {
     struct rig *r = start(state);
@@ -307,11 +312,13 @@ static void the_record_of_another_block_is_left_alone(void **state)
     }
 }
 
-/* Whatever the address, what stands for "nothing" among what was handed out lately is not taken for its record. */
+/* Whatever the address, what stands for "nothing" among what was handed out lately is not taken for
+ * its record. */
 static void what_no_record_names_is_not_taken_in(void **state)
 {
     struct rig *r = start(state);
-    static const uint64_t wild[] = {0, 1, 2, 511, 512, UINT64_MAX - 511, UINT64_MAX - 1, UINT64_MAX};
+    static const uint64_t wild[] = {0,         1, 2, 511, 512, UINT64_MAX - 511, UINT64_MAX - 1,
+                                    UINT64_MAX};
     rig_empty_magazines(r);
     for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
         EXPECT(!pool_give(wild[i]), "no pool's");
@@ -336,7 +343,8 @@ static void what_another_thread_freed_is_not_freed_again(void **state)
             int code;
             struct step s = {.r = r, .f = free_it};
             rig_free(r, rig_alloc(r, sizes[i]));
-            EXPECT_EQ(pool_alloc(r->pool, sizes[i], &s.addr, &code), POOL_OK, "out of the magazine");
+            EXPECT_EQ(pool_alloc(r->pool, sizes[i], &s.addr, &code), POOL_OK,
+                      "out of the magazine");
             elsewhere(&s);
             EXPECT_EQ(pool_free(s.addr), POOL_INVALID, "it is freed");
             uint64_t cut = rig_alloc(r, sizes[i] / 2);
@@ -402,7 +410,8 @@ static void with_several_streams_what_came_first_comes_back_first(void **state)
     state_lock(r->pool);
     EXPECT(fence_poll(r->pool), "two are complete");
     state_unlock(r->pool);
-    EXPECT(pool_take(r->pool, KIB(64)) == a[0] && pool_take(r->pool, KIB(64)) == a[1], "the two oldest");
+    EXPECT(pool_take(r->pool, KIB(64)) == a[0] && pool_take(r->pool, KIB(64)) == a[1],
+           "the two oldest");
     EXPECT_EQ(pool_take(r->pool, KIB(64)), 0, "and no other");
     EXPECT_EQ(cached(r), 3 * KIB(64), "those stay");
     rig_free(r, large);
@@ -504,7 +513,8 @@ static void *work(void *arg)
                 fail_msg("a live block is not found");
             /* Every other one is freed by another thread. */
             if (i % 2)
-                held[at] = atomic_exchange((_Atomic uint64_t *)&w->exchange[(w->number + 1) % THREADS], held[at]);
+                held[at] = atomic_exchange(
+                    (_Atomic uint64_t *)&w->exchange[(w->number + 1) % THREADS], held[at]);
             if (held[at] && pool_free(held[at]) != POOL_OK)
                 fail_msg("a live block cannot be freed");
         }
@@ -512,7 +522,8 @@ static void *work(void *arg)
         if (pool_alloc(w->r->pool, size, &held[at], &code) != POOL_OK)
             fail_msg("there is memory");
         uint64_t large = 0; /* of which each thread keeps one */
-        if (i % 4 == 0 && (pool_alloc(w->r->pool, MIB(8), &large, &code) != POOL_OK || pool_free(large) != POOL_OK))
+        if (i % 4 == 0 && (pool_alloc(w->r->pool, MIB(8), &large, &code) != POOL_OK ||
+                           pool_free(large) != POOL_OK))
             fail_msg("a large block is had and freed");
     }
     for (int i = 0; i < 8; i++)

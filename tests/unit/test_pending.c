@@ -146,7 +146,8 @@ static void a_request_retires_until_it_is_served(void **state)
         rig_free(r, objects[i]);
     rig_empty_magazines(r);
     rig_free(r, large);
-    EXPECT_EQ(rig_stats(r).pending_bytes, OBJECTS * 512 + MIB(64), "the last one is the large block");
+    EXPECT_EQ(rig_stats(r).pending_bytes, OBJECTS * 512 + MIB(64),
+              "the last one is the large block");
     uint64_t reserved_bytes = rig_stats(r).reserved_bytes;
     rig_launch(r, 1, 0, 0);
     model_drain(r->model);

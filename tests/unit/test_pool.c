@@ -54,24 +54,27 @@ static void pending_memory_is_looked_at_before_free_memory_is_cut(void **state)
     EXPECT_SOUND(r);
 }
 
-/* The same while the work goes on: with one stream later work runs behind it anyway, with two it would
- * lose their overlap. */
+/* The same while the work goes on: with one stream later work runs behind it anyway, with two it
+ * would lose their overlap. */
 static void pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream(void **state)
 {
     for (unsigned streams = 1; streams <= 2; streams++) {
         struct rig *r = streams == 1 ? expect_arena(state) : rig_create(RIG_BYTES);
         if (streams == 2)
             rig_start(r);
-        uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), fit = rig_alloc(r, MIB(6));
+        uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)),
+                 fit = rig_alloc(r, MIB(6));
         EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides");
         rig_free(r, large);
         rig_trim(r, MIB(100), true);
         for (unsigned i = 0; i < 20; i++) {
             rig_launch(r, i % streams, 1000000, fit);
-            rig_free(r, rig_alloc(r, 512)); /* for its fence: which streams are at work is seen then */
+            /* For its fence: the pool then sees which streams are at work. */
+            rig_free(r, rig_alloc(r, 512));
         }
         rig_free(r, fit);
-        EXPECT_EQ(rig_alloc(r, MIB(6)) == fit, streams == 1, "the pending block for one stream only");
+        EXPECT_EQ(rig_alloc(r, MIB(6)) == fit, streams == 1,
+                  "the pending block for one stream only");
         if (streams == 2)
             EXPECT(!rig_destroy(r), "all was sound");
     }

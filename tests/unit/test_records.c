@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c: when a submission records the fence of what was freed before, and when it leaves that for later.
+ * pool/fence.c: when a submission records the fence of what was freed before, and when it leaves
+ * that for later.
  */
 #include "pool/fence.h"
 
@@ -49,7 +50,8 @@ static void little_memory_of_several_streams_shares_a_fence(void **state)
 static void each_free_has_a_fence_where_one_stream_follows(void **state)
 {
     struct rig *r = expect_arena(state);
-    EXPECT(fences_of_a_hundred(r, 1, KIB(300)) >= 99, "later work may be ordered behind each at once");
+    EXPECT(fences_of_a_hundred(r, 1, KIB(300)) >= 99,
+           "later work may be ordered behind each at once");
     EXPECT_SOUND(r);
 }
 
@@ -93,11 +95,13 @@ static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_order
     rig_trim(r, GIB(1), true);
     turns(r, 2, 1, KIB(300));
     rig_launch(r, 3, MS(1), 0);
-    EXPECT(atomic_load(&fences(r)->marks) == (FENCE_UNSEALED | FENCE_LATE), "the free has no fence yet");
+    EXPECT(atomic_load(&fences(r)->marks) == (FENCE_UNSEALED | FENCE_LATE),
+           "the free has no fence yet");
     model_drain(r->model);
     uint64_t mark = pool_mark(r->pool) - 1;
     EXPECT(pool_passed(r->pool, mark), "all before it is complete");
-    EXPECT(!pool_enter_single_stream(r->pool, mark, 3, &r->breached), "its memory could not be ordered later");
+    EXPECT(!pool_enter_single_stream(r->pool, mark, 3, &r->breached),
+           "its memory could not be ordered later");
     rig_trim(r, GIB(1), true);
     EXPECT(pool_enter_single_stream(r->pool, mark, 3, &r->breached), "complete: it need not");
     r->several_streams = false;

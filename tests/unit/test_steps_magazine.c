@@ -65,8 +65,8 @@ static void one_of_two_frees_at_the_same_time_is_refused(void **state)
     }
 }
 
-/* The block is freed by another thread at some moment of a free, and its segment goes to another pool, whose program
- * gets the same address. */
+/* The block is freed by another thread at some moment of a free, and its segment goes to another
+ * pool, whose program gets the same address. */
 struct move {
     struct rig *rig;
     struct pool *other;
@@ -128,7 +128,8 @@ static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **
         EXPECT(!words, words);
         moved += m.again == m.addr;
         if (m.again)
-            EXPECT_EQ((mine == POOL_OK) + (pool_free(m.again) == POOL_OK), 1, "the address is freed once");
+            EXPECT_EQ((mine == POOL_OK) + (pool_free(m.again) == POOL_OK), 1,
+                      "the address is freed once");
         pool_trim(m.other, &(struct pool_trim){.wait_ns = MS(100)});
         pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(100)});
     }

@@ -246,7 +246,8 @@ static void threads_that_wait_in_every_free(void **state)
     run_rounds(r, false, 8);
 }
 
-/* Frees one block over and over; the same thread's next submission is told of each. Returns how often it was not. */
+/* Frees one block over and over; the same thread's next submission is told of each. Returns how
+ * often it was not. */
 static void *free_and_look(void *arg)
 {
     struct rig *r = shared.rig;
@@ -259,7 +260,8 @@ static void *free_and_look(void *arg)
             return (void *)UINTPTR_MAX;
         uint64_t seals = atomic_load(&pool_seals);
         pool_free(addr);
-        missed += !(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED) && atomic_load(&pool_seals) == seals;
+        missed +=
+            !(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED) && atomic_load(&pool_seals) == seals;
         pool_submit(r->pool, 0);
     }
     return (void *)missed;

@@ -104,7 +104,8 @@ static void wrong_frees_with_one_stream(void **state)
     recycle_beside_wrong_frees(expect_single(state));
 }
 
-/* While a free waits for the GPU its block is freed a second time, and its segment is another pool's by then. */
+/* While a free waits for the GPU its block is freed a second time, and its segment is another
+ * pool's by then. */
 struct meanwhile {
     struct rig *rig;
     struct pool *other;
@@ -119,7 +120,8 @@ static void free_and_give_away(struct model *m, enum model_row row)
         return;
     m->hook = NULL;
     EXPECT_EQ(pool_free(w->addr), POOL_OK, "it is live until then");
-    EXPECT_EQ(pool_trim(w->rig->pool, &(struct pool_trim){.wait_ns = MS(100)}), MIB(4), "its segment goes back");
+    EXPECT_EQ(pool_trim(w->rig->pool, &(struct pool_trim){.wait_ns = MS(100)}), MIB(4),
+              "its segment goes back");
     EXPECT_EQ(pool_alloc(w->other, MIB(4), &w->again, &code), POOL_OK, "there is memory");
     EXPECT_EQ(w->again, w->addr, "at the same place");
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The library that injection.c has the driver load. No link to the driver: everything is looked up. */
+/* The library that injection.c has the driver load. No link to the driver: everything is looked up.
+ */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -46,8 +47,8 @@ static void *allocate(void *context)
     CUresult (*alloc)(CUdeviceptr *, size_t), (*give)(CUdeviceptr);
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     void *symbols[] = {dlsym(driver, "cuDevicePrimaryCtxRetain"), dlsym(driver, "cuCtxSetCurrent"),
-                       dlsym(driver, "cuDevicePrimaryCtxRelease_v2"), dlsym(driver, "cuMemAlloc_v2"),
-                       dlsym(driver, "cuMemFree_v2")};
+                       dlsym(driver, "cuDevicePrimaryCtxRelease_v2"),
+                       dlsym(driver, "cuMemAlloc_v2"), dlsym(driver, "cuMemFree_v2")};
     CUcontext primary = NULL;
     CUdeviceptr block = 0;
     int *failed = context;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program of CUDA's first years, which needs no more of its driver than that had: it finds a dozen
- * functions by dlsym, allocates, copies, and frees; then it asks for names that the driver may lack. It
- * closes the driver and opens it again.
+ * A program of CUDA's first years, which needs no more of its driver than that had: it finds a
+ * dozen functions by dlsym, allocates, copies, and frees; then it asks for names that the driver
+ * may lack. It closes the driver and opens it again.
  */
 #include "tests/preload/scene.h"
 

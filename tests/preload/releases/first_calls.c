@@ -393,8 +393,8 @@ static int finish(const struct player *p)
     return waitpid(p->child, &status, 0) == p->child ? status : -1;
 }
 
-/* Several at a time, since to start and to end takes a process of a real driver seconds on some machines;
- * what they say comes in their order. */
+/* Several at a time, since to start and to end takes a process of a real driver seconds on some
+ * machines; what they say comes in their order. */
 static int play_all(char *self)
 {
     struct player players[ACTS];

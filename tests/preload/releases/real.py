@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""NVIDIA's own runtimes on a machine without a driver: a program linked with each of them, bare and with
-the cache preloaded, has to say the same. real.py CC OBJECT [RUN_PAIR ARGUMENT..]; the runtimes are those of
+"""NVIDIA's own runtimes on a machine without a driver: a program linked with each of them, bare and
+with the cache preloaded, has to say the same. real.py CC OBJECT [RUN_PAIR ARGUMENT..]; the runtimes
+are those of
 the folder that TEST_CUDARTS names (scripts/fetch-cudarts).
 Exit status: 0 all equal, 1 not, 77 no runtimes, or a driver."""
 import glob
@@ -29,10 +30,12 @@ def main(compiler, archive, *options):
     with tempfile.TemporaryDirectory(prefix="real-") as scratch:
         for runtime in runtimes:
             program = os.path.join(scratch, "program")
-            subprocess.run([compiler, "-o", program, "-Wl,--whole-archive", archive, "-Wl,--no-whole-archive",
-                            runtime, f"-Wl,-rpath,{os.path.dirname(runtime)}", "-lpthread", "-ldl", "-lrt"],
+            subprocess.run([compiler, "-o", program, "-Wl,--whole-archive", archive,
+                            "-Wl,--no-whole-archive", runtime,
+                            f"-Wl,-rpath,{os.path.dirname(runtime)}", "-lpthread", "-ldl", "-lrt"],
                            check=True)
-            result = subprocess.run([sys.executable, RUN_PAIR, *options, "--", program], capture_output=True,
+            result = subprocess.run([sys.executable, RUN_PAIR, *options, "--", program],
+                                    capture_output=True,
                                     text=True)
             print(f"{os.path.relpath(runtime, folder)}: {result.stdout.strip()}")
             if result.returncode == SKIP:

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The runtime's device calls: selection, properties, synchronisation, reset, peers, versions.
+ * The runtime's device calls: selection, synchronisation, reset, peers, versions.
  * No state of its own.
  */
 #include "tests/sim/cudart/cudart.h"
-
-#include <string.h>
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
@@ -27,47 +25,6 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
-{
-    return IN_DRIVER(
-        CALL(cuDeviceGetAttribute, 2000, value, (CUdevice_attribute)attribute, device));
-}
-
-static int attribute_of(CUdevice_attribute attribute, int device)
-{
-    int value = 0;
-    CALL(cuDeviceGetAttribute, 2000, &value, attribute, device);
-    return value;
-}
-
-static cudaError_t properties(struct cudaDeviceProp *p, int device)
-{
-    memset(p, 0, sizeof *p);
-    cudaError_t error = CALL(cuDeviceGetName, 2000, p->name, (int)sizeof p->name, device);
-    if (error != cudaSuccess)
-        return error;
-    CALL(cuDeviceTotalMem, 3020, &p->totalGlobalMem, device);
-    CALL(cuDeviceGetUuid, 9020, (CUuuid *)&p->uuid, device);
-    p->major = attribute_of(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
-    p->minor = attribute_of(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-    p->multiProcessorCount = attribute_of(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-    p->warpSize = attribute_of(CU_DEVICE_ATTRIBUTE_WARP_SIZE, device);
-    p->pciBusID = attribute_of(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device);
-    p->pciDeviceID = attribute_of(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device);
-    p->pciDomainID = attribute_of(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device);
-    p->unifiedAddressing = attribute_of(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, device);
-    p->managedMemory = attribute_of(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, device);
-    p->memoryPoolsSupported = attribute_of(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device);
-    p->canMapHostMemory = attribute_of(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, device);
-    p->concurrentKernels = attribute_of(CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, device);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
-{
-    return IN_DRIVER(p == NULL ? cudaErrorInvalidValue : properties(p, device));
-}
-
 cudaError_t cudaDeviceSynchronize(void)
 {
     return IN_CONTEXT(CALL0(cuCtxSynchronize, 2000));
@@ -76,11 +33,6 @@ cudaError_t cudaDeviceSynchronize(void)
 cudaError_t cudaDeviceReset(void)
 {
     return IN_DRIVER(context_reset());
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-    return IN_CONTEXT(CALL(cuCtxGetStreamPriorityRange, 5050, least, greatest));
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)

@@ -21,29 +21,15 @@ static cudaError_t cudaStreamEndCapture_flavour(bool per_thread, cudaStream_t st
 }
 TWINS(cudaStreamEndCapture, ptsz, (cudaStream_t stream, cudaGraph_t *graph), (stream, graph))
 
-static cudaError_t cudaStreamIsCapturing_flavour(bool per_thread, cudaStream_t stream,
-                                                 enum cudaStreamCaptureStatus *status)
-{
-    return IN_CONTEXT(CALL_PTSZ(per_thread, cuStreamIsCapturing, 10000, 10000, stream,
-                                (CUstreamCaptureStatus *)status));
-}
-TWINS(cudaStreamIsCapturing, ptsz, (cudaStream_t stream, enum cudaStreamCaptureStatus *status),
-      (stream, status))
-
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
     return IN_CONTEXT(CALL(cuThreadExchangeStreamCaptureMode, 10010, (CUstreamCaptureMode *)mode));
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
-{
-    return IN_CONTEXT(CALL(cuGraphInstantiateWithFlags, 11040, exec, graph, flags));
-}
-
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph,
                                           unsigned long long flags)
 {
-    return cudaGraphInstantiate(exec, graph, flags);
+    return IN_CONTEXT(CALL(cuGraphInstantiateWithFlags, 11040, exec, graph, flags));
 }
 
 static cudaError_t cudaGraphLaunch_flavour(bool per_thread, cudaGraphExec_t exec,

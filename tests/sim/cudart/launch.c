@@ -16,11 +16,6 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
                            (CUlibraryOption *)library_options, library_values, library_count));
 }
 
-cudaError_t cudaLibraryUnload(cudaLibrary_t library)
-{
-    return IN_CONTEXT(CALL(cuLibraryUnload, 12000, (CUlibrary)library));
-}
-
 cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name)
 {
     return IN_CONTEXT(
@@ -67,11 +62,3 @@ TWINS(cudaLaunchKernelExC, ptsz,
       (const cudaLaunchConfig_t *config, const void *function, void **args),
       (config, function, args))
 
-static cudaError_t cudaLaunchHostFunc_flavour(bool per_thread, cudaStream_t stream,
-                                              cudaHostFn_t function, void *data)
-{
-    return IN_CONTEXT(
-        CALL_PTSZ(per_thread, cuLaunchHostFunc, 10000, 10000, stream, function, data));
-}
-TWINS(cudaLaunchHostFunc, ptsz, (cudaStream_t stream, cudaHostFn_t function, void *data),
-      (stream, function, data))

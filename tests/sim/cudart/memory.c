@@ -54,11 +54,6 @@ cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned flags)
     return IN_CONTEXT(CALL(cuMemHostAlloc, 2020, pointer, size, flags));
 }
 
-cudaError_t cudaMallocHost(void **pointer, size_t size)
-{
-    return IN_CONTEXT(CALL(cuMemHostAlloc, 2020, pointer, size, 0));
-}
-
 cudaError_t cudaFreeHost(void *pointer)
 {
     return IN_CONTEXT(pointer == NULL ? cudaSuccess : CALL(cuMemFreeHost, 2000, pointer));
@@ -74,11 +69,6 @@ cudaError_t cudaHostUnregister(void *pointer)
     return IN_CONTEXT(CALL(cuMemHostUnregister, 4000, pointer));
 }
 
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
-{
-    return IN_CONTEXT(CALL(cuMemHostGetDevicePointer, 3020, (CUdeviceptr *)device, host, flags));
-}
-
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     return IN_CONTEXT(CALL(cuMemGetInfo, 3020, free_bytes, total_bytes));
@@ -92,16 +82,6 @@ static cudaError_t cudaMallocAsync_flavour(bool per_thread, void **pointer, size
 }
 TWINS(cudaMallocAsync, ptsz, (void **pointer, size_t size, cudaStream_t stream),
       (pointer, size, stream))
-
-static cudaError_t cudaMallocFromPoolAsync_flavour(bool per_thread, void **pointer, size_t size,
-                                                   cudaMemPool_t pool, cudaStream_t stream)
-{
-    return IN_CONTEXT(CALL_PTSZ(per_thread, cuMemAllocFromPoolAsync, 11020, 11020,
-                                (CUdeviceptr *)pointer, size, pool, stream));
-}
-TWINS(cudaMallocFromPoolAsync, ptsz,
-      (void **pointer, size_t size, cudaMemPool_t pool, cudaStream_t stream),
-      (pointer, size, pool, stream))
 
 static cudaError_t cudaFreeAsync_flavour(bool per_thread, void *pointer, cudaStream_t stream)
 {

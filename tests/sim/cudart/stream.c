@@ -15,11 +15,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     return IN_CONTEXT(CALL(cuStreamCreate, 2000, stream, flags));
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
-{
-    return IN_CONTEXT(CALL(cuStreamCreateWithPriority, 5050, stream, flags, priority));
-}
-
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     return IN_CONTEXT(CALL(cuStreamDestroy, 4000, stream));
@@ -37,19 +32,6 @@ static cudaError_t cudaStreamQuery_flavour(bool per_thread, cudaStream_t stream)
 }
 TWINS(cudaStreamQuery, ptsz, (cudaStream_t stream), (stream))
 
-static cudaError_t cudaStreamGetFlags_flavour(bool per_thread, cudaStream_t stream, unsigned *flags)
-{
-    return IN_CONTEXT(CALL_PTSZ(per_thread, cuStreamGetFlags, 5050, 7000, stream, flags));
-}
-TWINS(cudaStreamGetFlags, ptsz, (cudaStream_t stream, unsigned *flags), (stream, flags))
-
-static cudaError_t cudaStreamGetPriority_flavour(bool per_thread, cudaStream_t stream,
-                                                 int *priority)
-{
-    return IN_CONTEXT(CALL_PTSZ(per_thread, cuStreamGetPriority, 5050, 7000, stream, priority));
-}
-TWINS(cudaStreamGetPriority, ptsz, (cudaStream_t stream, int *priority), (stream, priority))
-
 static cudaError_t cudaStreamWaitEvent_flavour(bool per_thread, cudaStream_t stream,
                                                cudaEvent_t event, unsigned flags)
 {
@@ -57,11 +39,6 @@ static cudaError_t cudaStreamWaitEvent_flavour(bool per_thread, cudaStream_t str
 }
 TWINS(cudaStreamWaitEvent, ptsz, (cudaStream_t stream, cudaEvent_t event, unsigned flags),
       (stream, event, flags))
-
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    return IN_CONTEXT(CALL(cuEventCreate, 2000, event, CU_EVENT_DEFAULT));
-}
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
@@ -73,15 +50,6 @@ static cudaError_t cudaEventRecord_flavour(bool per_thread, cudaEvent_t event, c
     return IN_CONTEXT(CALL_PTSZ(per_thread, cuEventRecord, 2000, 7000, event, stream));
 }
 TWINS(cudaEventRecord, ptsz, (cudaEvent_t event, cudaStream_t stream), (event, stream))
-
-static cudaError_t cudaEventRecordWithFlags_flavour(bool per_thread, cudaEvent_t event,
-                                                    cudaStream_t stream, unsigned flags)
-{
-    return IN_CONTEXT(
-        CALL_PTSZ(per_thread, cuEventRecordWithFlags, 11010, 11010, event, stream, flags));
-}
-TWINS(cudaEventRecordWithFlags, ptsz, (cudaEvent_t event, cudaStream_t stream, unsigned flags),
-      (event, stream, flags))
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
@@ -98,7 +66,3 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return IN_CONTEXT(CALL(cuEventDestroy, 4000, event));
 }
 
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
-{
-    return IN_CONTEXT(CALL(cuEventElapsedTime, 2000, milliseconds, start, end));
-}

@@ -72,7 +72,7 @@ static CUresult called(int base, int id, ...)
 #include "shim/driver/hooks.def"
 #define SUBMIT_CONFIG(config) config
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
 
 /* The 32-bit ABI of old, which nobody wraps */
 SHIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned bytesize)
@@ -111,7 +111,7 @@ static const struct entry entries[] = {
 #define HOOK_RESOLVER(symbol, pfn, params, args) {#pfn, (void *)symbol, (void *)symbol},
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ENTRY(symbol, pfn)
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
     {"PFN_cuMemAlloc_v2000", (void *)cuMemAlloc, (void *)cuMemAlloc},
     {"PFN_cuDriverGetVersion_v2020", (void *)cuDriverGetVersion, (void *)cuDriverGetVersion},
     {"PFN_cuDriverGetVersion_v14020", (void *)cuDriverGetVersion_v2, (void *)cuDriverGetVersion_v2},

@@ -8,9 +8,8 @@
 #include "pool/pool.h"
 #include "shim/entry/answer.h"
 #include "shim/share/peer.h"
-#include "shim/route/runtime.h"
+#include "shim/entry/alloc.h"
 #include "shim/context/stream.h"
-#include "shim/route/submit.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
 
@@ -64,12 +63,12 @@ uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
     return ANSWER_NOWHERE;
 }
 
-void submit_done(bool taken)
+void stream_done(bool taken)
 {
     probe.done++;
 }
 
-enum submit_seen submit_note(CUstream stream, unsigned flags)
+enum submit_seen stream_note(CUstream stream, unsigned flags)
 {
     probe.notes++;
     probe.note_stream = stream;

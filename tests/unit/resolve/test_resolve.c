@@ -9,7 +9,7 @@
 
 #include "pool/pool.h"
 
-#include "shim/route/submit.h"
+#include "shim/context/stream.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -374,7 +374,7 @@ static void every_submission_is_noted(void **state)
     probe->notes = 0;                                                                              \
     call(dlsym(libcuda, #symbol));                                                                 \
     assert_int_equal(probe->notes, 1);
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
     atomic_store(probe->watch, 0);
 }
 
@@ -410,7 +410,7 @@ static void a_call_without_memory_is_made_again_once_some_went_back(void **state
         atomic_store(probe->watch, watch);
         unsigned notes = probe->notes, done = probe->done;
 #define SUBMIT(symbol, pfn, params, args, stream, flags) check_retry(#symbol, HOOK_##symbol, true);
-#include "shim/route/submit.def"
+#include "shim/driver/submit.def"
         assert_int_equal(probe->notes - notes, probe->done - done);
         assert_true((probe->notes == notes) == (watch == POOL_WATCH_ANSWERS));
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/route/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a process that has
- * two of them, neither in the global scope.
+ * shim/route/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a
+ * process that has two of them, neither in the global scope.
  */
 #include "tests/unit/resolve/probe.h"
 
@@ -74,7 +74,8 @@ static void the_short_cut_serves_new_runtimes_only(void **state)
 {
     void *p = NULL;
     probe->serve = true;
-    /* Not before the runtime has been seen to reach the pool, which a failing call does not show. */
+    /* Not before the runtime has been seen to reach the pool, which a failing call does not
+     * show. */
     assert_int_equal(new.malloc(&p, 1), 0);
     assert_int_equal(new.malloc(&p, 5), 1205);
     probe->in_pool = true;

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A flush gives idle memory of the pools back to the driver. This file knows what asks for one: a
+ * signal, an interval, a touched file, the start of the library, the environment, and the pools'
+ * limits and timeouts. The control thread makes all flushes but those of the environment. Each such
+ * reason is a duty (thread.h) that needs calm: a flush synchronises, which would break a capture.
+ */
+#ifndef SHIM_FLUSH_H
+#define SHIM_FLUSH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* The library has started: installs the signal handler, if the options name a signal, and adds the
+ * duties that the options ask for. */
+void control_start(void);
+/* In a forked child: the signal has the program's handler again. */
+void control_leave_signal(void);
+/* A pool exists. Makes the control thread if options give it something to do, or if memory may be
+ * idle before the program frees any (idle). Else control_need makes it later. */
+void control_pool_made(bool idle);
+
+/* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
+void control_environ(const char *value);
+/* Does such a request wait? Every allocation looks at it. */
+extern _Atomic bool control_requested __attribute__((visibility("hidden")));
+/* Carries the request out on the calling thread, so that it is done before the allocation returns.
+ * While a capture is open the request keeps waiting. */
+void control_serve_request(void);
+
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See thread.h, also for the argument; the numbers below are those of its steps. No lock.
+ *
+ * The thread waits on a futex, not on an eventfd. A program may close every descriptor that it did
+ * not open (daemons do), and open its own files under the same numbers. A signal handler that then
+ * wrote to "its" eventfd would write eight bytes into the program's file. No check in a handler can
+ * tell the two apart. A semaphore would not do either: a wait for one on CLOCK_MONOTONIC is newer
+ * than the C libraries that this library is to run with.
+ */
+#include "shim/control/thread.h"
+
+#include "shim/driver/capture.h"
+#include "shim/driver/visit.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The driver needs some; the rest of the default 8 MiB would count as the program's memory. */
+#define STACK_BYTES (512 * 1024)
+
+atomic_bool control_there;
+
+static _Atomic(struct duty *) duties;
+static _Atomic uint32_t wake; /* 1: a time was lowered since the last pass began */
+static atomic_bool put_off;   /* a duty waits for the end of the captures */
+static atomic_bool permitted;
+
+static void wake_up(void)
+{
+    int saved_errno = errno;
+    atomic_store(&wake, 1);
+    syscall(SYS_futex, &wake, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    errno = saved_errno;
+}
+
+static void add(struct duty *d)
+{
+    if (atomic_load_explicit(&d->added, memory_order_relaxed) || atomic_exchange(&d->added, true))
+        return;
+    d->next = atomic_load(&duties);
+    while (!atomic_compare_exchange_weak(&duties, &d->next, d))
+        ;
+}
+
+static void lower(struct duty *d, uint64_t due_ns)
+{
+    uint64_t now = atomic_load(&d->due_ns);
+    while (due_ns < now && !atomic_compare_exchange_weak(&d->due_ns, &now, due_ns))
+        ;
+}
+
+void control_due(struct duty *duty, uint64_t due_ns)
+{
+    add(duty);
+    lower(duty, due_ns);
+    wake_up();
+}
+
+uint64_t control_after(uint64_t now_ns, uint64_t interval_ns)
+{
+    return interval_ns < DUTY_NEVER - now_ns ? now_ns + interval_ns : DUTY_NEVER;
+}
+
+/* *held: a duty was put off in this pass. */
+static bool is_calm(bool *held)
+{
+    atomic_store(&put_off, true); /* step 8 */
+    bool open = capture_open();
+    *held |= open;
+    if (!*held)
+        atomic_store(&put_off, false);
+    return !open;
+}
+
+/* Runs what is due. Returns when the next duty is; one that waits for calm is not among them. */
+static uint64_t pass(void)
+{
+    uint64_t now_ns = state_clock_ns(), next_ns = DUTY_NEVER;
+    bool held = false;
+    for (struct duty *d = atomic_load(&duties); d; d = d->next) {
+        if (!state_is_on() || atomic_load(&visit_no_more))
+            return DUTY_NEVER; /* step 9 */
+        uint64_t due_ns = atomic_load(&d->due_ns);
+        if (due_ns <= now_ns) {
+            if (d->needs_calm && !is_calm(&held))
+                continue;
+            atomic_store(&d->due_ns, DUTY_NEVER); /* step 6 */
+            lower(d, d->run(now_ns));
+            due_ns = atomic_load(&d->due_ns);
+        }
+        if (due_ns < next_ns)
+            next_ns = due_ns;
+    }
+    return next_ns;
+}
+
+/* The kernel waits only while `wake` is 0, and it compares before it waits. The time is absolute
+ * and, without FUTEX_CLOCK_REALTIME, of CLOCK_MONOTONIC. */
+static void sleep_until(uint64_t due_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(due_ns / 1000000000u),
+                         .tv_nsec = (long)(due_ns % 1000000000u)};
+    syscall(SYS_futex, &wake, FUTEX_WAIT_BITSET_PRIVATE, 0, due_ns == DUTY_NEVER ? NULL : &t, NULL,
+            FUTEX_BITSET_MATCH_ANY);
+}
+
+static void *run(void *unused)
+{
+    /* From outside the thread this call would open a file in /proc. */
+    pthread_setname_np(pthread_self(), "gpucache");
+    while (state_is_on()) {
+        atomic_exchange(&wake, 0); /* before the pass reads the times: step 5 */
+        sleep_until(pass());
+    }
+    return NULL;
+}
+
+void control_permit_thread(void)
+{
+    atomic_store(&permitted, true);
+}
+
+void control_make_thread(void)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, before;
+    int saved_errno = errno;
+    if (!atomic_load(&permitted) || atomic_exchange(&control_there, true) ||
+        pthread_attr_init(&attr))
+        return;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, &attr, run, NULL))
+        log_once(LOG_LEVEL_WARN, "no control thread: signals, limits and timeouts will do nothing");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    errno = saved_errno;
+}
+
+void control_capture_closed(void)
+{
+    if (atomic_exchange(&put_off, false))
+        wake_up();
+}

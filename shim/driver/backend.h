@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The pool's backend on the CUDA driver, as data: one for each context. device.c fills the table of
+ * pool/backend.h with the functions, device_fence.c has those of the fences.
+ */
+#ifndef SHIM_BACKEND_H
+#define SHIM_BACKEND_H
+
+#include "pool/backend.h"
+#include "shim/driver/hooks.h"
+
+#include <stdatomic.h>
+
+enum { DEVICES_MAX = 64, DEVICE_FENCES = 512 };
+
+/* A fence is a context event. Where the driver has none, or fails to record one, it is a number:
+ * all work up to it is done once a synchronisation of the context has ended that began after the
+ * number was drawn. */
+struct device_fence {
+    CUevent event;
+    _Atomic uint64_t number; /* 0: the event counts */
+};
+
+struct device_backend {
+    struct backend base; /* first: rows get its address */
+    CUcontext ctx;
+    CUdevice device;
+    CUmemAllocationProp prop;
+    _Atomic bool gone;           /* the context is being or has been destroyed */
+    _Atomic bool context_events; /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */
+    _Atomic(CUstream) freeing_stream; /* NULL: not made yet */
+    _Atomic uint64_t numbers_drawn, numbers_done;
+    struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
+    _Atomic unsigned fence_count;
+};
+
+/* Of a row's address, the backend that it belongs to. */
+static inline struct device_backend *device_self(struct backend *b)
+{
+    return (struct device_backend *)(void *)b;
+}
+
+/* The device's bit in a set of devices; all bits for one that a set cannot name. */
+static inline uint64_t device_bit(CUdevice device)
+{
+    return device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : UINT64_MAX;
+}
+
+#endif

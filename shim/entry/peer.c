@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions of peer access. The driver answers first; what it allowed for its own
+ * memory we then allow for mapped memory (shim/share/peer.h). No lock.
+ */
+#include "shim/context/stream.h"
+#include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/process/cancel.h"
+#include "shim/share/peer.h"
+
+#include <errno.h>
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    CUresult rc = answer_cuCtxEnablePeerAccess(peer, flags);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    int saved_errno = errno, cancel = cancel_forbid();
+    unsigned step = 0;
+    stream_give_up();
+    do
+        rc = peer_grant(peer);
+    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &step));
+    if (rc != CUDA_SUCCESS) { /* as natively: access to all of the peer's memory, or to none */
+        peer_revoke(peer);
+        real.cuCtxDisablePeerAccess(peer);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return rc;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+    CUresult rc = real.cuCtxDisablePeerAccess(peer);
+    if (rc == CUDA_SUCCESS) {
+        int saved_errno = errno, cancel = cancel_forbid();
+        peer_revoke(peer);
+        cancel_allow(cancel);
+        errno = saved_errno;
+    }
+    return rc;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See start.h. The start takes no lock: one thread does it (state_claim), and allocations of other
+ * threads meanwhile go to the driver.
+ */
+#include "shim/entry/start.h"
+
+#include "pool/pool.h"
+#include "shim/context/context.h"
+#include "shim/control/flush.h"
+#include "shim/driver/visit.h"
+#include "shim/process/environ.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
+#include "shim/process/twin.h"
+#include "shim/socket/listener.h"
+#include "shim/stats/report.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* The process that started the library. A child made by clone() inherits the word ON, since the
+ * handler of fork() does not run there. */
+static pid_t owner;
+
+/* CUDA does not work in a forked child, and another thread of the parent may have been inside the
+ * pool. From here on every call goes to the driver, whose answer is the native one. */
+static void forked_child(void)
+{
+    state_turn_off();
+    atomic_store(&pool_watch, 0);
+    context_forget_thread();
+    control_leave_signal();
+    listener_forget();
+}
+
+static void report_at_exit(void)
+{
+    const struct option_stats *where = &state_options()->stats;
+    if (!state_is_on() || getpid() != owner)
+        return;
+    /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
+    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
+    struct report r = {.pools = pools,
+                       .num_pools = pools ? context_report(pools, CONTEXTS_MAX) : 0,
+                       .elapsed_ns = state_clock_ns() - state_started_ns()};
+    if ((!pools || !report_write(&r, where)) && where->path[0])
+        log_warn("the report cannot be written to %s", where->path);
+    free(pools);
+}
+
+/* The driver has registered its own handlers before, so ours run before them. */
+static void register_exit_handlers(void)
+{
+    atexit(visit_at_exit);
+    at_quick_exit(visit_at_exit);
+    if (state_options()->stats.at_exit) {
+        atexit(report_at_exit);
+        at_quick_exit(report_at_exit);
+    }
+}
+
+bool start_library(void)
+{
+    if (!state_claim())
+        return state_is_on();
+    int saved_errno = errno;
+    environ_hold();
+    bool on = !twin_comes_first() && state_load_options();
+    environ_release();
+    on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
+    if (on) {
+        owner = getpid();
+        register_exit_handlers();
+    }
+    state_settle(on);
+    if (on)
+        control_start();
+    errno = saved_errno;
+    return on;
+}

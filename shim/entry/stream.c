@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrappers of what begins and ends captures (shim/driver/capture.h), of what makes and destroys
+ * streams, and of attributes that change the order of work (shim/context/stream.h). No state.
+ */
+#include "shim/entry/stream.h"
+
+#include "shim/context/context.h"
+#include "shim/context/stream.h"
+#include "shim/control/thread.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/process/cancel.h"
+#include "shim/process/state.h"
+
+/* The captures are no more among the open ones, so fences can be recorded again: with them a pool
+ * leaves its one stream. If another capture is open by now, its end is told to control instead. */
+void entry_captures_closed(size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        stream_capture_closed();
+    if (count && !capture_open())
+        control_capture_closed();
+}
+
+static void announce(void)
+{
+    stream_capture_opens();
+    /* What was freed before need not wait for the capture's end: natively it is free by now. */
+    if (state_is_on() && !capture_open())
+        context_for_each_pool(pool_seal);
+    capture_begins();
+}
+
+static CUstream name_of(CUstream stream, bool per_thread)
+{
+    if (!stream)
+        return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    return stream;
+}
+
+/* Captured work is submitted later, by a graph launch. */
+#define BEGIN(stream, per_thread, call)                                                            \
+    do {                                                                                           \
+        int cancel_ = cancel_forbid();                                                             \
+        announce();                                                                                \
+        CUresult rc_ = (call);                                                                     \
+        if (rc_ == CUDA_SUCCESS) {                                                                 \
+            capture_began(name_of(stream, per_thread));                                            \
+        } else {                                                                                   \
+            capture_failed();                                                                      \
+            entry_captures_closed(1);                                                              \
+        }                                                                                          \
+        cancel_allow(cancel_);                                                                     \
+        return rc_;                                                                                \
+    } while (0)
+
+CUresult cuStreamBeginCapture(CUstream stream)
+{
+    BEGIN(stream, false, real.cuStreamBeginCapture(stream));
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream stream)
+{
+    BEGIN(stream, true, real.cuStreamBeginCapture_ptsz(stream));
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
+{
+    BEGIN(stream, false, real.cuStreamBeginCapture_v2(stream, mode));
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
+{
+    BEGIN(stream, true, real.cuStreamBeginCapture_v2_ptsz(stream, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+                                     const CUgraphEdgeData *edges, size_t num_deps,
+                                     CUstreamCaptureMode mode)
+{
+    BEGIN(stream, false,
+          real.cuStreamBeginCaptureToGraph(stream, graph, deps, edges, num_deps, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+                                          const CUgraphEdgeData *edges, size_t num_deps,
+                                          CUstreamCaptureMode mode)
+{
+    BEGIN(stream, true,
+          real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, deps, edges, num_deps, mode));
+}
+
+/* Some failures end the capture (it was invalidated), some do not (wrong thread). */
+#define END(stream, per_thread, call)                                                              \
+    do {                                                                                           \
+        int cancel_ = cancel_forbid();                                                             \
+        CUstream named_ = name_of(stream, per_thread);                                             \
+        uint64_t number_ = capture_number(named_);                                                 \
+        CUresult rc_ = (call);                                                                     \
+        if (rc_ == CUDA_SUCCESS || !capture_goes_on(named_))                                       \
+            entry_captures_closed(capture_ended(number_));                                         \
+        cancel_allow(cancel_);                                                                     \
+        return rc_;                                                                                \
+    } while (0)
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    END(stream, false, real.cuStreamEndCapture(stream, graph));
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+    END(stream, true, real.cuStreamEndCapture_ptsz(stream, graph));
+}
+
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                       CUgraphRecaptureCallback callback, void *user_data)
+{
+    BEGIN(stream, false,
+          real.cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, user_data));
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode,
+                                            CUgraph graph, CUgraphRecaptureCallback callback,
+                                            void *user_data)
+{
+    BEGIN(stream, true,
+          real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, user_data));
+}
+
+/* Into a command list of a graphics API, which submits it: no stream says when that runs. */
+CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
+{
+    stream_give_up();
+    BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
+{
+    stream_give_up();
+    BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+    int cancel = cancel_forbid();
+    uint64_t number = capture_number(name_of(stream, false));
+    CUresult rc = real.cuStreamEndCaptureToCig(stream);
+    if (rc == CUDA_SUCCESS)
+        entry_captures_closed(capture_ended(number));
+    cancel_allow(cancel);
+    return rc;
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+    int cancel = cancel_forbid();
+    uint64_t number = capture_number(name_of(stream, true));
+    CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
+    if (rc == CUDA_SUCCESS)
+        entry_captures_closed(capture_ended(number));
+    cancel_allow(cancel);
+    return rc;
+}
+
+static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
+{
+    int cancel = cancel_forbid();
+    uint64_t number = capture_number(stream);
+    stream_forget(stream);
+    CUresult rc = how(stream);
+    if (rc == CUDA_SUCCESS)
+        entry_captures_closed(capture_ended(number));
+    cancel_allow(cancel);
+    return rc;
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    return destroy(real.cuStreamDestroy, stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    return destroy(real.cuStreamDestroy_v2, stream);
+}
+
+static void made(CUresult rc)
+{
+    if (rc == CUDA_SUCCESS && (atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
+        stream_may_be_single();
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    CUresult rc = answer_cuStreamCreate(stream, flags);
+    made(rc);
+    return rc;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    CUresult rc = answer_cuStreamCreateWithPriority(stream, flags, priority);
+    made(rc);
+    return rc;
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
+{
+    CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
+    if (rc == CUDA_SUCCESS)
+        stream_give_up();
+    return rc;
+}
+
+/* Before the driver: a launch beside this call may be the first that has the attribute. */
+CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
+{
+    if (!stream_keeps_order(id))
+        stream_give_up();
+    return real.cuStreamSetAttribute(stream, id, value);
+}
+
+CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
+                                   const CUstreamAttrValue *value)
+{
+    if (!stream_keeps_order(id))
+        stream_give_up();
+    return real.cuStreamSetAttribute_ptsz(stream, id, value);
+}
+
+/* A node with leave to start early does so within its graph. */
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
+                                       const CUkernelNodeAttrValue *value)
+{
+    if (!stream_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        stream_give_up();
+    return real.cuGraphKernelNodeSetAttribute(node, id, value);
+}

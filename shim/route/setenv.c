@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * setenv and putenv: the C library's own, then a look at whether the program set the variable of a
+ * request. To scan the environment at every allocation would cost more than the allocation. A
+ * program that writes to `environ` itself is not seen. Atomics, no lock.
+ */
+#include "shim/control/flush.h"
+#include "shim/driver/hooks.h"
+#include "shim/process/environ.h"
+#include "shim/process/symbol.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#define REQUEST "GPUCACHE_EMPTY_CACHE"
+
+SHIM_EXPORT int setenv(const char *name, const char *value, int overwrite);
+SHIM_EXPORT int putenv(char *text);
+
+/* The C library's function, kept in `slot`. 0, and errno, if there is none. */
+static uintptr_t real_function(_Atomic(uintptr_t) *slot, const char *name)
+{
+    uintptr_t f = atomic_load_explicit(slot, memory_order_relaxed);
+    if (f)
+        return f;
+    f = (uintptr_t)symbol_next(name);
+    atomic_store_explicit(slot, f, memory_order_relaxed);
+    if (!f)
+        errno = ENOSYS;
+    return f;
+}
+
+int setenv(const char *name, const char *value, int overwrite)
+{
+    static _Atomic(uintptr_t) slot;
+    uintptr_t f = real_function(&slot, "setenv");
+    if (!f)
+        return -1;
+    environ_write_begin();
+    int rc = ((int (*)(const char *, const char *, int))f)(name, value, overwrite);
+    environ_write_end();
+    if (rc == 0 && strcmp(name, REQUEST) == 0)
+        control_environ(value);
+    return rc;
+}
+
+int putenv(char *text)
+{
+    static _Atomic(uintptr_t) slot;
+    uintptr_t f = real_function(&slot, "putenv");
+    if (!f)
+        return -1;
+    environ_write_begin();
+    int rc = ((int (*)(char *))f)(text);
+    environ_write_end();
+    if (rc == 0 && strncmp(text, REQUEST "=", sizeof REQUEST) == 0)
+        control_environ(text + sizeof REQUEST);
+    return rc;
+}

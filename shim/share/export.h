@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The exporter's side of legacy IPC, see ticket.h. It remembers nothing of an export: a ticket
+ * names the block by address and serial, and the pool knows whether that block is still live.
+ */
+#ifndef SHIM_EXPORT_H
+#define SHIM_EXPORT_H
+
+#include "pool/pool.h"
+#include "shim/driver/hooks.h"
+
+/* Gives a ticket for the live block: the same 64 bytes each time, others for every other block.
+ * Taints the block. CUDA_ERROR_NOT_SUPPORTED if there can be none; the reason is logged once. */
+CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle);
+
+/* Is the block a whole allocation of the driver's? Then the driver has a handle for it. */
+bool ipc_is_native(const struct pool_block *block);
+/* Can the block have a handle, ours or the driver's? */
+bool ipc_is_capable(const struct pool_block *block);
+
+#endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See import.h. One lock guards the lists of entries. It is never held over a driver call. A thread
+ * that opens an entry marks it busy, drops the lock for its calls, and then wakes the threads that
+ * want the same entry.
+ *
+ * How an entry is closed:
+ *  1. The driver's own close does not return before the memory is out of use. So ours waits for
+ *     the work of the context before it unmaps the memory.
+ *  2. During a capture that wait would break the capture. Then the mapping stays, and a duty of the
+ *     control thread unmaps it after the capture (a duty that needs calm).
+ *  3. A capture may begin during the wait. The calls that are left to do are allowed then, in the
+ *     capture mode of a visit.
+ *  4. Whenever clear_closed leaves an entry in `closed`, it calls for the duty. So none stays there
+ *     for ever, provided that there is a control thread: ipc_close asks for one.
+ */
+#include "shim/share/import.h"
+
+#include "pool/host.h"
+#include "shim/control/thread.h"
+#include "shim/driver/access.h"
+#include "shim/driver/device_fence.h"
+#include "shim/driver/visit.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/device.h"
+#include "shim/process/state.h"
+#include "shim/socket/listener.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* When the control thread tries again after a capture that it does not know refused the wait:
+ * nothing tells of that capture's end. */
+#define TIDY_AGAIN_NS UINT64_C(100000000)
+
+struct opened {
+    struct opened *next;
+    struct ticket ticket;
+    CUcontext ctx;
+    CUdevice device; /* of the context */
+    struct mapping mapping;
+    unsigned opens;
+    bool busy; /* being opened: all but ticket and ctx belong to the thread that opens it */
+    unsigned long long buffer_id;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct host_cache records = {.record_bytes = (sizeof(struct opened) + 15) / 16 * 16};
+static struct opened *list, *closed; /* closed: unmapped when no capture is open */
+static atomic_int open_count, closed_count;
+
+static void remove_entry(struct opened **head, struct opened *gone)
+{
+    while (*head != gone)
+        head = &(*head)->next;
+    *head = gone->next;
+}
+
+static struct opened *find_ticket(const struct ticket *ticket, CUcontext ctx)
+{
+    for (struct opened *o = list; o; o = o->next)
+        if (o->ctx == ctx && memcmp(&o->ticket, ticket, sizeof *ticket) == 0)
+            return o;
+    return NULL;
+}
+
+static struct opened *add(const struct ticket *ticket, CUcontext ctx)
+{
+    struct opened *o = host_cache_ensure(&records, 1) ? host_cache_get(&records) : NULL;
+    if (o) {
+        *o = (struct opened){.next = list, .ticket = *ticket, .ctx = ctx, .busy = true};
+        list = o;
+    }
+    return o;
+}
+
+/* An entry that is in no list. */
+struct departure {
+    const struct opened *entry;
+    bool refused; /* a capture is open: nothing was unmapped */
+};
+
+static void take_away(void *data)
+{
+    struct departure *d = data;
+    const struct opened *o = d->entry;
+    CUcontext ignored;
+    bool pushed = real.cuCtxPushCurrent_v2(o->ctx) == CUDA_SUCCESS;
+    d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!d->refused)
+        mapping_destroy(&o->mapping, false);
+    if (pushed)
+        real.cuCtxPopCurrent_v2(&ignored);
+}
+
+static uint64_t tidy(uint64_t now_ns);
+static struct duty tidy_duty = {.run = tidy, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+/* The lock is held on entry and exit. */
+static void clear_closed(void)
+{
+    while (closed && !capture_open()) {
+        struct opened *o = closed;
+        struct departure d = {.entry = o};
+        closed = o->next;
+        atomic_fetch_sub(&closed_count, 1);
+        pthread_mutex_unlock(&lock);
+        visit_run(NULL, take_away, &d);
+        pthread_mutex_lock(&lock);
+        if (d.refused) {
+            o->next = closed;
+            closed = o;
+            atomic_fetch_add(&closed_count, 1);
+            /* The end of a capture that we know runs the duty; of another nothing tells. */
+            control_due(&tidy_duty, capture_open() ? 0 : state_clock_ns() + TIDY_AGAIN_NS);
+            return;
+        }
+        host_cache_put(&records, o);
+    }
+    if (closed)
+        control_due(&tidy_duty, 0);
+}
+
+bool ipc_any_closed(void)
+{
+    return atomic_load_explicit(&closed_count, memory_order_relaxed) != 0;
+}
+
+static uint64_t tidy(uint64_t now_ns)
+{
+    pthread_mutex_lock(&lock);
+    clear_closed();
+    pthread_mutex_unlock(&lock);
+    return DUTY_NEVER;
+}
+
+/* Access that other devices got while the memory was on its way: the thread that gives it walks
+ * over the opened entries, which did not have this one yet. */
+struct late_access {
+    CUdevice device;
+    const struct mapping *mapping;
+};
+
+static void allow_late(void *data)
+{
+    const struct late_access *late = data;
+    access_allow(late->device, late->mapping->base, late->mapping->total_bytes);
+}
+
+/* Makes the mapping of a busy entry. */
+static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
+{
+    CUresult rc = mapping_create(&o->mapping, &o->ticket, flags, native);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    real.cuPointerGetAttribute(&o->buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, o->mapping.addr);
+    real.cuCtxGetDevice(&o->device);
+    return CUDA_SUCCESS;
+}
+
+CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
+                  ipc_open_fn native, bool *mapped)
+{
+    struct ticket ticket;
+    CUcontext ctx = NULL;
+    CUresult rc = real.cuCtxGetCurrent(&ctx);
+    memcpy(&ticket, handle, sizeof ticket);
+    *mapped = false;
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (!addr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!ctx || listener_is_ours(&ticket.token))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!mapping_is_supported())
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct mapping fresh = {.total_bytes = 0};
+    struct late_access late = {.mapping = &fresh};
+    pthread_mutex_lock(&lock);
+    clear_closed();
+    struct opened *o;
+    while ((o = find_ticket(&ticket, ctx)) && o->busy)
+        pthread_cond_wait(&changed, &lock);
+    if (!o && !(o = add(&ticket, ctx)))
+        rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (o && o->busy) {
+        pthread_mutex_unlock(&lock);
+        rc = fetch(o, flags, native);
+        pthread_mutex_lock(&lock);
+        o->busy = false;
+        pthread_cond_broadcast(&changed);
+        if (rc == CUDA_SUCCESS) {
+            atomic_fetch_add(&open_count, 1);
+            fresh = o->mapping;
+            late.device = o->device;
+        } else {
+            remove_entry(&list, o);
+            host_cache_put(&records, o);
+        }
+    }
+    if (rc == CUDA_SUCCESS) {
+        o->opens++;
+        *addr = o->mapping.addr;
+    }
+    /* The entry is found from here on: a later change of access walks over it. */
+    bool behind = fresh.total_bytes && access_peers(late.device) != fresh.peers;
+    pthread_mutex_unlock(&lock);
+    *mapped = fresh.total_bytes != 0;
+    if (behind)
+        visit_run(NULL, allow_late, &late);
+    return rc;
+}
+
+static struct opened *find_around(CUdeviceptr addr)
+{
+    for (struct opened *o = list; o; o = o->next)
+        if (!o->busy && addr >= o->mapping.addr && addr - o->mapping.addr < o->mapping.size_bytes)
+            return o;
+    return NULL;
+}
+
+bool ipc_any_open(void)
+{
+    return atomic_load_explicit(&open_count, memory_order_acquire) != 0;
+}
+
+bool ipc_close(CUdeviceptr addr, CUresult *rc)
+{
+    CUcontext ctx = NULL;
+    if (!ipc_any_open())
+        return false;
+    bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
+    pthread_mutex_lock(&lock);
+    struct opened *o = find_around(addr);
+    bool mine = o != NULL;
+    if (mine) {
+        *rc = CUDA_SUCCESS;
+        if (o->mapping.addr != addr) {
+            *rc = CUDA_ERROR_INVALID_VALUE;
+        } else if (!current) {
+            *rc = CUDA_ERROR_INVALID_CONTEXT;
+        } else if (--o->opens == 0) {
+            remove_entry(&list, o);
+            atomic_fetch_sub(&open_count, 1);
+            o->next = closed;
+            closed = o;
+            atomic_fetch_add(&closed_count, 1);
+            clear_closed();
+            if (closed)
+                control_need();
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return mine;
+}
+
+static void take_away_after_context(void *data)
+{
+    const struct opened *o = data;
+    mapping_destroy(&o->mapping, true);
+}
+
+void ipc_forget(CUcontext ctx)
+{
+    struct opened **heads[] = {&list, &closed};
+    if (!ctx)
+        return;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        for (struct opened **at = heads[i]; *at;) {
+            struct opened *o = *at;
+            if (o->ctx != ctx || o->busy) {
+                at = &o->next;
+                continue;
+            }
+            *at = o->next;
+            atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
+            pthread_mutex_unlock(&lock);
+            visit_run(NULL, take_away_after_context, o);
+            pthread_mutex_lock(&lock);
+            host_cache_put(&records, o);
+            at = heads[i]; /* the list may have changed */
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+bool ipc_find(CUdeviceptr addr, struct ipc_range *range)
+{
+    if (!ipc_any_open())
+        return false;
+    pthread_mutex_lock(&lock);
+    const struct opened *o = find_around(addr);
+    if (o)
+        *range = (struct ipc_range){o->mapping.addr, o->mapping.size_bytes, o->ctx, o->device,
+                                    o->buffer_id};
+    pthread_mutex_unlock(&lock);
+    return o != NULL;
+}
+
+void ipc_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+                        void *arg)
+{
+    struct range {
+        uint64_t addr, size_bytes;
+    } *ranges = NULL;
+    size_t count = 0, at = 0;
+    if (!ipc_any_open())
+        return;
+    pthread_mutex_lock(&lock);
+    for (const struct opened *o = list; o; o = o->next)
+        count++;
+    if (count)
+        ranges = host_pages(count * sizeof *ranges);
+    for (const struct opened *o = list; o && ranges; o = o->next)
+        if (!o->busy && o->device == device && o->mapping.total_bytes)
+            ranges[at++] = (struct range){o->mapping.base, o->mapping.total_bytes};
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < at; i++)
+        f(arg, ranges[i].addr, ranges[i].size_bytes);
+    host_pages_free(ranges, count * sizeof *ranges);
+}
+
+size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+{
+    size_t count = 0;
+    if (!ipc_any_open())
+        return 0;
+    pthread_mutex_lock(&lock);
+    for (const struct opened *o = list; o; o = o->next) {
+        bool known = o->busy || o->device == device || !o->mapping.total_bytes;
+        for (size_t i = 0; i < count && !known; i++)
+            known = ctx[i] == o->ctx;
+        if (!known && count < max) {
+            owner[count] = o->device;
+            ctx[count++] = o->ctx;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+size_t ipc_contexts(CUcontext *ctx, size_t max)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        for (const struct opened *o = i ? closed : list; o; o = o->next) {
+            bool known = false;
+            for (size_t at = 0; at < count && !known; at++)
+                known = ctx[at] == o->ctx;
+            if (!known && count < max)
+                ctx[count++] = o->ctx;
+        }
+    pthread_mutex_unlock(&lock);
+    return count;
+}

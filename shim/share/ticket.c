@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See ticket.h. No lock.
+ */
+#include "shim/share/ticket.h"
+
+#include <stddef.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
+_Static_assert(offsetof(struct ticket_question, ticket.token) ==
+                   offsetof(struct socket_head, token),
+               "a question begins as the socket expects it");
+_Static_assert(sizeof(struct ticket_question) == SOCKET_QUESTION_BYTES &&
+                   sizeof(struct ticket_answer) == SOCKET_ANSWER_BYTES,
+               "the socket carries messages of these sizes");
+
+uint64_t ticket_check(const struct ticket *ticket)
+{
+    const unsigned char *bytes = (const unsigned char *)ticket;
+    uint64_t sum = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < offsetof(struct ticket, check); i++)
+        sum = (sum ^ bytes[i]) * UINT64_C(1099511628211);
+    return sum;
+}
+
+bool ipc_is_ours(const CUipcMemHandle *handle)
+{
+    struct ticket ticket;
+    memcpy(&ticket, handle, sizeof ticket);
+    return ticket.magic == TICKET_MAGIC && ticket.check == ticket_check(&ticket);
+}
+
+enum socket_got ticket_receive(int reply, struct ticket_answer *answer, int *fds, int wait_ms)
+{
+    size_t num_fds;
+    enum socket_got got = socket_receive(reply, answer, fds, &num_fds, wait_ms);
+    if (got != SOCKET_GOT || answer->count == num_fds)
+        return got;
+    socket_close_all(fds, num_fds);
+    return SOCKET_BROKEN;
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Captures that end with their context, and captures that somebody waits beside.
+ */
+#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- a capture ends with its context
+ * A capture on a stream of one context begins while another context is current, and ends with its
+ * own context, or with a reset of it: afterwards memory is used again as ever.
+ */
+
+enum { TURNS = 100 };
+
+/* Each time half of the device, written late: it comes back only when that is known to be done. */
+static int turns(CUcontext where, CUstream stream)
+{
+    size_t free_bytes = 0;
+    int failed = 0;
+    REQUIRE(cuCtxSetCurrent(where));
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t size_bytes = free_bytes / 32;
+    for (uint32_t i = 0; i < TURNS; i++) {
+        uint64_t block = 0;
+        if (gpu_malloc(&block, size_bytes) != 0) {
+            failed++;
+            continue;
+        }
+        REQUIRE(gpu_spin_fill(block, 1024, i, 10000, stream));
+        REQUIRE(gpu_free(block));
+    }
+    REQUIRE(gpu_stream_sync(stream));
+    return failed;
+}
+
+static CUcontext capture_in(CUcontext own, CUcontext current, CUstream *stream)
+{
+    REQUIRE(cuCtxSetCurrent(own));
+    REQUIRE(gpu_stream_create(stream, false));
+    REQUIRE(cuCtxSetCurrent(current));
+    REQUIRE(cuStreamBeginCapture(*stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    return own;
+}
+
+static int a_capture_ends_with_its_context(void)
+{
+    CUcontext primary = NULL;
+    CUcontext worked = NULL;
+    CUcontext own = NULL;
+    CUstream streams[2];
+    CUstream captured = NULL;
+    uint64_t block = 0;
+    int failed = 0;
+    scene_start(1, 100);
+    REQUIRE(cuCtxGetCurrent(&primary));
+    REQUIRE(cuCtxCreate(&worked, NULL, 0, 0));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(gpu_stream_create(&streams[i], false));
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_fill(block, 64, 1, streams[1]));
+    failed += turns(worked, streams[0]);
+
+    REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+    capture_in(own, worked, &captured);
+    printf("destroyed: %d", (int)cuCtxDestroy(own));
+    failed += turns(worked, streams[0]);
+    printf(", %d failed\n", failed);
+
+    capture_in(primary, worked, &captured);
+    printf("reset: %d", (int)cuDevicePrimaryCtxReset(0));
+    failed += turns(worked, streams[0]);
+    printf(", %d failed\n", failed);
+    REQUIRE(gpu_free(block));
+    return failed != 0;
+}
+
+/* ---- a call that waits for a persistent kernel
+ * A thread frees memory, or closes another process's, while a kernel runs that only the host can
+ * end. The thread that is to end it captures a graph first: it must not wait for the other one, and
+ * the capture_one must not be spoilt.
+ */
+
+/* Of the exporter, which makes one block and keeps it until it is told to end. */
+static int keep_a_block(int from, int to)
+{
+    struct ipc_message m = {.size_bytes = 4 * MIB, .byte = 5};
+    uint64_t block = 0;
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_malloc(&block, m.size_bytes));
+    REQUIRE(gpu_memset(block, m.byte, m.size_bytes));
+    REQUIRE(gpu_sync());
+    m.rc = gpu_ipc_export(&m.handle, block);
+    EXPECT(write(to, &m, sizeof m) == (ssize_t)sizeof m);
+    EXPECT(read(from, &m, sizeof m) == (ssize_t)sizeof m);
+    return 0;
+}
+
+static void *flag;
+static CUstream forever, capturing;
+static uint64_t used, block_to_lose;
+static bool by_ipc;
+static atomic_bool about_to;
+
+static int wait_for_kernel(void)
+{
+    REQUIRE(gpu_open(0));
+    atomic_store(&about_to, true);
+    return by_ipc ? gpu_ipc_close(block_to_lose) : gpu_free(block_to_lose);
+}
+
+static int capture_one(uint64_t ptr)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    REQUIRE(gpu_capture_begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    int spoilt = gpu_fill(ptr, 64, 3, capturing) != 0;
+    spoilt += gpu_capture_end(capturing, &graph) != 0;
+    if (!spoilt) {
+        REQUIRE(gpu_graph_instantiate(&exec, graph));
+        REQUIRE(gpu_graph_destroy(graph, exec));
+    }
+    return spoilt;
+}
+
+static int either(int index, void *context)
+{
+    (void)context;
+    if (index > 0)
+        return wait_for_kernel();
+    int spoilt = 0;
+    REQUIRE(gpu_open(0));
+    while (!atomic_load(&about_to))
+        scene_sleep_ms(1);
+    scene_sleep_ms(100);
+    for (int i = 0; i < 3; i++)
+        spoilt += capture_one(used);
+    *(volatile uint32_t *)flag = 1;
+    return spoilt;
+}
+
+static int wait_beside_captures(bool closes)
+{
+    struct ipc_message m = {.rc = 0};
+    struct ipc_peer exporter = {.pid = 0};
+    scene_watchdog(25);
+    by_ipc = closes;
+    if (by_ipc)
+        exporter = ipc_peer_fork_work(keep_a_block);
+    scene_start(1, 25);
+    REQUIRE(gpu_malloc(&used, 4096));
+    if (by_ipc) {
+        EXPECT(read(exporter.from, &m, sizeof m) == (ssize_t)sizeof m);
+        if (m.rc == CUDA_ERROR_NOT_FOUND || m.rc == CUDA_ERROR_NOT_SUPPORTED || m.rc == 36)
+            scene_skip("the driver has no such handles");
+        REQUIRE(m.rc);
+        REQUIRE(gpu_ipc_open(&block_to_lose, m.handle));
+    } else {
+        REQUIRE(gpu_malloc(&block_to_lose, 4 * MIB));
+    }
+    REQUIRE(gpu_stream_create(&forever, false));
+    REQUIRE(gpu_stream_create(&capturing, false));
+    REQUIRE(gpu_host_alloc(&flag, 4));
+    *(volatile uint32_t *)flag = 0;
+    /* The kernel's code is there before it has to be: loading it may wait. */
+    REQUIRE(gpu_fill(used, 64, 2, capturing));
+    REQUIRE(gpu_stream_sync(capturing));
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
+    printf("%d failed\n", scene_threads(2, either, NULL));
+    REQUIRE(gpu_stream_sync(forever));
+    REQUIRE(gpu_free(used));
+    REQUIRE(gpu_host_free(flag));
+    if (by_ipc) {
+        EXPECT(write(exporter.to, &m, sizeof m) == (ssize_t)sizeof m);
+        printf("the exporter ended with %d\n", ipc_peer_join(&exporter));
+    }
+    return 0;
+}
+
+static int a_free_that_waits_holds_no_capture_up(void)
+{
+    return wait_beside_captures(false);
+}
+
+static int a_close_that_waits_holds_no_capture_up(void)
+{
+    return wait_beside_captures(true);
+}
+
+/* ---- the first allocation may come in a capture
+ * The first allocation of the process, and the first of a second context, come while a capture is
+ * open, in the capturing thread and in another one: whatever they bring along, the capture holds.
+ */
+
+static int take_and_give(int index, void *context)
+{
+    CUcontext *current = context;
+    uint64_t block = 0;
+    (void)index;
+    REQUIRE(cuCtxSetCurrent(*current));
+    REQUIRE(gpu_malloc(&block, 24 * MIB));
+    REQUIRE(gpu_free(block));
+    return 0;
+}
+
+static void capture_around(const char *what, CUstreamCaptureMode mode, CUcontext context,
+                           bool elsewhere)
+{
+    CUcontext mine = NULL;
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    REQUIRE(cuCtxGetCurrent(&mine));
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_capture_begin(stream, mode));
+    if (elsewhere)
+        REQUIRE(scene_elsewhere(take_and_give, &context));
+    else
+        take_and_give(0, &context);
+    REQUIRE(cuCtxSetCurrent(mine));
+    printf("%s: %d\n", what, gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_stream_destroy(stream));
+}
+
+static int the_first_allocation_may_come_in_a_capture(void)
+{
+    CUcontext primary = NULL;
+    CUcontext second = NULL;
+    CUcontext third = NULL;
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&primary));
+    capture_around("first of all, relaxed", CU_STREAM_CAPTURE_MODE_RELAXED, primary, false);
+    REQUIRE(cuCtxCreate(&second, NULL, 0, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    capture_around("first of another context, in another thread, thread-local",
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, second, true);
+    REQUIRE(cuCtxCreate(&third, NULL, 0, 0));
+    capture_around("first of its own context, relaxed", CU_STREAM_CAPTURE_MODE_RELAXED, third,
+                   false);
+    REQUIRE(cuCtxDestroy(third));
+    REQUIRE(cuCtxDestroy(second));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(a_capture_ends_with_its_context),
+        ACT(a_free_that_waits_holds_no_capture_up),
+        ACT(a_close_that_waits_holds_no_capture_up),
+        ACT(the_first_allocation_may_come_in_a_capture),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+}

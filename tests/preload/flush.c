@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Idle memory goes back to the driver on request, as another process sees.
+ */
+#include "tests/preload/scene.h"
+#include "tests/preload/observer.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- a signal gives idle memory back
+ * SIGUSR1 half way: idle memory goes back to the driver, as another process can see; live blocks
+ * keep their addresses and contents, and the program goes on. Bare, memory went back at its free
+ * and there is no one to signal.
+ */
+
+enum { LIVE = 24, IDLE = 8 };
+
+static bool has_control_thread(void)
+{
+    bool found = false;
+    DIR *tasks = opendir("/proc/self/task");
+    for (const struct dirent *task; tasks && (task = readdir(tasks));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+        FILE *file = fopen(path, "r");
+        if (file) {
+            found |= fgets(name, sizeof name, file) && strcmp(name, "gpucache\n") == 0;
+            fclose(file);
+        }
+    }
+    if (tasks)
+        closedir(tasks);
+    return found;
+}
+
+static int a_signal_gives_idle_memory_back(void)
+{
+    uint64_t live[LIVE];
+    uint64_t idle[IDLE];
+    uint32_t wrong = 0;
+    struct observer observer;
+    observer_start(&observer);
+    scene_start(1, 120);
+    if (scene_preloaded()) {
+        /* The first allocation brings the handler. */
+        uint64_t first = 0;
+        struct sigaction action;
+        REQUIRE(gpu_malloc(&first, 4096));
+        /* Nothing was freed, so there is nothing to give back and no thread that would. */
+        EXPECT(!has_control_thread());
+        REQUIRE(raise(SIGUSR1));
+        REQUIRE(gpu_free(first));
+        for (int waits = 0; !has_control_thread() && waits < 300; waits++)
+            scene_sleep_ms(10);
+        EXPECT(has_control_thread());
+        REQUIRE(sigaction(SIGUSR1, NULL, &action));
+        EXPECT(action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    }
+    for (int round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < LIVE; i++) {
+            REQUIRE(gpu_malloc(&live[i], (i + 1) * 64 * KIB));
+            REQUIRE(gpu_fill(live[i], (i + 1) * 2 * KIB, i + 7, NULL));
+        }
+        for (int i = 0; i < IDLE; i++) {
+            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+            REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
+        }
+        REQUIRE(gpu_sync());
+        size_t full = observer_free_bytes(&observer);
+        for (int i = 0; i < IDLE; i++)
+            REQUIRE(gpu_free(idle[i]));
+        if (scene_preloaded())
+            REQUIRE(raise(SIGUSR1));
+        size_t want = full + (IDLE * 64 - 32) * MIB;
+        int waits = 0;
+        while (observer_free_bytes(&observer) < want && waits++ < 300)
+            scene_sleep_ms(10);
+        printf("round %d: others see it %s", round,
+               observer_free_bytes(&observer) >= want ? "free" : "taken");
+        for (uint32_t i = 0; i < LIVE; i++)
+            wrong += scene_wrong_words(live[i], (i + 1) * 2 * KIB, i + 7, NULL);
+        printf(", %u wrong words\n", wrong);
+        for (uint32_t i = 0; i < LIVE; i++)
+            REQUIRE(gpu_free(live[i]));
+    }
+    observer_stop(&observer);
+    return wrong != 0;
+}
+
+/* ---- setenv gives idle memory back
+ * GPUCACHE_EMPTY_CACHE set by the running program in its own environment: idle memory is back with
+ * the driver after the next allocation. Bare, the variable means nothing and nothing was kept.
+ */
+
+static void request(int round)
+{
+    static char text[] = "GPUCACHE_EMPTY_CACHE=all";
+    if (round == 0)
+        REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
+    else if (round == 1)
+        REQUIRE(putenv(text));
+    else
+        REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "device=0", 1));
+}
+
+static int setenv_gives_idle_memory_back(void)
+{
+    enum { IDLE_BLOCKS = 6 };
+    uint64_t idle[IDLE_BLOCKS];
+    uint64_t live = 0;
+    uint64_t next = 0;
+    uint32_t wrong = 0;
+    struct observer observer;
+    observer_start(&observer);
+    scene_start(1, 120);
+    REQUIRE(gpu_malloc(&live, 256 * KIB));
+    REQUIRE(gpu_fill(live, 16 * KIB, 8, NULL));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < IDLE_BLOCKS; i++) {
+            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+            REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
+        }
+        REQUIRE(gpu_sync());
+        size_t full = observer_free_bytes(&observer);
+        for (int i = 0; i < IDLE_BLOCKS; i++)
+            REQUIRE(gpu_free(idle[i]));
+        request(round);
+        REQUIRE(gpu_malloc(&next, 4096));
+        size_t seen = observer_free_bytes(&observer);
+        printf("round %d: others see it %s\n", round,
+               seen >= full + (IDLE_BLOCKS * 64 - 32) * MIB ? "free" : "taken");
+        REQUIRE(gpu_free(next));
+        REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
+        wrong += scene_wrong_words(live, 16 * KIB, 8, NULL);
+    }
+    printf("%u wrong words\n", wrong);
+    REQUIRE(gpu_free(live));
+    observer_stop(&observer);
+    return wrong != 0;
+}
+
+/* ---- nothing waits for a running kernel
+ * Idle memory goes back below a kernel that runs until the host raises a flag, on request and when
+ * other sizes are needed: nothing waits for the kernel, which uses none of it.
+ */
+
+enum { IDLE_BESIDE = 6 };
+
+static void *flag;
+static CUstream forever;
+
+static void use_and_free(uint64_t bytes)
+{
+    uint64_t idle[IDLE_BESIDE];
+    for (int i = 0; i < IDLE_BESIDE; i++) {
+        REQUIRE(gpu_malloc(&idle[i], bytes));
+        REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
+    }
+    REQUIRE(gpu_sync());
+    for (int i = 0; i < IDLE_BESIDE; i++)
+        REQUIRE(gpu_free(idle[i]));
+}
+
+static void start_kernel(void)
+{
+    *(volatile uint32_t *)flag = 0;
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
+}
+
+static void end_kernel(void)
+{
+    printf("running: %s\n",
+           gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
+    *(volatile uint32_t *)flag = 1;
+    REQUIRE(gpu_stream_sync(forever));
+    gpu_last_error();
+}
+
+static int nothing_waits_for_a_running_kernel(void)
+{
+    uint64_t small = 0;
+    uint64_t other = 0;
+    struct observer observer;
+    observer_start(&observer);
+    scene_start(1, 120);
+    REQUIRE(gpu_stream_create(&forever, false));
+    REQUIRE(gpu_host_alloc(&flag, 4));
+    REQUIRE(gpu_malloc(&small, 4096));
+    size_t before = observer_free_bytes(&observer);
+
+    use_and_free(64 * MIB);
+    start_kernel();
+    REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
+    REQUIRE(gpu_malloc(&other, 8192));
+    printf("on request: others see it %s\n",
+           observer_free_bytes(&observer) + 32 * MIB >= before ? "free" : "taken");
+    REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
+    end_kernel();
+    REQUIRE(gpu_free(other));
+
+    use_and_free(64 * MIB);
+    start_kernel();
+    REQUIRE(gpu_malloc(&other, 300 * MIB));
+    printf("for another size: others see it %s\n",
+           observer_free_bytes(&observer) + (300 + 160) * MIB >= before ? "free" : "taken");
+    end_kernel();
+    REQUIRE(gpu_free(other));
+    REQUIRE(gpu_free(small));
+    REQUIRE(gpu_host_free(flag));
+    observer_stop(&observer);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(a_signal_gives_idle_memory_back),
+        ACT(setenv_gives_idle_memory_back),
+        ACT(nothing_waits_for_a_running_kernel),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Handles of several processes at once: opened beside memory that comes and goes, by threads that
+ * signals interrupt and in captures, and with events that order the work of the processes.
+ */
+#include "tests/preload/ipc_peer.h"
+#include "tests/preload/scene.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- every handle shows its own block
+ * Several processes open blocks of one exporter at the same time, each with several threads, while
+ * the exporter's threads allocate, free, flush their caches and share anew: every handle shows its
+ * own block, or nothing once the block is gone.
+ */
+
+enum { PEERS = 3, ROUNDS = 12, WORKERS = 2 };
+
+static struct ipc_peer importers[PEERS];
+static atomic_bool stop;
+
+/* What shares no memory makes it move and go. */
+static int churn(int index, void *unused)
+{
+    uint64_t blocks[24] = {0};
+    uint64_t random = (uint64_t)index + 1;
+    REQUIRE(gpu_open(0));
+    while (!atomic_load(&stop)) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint64_t *b = &blocks[(random >> 33) % 24];
+        if (*b)
+            REQUIRE(gpu_free(*b));
+        *b = 0;
+        REQUIRE(gpu_malloc(b, (size_t)1 << (9 + (random >> 40) % 15)));
+        if ((random >> 50) % 64 == 0)
+            setenv("GPUCACHE_EMPTY_CACHE", "1", 1);
+    }
+    for (int i = 0; i < 24; i++)
+        if (blocks[i])
+            REQUIRE(gpu_free(blocks[i]));
+    return 0;
+}
+
+/* One thread of the exporter for each peer. */
+static int exchange(int index, void *unused)
+{
+    static const size_t sizes[] = {700, 40 * KIB, 500 * KIB, 2 * MIB, 9 * MIB};
+    int wrong = 0;
+    REQUIRE(gpu_open(0));
+    for (int round = 0; round < ROUNDS; round++) {
+        struct ipc_message m = {.order = IPC_OPEN, .size_bytes = sizes[round % 5],
+                                .byte = (unsigned char)(index * ROUNDS + round + 1)};
+        uint64_t block = ipc_share(&m.handle, m.size_bytes, m.byte);
+        struct ipc_message opened = ipc_peer_do(&importers[index], m);
+        wrong += opened.rc != 0 || opened.wrong != 0;
+        opened.order = IPC_CLOSE;
+        wrong += ipc_peer_do(&importers[index], opened).rc != 0;
+        wrong += scene_wrong_bytes(block, m.size_bytes, m.byte) != 0;
+        REQUIRE(gpu_free(block));
+    }
+    return wrong;
+}
+
+static int either(int index, void *context)
+{
+    if (index >= PEERS)
+        return churn(index, context);
+    int wrong = exchange(index, context);
+    if (atomic_fetch_add((atomic_int *)context, 1) == PEERS - 1)
+        atomic_store(&stop, true);
+    return wrong;
+}
+
+static int every_handle_shows_its_own_block(void)
+{
+    atomic_int done = 0;
+    scene_watchdog(100);
+    for (int i = 0; i < PEERS; i++)
+        importers[i] = ipc_peer_fork();
+    scene_start(1, 100);
+    int wrong = scene_threads(PEERS + WORKERS, either, &done);
+    for (int i = 0; i < PEERS; i++)
+        wrong += ipc_peer_end(&importers[i]) != 0;
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
+
+/* ---- threads open and captures hold
+ * The threads of one process, which signals interrupt all the time, open and close the same handles
+ * at the same time, also in the middle of stream captures of every kind: each finds its bytes, no
+ * capture is spoilt, and a graph that uses what was opened in its capture works.
+ */
+
+enum { HANDLES = 3, THREADS = 4, OPENS = 40 };
+
+static const size_t sizes[HANDLES] = {5 * MIB, 1200, 200 * KIB};
+
+static int open_and_close(int index, void *context)
+{
+    const CUipcMemHandle *handles = context;
+    int wrong = 0;
+    REQUIRE(gpu_open(0));
+    for (int round = 0; round < OPENS; round++) {
+        int which = (index + round) % HANDLES;
+        uint64_t first = 0, second = 0;
+        REQUIRE(gpu_ipc_open(&first, handles[which]));
+        REQUIRE(gpu_ipc_open(&second, handles[which]));
+        wrong += first != second || scene_wrong_bytes(first, 1000, (unsigned char)(which + 1)) != 0;
+        REQUIRE(gpu_ipc_close(first));
+        wrong +=
+            scene_wrong_bytes(second + sizes[which] - 100, 100, (unsigned char)(which + 1)) != 0;
+        REQUIRE(gpu_ipc_close(second));
+    }
+    return wrong;
+}
+
+static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
+                        uint64_t errors_ptr)
+{
+    uint64_t before = 0, inside = 0;
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    uint32_t errors = 1;
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_ipc_open(&before, handles[2]));
+    REQUIRE(gpu_capture_begin(stream, mode));
+    REQUIRE(gpu_memset_async(errors_ptr, 0, 4, stream));
+    REQUIRE(gpu_ipc_open(&inside, handles[0]));
+    REQUIRE(gpu_check(inside, sizes[0] / 4, 0x01010101, errors_ptr, stream));
+    REQUIRE(gpu_ipc_close(before));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    REQUIRE(gpu_graph_launch(exec, stream));
+    REQUIRE(gpu_get_async(&errors, errors_ptr, 4, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    REQUIRE(gpu_graph_destroy(graph, exec));
+    REQUIRE(gpu_ipc_close(inside));
+    REQUIRE(gpu_stream_destroy(stream));
+    return errors;
+}
+
+static void ignore(int signal_number)
+{
+    (void)signal_number;
+}
+
+/* A thousand signals a second, which interrupt calls. */
+static void start_signals(void)
+{
+    timer_t timer;
+    struct sigaction action = {.sa_handler = ignore};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2};
+    struct itimerspec every = {{0, 1000000}, {0, 1000000}};
+    REQUIRE(sigaction(SIGUSR2, &action, NULL));
+    REQUIRE(timer_create(CLOCK_MONOTONIC, &event, &timer));
+    REQUIRE(timer_settime(timer, 0, &every, NULL));
+}
+
+static int open_in_threads(int from, int to)
+{
+    CUipcMemHandle handles[HANDLES];
+    uint64_t errors_ptr = 0, ours = 0;
+    EXPECT(read(from, handles, sizeof handles) == sizeof handles);
+    scene_start(1, 60);
+    start_signals();
+    printf("%d wrong in threads\n", scene_threads(THREADS, open_and_close, handles));
+    REQUIRE(gpu_malloc(&errors_ptr, 4));
+    /* A real driver loads a kernel at its first launch; that is no part of a capture. */
+    REQUIRE(gpu_check(errors_ptr, 1, 0, errors_ptr, NULL));
+    REQUIRE(gpu_sync());
+    for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++)
+        printf("capture %d: %u wrong words\n", mode,
+               capture(handles, (CUstreamCaptureMode)mode, errors_ptr));
+    printf("opened after it: %d", gpu_ipc_open(&ours, handles[2]));
+    printf(", closed: %d\n", gpu_ipc_close(ours));
+    fflush(stdout);
+    return 0;
+}
+
+static int threads_open_and_captures_hold(void)
+{
+    CUipcMemHandle handles[HANDLES];
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    scene_watchdog(60);
+    struct ipc_peer importer = ipc_peer_fork_work(open_in_threads);
+    scene_start(1, 60);
+    REQUIRE(gpu_stream_create(&stream, false));
+    for (int i = 0; i < HANDLES; i++) {
+        uint64_t block = 0;
+        REQUIRE(gpu_malloc(&block, sizes[i]));
+        REQUIRE(gpu_memset(block, i + 1, sizes[i]));
+        REQUIRE(gpu_sync());
+        REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        ipc_export(&handles[i], block);
+        REQUIRE(gpu_capture_end(stream, &graph));
+        REQUIRE(gpu_graph_destroy(graph, NULL));
+    }
+    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
+    printf("importer ended with %d\n", ipc_peer_join(&importer));
+    return 0;
+}
+
+/* ---- events order processes
+ * Three processes, each with a buffer and an event of its own that the other two open: in every
+ * round each waits on the GPU for the events of the others, looks at what they have written late
+ * into its buffer, and writes late into theirs. Ordered by interprocess events alone, no host waits
+ * for work.
+ */
+
+enum { PROCESSES = 3, TURNS = 6, WORDS = 3 * 256 * 1024 };
+
+/* Each process has a third of every buffer to write to; the two of the others are used in turn. */
+struct process {
+    CUipcMemHandle memory;
+    CUipcEventHandle event;
+};
+
+struct shared {
+    struct process processes[PROCESSES];
+    atomic_int arrived;
+};
+
+static void barrier(struct shared *s, int *phase)
+{
+    atomic_fetch_add(&s->arrived, 1);
+    ++*phase;
+    while (atomic_load(&s->arrived) < *phase * PROCESSES)
+        sched_yield();
+}
+
+static uint32_t value_of(int process, int round)
+{
+    return (uint32_t)(process * 100 + round + 1);
+}
+
+static int take_turns(struct shared *s, int me)
+{
+    uint64_t buffers[PROCESSES] = {0};
+    uint64_t errors_ptr = 0;
+    CUevent events[PROCESSES];
+    CUstream stream = NULL;
+    const uint64_t part = WORDS / PROCESSES;
+    uint32_t errors = 0;
+    int phase = 0;
+    scene_start(1, 60);
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_malloc(&buffers[me], WORDS * 4));
+    REQUIRE(gpu_malloc(&errors_ptr, 4));
+    REQUIRE(gpu_memset(errors_ptr, 0, 4));
+    REQUIRE(gpu_memset(buffers[me], 0, WORDS * 4));
+    REQUIRE(gpu_sync());
+    REQUIRE(cuEventCreate(&events[me], CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    int rc = (int)cuIpcGetEventHandle(&s->processes[me].event, events[me]);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        scene_skip("the driver has no such handles");
+    REQUIRE(rc);
+    REQUIRE(cuIpcGetMemHandle(&s->processes[me].memory, buffers[me]));
+    barrier(s, &phase);
+    for (int i = 0; i < PROCESSES; i++) {
+        if (i == me)
+            continue;
+        REQUIRE(cuIpcOpenEventHandle(&events[i], s->processes[i].event));
+        CUdeviceptr at = 0;
+        REQUIRE(
+            cuIpcOpenMemHandle(&at, s->processes[i].memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        buffers[i] = at;
+    }
+    for (int round = 0; round < TURNS; round++) {
+        barrier(s, &phase); /* the events of the last round are recorded */
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me && round > 0)
+                REQUIRE(cuStreamWaitEvent(stream, events[i], 0));
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me && round > 0)
+                REQUIRE(gpu_check(buffers[me] + (uint64_t)i * part * 4, part,
+                                  value_of(i, round - 1), errors_ptr, stream));
+        /* Nobody writes anew before all have looked: a second event of the round, recorded again.
+         */
+        REQUIRE(cuEventRecord(events[me], stream));
+        barrier(s, &phase);
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me)
+                REQUIRE(cuStreamWaitEvent(stream, events[i], 0));
+        barrier(s, &phase);
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me)
+                REQUIRE(gpu_spin_fill(buffers[i] + (uint64_t)me * part * 4, part,
+                                      value_of(me, round), 3000000, stream));
+        REQUIRE(cuEventRecord(events[me], stream));
+    }
+    REQUIRE(gpu_get_async(&errors, errors_ptr, 4, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    barrier(s, &phase);
+    for (int i = 0; i < PROCESSES; i++) {
+        REQUIRE(cuEventDestroy(events[i]));
+        if (i != me)
+            REQUIRE(cuIpcCloseMemHandle(buffers[i]));
+    }
+    barrier(s, &phase);
+    REQUIRE(gpu_free(buffers[me]));
+    REQUIRE(gpu_free(errors_ptr));
+    return errors != 0;
+}
+
+static int events_order_processes(void)
+{
+    int failed = 0;
+    bool skipped = false;
+    struct shared *s =
+        mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT(s != MAP_FAILED);
+    scene_watchdog(60);
+    for (int i = 0; i < PROCESSES; i++) {
+        pid_t pid = fork();
+        EXPECT(pid >= 0);
+        if (pid == 0)
+            exit(take_turns(s, i));
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        int status = -1;
+        EXPECT(wait(&status) > 0);
+        skipped |= WIFEXITED(status) && WEXITSTATUS(status) == SCENE_SKIP;
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    if (skipped)
+        return SCENE_SKIP;
+    printf("%d processes saw wrong words\n", failed);
+    return failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(every_handle_shows_its_own_block),
+        ACT(threads_open_and_captures_hold),
+        ACT(events_order_processes),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The primary context by the driver API: retained, released and reset, beside other threads too.
+ */
+#include "tests/preload/scene.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+/* ---- the primary context ends with its last user
+ * The primary context retained and released by the driver API: it lives as long as someone holds
+ * it, its memory goes with the last one, and it can be had again.
+ */
+
+static int the_primary_context_ends_with_its_last_user(void)
+{
+    const uint64_t words = 16 * KIB;
+    uint32_t wrong = 0;
+    scene_watchdog(60);
+    int count = 0;
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    for (int round = 0; round < 4; round++) {
+        CUcontext first = NULL;
+        CUcontext second = NULL;
+        unsigned flags = 0;
+        int active = -1;
+        uint64_t live = 0;
+        uint64_t freed = 0;
+        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+        printf("round %d: active %d", round, active);
+        REQUIRE(cuDevicePrimaryCtxRetain(&first, 0));
+        REQUIRE(cuDevicePrimaryCtxRetain(&second, 0));
+        REQUIRE(cuCtxSetCurrent(first));
+        REQUIRE(gpu_malloc(&live, words * 4));
+        REQUIRE(gpu_malloc(&freed, 8 * MIB));
+        REQUIRE(gpu_memset(live, round, words * 4));
+        REQUIRE(gpu_free(freed));
+        printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
+        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+        printf(", active %d", active);
+        wrong += scene_wrong_bytes(live, words * 4, (unsigned char)round) != 0;
+        REQUIRE(gpu_malloc(&freed, 8 * MIB));
+        REQUIRE(gpu_memset(freed, 1, 64 * KIB));
+        printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
+        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+        printf(", active %d\n", active);
+        REQUIRE(cuCtxSetCurrent(NULL));
+    }
+    printf("one release too many: %d\n", (int)cuDevicePrimaryCtxRelease(0));
+    printf("%u wrong\n", wrong);
+    return wrong != 0;
+}
+
+/* ---- it ends beside contexts of other threads
+ * A thread retains, uses and releases the primary context over and over, while others allocate for
+ * the first time in contexts of their own, and give up uses of the primary one: it ends with the
+ * program's last release, and not later, and each of its lives has memory that works.
+ */
+
+/* A real driver takes its time for each. */
+enum { LIVES = 300, LIVES_REAL = 20, BLOCKS = 3, BYTES = 65536 };
+
+static atomic_bool over;
+
+/* In a new life nothing is current that was of the last one. */
+static int live(uint32_t life, int *active_after)
+{
+    CUcontext primary = NULL;
+    uint64_t block[BLOCKS];
+    uint32_t wrong = 0;
+    unsigned flags = 0;
+    int failed = 0;
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    for (int i = 0; i < BLOCKS; i++) {
+        failed += gpu_malloc(&block[i], BYTES) != 0 || gpu_memset(block[i], (int)life, BYTES) != 0;
+        if (!failed)
+            wrong += scene_wrong_bytes(block[i], BYTES, (unsigned char)life) != 0;
+        if (i > 0)
+            failed += gpu_free(block[i]) != 0;
+    }
+    REQUIRE(cuCtxSetCurrent(NULL));
+    REQUIRE(cuDevicePrimaryCtxRelease(0));
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, active_after));
+    return failed + (wrong != 0);
+}
+
+/* The pause lets the other thread have the simulator's lock, which is not fair: without it contexts
+ * pile up, each call walks all of them, and the lives take longer and longer. */
+static int make_contexts(void)
+{
+    struct timespec pause = {.tv_nsec = 100000};
+    int failed = 0;
+    while (!atomic_load(&over)) {
+        CUcontext own = NULL;
+        uint64_t block = 0;
+        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        failed += gpu_malloc(&block, BYTES) != 0 || gpu_memset(block, 7, BYTES) != 0 ||
+                  gpu_free(block) != 0;
+        REQUIRE(cuCtxDestroy(own));
+        nanosleep(&pause, NULL);
+    }
+    return failed;
+}
+
+static int either(int index, void *context)
+{
+    int *counts = context;
+    if (index > 0)
+        return make_contexts();
+    uint32_t lives = scene_simulated() ? LIVES : LIVES_REAL;
+    for (uint32_t life = 0; life < lives; life++) {
+        int active = -1;
+        counts[0] += live(life % 200, &active);
+        counts[1] += active != 0;
+    }
+    atomic_store(&over, true);
+    return 0;
+}
+
+static int it_ends_beside_contexts_of_other_threads(void)
+{
+    /* The simulated driver takes 300 us for a retain. */
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuDevicePrimaryCtxRetain", "300000", 0));
+    int counts[2] = {0};
+    int count = 0;
+    scene_watchdog(120);
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    int failed = scene_threads(2, either, counts);
+    printf("%d lives did not work, %d did not end, %d failures elsewhere\n", counts[0], counts[1],
+           failed);
+    return counts[0] || counts[1] || failed;
+}
+
+/* ---- a reset beside first allocations harms no later life
+ * The device is reset, and its primary context retained anew, while other threads allocate for the
+ * first time in it: what they get is theirs to lose; but the memory of the life after that works,
+ * every time.
+ */
+
+enum { ROUNDS = 150, ROUNDS_REAL = 6, ALLOCATING = 2, LIFE_BYTES = 65536 };
+
+static CUcontext primary;
+static atomic_int started;
+
+static int allocate(int index, void *context)
+{
+    unsigned delay = *(unsigned *)context;
+    uint64_t block = 0;
+    if (index == 0) {
+        while (atomic_load(&started) < ALLOCATING)
+            ;
+        for (volatile unsigned i = 0; i < delay; i++)
+            ;
+        REQUIRE(cuDevicePrimaryCtxReset(0));
+        return 0;
+    }
+    REQUIRE(cuCtxSetCurrent(primary));
+    atomic_fetch_add(&started, 1);
+    (void)gpu_malloc(&block, LIFE_BYTES); /* a context that is being reset may say anything */
+    return 0;
+}
+
+static int life_after(uint32_t round)
+{
+    uint64_t block = 0;
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    unsigned char byte = (unsigned char)(round % 200);
+    int failed = gpu_malloc(&block, LIFE_BYTES) != 0 || gpu_memset(block, byte, LIFE_BYTES) != 0 ||
+                 scene_wrong_bytes(block, LIFE_BYTES, byte) != 0 || gpu_free(block) != 0;
+    REQUIRE(cuDevicePrimaryCtxReset(0));
+    return failed;
+}
+
+static int a_reset_beside_first_allocations_harms_no_later_life(void)
+{
+    /* The simulated driver takes 200 us for a look at the device, so a pool takes as long to make.
+     */
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuDeviceTotalMem_v2", "200000", 0));
+    int failed = 0;
+    int count = 0;
+    scene_watchdog(120);
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    uint32_t rounds = scene_simulated() ? ROUNDS : ROUNDS_REAL;
+    for (uint32_t round = 0; round < rounds; round++) {
+        unsigned delay = round * 2000;
+        atomic_store(&started, 0);
+        REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+        REQUIRE(scene_threads(ALLOCATING + 1, allocate, &delay));
+        failed += life_after(round);
+    }
+    printf("%d of the lives afterwards did not work\n", failed);
+    return failed != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(the_primary_context_ends_with_its_last_user),
+        ACT(it_ends_beside_contexts_of_other_threads),
+        ACT(a_reset_beside_first_allocations_harms_no_later_life),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+}

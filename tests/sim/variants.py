@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Makes variants.def, the table of all driver functions that the simulator knows:
+variants.py INCLUDE functions.def entries.def > variants.def
+INCLUDE is the toolkit's folder of headers. Its *Typedefs.h name each variant of a function: the base
+name, the CUDA version that brought the variant, and the default stream. The rows are
+    FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)    simulated, from functions.def
+    UNSIMULATED(symbol, base, version, flags)                  the other variants of these functions,
+                                                               and what runtimes ask for (entries.def)"""
+import pathlib
+import re
+import sys
+
+HEADERS = ("cudaTypedefs.h", "cudaEGLTypedefs.h", "cudaGLTypedefs.h", "cudaProfilerTypedefs.h",
+           "cudaVDPAUTypedefs.h")
+# Simulated variants that may be newer than the toolkit.
+NEWER = {("cuMulticastBindAddr", 13010, "")}
+
+
+def known_variants(include, entries):
+    """{base: {(version, stream suffix)}}"""
+    variants = {}
+    for header in HEADERS:
+        text = (include / header).read_text()
+        for base, version, stream in re.findall(r"\*\s*PFN_(cu\w+?)_v(\d+)(_pt[ds][sz])?\)", text):
+            variants.setdefault(base, set()).add((int(version), stream))
+    newest = max(version for of_base in variants.values() for version, _ in of_base)
+    newer = {(base, int(version), "_ptsz" if flag == "2" else "")
+             for base, version, flag in re.findall(r"^ENTRY\((\w+), (\d+), (\d+),", entries, re.M)}
+    for base, version, stream in newer | NEWER:
+        if version > newest:
+            variants.setdefault(base, set()).add((version, stream))
+    return variants
+
+
+def symbols(base, variants):
+    """{symbol: (version, stream suffix)}: NVIDIA counts the variants of a function in their order."""
+    plain = sorted(version for version, stream in variants if not stream)
+    found = {}
+    for version, stream in variants:
+        number = max(1, sum(1 for other in plain if other <= version))
+        found[base + (f"_v{number}" if number > 1 else "") + stream] = (version, stream)
+    return found
+
+
+def main(include, functions, entries):
+    functions, entries = (pathlib.Path(name).read_text() for name in (functions, entries))
+    variants = known_variants(pathlib.Path(include), entries)
+    rows = re.findall(r"^FUNCTION\((\w+), ([\w ]+), (\w+), (\d+), (\d+)\)$", functions, re.M)
+    others = re.findall(r"^UNSIMULATED\((\w+)\)$", functions, re.M)
+    if len(rows) + len(others) != len(re.findall(r"^(?:FUNCTION|UNSIMULATED)\(", functions, re.M)):
+        sys.exit("functions.def: a row that is none")
+    table = {}
+    for base, numbers, flags, cost_ns, mib_ns in rows:
+        of_base = symbols(base, variants.get(base, ()))
+        for number in numbers.split():
+            symbol = base + number.removeprefix("v1").replace("v", "_v", 1)
+            if symbol not in of_base or symbol in table:
+                sys.exit(f"functions.def: {symbol}: no such function, or twice")
+            version, stream = of_base[symbol]
+            table[symbol] = f"FUNCTION({symbol}, {base}, {version}, " \
+                f"{'PER_THREAD' if stream else flags}, {cost_ns}, {mib_ns})"
+    asked = set(re.findall(r"^ENTRY\((\w+),", entries, re.M))
+    for base in sorted({row[0] for row in rows} | set(others) | (asked & set(variants))):
+        for symbol, (version, stream) in sorted(symbols(base, variants.get(base, ())).items()):
+            if symbol not in table:
+                table[symbol] = f"UNSIMULATED({symbol}, {base}, {version}, " \
+                    f"{'PER_THREAD' if stream else 'BARE'})"
+    print("\n".join(table.values()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/control/thread.c: duties run when they are due, and no call is lost. Captures, the exit of the
+ * process and the log are stood in for. All cases share the process's one control thread.
+ */
+#include "shim/control/thread.h"
+
+#include "shim/driver/capture.h"
+#include "shim/driver/visit.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MS UINT64_C(1000000)
+
+_Atomic int state_now = STATE_ON;
+atomic_bool visit_no_more;
+static atomic_int open_looks; /* a capture is open at so many looks; below 0: at all */
+
+bool capture_open(void)
+{
+    int left = atomic_load(&open_looks);
+    if (left > 0)
+        atomic_fetch_sub(&open_looks, 1);
+    return left != 0;
+}
+
+uint64_t state_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+bool log_wants(enum log_level level)
+{
+    return false;
+}
+
+void log_line(enum log_level level, const char *format, ...)
+{
+}
+
+/* Waits until the count is reached. */
+static bool reaches(atomic_int *count, int wanted, uint64_t wait_ms)
+{
+    uint64_t end_ns = state_clock_ns() + wait_ms * MS;
+    while (atomic_load(count) < wanted && state_clock_ns() < end_ns)
+        usleep(1000);
+    return atomic_load(count) >= wanted;
+}
+
+static atomic_int early_runs;
+
+static uint64_t run_early(uint64_t now_ns)
+{
+    atomic_fetch_add(&early_runs, 1);
+    return DUTY_NEVER;
+}
+
+static struct duty early = {.run = run_early, .due_ns = DUTY_NEVER};
+
+static void a_call_from_before_the_thread_is_served(void **state)
+{
+    control_due(&early, 0);
+    control_need();
+    assert_false(atomic_load(&control_there));
+    control_permit_thread();
+    errno = EDOM;
+    control_need();
+    assert_int_equal(errno, EDOM);
+    assert_true(atomic_load(&control_there));
+    assert_true(reaches(&early_runs, 1, 5000));
+    assert_false(reaches(&early_runs, 2, 50));
+}
+
+static atomic_int slow_runs;
+static sem_t slow_began, slow_may_end;
+
+static uint64_t run_slow(uint64_t now_ns)
+{
+    atomic_fetch_add(&slow_runs, 1);
+    sem_post(&slow_began);
+    sem_wait(&slow_may_end);
+    return DUTY_NEVER;
+}
+
+static struct duty slow = {.run = run_slow, .due_ns = DUTY_NEVER};
+
+static void a_call_during_a_run_brings_another_one(void **state)
+{
+    sem_init(&slow_began, 0, 0);
+    sem_init(&slow_may_end, 0, 0);
+    control_due(&slow, 0);
+    sem_wait(&slow_began);
+    control_due(&slow, 0);
+    control_due(&slow, state_clock_ns() + 1000 * MS); /* the sooner time counts */
+    sem_post(&slow_may_end);
+    assert_true(reaches(&slow_runs, 2, 500));
+    sem_post(&slow_may_end);
+    assert_false(reaches(&slow_runs, 3, 50));
+}
+
+static atomic_int late_runs;
+static _Atomic uint64_t late_ran_ns;
+
+static uint64_t run_late(uint64_t now_ns)
+{
+    atomic_store(&late_ran_ns, state_clock_ns());
+    atomic_fetch_add(&late_runs, 1);
+    return DUTY_NEVER;
+}
+
+static struct duty late = {.run = run_late, .due_ns = DUTY_NEVER};
+
+static void other_wake_ups_put_no_duty_off(void **state)
+{
+    uint64_t due_ns = state_clock_ns() + 200 * MS;
+    int before = atomic_load(&early_runs);
+    control_due(&late, control_after(state_clock_ns(), UINT64_MAX)); /* the end of the clock */
+    control_due(&late, due_ns);
+    for (int i = 0; i < 1000 && atomic_load(&late_runs) == 0; i++) {
+        control_due(&early, 0);
+        usleep(5000);
+    }
+    assert_int_equal(atomic_load(&late_runs), 1);
+    assert_true(atomic_load(&late_ran_ns) >= due_ns);
+    assert_true(atomic_load(&early_runs) > before);
+}
+
+static atomic_int held_runs, beside_runs;
+
+static uint64_t run_held(uint64_t now_ns)
+{
+    atomic_fetch_add(&held_runs, 1);
+    return DUTY_NEVER;
+}
+
+/* The end of the capture looks for the announcement only now. */
+static uint64_t run_beside(uint64_t now_ns)
+{
+    atomic_fetch_add(&beside_runs, 1);
+    control_capture_closed();
+    return DUTY_NEVER;
+}
+
+static struct duty held = {.run = run_held, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty beside = {.run = run_beside, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+/* On the control thread, so that one pass finds both due: `held` first, as the list is walked from
+ * its newest duty. */
+static uint64_t run_both(uint64_t now_ns)
+{
+    atomic_store(&open_looks, 1);
+    control_due(&beside, 0);
+    control_due(&held, 0);
+    return DUTY_NEVER;
+}
+
+static struct duty both = {.run = run_both, .due_ns = DUTY_NEVER};
+
+static void a_capture_that_closes_between_two_looks_leaves_no_duty_behind(void **state)
+{
+    control_due(&both, 0);
+    assert_true(reaches(&beside_runs, 1, 5000));
+    assert_true(reaches(&held_runs, 1, 2000));
+    assert_int_equal(atomic_load(&beside_runs), 1);
+}
+
+static void a_duty_waits_for_the_end_of_the_capture(void **state)
+{
+    int before = atomic_load(&held_runs), early_before = atomic_load(&early_runs);
+    atomic_store(&open_looks, -1);
+    control_due(&held, 0);
+    control_due(&early, 0);
+    assert_true(reaches(&early_runs, early_before + 1, 5000));
+    assert_false(reaches(&held_runs, before + 1, 50));
+    atomic_store(&open_looks, 0);
+    control_capture_closed();
+    assert_true(reaches(&held_runs, before + 1, 5000));
+}
+
+enum { DUTIES = 64 };
+static struct duty many[DUTIES];
+static atomic_int many_runs, next_of_handler;
+
+static uint64_t run_many(uint64_t now_ns)
+{
+    atomic_fetch_add(&many_runs, 1);
+    return DUTY_NEVER;
+}
+
+static void on_alarm(int signal_number)
+{
+    int saved_errno = errno;
+    errno = EDOM;
+    control_due(&many[atomic_fetch_add(&next_of_handler, 1) % DUTIES], 0);
+    if (errno != EDOM)
+        _exit(1);
+    errno = saved_errno;
+}
+
+static void *call_all(void *unused)
+{
+    for (int i = 0; i < DUTIES; i++)
+        control_due(&many[i], 0);
+    return NULL;
+}
+
+static void new_duties_of_several_threads_and_a_handler_all_run(void **state)
+{
+    struct itimerval often = {{0, 50}, {0, 50}}, never = {0};
+    struct sigaction alarms = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    pthread_t threads[4];
+    for (int i = 0; i < DUTIES; i++)
+        many[i] = (struct duty){.run = run_many, .due_ns = DUTY_NEVER};
+    sigaction(SIGALRM, &alarms, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, call_all, NULL), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_true(reaches(&next_of_handler, DUTIES, 5000));
+    setitimer(ITIMER_REAL, &never, NULL);
+    assert_true(reaches(&many_runs, DUTIES, 5000));
+    for (int i = 0; i < DUTIES; i++)
+        assert_true(atomic_load(&many[i].added));
+    usleep(50000);
+    int before = atomic_load(&many_runs); /* each is in the list once, and none is lost */
+    for (int i = 0; i < DUTIES; i++)
+        control_due(&many[i], state_clock_ns() + 50 * MS);
+    assert_true(reaches(&many_runs, before + DUTIES, 5000));
+    assert_false(reaches(&many_runs, before + DUTIES + 1, 50));
+}
+
+static void nothing_runs_once_the_process_leaves(void **state)
+{
+    int before = atomic_load(&early_runs);
+    atomic_store(&visit_no_more, true);
+    control_due(&early, 0);
+    assert_false(reaches(&early_runs, before + 1, 100));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_from_before_the_thread_is_served),
+        cmocka_unit_test(a_call_during_a_run_brings_another_one),
+        cmocka_unit_test(other_wake_ups_put_no_duty_off),
+        cmocka_unit_test(a_capture_that_closes_between_two_looks_leaves_no_duty_behind),
+        cmocka_unit_test(a_duty_waits_for_the_end_of_the_capture),
+        cmocka_unit_test(new_duties_of_several_threads_and_a_handler_all_run),
+        cmocka_unit_test(nothing_runs_once_the_process_leaves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
