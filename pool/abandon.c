@@ -33,8 +33,8 @@
 #include "pool/chunk.h"
 #include "pool/ghost.h"
 #include "pool/map.h"
-#include "pool/rack.h"
-#include "pool/sole.h"
+#include "pool/magazines.h"
+#include "pool/single_stream.h"
 #include "pool/state.h"
 
 /* Takes every chunk out of the map and the lists; a list through plan. */
@@ -57,7 +57,7 @@ static struct chunk *detach_chunks(struct pool *p)
 static void disown(struct piece *piece)
 {
     piece_claim(piece);
-    piece->live = piece->tainted = piece->noted = false;
+    piece->live = piece->exposed = piece->noted = false;
 }
 
 static void disown_block(void *record)
@@ -83,7 +83,7 @@ void pool_abandon(struct pool *p)
         return;
     }
     p->abandoned = true;
-    sole_finish(&p->fences);
+    single_stream_finish(&p->fences);
     fence_finish(p);
     for (;;) { /* until no thread is busy, and the lock was not dropped since */
         while (p->busy)
@@ -94,7 +94,7 @@ void pool_abandon(struct pool *p)
     }
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
-    rack_forget_all(p);
+    magazines_forget_all(p);
     fence_disarm(&p->fences); /* frees that came since fence_finish; from here on no free finds a
                                  way to this pool */
     host_cache_each(&p->block_cache, disown_block);

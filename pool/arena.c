@@ -282,8 +282,8 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
 
 /* Large chunks, from times when nothing was idle, go back to the driver once they are idle: a small
  * block would pin the whole of one. Fine chunks come instead. Chunks whose old work is not complete
- * can only be moved. Without this one synthetic program peaks at 1.127 of its live memory instead of
- * 1.071, and the mean of 26 rises by 0.3 % (one stream). */
+ * can only be moved. Without this one synthetic program peaks at 1.127 of its live memory instead
+ * of 1.071, and the mean of 26 rises by 0.3 % (one stream). */
 static void take_apart(struct pool *p, struct plan *plan)
 {
     struct chunk *coarse = NULL;
@@ -377,7 +377,7 @@ out:
 }
 
 /* Counts everything done to save memory, so that its time can be charged. */
-static uint64_t toil(const struct pool *p)
+static uint64_t mapping_calls(const struct pool *p)
 {
     return p->stats.num_chunk_moves + p->stats.num_device_alloc + p->stats.num_device_free;
 }
@@ -386,19 +386,19 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
                             int *code)
 {
     uint64_t start_ns = p->backend->ops->now_ns(p->backend), ghost_bytes = p->ghost_bytes;
-    bool frugal = effort_is_left(&p->effort, start_ns);
+    bool frugal = move_budget_is_left(&p->move_budget, start_ns);
     /* Complete chunks move for good; only the others leave ghosts. */
     fence_seal(p);
     fence_poll(p);
     ghost_reap(p, false);
     bool reaped = p->ghost_bytes != ghost_bytes;
     chunk_release_dead(p); /* before more is taken: it is of no other use */
-    uint64_t before = toil(p);
+    uint64_t before = mapping_calls(p);
     enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
     if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
         result = grow(p, z, size_bytes, align, true, code);
     /* Growing by one chunk is no charge: it is needed in any case. */
-    if (reaped || toil(p) > before + 1)
-        effort_spend(&p->effort, p->backend->ops->now_ns(p->backend) - start_ns);
+    if (reaped || mapping_calls(p) > before + 1)
+        move_budget_spend(&p->move_budget, p->backend->ops->now_ns(p->backend) - start_ns);
     return result;
 }

@@ -38,7 +38,7 @@ enum block_state {
  * 2. The word names one address at a time. HELD is set only while the program holds the memory
  *    there.
  * 3. The thread that takes HELD away, by compare and exchange or under the pool's lock, frees.
- * 4. The other fields are written before HELD is set. After that only a thread that taints writes
+ * 4. The other fields are written before HELD is set. After that only a thread that exposes writes
  *    them. */
 struct piece {
     _Atomic uint64_t word; /* the address, plus HELD or not */
@@ -49,7 +49,7 @@ struct piece {
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live;             /* an object: the program or a magazine holds it */
-    bool tainted, noted;
+    bool exposed, noted;
     /* Of an object; of a block while SLAB. A free reads it without the lock. */
     _Atomic(struct slab *) slab;
     union {

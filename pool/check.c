@@ -7,7 +7,7 @@
 #include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/pool.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/state.h"
 
 #include <sched.h>
@@ -437,7 +437,7 @@ static const char *check_locked(const struct pool *p)
 const char *pool_check(struct pool *p)
 {
     state_lock(p);
-    rack_tell_all(p);
+    magazines_tell_all(p);
     const char *words = p->abandoned ? NULL : check_locked(p);
     state_unlock(p);
     return words;

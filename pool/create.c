@@ -6,9 +6,9 @@
 #include "pool/arena.h"
 #include "pool/chunk.h"
 #include "pool/magazine.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/segment.h"
-#include "pool/sole.h"
+#include "pool/single_stream.h"
 #include "pool/state.h"
 
 /* Reserves the address space of an arena, if the pool is to be one. */
@@ -36,7 +36,7 @@ static void init_contents(struct pool *p)
     p->now_ns = p->backend->ops->now_ns(p->backend);
     p->small_max_bytes = SMALL_MAX_BYTES;
     p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
-    p->effort = (struct effort){0};
+    p->move_budget = (struct move_budget){0};
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
@@ -52,7 +52,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->backend = b;
     p->config = config;
     p->owner = owner;
-    p->serial = rack_serials();
+    p->serial = magazines_serials();
     state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
     host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
@@ -63,7 +63,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     list_init(&p->magazines);
     init_contents(p);
     fence_init(&p->fences);
-    sole_init(&p->fences, b->single_stream);
+    single_stream_init(&p->fences, b->single_stream);
     p->arena = reserve(p);
     preallocate(p);
     return p;
@@ -74,7 +74,7 @@ void pool_lose(struct pool *p)
     state_lock(p);
     if (!p->fences.lost)
         fence_lose(p);
-    rack_pass_all(p); /* returns when threads that looked into a magazine before are through */
+    magazines_pass_all(p); /* returns when threads that looked into a magazine before are through */
     state_unlock(p);
 }
 
@@ -109,7 +109,7 @@ bool pool_revive(struct pool *p)
     state_lock(p);
     p->arena = arena;
     fence_restart(&p->fences);
-    sole_init(&p->fences, p->backend->single_stream);
+    single_stream_init(&p->fences, p->backend->single_stream);
     p->abandoned = false;
     state_leave(p);
     preallocate(p);

@@ -15,7 +15,7 @@ _Atomic unsigned pool_watch;
 _Atomic uint64_t pool_seals;
 
 /* pool_watch counts what sends submissions here: pools with unsealed frees, and pools that rely on
- * stream order, or may again (sole.c). */
+ * stream order, or may again (single_stream.c). */
 static void watch_unsealed(int by)
 {
     atomic_fetch_add(&pool_watch, (unsigned)by << 16);
@@ -39,7 +39,7 @@ void fence_init(struct fences *f)
 void fence_arm(struct fences *f)
 {
     if (atomic_load_explicit(&f->marks, memory_order_acquire) & FENCE_UNSEALED) {
-        atomic_fetch_and(&f->marks, (unsigned char)~FENCE_LATE);
+        atomic_fetch_and(&f->marks, (unsigned char)~FENCE_NO_WAIT);
         return;
     }
     /* Counted before it is marked: a free that finds another thread's mark is counted as well. */
@@ -90,17 +90,17 @@ static void note_stream(struct fences *f, uint64_t stream)
 }
 
 /* The mark is set before `sealing` and eagerness are read for the last time: see fence_seal and
- * sole_enter. Refusals are read first and last: a record that began after the marks were read and
- * ended before `sealing` was read may have put marks back. */
+ * single_stream_enter. Refusals are read first and last: a record that began after the marks were
+ * read and ended before `sealing` was read may have put marks back. */
 bool fence_pass(struct fences *f, uint64_t stream)
 {
     unsigned refusals = atomic_load(&f->refusals), marks = atomic_load(&f->marks);
     if (marks & FENCE_UNSEALED) {
-        if (!(marks & FENCE_LATE)) {
+        if (!(marks & FENCE_NO_WAIT)) {
             note_stream(f, stream);
             if (fence_is_wanted(f))
                 return false;
-            atomic_fetch_or(&f->marks, FENCE_LATE);
+            atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
         }
         if (is_eager(f))
             return false;
@@ -161,7 +161,7 @@ static void put_off(struct fences *f)
 {
     f->refused = false;
     if (fence_is_unsealed(f))
-        atomic_fetch_or(&f->marks, FENCE_LATE);
+        atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
 }
 
 /* A capture is open: these frees belong to a later fence, as if this record had not been tried. But
@@ -169,7 +169,7 @@ static void put_off(struct fences *f)
  * fence_pass. */
 static void give_back_marks(struct fences *f, bool late)
 {
-    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_LATE : 0);
+    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_NO_WAIT : 0);
     if (atomic_fetch_or(&f->marks, marks) & FENCE_UNSEALED)
         watch_unsealed(-1);
     atomic_fetch_add(&f->refusals, 1);
@@ -209,7 +209,7 @@ void fence_seal(struct pool *p)
         return;
     }
     uint64_t epoch = f->open_epoch;
-    bool late = atomic_exchange(&f->marks, 0) & FENCE_LATE; /* before the epoch, see fence.h */
+    bool late = atomic_exchange(&f->marks, 0) & FENCE_NO_WAIT; /* before the epoch, see fence.h */
     atomic_store(&f->open_epoch, epoch + 1);
     atomic_fetch_add(&pool_seals, 1); /* before pool_watch tells of the frees no more */
     if (f->mode != FENCE_SINGLE) {
@@ -287,7 +287,7 @@ void fence_submit(struct pool *p)
     if (f->sealing)
         f->sealing_late = true;
     if (fence_is_unsealed(f))
-        atomic_fetch_or(&f->marks, FENCE_LATE);
+        atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
 }
 
 static enum fence_state query(struct pool *p, unsigned at)
@@ -348,7 +348,7 @@ bool fence_is_idle(struct pool *p)
     if (f->lost || fence_is_unsealed(f))
         return false;
     watch_unsealed(1);
-    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_LATE) & FENCE_UNSEALED)
+    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_NO_WAIT) & FENCE_UNSEALED)
         watch_unsealed(-1);
     uint64_t epoch = f->open_epoch;
     fence_seal(p);

@@ -11,7 +11,7 @@
  *    or ordered before all later work, the pool may hand the block out.
  * 4. Threads may record fences out of turn. Each fence is recorded after its own epoch closed, and
  *    the argument uses no more.
- * 5. What stream order alone makes safe needs no fence: see sole.h.
+ * 5. What stream order alone makes safe needs no fence: see single_stream.h.
  *
  * Liveness. A wait, on the host or on the GPU, must not wait for work that the program submitted
  * after the free. Otherwise a persistent kernel would stop a program that runs without the library.
@@ -69,13 +69,13 @@ struct pool;
 #define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
 /* UNSEALED: the open epoch has frees. LATE: work was submitted since the latest of them. */
-enum { FENCE_LATE = 1, FENCE_UNSEALED = 2 };
+enum { FENCE_NO_WAIT = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
-/* Waits that could be avoided: of a request that may order, of a free that pays (pool_repay). They
- * are noted apart: with one note for both, peak reserved of maskrcnn is 1.43 of peak live, not 1.15
- * (segments, four streams). */
+/* Waits that could be avoided: of a request that may order, of a free that pays
+ * (pool_release_at_free). They are noted apart: with one note for both, peak reserved of maskrcnn
+ * is 1.43 of peak live, not 1.15 (segments, four streams). */
 enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_REPAY, FENCE_WAITS };
 
 struct fences {
@@ -85,7 +85,7 @@ struct fences {
     uint64_t complete_epoch; /* the work of frees up to here is done */
     uint64_t ordered_epoch;  /* all future work runs behind that of frees up to here */
     uint64_t vain_epoch[FENCE_WAITS]; /* an avoidable wait for it ended in vain */
-    atomic_uchar marks;      /* FENCE_LATE and FENCE_UNSEALED, of the open epoch */
+    atomic_uchar marks;      /* FENCE_NO_WAIT and FENCE_UNSEALED, of the open epoch */
     atomic_bool wanted;      /* the next submission records it */
     _Atomic uint64_t patience_bytes; /* freed before a fence is wanted; 0: any free */
     uint64_t open_bytes;     /* in the open epoch, without what lies in magazines */
@@ -103,7 +103,7 @@ struct fences {
     enum fence_mode mode;
 };
 
-/* *f must be all zero. sole_init comes next, and publishes the mode. */
+/* *f must be all zero. single_stream_init comes next, and publishes the mode. */
 void fence_init(struct fences *f);
 
 /* The epoch that these freed bytes belong to. Makes submissions see the free (pool_watch). */
@@ -204,11 +204,11 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
 /* Takes the marks of the open epoch away: submissions need not seal it any more. */
 void fence_disarm(struct fences *f);
-/* After sole_finish: the pool is lost, and every event is destroyed. The context may be gone. Drops
- * the lock. */
+/* After single_stream_finish: the pool is lost, and every event is destroyed. The context may be
+ * gone. Drops the lock. */
 void fence_finish(struct pool *p);
 /* After fence_finish, once no thread is inside any more: for a new context. Epochs go on, so that
- * none comes twice. sole_init comes next, and publishes the mode. */
+ * none comes twice. single_stream_init comes next, and publishes the mode. */
 void fence_restart(struct fences *f);
 
 #endif

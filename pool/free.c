@@ -3,20 +3,20 @@
  * Frees under the pool's lock: see pool_free_slowly in pool.h.
  */
 #include "pool/chunk.h"
-#include "pool/find.h"
+#include "pool/lookup.h"
 #include "pool/map.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-/* A tainted segment goes back at once, because cuMemFree waits for the work itself. */
+/* A exposed segment goes back at once, because cuMemFree waits for the work itself. */
 static void free_block(struct pool *p, struct block *b)
 {
     zone_end_live(b);
     p->stats.allocated_bytes -= b->size_bytes;
     p->stats.requested_bytes -= b->piece.requested_bytes;
-    if (unlikely(b->piece.tainted)) {
-        p->stats.num_tainted++;
+    if (unlikely(b->piece.exposed)) {
+        p->stats.num_exposed++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
             struct chunk *c = map_find(b->addr)->chunk;
             b->state = BLOCK_BUSY;
@@ -36,7 +36,7 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
     o->live = false;
     p->stats.allocated_bytes -= s->object_bytes;
     p->stats.requested_bytes -= o->requested_bytes;
-    p->stats.num_tainted += o->tainted;
+    p->stats.num_exposed += o->exposed;
     pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }
 
@@ -74,7 +74,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
             status = POOL_OK;
         }
     }
-    rack_ensure(p);
+    magazines_ensure(p);
     if (status == POOL_OK) {
         p->stats.live_blocks--;
         if (++p->stats.num_frees % CLOCK_EVERY == 0)
@@ -86,5 +86,5 @@ enum pool_status pool_free_slowly(uint64_t addr)
 
 enum pool_status pool_free(uint64_t addr)
 {
-    return pool_give(addr) ? POOL_OK : pool_free_slowly(addr);
+    return pool_free_fast(addr) ? POOL_OK : pool_free_slowly(addr);
 }

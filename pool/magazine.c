@@ -217,7 +217,7 @@ static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, u
     return 0;
 }
 
-uint64_t pool_take(struct pool *p, uint64_t size_bytes)
+uint64_t pool_alloc_fast(struct pool *p, uint64_t size_bytes)
 {
     struct magazine *m = magazine_mine;
     return likely(m->pool == p) ? take(p, m, size_bytes) : take_elsewhere(p, size_bytes);
@@ -325,7 +325,7 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
     return ours && try_lock(m) && give_carefully(m, piece, addr);
 }
 
-bool pool_give(uint64_t addr)
+bool pool_free_fast(uint64_t addr)
 {
     struct magazine *m = magazine_mine;
     struct piece *piece = m->recent[recent_of(addr)];

@@ -5,10 +5,10 @@
  * of the pool a block in a magazine is live: it keeps its place in the map and its chunk. Only its
  * word (PIECE_HELD, block.h) tells that the program does not hold it.
  *
- * With one stream all of a magazine is ready (sole.h), and it hands out the latest free first. With
- * several streams it hands out the oldest free of a size, which is the likeliest to be ready. A
- * magazine holds blocks up to MAGAZINE_BLOCK_BYTES, MAGAZINE_BYTES in all. With one stream it also
- * holds one larger block, up to MAGAZINE_LARGE_BYTES, and more of the same size as far as
+ * With one stream all of a magazine is ready (single_stream.h), and it hands out the latest free
+ * first. With several streams it hands out the oldest free of a size, which is the likeliest to be
+ * ready. A magazine holds blocks up to MAGAZINE_BLOCK_BYTES, MAGAZINE_BYTES in all. With one stream
+ * it also holds one larger block, up to MAGAZINE_LARGE_BYTES, and more of the same size as far as
  * MAGAZINE_BYTES has room. Those make a pair with two live blocks of 3 MiB take 191 instructions
  * instead of 636.
  *
@@ -17,8 +17,8 @@
  *
  * Each magazine has a spin lock. Its thread holds it for some tens of instructions. A thread that
  * empties it holds it while up to a few hundred pieces go back to the pool. No thread holds it over
- * a driver call. Order: the pool's lock, then a magazine's. rack.h has what happens to magazines
- * under the pool's lock.
+ * a driver call. Order: the pool's lock, then a magazine's. magazines.h has what happens to
+ * magazines under the pool's lock.
  */
 #ifndef POOL_MAGAZINE_H
 #define POOL_MAGAZINE_H

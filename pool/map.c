@@ -7,7 +7,7 @@
 #include "pool/block.h"
 #include "pool/chunk.h"
 #include "pool/fit.h"
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "pool/spin.h"
 #include "pool/tuning.h"
 #include "pool/zone.h"

@@ -67,7 +67,7 @@ static bool is_ready(struct pool *p, uint64_t epoch)
 
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
 {
-    if (is_ready(p, epoch) && !b->piece.tainted) {
+    if (is_ready(p, epoch) && !b->piece.exposed) {
         b->piece.epoch = epoch;
         zone_give(b);
     } else {
@@ -103,7 +103,7 @@ bool pending_retire(struct pool *p)
             struct block *b = block_of(item);
             size_bytes = b->size_bytes;
             z = b->zone;
-            if (b->piece.tainted)
+            if (b->piece.exposed)
                 zone_bury(b);
             else
                 zone_give(b);
@@ -139,7 +139,7 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
         }
         const struct block *b = block_of(item);
         bool whole = z->kind == ZONE_LARGE && !p->arena;
-        if (b->zone == z && !b->piece.tainted && b->size_bytes >= size_bytes &&
+        if (b->zone == z && !b->piece.exposed && b->size_bytes >= size_bytes &&
             (!whole || fit_serves(b->size_bytes, size_bytes)))
             return item->epoch;
     }

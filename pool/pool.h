@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The caching pool of one CUDA context. Outsiders include only this header of pool/, and backend.h,
- * config.h, stats.h, bits.h, host.h and spin.h. Any thread may call every function. pool/README.md
- * explains the model, the invariants and the locks.
+ * config.h, stats.h, bits.h, host_memory.h and spin.h. Any thread may call every function.
+ * pool/README.md explains the model, the invariants and the locks.
  */
 #ifndef POOL_POOL_H
 #define POOL_POOL_H
@@ -33,7 +33,7 @@ struct pool_block {
     uint64_t requested_bytes; /* as asked for */
     uint64_t serial;          /* unique in the process: each reissue of an address gets a new one */
     uint64_t segment_addr;    /* the driver's allocation that holds it (segment backing), else 0 */
-    bool tainted, noted;
+    bool exposed, noted;
 };
 
 /* What the control thread may ask for. keep_bytes: idle memory to keep; 0: none. */
@@ -69,15 +69,15 @@ bool pool_uses_arena(const struct pool *p);
 enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
 
 /* Frees a live block of whichever pool owns it. Never waits for the GPU, but for SYNC_FREE and
- * tainted blocks in segment backing. */
+ * exposed blocks in segment backing. */
 enum pool_status pool_free(uint64_t addr);
 
 /* The two parts of pool_alloc and pool_free. The quick part uses the thread's magazine: it waits
  * for no lock, makes no call and leaves errno alone. 0 and false: it does not serve this call (p
  * may be NULL), and the caller calls the slow part. The quick part serves frees of a thread only
  * after pool_free_slowly has served one of that thread. */
-uint64_t pool_take(struct pool *p, uint64_t size_bytes);
-bool pool_give(uint64_t addr);
+uint64_t pool_alloc_fast(struct pool *p, uint64_t size_bytes);
+bool pool_free_fast(uint64_t addr);
 /* The calling thread's magazines are forgotten: for the only thread of a forked child. */
 void pool_forget_thread(void);
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
@@ -86,22 +86,22 @@ enum pool_status pool_free_slowly(uint64_t addr);
 /* A segment may go back only when its own work, or even all work, is complete. No request may wait
  * for that: the work could be a kernel that waits for the program. A free of the program's waits
  * for all work without the pool. So where a pool in segment backing has more than it should, the
- * next such free pays. When pool_owes says so, the caller calls pool_repay after a slow free of
- * that address, unless the free was stream-ordered. */
-extern _Atomic bool pool_owes;
-void pool_repay(uint64_t freed_addr);
+ * next such free pays. When pool_release_due says so, the caller calls pool_release_at_free after a
+ * slow free of that address, unless the free was stream-ordered. */
+extern _Atomic bool pool_release_due;
+void pool_release_at_free(uint64_t freed_addr);
 
 /* Does a pool have memory at addr? Takes no lock, because a free of a pointer that is no pool's
  * must cost next to nothing. */
 bool pool_owns(uint64_t addr);
 
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
-enum pool_status pool_find(uint64_t addr, struct pool_block *block);
+enum pool_status pool_lookup(uint64_t addr, struct pool_block *block);
 
 /* The block that holds addr goes back to the driver when freed, and the pool never reissues it. */
-enum pool_status pool_taint(uint64_t addr);
-/* Sets a flag of the caller's own at a tainted block. It is false at first. */
-enum pool_status pool_note(uint64_t addr, bool noted);
+enum pool_status pool_expose(uint64_t addr);
+/* Sets a flag of the caller's own at a exposed block. It is false at first. */
+enum pool_status pool_set_sync_memops(uint64_t addr, bool noted);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of earlier
  * frees. stream tells streams apart, nothing more. */
@@ -120,7 +120,7 @@ void pool_submit(struct pool *p, uint64_t stream);
  * submits work to another stream. */
 #define POOL_STREAM_ANY UINT64_C(1)
 #define POOL_STREAM_NONE UINT64_C(3)
-extern _Atomic uint64_t pool_sole;
+extern _Atomic uint64_t pool_single_stream;
 /* Orders all later work behind what stream order alone ordered so far. True: something was still
  * running. Idempotent. */
 bool pool_leave_single_stream(struct pool *p);
@@ -133,8 +133,8 @@ void pool_seal(struct pool *p);
 uint64_t pool_mark(struct pool *p);
 /* Is all work before the mark complete? Asks the driver. */
 bool pool_passed(struct pool *p, uint64_t mark);
-/* Announces the stream in pool_sole, then looks whether work for another was noted in *breach. Only
- * after that memory is handed out in the order of the stream. */
+/* Announces the stream in pool_single_stream, then looks whether work for another was noted in
+ * *breach. Only after that memory is handed out in the order of the stream. */
 bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream,
                               const atomic_bool *breach);
 /* Is all work complete that was submitted so far? Asks the driver. Where only a wait could tell (no

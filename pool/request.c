@@ -6,7 +6,7 @@
 #include "pool/arena.h"
 #include "pool/magazine.h"
 #include "pool/map.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/trim.h"
@@ -93,7 +93,7 @@ static bool poll_and_take(struct pool *p, struct request *r)
     if (!fence_poll(p))
         return false;
     bool retired = pending_retire(p);
-    r->addr = pool_take(p, r->requested_bytes);
+    r->addr = pool_alloc_fast(p, r->requested_bytes);
     return r->addr || (retired && (take(p, r) || retire_and_take(p, r)));
 }
 
@@ -172,7 +172,7 @@ static bool reuse(struct pool *p, struct request *r)
     if (!running && poll_and_take(p, r))
         return true;
     /* The decisions below depend on how much is pending. */
-    if (rack_empty_all(p) && take(p, r))
+    if (magazines_empty_all(p) && take(p, r))
         return true;
     if (!p->pendings.head)
         return false;
@@ -200,7 +200,7 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
     if (retire_and_take(p, r) || take(p, r))
         return true;
-    rack_empty_all(p);
+    magazines_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->settled + 1; /* growing itself counts once */
     int code; /* the first code stays: the program asked once */
@@ -275,7 +275,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
      * want of it for a slab's record ends this. */
     while (!is_hopeless(p, r)) {
         /* Empty slabs may be a twentieth of a small program. */
-        if ((rack_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) ||
+        if ((magazines_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) ||
             take_spare(p, r)) {
             p->stats.num_hits++;
             return POOL_OK;
@@ -356,12 +356,12 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     enum pool_status status = POOL_PASS;
     state_enter(p);
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
-    rack_tell(p);
+    magazines_tell(p);
     /* Before a free block is cut: blocks in the thread's magazine keep free memory apart. Without
      * this, peak reserved of synthetic programs is 0.9 % higher. */
     if (r.class_index < 0 && !magazine_awaits(p, size_bytes) &&
         zone_would_cut(r.zone, r.size_bytes))
-        rack_empty_blocks(p);
+        magazines_empty_blocks(p);
     bool taken = magazine_awaits(p, size_bytes) && pending_may_ask(p) && poll_and_take(p, &r);
     if (taken)
         pending_ask_soon(p);
@@ -382,7 +382,7 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
 
 enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
 {
-    uint64_t taken = pool_take(p, size_bytes);
+    uint64_t taken = pool_alloc_fast(p, size_bytes);
     if (!taken)
         return pool_alloc_slowly(p, size_bytes, addr, code);
     *addr = taken;

@@ -5,7 +5,7 @@
 #include "pool/segment.h"
 
 #include "pool/chunk.h"
-#include "pool/find.h"
+#include "pool/lookup.h"
 #include "pool/fit.h"
 #include "pool/map.h"
 #include "pool/state.h"
@@ -14,7 +14,7 @@
 
 #define NOTHING_SHIFT 63
 
-_Atomic bool pool_owes;
+_Atomic bool pool_release_due;
 
 /* Bytes that the pool would have beyond the peak need of the program and a part (spare_shift) of
  * it. */
@@ -112,15 +112,15 @@ static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
     unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
     if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> SEGMENT_FULL_SHIFT)
         most_shift = SEGMENT_FULL_KEPT_SHIFT;
-    effort_is_left(&p->effort, p->backend->ops->now_ns(p->backend));
-    for (int64_t left_ns = p->effort.left_ns; left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift;
-         shift--)
+    move_budget_is_left(&p->move_budget, p->backend->ops->now_ns(p->backend));
+    for (int64_t left_ns = p->move_budget.left_ns;
+         left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
         left_ns += SEGMENT_PATIENCE_NS;
     p->owes_beyond_shift = 0;
     if (!excess_bytes(p, more_bytes, size_bytes, shift))
         return;
     p->owes_beyond_shift = shift < SEGMENT_KEPT_SHIFT ? shift + 1 : NOTHING_SHIFT;
-    atomic_store_explicit(&pool_owes, true, memory_order_relaxed);
+    atomic_store_explicit(&pool_release_due, true, memory_order_relaxed);
 }
 
 /* Waits for all work up to the latest free, as that free would do without the pool. Goes on while
@@ -143,11 +143,11 @@ static bool wait_for_frees(struct pool *p)
     return last <= f->complete_epoch;
 }
 
-void pool_repay(uint64_t freed_addr)
+void pool_release_at_free(uint64_t freed_addr)
 {
     struct granule *g;
     struct pool *p = find_owner(freed_addr, &g);
-    atomic_store_explicit(&pool_owes, false, memory_order_relaxed);
+    atomic_store_explicit(&pool_release_due, false, memory_order_relaxed);
     if (!p)
         return;
     p->inside++;
@@ -162,7 +162,7 @@ void pool_repay(uint64_t freed_addr)
         if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
-        effort_spend(&p->effort,
+        move_budget_spend(&p->move_budget,
                      min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS) + end_ns - waited_ns);
     }
     state_leave(p);

@@ -116,7 +116,7 @@ static void destroy(struct pool *p, struct slab *s)
     zone_give(b);
 }
 
-/* The slab's block goes back to the driver with its chunk, as a tainted block does. */
+/* The slab's block goes back to the driver with its chunk, as a exposed block does. */
 static void bury(struct pool *p, struct slab *s)
 {
     struct block *b = s->block;
@@ -125,7 +125,7 @@ static void bury(struct pool *p, struct slab *s)
     b->piece.epoch = s->epoch;
     atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
     for (unsigned i = 0; i < s->object_count; i++)
-        s->pieces[i].tainted = s->pieces[i].noted = false;
+        s->pieces[i].exposed = s->pieces[i].noted = false;
     host_cache_put(&p->slab_caches[s->class_index], s);
     zone_bury(b);
 }
@@ -138,7 +138,7 @@ static bool is_done(const struct slab *s)
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
     s->epoch = max_u64(s->epoch, epoch);
-    if (unlikely(s->pieces[slot].tainted)) {
+    if (unlikely(s->pieces[slot].exposed)) {
         s->dead_count++;
         if (is_done(s))
             bury(p, s);

@@ -9,7 +9,7 @@
 #define POOL_SLAB_H
 
 #include "pool/block.h"
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "pool/tuning.h"
 
 #include <stdatomic.h>
@@ -31,7 +31,7 @@ struct slab {
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
      * lock. A record serves one class for ever, so all its shapes have as many pieces. */
     _Atomic uint64_t shape; /* see slab_show; stays as it was once the slab is gone */
-    struct piece pieces[];  /* of the objects; no free one is tainted or noted */
+    struct piece pieces[];  /* of the objects; no free one is exposed or noted */
 };
 _Static_assert(sizeof(struct slab) == sizeof(struct piece), "see tests/bench/LATENCY.md");
 
@@ -61,7 +61,7 @@ uint64_t slab_block_bytes(unsigned class_index);
 struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot);
 /* A block in state SLAB becomes an empty slab. False: no host memory. */
 bool slab_add(struct pool *p, struct block *b, unsigned class_index);
-/* The object is neither live nor pending any more: it is free, or dead if it is tainted. An empty
+/* The object is neither live nor pending any more: it is free, or dead if it is exposed. An empty
  * slab may return to the zone. A slab whose objects are all free or dead, one at least dead, is
  * buried. */
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * What the threads that submit work ask of a pool: see pool.h. The arguments stand in fence.h and
- * sole.h.
+ * single_stream.h.
  */
 #include "pool/pool.h"
 
-#include "pool/sole.h"
+#include "pool/single_stream.h"
 #include "pool/state.h"
 
 void pool_submit(struct pool *p, uint64_t stream)
@@ -20,7 +20,7 @@ void pool_submit(struct pool *p, uint64_t stream)
 bool pool_leave_single_stream(struct pool *p)
 {
     state_enter(p);
-    bool waited = sole_leave(p);
+    bool waited = single_stream_leave(p);
     state_leave(p);
     return waited;
 }
@@ -42,7 +42,7 @@ bool pool_passed(struct pool *p, uint64_t mark)
 {
     state_enter(p);
     struct fences *f = &p->fences;
-    if (f->complete_epoch < mark || f->complete_epoch < f->late_epoch) /* see sole_enter */
+    if (f->complete_epoch < mark || f->complete_epoch < f->late_epoch) /* see single_stream_enter */
         fence_poll(p);
     bool passed = f->complete_epoch >= mark;
     state_leave(p);
@@ -53,7 +53,7 @@ bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream,
                               const atomic_bool *breach)
 {
     state_enter(p);
-    bool entered = sole_enter(p, mark, stream, breach);
+    bool entered = single_stream_enter(p, mark, stream, breach);
     state_leave(p);
     return entered;
 }
@@ -69,7 +69,7 @@ bool pool_is_idle(struct pool *p)
 void pool_give_up_single_stream(struct pool *p)
 {
     state_enter(p);
-    sole_leave(p);
-    sole_unwatch(p);
+    single_stream_leave(p);
+    single_stream_unwatch(p);
     state_leave(p);
 }

@@ -6,7 +6,7 @@
 
 #include "pool/chunk.h"
 #include "pool/ghost.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -37,7 +37,7 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
 void trim_settle(struct pool *p, uint64_t wait_ns)
 {
     struct fences *f = &p->fences;
-    rack_empty_all(p);
+    magazines_empty_all(p);
     fence_seal(p);
     /* A full ring refuses another fence until some are known done. */
     if (fence_poll(p) && fence_is_unsealed(f)) {
@@ -58,7 +58,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
 static void await_fences(struct pool *p)
 {
     struct fences *f = &p->fences;
-    rack_empty_all(p);
+    magazines_empty_all(p);
     fence_seal_patiently(p, OOM_WAIT_NS);
     fence_poll(p);
     if (fence_is_running(f))

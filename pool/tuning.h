@@ -94,7 +94,8 @@
 #define ARENA_SMALL_STEP_SHIFT 5       /* the small zone, of itself: a small program stays small */
 #define ARENA_SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
 
-/* The move budget (effort.c). Moves on a busy H200: 0.5 ms for access, 60 us for each mapping. */
+/* The move budget (move_budget.c). Moves on a busy H200: 0.5 ms for access, 60 us for each
+ * mapping. */
 #define MOVE_BUDGET_PART 128                        /* one part in so many of the time */
 #define MOVE_BUDGET_MAX_NS INT64_C(20000000)        /* saved up; a program begins with all of it */
 #define MOVE_BUDGET_DEBT_MAX_NS INT64_C(4000000000) /* debt beyond it is forgotten: a bound */

@@ -5,7 +5,7 @@
  */
 #include "shim/context/context.h"
 
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "pool/spin.h"
 #include "shim/driver/device.h"
 #include "shim/process/state.h"

@@ -87,7 +87,7 @@ void context_look_for_loss(void)
 CUresult context_loss_of(uint64_t addr)
 {
     struct pool_block block;
-    if (pool_find(addr, &block) != POOL_OK)
+    if (pool_lookup(addr, &block) != POOL_OK)
         return CUDA_SUCCESS;
     const struct context *c = pool_owner(block.pool);
     return (CUresult)atomic_load(&c->lost_code);

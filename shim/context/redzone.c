@@ -7,7 +7,7 @@
 
 #include "shim/driver/capture.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/stats/counters.h"
 #include "shim/process/log.h"
 
@@ -77,7 +77,7 @@ static void judge(const struct look *l, const struct pool_block *block)
             if (!changed++)
                 first = i;
         }
-    if (!changed || pool_taint(block->addr) != POOL_OK)
+    if (!changed || pool_expose(block->addr) != POOL_OK)
         return;
     counter_add(COUNTER_REDZONE, 1);
     log_warn("a write past the end of the block of %llu bytes at 0x%llx: %llu of the %llu bytes "
@@ -92,7 +92,7 @@ void redzone_check(uint64_t addr)
     int saved_errno = errno;
     struct pool_block block;
     struct look l = {0};
-    if (pool_find(addr, &block) != POOL_OK || block.addr != addr || block.tainted)
+    if (pool_lookup(addr, &block) != POOL_OK || block.addr != addr || block.exposed)
         return;
     l.c = pool_owner(block.pool);
     if (!l.c->redzone_bytes)

@@ -23,7 +23,7 @@ static inline bool redzone_watches(void)
 bool redzone_fill(struct context *c, uint64_t addr);
 
 /* Before a free: waits for all work of the block's context, as cudaFree does, then checks the bytes
- * behind the block at addr. If they changed, warns, counts, and taints the block: its memory is
+ * behind the block at addr. If they changed, warns, counts, and exposes the block: its memory is
  * never handed out again. Does nothing while a capture is open, or if the context is broken. Keeps
  * errno. */
 void redzone_check(uint64_t addr);

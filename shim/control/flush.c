@@ -27,7 +27,7 @@
 #define WAIT_NS (5000 * MS)
 #define WAIT_OWN_NS (200 * MS)
 
-_Atomic bool control_requested;
+_Atomic bool flush_requested;
 
 static struct sigaction chained;  /* what the program had before our handler */
 static atomic_bool chained_gone; /* that was for one signal, which came (SA_RESETHAND) */
@@ -145,7 +145,7 @@ static void install_handler(int signal_number)
         installed = signal_number;
 }
 
-void control_leave_signal(void)
+void flush_leave_signal(void)
 {
     if (!installed || !is_ours(installed))
         return;
@@ -180,7 +180,7 @@ static bool device_is_there(int device)
     return false;
 }
 
-void control_start(void)
+void flush_start(void)
 {
     const struct options *o = state_options();
     const char *path = o->empty_cache_file.path;
@@ -199,7 +199,7 @@ void control_start(void)
 
 /* A signal may come before the thread exists. The thread sees it once it is there. Until then the
  * program freed nothing, so there was nothing to give back. */
-void control_pool_made(bool idle)
+void flush_pool_made(bool idle)
 {
     const struct empty_cache *e = &state_options()->empty_cache;
     uint64_t tick_ns = context_tick_ns();
@@ -207,10 +207,10 @@ void control_pool_made(bool idle)
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
     if (idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
-        control_need();
+        control_ensure_thread();
 }
 
-void control_environ(const char *value)
+void flush_request(const char *value)
 {
     struct empty_cache wanted;
     if (!state_is_on())
@@ -224,13 +224,13 @@ void control_environ(const char *value)
     pthread_mutex_lock(&request_lock);
     request = wanted;
     pthread_mutex_unlock(&request_lock);
-    atomic_store(&control_requested, true);
+    atomic_store(&flush_requested, true);
 }
 
-void control_serve_request(void)
+void flush_serve_request(void)
 {
     struct empty_cache wanted;
-    if (capture_open() || !atomic_exchange(&control_requested, false))
+    if (capture_open() || !atomic_exchange(&flush_requested, false))
         return;
     pthread_mutex_lock(&request_lock);
     wanted = request;

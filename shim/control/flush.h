@@ -13,19 +13,19 @@
 
 /* The library has started: installs the signal handler, if the options name a signal, and adds the
  * duties that the options ask for. */
-void control_start(void);
+void flush_start(void);
 /* In a forked child: the signal has the program's handler again. */
-void control_leave_signal(void);
+void flush_leave_signal(void);
 /* A pool exists. Makes the control thread if options give it something to do, or if memory may be
- * idle before the program frees any (idle). Else control_need makes it later. */
-void control_pool_made(bool idle);
+ * idle before the program frees any (idle). Else control_ensure_thread makes it later. */
+void flush_pool_made(bool idle);
 
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
-void control_environ(const char *value);
+void flush_request(const char *value);
 /* Does such a request wait? Every allocation looks at it. */
-extern _Atomic bool control_requested __attribute__((visibility("hidden")));
+extern _Atomic bool flush_requested __attribute__((visibility("hidden")));
 /* Carries the request out on the calling thread, so that it is done before the allocation returns.
  * While a capture is open the request keeps waiting. */
-void control_serve_request(void);
+void flush_serve_request(void);
 
 #endif

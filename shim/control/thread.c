@@ -11,7 +11,7 @@
 #include "shim/control/thread.h"
 
 #include "shim/driver/capture.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 
@@ -26,7 +26,7 @@
 /* The driver needs some; the rest of the default 8 MiB would count as the program's memory. */
 #define STACK_BYTES (512 * 1024)
 
-atomic_bool control_there;
+atomic_bool control_started;
 
 static _Atomic(struct duty *) duties;
 static _Atomic uint32_t wake; /* 1: a time was lowered since the last pass began */
@@ -86,7 +86,7 @@ static uint64_t pass(void)
     uint64_t now_ns = state_clock_ns(), next_ns = DUTY_NEVER;
     bool held = false;
     for (struct duty *d = atomic_load(&duties); d; d = d->next) {
-        if (!state_is_on() || atomic_load(&visit_no_more))
+        if (!state_is_on() || atomic_load(&driver_call_no_more))
             return DUTY_NEVER; /* step 9 */
         uint64_t due_ns = atomic_load(&d->due_ns);
         if (due_ns <= now_ns) {
@@ -134,7 +134,7 @@ void control_make_thread(void)
     pthread_t thread;
     sigset_t all, before;
     int saved_errno = errno;
-    if (!atomic_load(&permitted) || atomic_exchange(&control_there, true) ||
+    if (!atomic_load(&permitted) || atomic_exchange(&control_started, true) ||
         pthread_attr_init(&attr))
         return;
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);

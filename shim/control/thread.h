@@ -16,7 +16,7 @@
  *     is written before the duty is in the list, and never again. So the thread walks without a
  *     lock.
  *  4. A duty that needs calm starts only while no capture is open. A capture may begin while the
- *     duty runs. Its driver calls are visits (shim/driver/visit.h), which break no capture.
+ *     duty runs. Its driver calls are visits (shim/driver/driver_call.h), which break no capture.
  *
  * Why no call is lost:
  *  5. control_due lowers the duty's time, then sets `wake`, then wakes the thread. The thread
@@ -35,7 +35,7 @@
  *     no duty off.
  *
  * Why it ends with the process:
- *  9. No duty starts once the process leaves (visit_at_exit). The driver calls of a duty under way
+ *  9. No duty starts once the process leaves (driver_call_at_exit). The driver calls of a duty under way
  *     are visits: no new one begins, and the exit waits a moment for the one that runs.
  * 10. A forked child has no control thread and makes none: the library is off there. In the child
  *     control_due changes a number that nobody reads.
@@ -71,14 +71,14 @@ uint64_t control_after(uint64_t now_ns, uint64_t interval_ns);
 /* A pool exists: from here on the thread may be made. */
 void control_permit_thread(void);
 /* Was the thread made, or tried to be made? */
-extern atomic_bool control_there;
+extern atomic_bool control_started;
 void control_make_thread(void);
 /* Makes the thread if it is not there: memory was freed or is shared, or a duty is due. On a thread
  * of the program's. Does nothing before control_permit_thread. Keeps errno. A duty that was called
  * for earlier runs once the thread is there. */
-static inline void control_need(void)
+static inline void control_ensure_thread(void)
 {
-    if (__builtin_expect(!atomic_load_explicit(&control_there, memory_order_relaxed), 0))
+    if (__builtin_expect(!atomic_load_explicit(&control_started, memory_order_relaxed), 0))
         control_make_thread();
 }
 

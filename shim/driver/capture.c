@@ -6,7 +6,7 @@
 #include "shim/driver/capture.h"
 
 #include "pool/bits.h"
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "pool/spin.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"

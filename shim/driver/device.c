@@ -9,7 +9,7 @@
 #include "shim/driver/access.h"
 #include "shim/driver/device_fence.h"
 #include "shim/driver/reservation.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 
 #include <time.h>
 
@@ -18,83 +18,83 @@ static _Atomic(CUcontext) primaries[DEVICES_MAX];
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0;
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes);
-    visit_end(&v);
+    driver_call_end(&v);
     *addr = at;
     return (int)rc;
 }
 
 static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return;
     reservation_destroy(addr, size_bytes);
-    visit_end(&v);
+    driver_call_end(&v);
 }
 
 static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 {
     CUmemGenericAllocationHandle h = 0;
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(
         &h, size_bytes, &device_self(b)->prop, 0);
-    visit_end(&v);
+    driver_call_end(&v);
     *handle = h;
     return (int)rc;
 }
 
 static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
 {
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return;
     real.cuMemRelease(handle);
-    visit_end(&v);
+    driver_call_end(&v);
 }
 
 static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
 {
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
-    visit_end(&v);
+    driver_call_end(&v);
     return (int)rc;
 }
 
 static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = access_allow(device_self(b)->device, addr, size_bytes);
-    visit_end(&v);
+    driver_call_end(&v);
     return (int)rc;
 }
 
 static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct visit v;
-    if (!visit_begin(&v))
+    struct driver_call v;
+    if (!driver_call_begin(&v))
         return;
     real.cuMemUnmap(addr, size_bytes);
-    visit_end(&v);
+    driver_call_end(&v);
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0;
-    struct visit v;
-    if (!visit_enter(&v, device_self(b)->ctx))
+    struct driver_call v;
+    if (!driver_call_enter(&v, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
-    visit_end(&v);
+    driver_call_end(&v);
     *addr = at;
     return (int)rc;
 }
@@ -132,25 +132,25 @@ static bool free_beside(struct device_backend *d, CUdeviceptr addr)
 
 static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
-    struct visit v;
+    struct driver_call v;
     CUresult rc = CUDA_SUCCESS;
-    if (!visit_enter(&v, device_self(b)->ctx))
+    if (!driver_call_enter(&v, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
-    visit_end(&v);
+    driver_call_end(&v);
     return (int)rc;
 }
 
 static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     size_t free_now = 0, total = 0;
-    struct visit v;
-    if (!visit_enter(&v, device_self(b)->ctx))
+    struct driver_call v;
+    if (!driver_call_enter(&v, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc =
         atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
-    visit_end(&v);
+    driver_call_end(&v);
     *free_bytes = free_now;
     *total_bytes = total;
     return (int)rc;

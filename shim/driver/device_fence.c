@@ -11,7 +11,7 @@
 #include "shim/driver/error.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 
 #include <errno.h>
 #include <time.h>
@@ -36,12 +36,12 @@ int device_fence_create(struct backend *b, uint64_t *fence)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *fence = at;
     if (atomic_load(&d->context_events)) {
-        struct visit v;
-        if (!visit_enter(&v, d->ctx))
+        struct driver_call v;
+        if (!driver_call_enter(&v, d->ctx))
             return CUDA_ERROR_DEINITIALIZED;
         if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             d->fences[at].event = NULL;
-        visit_end(&v);
+        driver_call_end(&v);
     }
     return 0;
 }
@@ -53,11 +53,11 @@ void device_fence_destroy(struct backend *b, uint64_t fence)
     CUevent event = fence_at(b, fence)->event;
     if (!event || atomic_load(&d->gone))
         return;
-    struct visit v;
-    if (!visit_enter(&v, d->ctx))
+    struct driver_call v;
+    if (!driver_call_enter(&v, d->ctx))
         return;
     real.cuEventDestroy_v2(event);
-    visit_end(&v);
+    driver_call_end(&v);
 }
 
 /* By an event of its own. False: the driver has no such events, or cannot make or record one. */
@@ -108,13 +108,13 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
         return draw_number(d, f);
     if (!capture_hold_off())
         return FENCE_REFUSED;
-    struct visit v;
-    if (!visit_enter(&v, d->ctx)) {
+    struct driver_call v;
+    if (!driver_call_enter(&v, d->ctx)) {
         capture_let_go();
         return FENCE_BARRED; /* the process leaves, or the context is gone */
     }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
-    visit_end(&v);
+    driver_call_end(&v);
     capture_let_go();
     if (error_is_capture(rc))
         return FENCE_BARRED; /* by a capture that we did not see begin */
@@ -138,11 +138,11 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
     uint64_t number = atomic_load(&f->number);
     if (number)
         return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
-    struct visit v;
-    if (!visit_enter(&v, d->ctx))
+    struct driver_call v;
+    if (!driver_call_enter(&v, d->ctx))
         return atomic_load(&d->gone) ? FENCE_LOST : FENCE_BUSY;
     CUresult rc = real.cuEventQuery(f->event);
-    visit_end(&v);
+    driver_call_end(&v);
     if (rc == CUDA_SUCCESS)
         return FENCE_DONE;
     return rc == CUDA_ERROR_NOT_READY || error_is_capture(rc) ? FENCE_BUSY : FENCE_LOST;
@@ -156,13 +156,13 @@ int device_fence_order(struct backend *b, uint64_t fence)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct visit v;
-    if (!visit_enter(&v, d->ctx)) {
+    struct driver_call v;
+    if (!driver_call_enter(&v, d->ctx)) {
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
     CUresult rc = real.cuCtxWaitEvent(d->ctx, f->event);
-    visit_end(&v);
+    driver_call_end(&v);
     capture_let_go();
     return (int)rc;
 }
@@ -176,15 +176,15 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
     uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
     if (!capture_hold_off_patiently(timeout_ns < UINT64_MAX ? timeout_ns : 0))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct visit v;
-    if (!visit_enter(&v, d->ctx)) {
+    struct driver_call v;
+    if (!driver_call_enter(&v, d->ctx)) {
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
     capture_wait_begins();
     CUresult rc = real.cuCtxSynchronize();
     capture_wait_ends();
-    visit_end(&v);
+    driver_call_end(&v);
     capture_let_go();
     while (rc == CUDA_SUCCESS && done < drawn &&
            !atomic_compare_exchange_weak(&d->numbers_done, &done, drawn))
@@ -207,11 +207,11 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
     if (atomic_load(&f->number))
         return synchronise(d, timeout_ns);
     if (timeout_ns == UINT64_MAX) {
-        struct visit v;
-        if (!visit_enter(&v, d->ctx))
+        struct driver_call v;
+        if (!driver_call_enter(&v, d->ctx))
             return CUDA_ERROR_DEINITIALIZED;
         CUresult rc = real.cuEventSynchronize(f->event);
-        visit_end(&v);
+        driver_call_end(&v);
         return (int)rc;
     }
     uint64_t start_ns = state_clock_ns(), pause_ns = 10000;

@@ -7,7 +7,7 @@
  */
 #include "shim/driver/hooks.h"
 
-#include "shim/driver/table.h"
+#include "shim/driver/hook_table.h"
 #include "shim/process/scope.h"
 #include "shim/process/symbol.h"
 

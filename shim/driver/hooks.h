@@ -23,7 +23,7 @@
 #if CUDA_VERSION < 12050
 #error "CUDA Toolkit 12.5 or newer is needed to build; older drivers are fine to run on"
 #endif
-#include "shim/driver/newer.h"
+#include "shim/driver/cuda_compat.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -13,7 +13,7 @@
 #include "shim/control/thread.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/context/redzone.h"
 #include "shim/process/state.h"
 
@@ -32,8 +32,8 @@ static bool release_elsewhere(const struct context *c)
 /* What an allocation seldom has to do before it asks the pool. False: ask the driver. */
 static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
 {
-    if (atomic_load_explicit(&control_requested, memory_order_relaxed))
-        control_serve_request();
+    if (atomic_load_explicit(&flush_requested, memory_order_relaxed))
+        flush_serve_request();
     return !__builtin_add_overflow(*size_bytes, c->redzone_bytes, size_bytes);
 }
 
@@ -72,7 +72,7 @@ static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size
     uint64_t addr = 0;
     int code = 0;
     bool plain = !c->redzone_bytes;
-    if (unlikely(!plain || atomic_load_explicit(&control_requested, memory_order_relaxed)) &&
+    if (unlikely(!plain || atomic_load_explicit(&flush_requested, memory_order_relaxed)) &&
         !prepare_alloc(c, &size_bytes))
         return false;
     enum pool_status status = pool_alloc_slowly(c->pool, size_bytes, &addr, &code);
@@ -99,8 +99,8 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
 static inline uint64_t take(size_t size_bytes)
 {
     struct pool *p = context_quick_pool();
-    bool requested = atomic_load_explicit(&control_requested, memory_order_relaxed);
-    return likely(!requested) ? pool_take(p, size_bytes) : 0;
+    bool requested = atomic_load_explicit(&flush_requested, memory_order_relaxed);
+    return likely(!requested) ? pool_alloc_fast(p, size_bytes) : 0;
 }
 
 static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
@@ -212,7 +212,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     errno = saved_errno;
     if (unlikely(status != POOL_OK))
         return refuse_free(status, rc);
-    control_need();
+    control_ensure_thread();
     *rc = CUDA_SUCCESS;
     return true;
 }
@@ -220,10 +220,10 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
 /* Quick frees do not come here: the next slow free gives back what is due. */
 static void repay(CUdeviceptr dptr)
 {
-    if (likely(!atomic_load_explicit(&pool_owes, memory_order_relaxed)))
+    if (likely(!atomic_load_explicit(&pool_release_due, memory_order_relaxed)))
         return;
     int saved_errno = errno;
-    pool_repay(dptr);
+    pool_release_at_free(dptr);
     errno = saved_errno;
 }
 
@@ -251,7 +251,7 @@ static __attribute__((noinline)) CUresult free_slowly(CUdeviceptr dptr)
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-    return likely(pool_give(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
+    return likely(pool_free_fast(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
 }
 
 /* The driver allows this for memory of cuMemAlloc outside a capture. Its free takes effect behind
@@ -262,7 +262,7 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!state_is_on() || !real.cuStreamIsCapturing)
         return false;
-    enum pool_status found = pool_find(dptr, &block);
+    enum pool_status found = pool_lookup(dptr, &block);
     if (found == POOL_FOREIGN)
         return false;
     *rc = real.cuStreamIsCapturing(stream, &status);
@@ -330,7 +330,7 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
     bool freed = pool_free_slowly(addr) == POOL_OK;
     errno = saved_errno;
     if (freed) {
-        control_need();
+        control_ensure_thread();
         repay(addr);
     }
     return freed ? ENTRY_FREED : ENTRY_PASSED;
@@ -338,7 +338,7 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
 
 enum entry_freed entry_runtime_free(void *p)
 {
-    if (unlikely(!pool_give((uint64_t)(uintptr_t)p)))
+    if (unlikely(!pool_free_fast((uint64_t)(uintptr_t)p)))
         return pool_owns((uint64_t)(uintptr_t)p) ? runtime_free_slowly(p) : ENTRY_PASSED;
     return has_context() ? ENTRY_FREED : ENTRY_FREED_WITHOUT_CONTEXT;
 }
@@ -346,5 +346,5 @@ enum entry_freed entry_runtime_free(void *p)
 bool entry_in_pool(const void *p)
 {
     struct pool_block block;
-    return p && state_is_on() && pool_find((uint64_t)(uintptr_t)p, &block) != POOL_FOREIGN;
+    return p && state_is_on() && pool_lookup((uint64_t)(uintptr_t)p, &block) != POOL_FOREIGN;
 }

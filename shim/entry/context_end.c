@@ -7,8 +7,8 @@
  * (finish). The argument is in shim/context/context.h. No lock is held over a driver call.
  */
 #include "shim/context/context.h"
-#include "shim/context/green.h"
-#include "shim/context/stream.h"
+#include "shim/context/green_context.h"
+#include "shim/context/stream_watch.h"
 #include "shim/driver/device.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
@@ -100,8 +100,8 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
         return;
     if (capture_open())
         num_all = capture_contexts(all, OTHERS_MAX);
-    if (ipc_any_open() || ipc_any_closed())
-        num_all += ipc_contexts(all + num_all, OTHERS_MAX - num_all);
+    if (import_any_open() || import_any_closed())
+        num_all += import_contexts(all + num_all, OTHERS_MAX - num_all);
     CUcontext primary = device_primary(device);
     for (size_t i = 0; i < num_all; i++)
         if (!primary || all[i] == primary) {
@@ -115,8 +115,8 @@ static void forget_rest(CUcontext ctx)
 {
     entry_captures_closed(capture_forget(ctx));
     peer_forget(ctx);
-    ipc_forget(ctx);
-    green_forget_primary(ctx);
+    import_forget(ctx);
+    green_context_forget_primary(ctx);
 }
 
 /* The context did not end: allocations find it again, unless other threads may be ending it. While
@@ -126,7 +126,7 @@ static void reopen(struct context *c)
 {
     if (context_unhide(c)) {
         if (!context_is_alone(c))
-            stream_give_up();
+            stream_watch_give_up();
         if (c->pool)
             pool_leave_single_stream(c->pool);
     }
@@ -296,7 +296,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     release_begins(&end, -1, false);
     CUresult rc = real.cuGreenCtxDestroy(green);
     if (rc == CUDA_SUCCESS && ctx) {
-        green_forget(ctx);
+        green_context_forget(ctx);
         entry_captures_closed(capture_forget(ctx));
     }
     finish(&end, rc == CUDA_SUCCESS);
@@ -306,7 +306,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags)
 {
-    green_expect();
+    green_context_expect();
     return answer_cuGreenCtxCreate(green, desc, dev, flags);
 }
 
@@ -314,6 +314,6 @@ CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 {
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
     if (rc == CUDA_SUCCESS)
-        stream_give_up();
+        stream_watch_give_up();
     return rc;
 }

@@ -5,9 +5,9 @@
  */
 #include "shim/entry/current.h"
 
-#include "shim/context/green.h"
+#include "shim/context/green_context.h"
 #include "shim/context/redzone.h"
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 #include "shim/control/flush.h"
 #include "shim/driver/device.h"
 #include "shim/driver/backing.h"
@@ -47,8 +47,8 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
 static bool may_be_single(const struct context *c)
 {
     if (c->redzone_bytes || !context_is_alone(c))
-        stream_give_up();
-    return stream_may_be_single();
+        stream_watch_give_up();
+    return stream_watch_may_be_single();
 }
 
 static void fill(struct context *c, CUcontext ctx)
@@ -124,9 +124,9 @@ static bool publish(struct context *c, CUcontext ctx)
         atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     /* After may_be_single a capture may have begun, or another context may have got a pool. From
      * here on calls for all pools reach this one, so it is told now. */
-    stream_pool_listed(context_is_alone(c));
+    stream_watch_pool_listed(context_is_alone(c));
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
-    control_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
+    flush_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);
     bool found = context_made(c, ctx);
     if (found) /* a context that ended meanwhile got less memory for that reason */
         warn_of_short_prealloc(c, given_bytes);
@@ -160,7 +160,7 @@ static struct context *find_or_make(CUcontext ctx)
     int saved_errno = errno;
     struct context *c = context_find(ctx);
     if (!c) {
-        CUcontext owner = green_owner(ctx);
+        CUcontext owner = green_context_owner(ctx);
         if (owner && owner != ctx)
             c = context_find(owner);
         if (owner && !c)

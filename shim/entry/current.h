@@ -9,7 +9,7 @@
 #include "shim/context/context.h"
 
 /* The record of the calling thread's current context, made if there is none. The record of a green
- * context is that of its device's primary context (shim/context/green.h). The first call in a
+ * context is that of its device's primary context (shim/context/green_context.h). The first call in a
  * context starts the library. NULL: no context is current, the context is about to end, the
  * library is off, or there is no room for a record. Calls the driver. Keeps errno. */
 struct context *current_context(void);

@@ -34,7 +34,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 /* True: a live block of the pool holds this address. */
 static bool find(CUdeviceptr dptr, struct pool_block *block)
 {
-    if (!state_is_on() || pool_find(dptr, block) != POOL_OK)
+    if (!state_is_on() || pool_lookup(dptr, block) != POOL_OK)
         return false;
     redzone_hide(block);
     return dptr - block->addr < block->requested_bytes;
@@ -49,7 +49,7 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
     struct pool_block block;
     if (!state_is_on())
         return dptr;
-    switch (pool_find(dptr, &block)) {
+    switch (pool_lookup(dptr, &block)) {
     case POOL_FOREIGN:
         return dptr;
     case POOL_OK:
@@ -68,8 +68,8 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
 {
     struct pool_block block;
-    struct ipc_range opened;
-    if (ipc_find(dptr, &opened)) {
+    struct import_range opened;
+    if (import_find(dptr, &opened)) {
         block.addr = opened.addr;
         block.requested_bytes = opened.size_bytes;
     } else if (!find(dptr, &block)) {
@@ -86,9 +86,9 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
     struct pool_block block;
-    struct ipc_range opened;
+    struct import_range opened;
     CUresult rc = real.cuMemGetAccess(flags, location, disowned(ptr));
-    if (rc == CUDA_SUCCESS && (ipc_find(ptr, &opened) || find(ptr, &block)))
+    if (rc == CUDA_SUCCESS && (import_find(ptr, &opened) || find(ptr, &block)))
         *flags = 0;
     return rc;
 }
@@ -110,8 +110,8 @@ struct description {
 static bool find_description(CUdeviceptr ptr, struct description *d)
 {
     struct pool_block block;
-    struct ipc_range opened;
-    if (ipc_find(ptr, &opened)) {
+    struct import_range opened;
+    if (import_find(ptr, &opened)) {
         *d = (struct description){.ctx = opened.ctx, .device = opened.device, .addr = opened.addr,
                                   .size_bytes = opened.size_bytes, .buffer_id = opened.buffer_id};
         return true;
@@ -120,7 +120,7 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
         return false;
     const struct context *c = pool_owner(block.pool);
     *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes,
-                              block.serial, ipc_is_capable(&block), true, block.noted};
+                              block.serial, export_is_capable(&block), true, block.noted};
     return true;
 }
 
@@ -189,19 +189,19 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
 
 /* After a call that succeeded the memory is known outside, or has an attribute of its own. Then the
  * pool must not hand it out again: it is exposed. */
-static void taint(CUresult rc, CUdeviceptr dptr)
+static void expose(CUresult rc, CUdeviceptr dptr)
 {
     if (rc == CUDA_SUCCESS && state_is_on())
-        pool_taint(dptr);
+        pool_expose(dptr);
 }
 
 /* The pool notes for each block whether it has SYNC_MEMOPS. The driver's own answer is for a whole
  * segment or chunk, which may have the attribute because of another block. */
 static void set_memops(CUresult rc, CUdeviceptr dptr)
 {
-    taint(rc, dptr);
+    expose(rc, dptr);
     if (rc == CUDA_SUCCESS && state_is_on())
-        pool_note(dptr, true);
+        pool_set_sync_memops(dptr, true);
 }
 
 /* A program that asks for tokens sets SYNC_MEMOPS by that (documentation of
@@ -242,8 +242,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
  * is asked. */
 static bool unset_memops(const struct pool_block *block)
 {
-    pool_note(block->addr, false);
-    return !ipc_is_native(block);
+    pool_set_sync_memops(block->addr, false);
+    return !export_is_native(block);
 }
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
@@ -271,11 +271,11 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
     if (rc != CUDA_SUCCESS || !state_is_on())
         return rc;
     for (CUdeviceptr at = dptr, end = dptr + size; at < end;) {
-        enum pool_status found = pool_find(at, &block);
+        enum pool_status found = pool_lookup(at, &block);
         if (found == POOL_FOREIGN)
             break;
         if (found == POOL_OK)
-            pool_taint(at);
+            pool_expose(at);
         at = found == POOL_OK ? block.addr + block.size_bytes : (at & ~UINT64_C(511)) + 512;
     }
     return rc;

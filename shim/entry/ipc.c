@@ -19,11 +19,11 @@
 
 static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *block)
 {
-    bool native = ipc_is_native(block);
-    CUresult rc = native ? real.cuIpcGetMemHandle(handle, block->addr) : ipc_export(block, handle);
+    bool native = export_is_native(block);
+    CUresult rc = native ? real.cuIpcGetMemHandle(handle, block->addr) : export_block_ticket(block, handle);
     if (rc == CUDA_SUCCESS) {
         if (native)
-            pool_taint(block->addr);
+            pool_expose(block->addr);
         counter_add(COUNTER_IPC_HANDLE, 1);
     }
     return rc;
@@ -37,7 +37,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     if (!handle || !state_is_on())
         return real.cuIpcGetMemHandle(handle, dptr);
     int saved_errno = errno;
-    enum pool_status status = pool_find(dptr, &block);
+    enum pool_status status = pool_lookup(dptr, &block);
     CUresult rc;
     if (status == POOL_OK)
         redzone_hide(&block);
@@ -67,16 +67,16 @@ static bool is_started(void)
 }
 
 static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags,
-                            ipc_open_fn native)
+                            mapping_open_fn native)
 {
-    if (!ipc_is_ours(&handle) || !hooks_init() || !is_started())
+    if (!ticket_is_ours(&handle) || !hooks_init() || !is_started())
         return native(dptr, handle, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc;
     unsigned step = 0;
     bool mapped;
     do
-        rc = ipc_open(dptr, &handle, flags, native, &mapped);
+        rc = import_open(dptr, &handle, flags, native, &mapped);
     while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &step));
     cancel_allow(cancel);
     if (mapped)
@@ -101,7 +101,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     CUresult rc;
     int saved_errno = errno, cancel = cancel_forbid();
-    bool ours = state_is_on() && ipc_close(dptr, &rc);
+    bool ours = state_is_on() && import_close(dptr, &rc);
     cancel_allow(cancel);
     errno = saved_errno;
     return ours ? rc : real.cuIpcCloseMemHandle(dptr);

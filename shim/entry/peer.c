@@ -3,7 +3,7 @@
  * The wrapped functions of peer access. The driver answers first; what it allowed for its own
  * memory we then allow for mapped memory (shim/share/peer.h). No lock.
  */
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
 #include "shim/process/cancel.h"
@@ -18,7 +18,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
         return rc;
     int saved_errno = errno, cancel = cancel_forbid();
     unsigned step = 0;
-    stream_give_up();
+    stream_watch_give_up();
     do
         rc = peer_grant(peer);
     while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &step));

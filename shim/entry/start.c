@@ -8,11 +8,11 @@
 #include "pool/pool.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
-#include "shim/process/twin.h"
+#include "shim/process/second_copy.h"
 #include "shim/socket/listener.h"
 #include "shim/stats/report.h"
 
@@ -32,7 +32,7 @@ static void forked_child(void)
     state_turn_off();
     atomic_store(&pool_watch, 0);
     context_forget_thread();
-    control_leave_signal();
+    flush_leave_signal();
     listener_forget();
 }
 
@@ -54,8 +54,8 @@ static void report_at_exit(void)
 /* The driver has registered its own handlers before, so ours run before them. */
 static void register_exit_handlers(void)
 {
-    atexit(visit_at_exit);
-    at_quick_exit(visit_at_exit);
+    atexit(driver_call_at_exit);
+    at_quick_exit(driver_call_at_exit);
     if (state_options()->stats.at_exit) {
         atexit(report_at_exit);
         at_quick_exit(report_at_exit);
@@ -68,7 +68,7 @@ bool start_library(void)
         return state_is_on();
     int saved_errno = errno;
     environ_hold();
-    bool on = !twin_comes_first() && state_load_options();
+    bool on = !second_copy_comes_first() && state_load_options();
     environ_release();
     on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
     if (on) {
@@ -77,7 +77,7 @@ bool start_library(void)
     }
     state_settle(on);
     if (on)
-        control_start();
+        flush_start();
     errno = saved_errno;
     return on;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrappers of what begins and ends captures (shim/driver/capture.h), of what makes and destroys
- * streams, and of attributes that change the order of work (shim/context/stream.h). No state.
+ * streams, and of attributes that change the order of work (shim/context/stream_watch.h). No state.
  */
 #include "shim/entry/stream.h"
 
 #include "shim/context/context.h"
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
@@ -19,14 +19,14 @@
 void entry_captures_closed(size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        stream_capture_closed();
+        stream_watch_capture_closed();
     if (count && !capture_open())
         control_capture_closed();
 }
 
 static void announce(void)
 {
-    stream_capture_opens();
+    stream_watch_capture_opens();
     /* What was freed before need not wait for the capture's end: natively it is free by now. */
     if (state_is_on() && !capture_open())
         context_for_each_pool(pool_seal);
@@ -133,13 +133,13 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
 /* Into a command list of a graphics API, which submits it: no stream says when that runs. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    stream_give_up();
+    stream_watch_give_up();
     BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
 }
 
 CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    stream_give_up();
+    stream_watch_give_up();
     BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
 }
 
@@ -169,7 +169,7 @@ static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
 {
     int cancel = cancel_forbid();
     uint64_t number = capture_number(stream);
-    stream_forget(stream);
+    stream_watch_forget(stream);
     CUresult rc = how(stream);
     if (rc == CUDA_SUCCESS)
         entry_captures_closed(capture_ended(number));
@@ -190,7 +190,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 static void made(CUresult rc)
 {
     if (rc == CUDA_SUCCESS && (atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
-        stream_may_be_single();
+        stream_watch_may_be_single();
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
@@ -211,23 +211,23 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
 {
     CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
     if (rc == CUDA_SUCCESS)
-        stream_give_up();
+        stream_watch_give_up();
     return rc;
 }
 
 /* Before the driver: a launch beside this call may be the first that has the attribute. */
 CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
 {
-    if (!stream_keeps_order(id))
-        stream_give_up();
+    if (!stream_watch_keeps_order(id))
+        stream_watch_give_up();
     return real.cuStreamSetAttribute(stream, id, value);
 }
 
 CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
                                    const CUstreamAttrValue *value)
 {
-    if (!stream_keeps_order(id))
-        stream_give_up();
+    if (!stream_watch_keeps_order(id))
+        stream_watch_give_up();
     return real.cuStreamSetAttribute_ptsz(stream, id, value);
 }
 
@@ -235,7 +235,7 @@ CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
                                        const CUkernelNodeAttrValue *value)
 {
-    if (!stream_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        stream_give_up();
+    if (!stream_watch_keeps_order(id) && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        stream_watch_give_up();
     return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

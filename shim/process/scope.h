@@ -16,7 +16,7 @@
  *    is allocated before them.
  * 3. A forked child gets L free from the C library, but not W: if another thread of the parent had
  *    W, nobody in the child releases it. The child of a fork has one thread, and that is its first:
- *    so symbol_next(), twin_comes_first() and hooks_init() come here in other threads only, and use
+ *    so symbol_next(), second_copy_comes_first() and hooks_init() come here in other threads only, and use
  *    L in the first. scope_of_caller() is left to its caller (shim/route/runtime.c,
  *    is_forked_child).
  *

@@ -6,10 +6,10 @@
  */
 #include "shim/route/resolve.h"
 
-#include "shim/context/stream.h"
-#include "shim/driver/table.h"
+#include "shim/context/stream_watch.h"
+#include "shim/driver/hook_table.h"
 #include "shim/process/symbol.h"
-#include "shim/process/twin.h"
+#include "shim/process/second_copy.h"
 #include "shim/route/runtime.h"
 
 #include <dlfcn.h>
@@ -92,7 +92,7 @@ EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
     int saved_errno = errno;
     int id = id_of(name);
     struct resolve_pick pick = pass;
-    if (twin_comes_first())
+    if (second_copy_comes_first())
         return pass;
     if (id >= 0)
         pick = pick_hook(handle, name, id);
@@ -191,7 +191,7 @@ static void *substitute(const char *base, void *answer, int version, cuuint64_t 
         wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     /* It may submit work to a stream of which we hear nothing. */
     if (!wrapper && is_newer(base, answer, &query))
-        stream_give_up();
+        stream_watch_give_up();
     return wrapper ? wrapper : answer;
 }
 

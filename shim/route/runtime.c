@@ -13,7 +13,7 @@
 #include "shim/entry/alloc.h"
 #include "shim/process/scope.h"
 #include "shim/process/symbol.h"
-#include "shim/process/twin.h"
+#include "shim/process/second_copy.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -113,7 +113,7 @@ bool runtime_exports(const char *name)
 static malloc_fn *malloc_in(void *handle)
 {
     malloc_fn *found = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc");
-    return !found || found == cudaMalloc || twin_has((void *)(uintptr_t)found) ? NULL : found;
+    return !found || found == cudaMalloc || second_copy_has((void *)(uintptr_t)found) ? NULL : found;
 }
 
 /* The start of the object that an address lies in. */

@@ -42,7 +42,7 @@ int setenv(const char *name, const char *value, int overwrite)
     int rc = ((int (*)(const char *, const char *, int))f)(name, value, overwrite);
     environ_write_end();
     if (rc == 0 && strcmp(name, REQUEST) == 0)
-        control_environ(value);
+        flush_request(value);
     return rc;
 }
 
@@ -56,6 +56,6 @@ int putenv(char *text)
     int rc = ((int (*)(char *))f)(text);
     environ_write_end();
     if (rc == 0 && strncmp(text, REQUEST "=", sizeof REQUEST) == 0)
-        control_environ(text + sizeof REQUEST);
+        flush_request(text + sizeof REQUEST);
     return rc;
 }

@@ -8,7 +8,7 @@
  * on they look at the driver's answer (shim/entry/answer.h); before it a wrapper is a compare, a
  * branch and a jump, with the caller's arguments where they were.
  */
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 
 #include "pool/pool.h"
 #include "shim/entry/answer.h"
@@ -36,7 +36,7 @@ static unsigned flags_of(const CUlaunchConfig *config)
         const CUlaunchAttribute *a = &config->attrs[i];
         if ((unsigned)a->id == ATTRIBUTE_SERIALIZATION)
             flags |= a->value.programmaticStreamSerializationAllowed ? SUBMIT_FLAG_EARLY : 0;
-        else if (!stream_keeps_order(a->id))
+        else if (!stream_watch_keeps_order(a->id))
             flags |= SUBMIT_FLAG_ATTRS;
     }
     return flags;
@@ -98,7 +98,7 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 static enum submit_seen enter(CUstream stream, unsigned flags)
 {
     bool is_wanted = hooks_init() && atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ANSWERS;
-    return is_wanted ? stream_note(stream, flags) : SUBMIT_UNSEEN;
+    return is_wanted ? stream_watch_note(stream, flags) : SUBMIT_UNSEEN;
 }
 
 /* What cannot be made again as a whole needs memory of no device. */
@@ -126,10 +126,10 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
                 watch == POOL_WATCH_ANSWERS ? SUBMIT_UNSEEN : enter(stream, flags);                \
             pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);            \
             rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;         \
-            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_mend())       \
+            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) && peer_grant_missing())       \
                 rc = driver_fn args;                                                               \
             if (seen != SUBMIT_UNSEEN)                                                             \
-                stream_done(rc == CUDA_SUCCESS);                                                   \
+                stream_watch_done(rc == CUDA_SUCCESS);                                                   \
         } while (answer_tells(rc) && answer_note(rc) &&                                            \
                  answer_release(devices_of(stream, flags), &step));                                \
         return rc;                                                                                 \

@@ -6,7 +6,7 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/context/redzone.h"
 #include "shim/control/thread.h"
 #include "shim/process/log.h"
@@ -24,8 +24,8 @@ enum { ANSWERS_AT_A_TIME = 4 };
 /* Is the block that the ticket names live, and exported? */
 static bool find(const struct ticket *ticket, struct pool_block *block)
 {
-    return pool_find(ticket->addr, block) == POOL_OK && block->addr == ticket->addr &&
-           block->serial == ticket->serial && block->tainted;
+    return pool_lookup(ticket->addr, block) == POOL_OK && block->addr == ticket->addr &&
+           block->serial == ticket->serial && block->exposed;
 }
 
 static const struct context *owner_of(const struct pool_block *block)
@@ -34,12 +34,12 @@ static const struct context *owner_of(const struct pool_block *block)
 }
 
 /* Small blocks share a segment, and one of them has its address. */
-bool ipc_is_native(const struct pool_block *block)
+bool export_is_native(const struct pool_block *block)
 {
     return block->segment_addr == block->addr && block->size_bytes >= GRANULE_BYTES;
 }
 
-bool ipc_is_capable(const struct pool_block *block)
+bool export_is_capable(const struct pool_block *block)
 {
     if (block->segment_addr)
         return true;
@@ -195,21 +195,21 @@ static void question_waits(void)
     control_due(&answer_duty, 0);
 }
 
-CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle)
+CUresult export_block_ticket(const struct pool_block *block, CUipcMemHandle *handle)
 {
     struct ticket ticket = {
         .magic = TICKET_MAGIC, .addr = block->addr, .serial = block->serial};
-    if (!ipc_is_capable(block)) {
+    if (!export_is_capable(block)) {
         log_once(LOG_LEVEL_WARN,
                  "the program shares memory by legacy IPC, which this driver does not allow for "
                  "mapped memory: run it with GPUCACHE_BACKING=segment");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     /* Made by the listener's thread, the control thread would share its empty descriptor table. */
-    control_need();
+    control_ensure_thread();
     if (!listener_open(&ticket.token, question_waits))
         return CUDA_ERROR_NOT_SUPPORTED;
-    pool_taint(block->addr);
+    pool_expose(block->addr);
     ticket.check = ticket_check(&ticket);
     memcpy(handle, &ticket, sizeof ticket);
     return CUDA_SUCCESS;

@@ -11,11 +11,11 @@
 
 /* Gives a ticket for the live block: the same 64 bytes each time, others for every other block.
  * Taints the block. CUDA_ERROR_NOT_SUPPORTED if there can be none; the reason is logged once. */
-CUresult ipc_export(const struct pool_block *block, CUipcMemHandle *handle);
+CUresult export_block_ticket(const struct pool_block *block, CUipcMemHandle *handle);
 
 /* Is the block a whole allocation of the driver's? Then the driver has a handle for it. */
-bool ipc_is_native(const struct pool_block *block);
+bool export_is_native(const struct pool_block *block);
 /* Can the block have a handle, ours or the driver's? */
-bool ipc_is_capable(const struct pool_block *block);
+bool export_is_capable(const struct pool_block *block);
 
 #endif

@@ -12,15 +12,15 @@
  *  3. A capture may begin during the wait. The calls that are left to do are allowed then, in the
  *     capture mode of a visit.
  *  4. Whenever clear_closed leaves an entry in `closed`, it calls for the duty. So none stays there
- *     for ever, provided that there is a control thread: ipc_close asks for one.
+ *     for ever, provided that there is a control thread: import_close asks for one.
  */
 #include "shim/share/import.h"
 
-#include "pool/host.h"
+#include "pool/host_memory.h"
 #include "shim/control/thread.h"
 #include "shim/driver/access.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/process/state.h"
@@ -123,7 +123,7 @@ static void clear_closed(void)
         control_due(&tidy_duty, 0);
 }
 
-bool ipc_any_closed(void)
+bool import_any_closed(void)
 {
     return atomic_load_explicit(&closed_count, memory_order_relaxed) != 0;
 }
@@ -150,7 +150,7 @@ static void allow_late(void *data)
 }
 
 /* Makes the mapping of a busy entry. */
-static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
+static CUresult fetch(struct opened *o, unsigned flags, mapping_open_fn native)
 {
     CUresult rc = mapping_create(&o->mapping, &o->ticket, flags, native);
     if (rc != CUDA_SUCCESS)
@@ -160,8 +160,8 @@ static CUresult fetch(struct opened *o, unsigned flags, ipc_open_fn native)
     return CUDA_SUCCESS;
 }
 
-CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
-                  ipc_open_fn native, bool *mapped)
+CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
+                  mapping_open_fn native, bool *mapped)
 {
     struct ticket ticket;
     CUcontext ctx = NULL;
@@ -221,15 +221,15 @@ static struct opened *find_around(CUdeviceptr addr)
     return NULL;
 }
 
-bool ipc_any_open(void)
+bool import_any_open(void)
 {
     return atomic_load_explicit(&open_count, memory_order_acquire) != 0;
 }
 
-bool ipc_close(CUdeviceptr addr, CUresult *rc)
+bool import_close(CUdeviceptr addr, CUresult *rc)
 {
     CUcontext ctx = NULL;
-    if (!ipc_any_open())
+    if (!import_any_open())
         return false;
     bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
     pthread_mutex_lock(&lock);
@@ -249,7 +249,7 @@ bool ipc_close(CUdeviceptr addr, CUresult *rc)
             atomic_fetch_add(&closed_count, 1);
             clear_closed();
             if (closed)
-                control_need();
+                control_ensure_thread();
         }
     }
     pthread_mutex_unlock(&lock);
@@ -262,7 +262,7 @@ static void take_away_after_context(void *data)
     mapping_destroy(&o->mapping, true);
 }
 
-void ipc_forget(CUcontext ctx)
+void import_forget(CUcontext ctx)
 {
     struct opened **heads[] = {&list, &closed};
     if (!ctx)
@@ -286,27 +286,27 @@ void ipc_forget(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
-bool ipc_find(CUdeviceptr addr, struct ipc_range *range)
+bool import_find(CUdeviceptr addr, struct import_range *range)
 {
-    if (!ipc_any_open())
+    if (!import_any_open())
         return false;
     pthread_mutex_lock(&lock);
     const struct opened *o = find_around(addr);
     if (o)
-        *range = (struct ipc_range){o->mapping.addr, o->mapping.size_bytes, o->ctx, o->device,
+        *range = (struct import_range){o->mapping.addr, o->mapping.size_bytes, o->ctx, o->device,
                                     o->buffer_id};
     pthread_mutex_unlock(&lock);
     return o != NULL;
 }
 
-void ipc_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+void import_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                         void *arg)
 {
     struct range {
         uint64_t addr, size_bytes;
     } *ranges = NULL;
     size_t count = 0, at = 0;
-    if (!ipc_any_open())
+    if (!import_any_open())
         return;
     pthread_mutex_lock(&lock);
     for (const struct opened *o = list; o; o = o->next)
@@ -322,10 +322,10 @@ void ipc_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uin
     host_pages_free(ranges, count * sizeof *ranges);
 }
 
-size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+size_t import_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
 {
     size_t count = 0;
-    if (!ipc_any_open())
+    if (!import_any_open())
         return 0;
     pthread_mutex_lock(&lock);
     for (const struct opened *o = list; o; o = o->next) {
@@ -341,7 +341,7 @@ size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, s
     return count;
 }
 
-size_t ipc_contexts(CUcontext *ctx, size_t max)
+size_t import_contexts(CUcontext *ctx, size_t max)
 {
     size_t count = 0;
     pthread_mutex_lock(&lock);

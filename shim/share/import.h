@@ -12,32 +12,32 @@
 /* Opens a ticket in the current context, as the driver opens a handle: the same block again in the
  * same context has the same address, and the opens are counted. `native` opens the driver's own
  * handles. *mapped: this call mapped memory of another process. */
-CUresult ipc_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
-                  ipc_open_fn native, bool *mapped);
-/* Closes an address that ipc_open gave. False: it gave no such address. */
-bool ipc_close(CUdeviceptr addr, CUresult *rc);
-bool ipc_any_open(void);
+CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
+                  mapping_open_fn native, bool *mapped);
+/* Closes an address that import_open gave. False: it gave no such address. */
+bool import_close(CUdeviceptr addr, CUresult *rc);
+bool import_any_open(void);
 /* Does closed memory wait for the end of a capture before it is unmapped? */
-bool ipc_any_closed(void);
+bool import_any_closed(void);
 /* The context is gone: everything that was opened in it goes. */
-void ipc_forget(CUcontext ctx);
+void import_forget(CUcontext ctx);
 /* The contexts that have opened or closed memory that is still there: up to max of them. Returns
  * how many. */
-size_t ipc_contexts(CUcontext *ctx, size_t max);
+size_t import_contexts(CUcontext *ctx, size_t max);
 
 /* The opened block around an address. */
-struct ipc_range {
+struct import_range {
     CUdeviceptr addr; /* of the exporter's block */
     size_t size_bytes;
     CUcontext ctx;    /* in which it was opened */
     CUdevice device;  /* of that context, even if the memory is another device's */
     unsigned long long buffer_id;
 };
-bool ipc_find(CUdeviceptr addr, struct ipc_range *range);
+bool import_find(CUdeviceptr addr, struct import_range *range);
 /* Every mapped range that was opened in contexts of the device. */
-void ipc_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+void import_for_each_range(CUdevice device, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                         void *arg);
 /* Contexts of other devices that have such ranges: up to max of them. Returns how many. */
-size_t ipc_imports_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
+size_t import_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
 
 #endif

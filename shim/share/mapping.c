@@ -7,7 +7,7 @@
 #include "pool/bits.h"
 #include "shim/driver/access.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/driver/device.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/state.h"
@@ -154,7 +154,7 @@ static CUresult ask(struct arrival *a)
 }
 
 /* Asks once and uses the answer. */
-static CUresult fetch_some(struct arrival *a, unsigned flags, ipc_open_fn native)
+static CUresult fetch_some(struct arrival *a, unsigned flags, mapping_open_fn native)
 {
     CUresult rc = ask(a);
     if (rc != CUDA_SUCCESS)
@@ -176,7 +176,7 @@ static CUresult fetch_some(struct arrival *a, unsigned flags, ipc_open_fn native
 }
 
 CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned flags,
-                        ipc_open_fn native)
+                        mapping_open_fn native)
 {
     struct ticket_question question = {.ticket = *ticket};
     struct arrival a = {.question = &question};

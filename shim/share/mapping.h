@@ -18,14 +18,14 @@ struct mapping {
 };
 
 /* cuIpcOpenMemHandle, for the driver's own handles. */
-typedef CUresult (*ipc_open_fn)(CUdeviceptr *, CUipcMemHandle, unsigned);
+typedef CUresult (*mapping_open_fn)(CUdeviceptr *, CUipcMemHandle, unsigned);
 
 /* Can this driver map memory of other processes? */
 bool mapping_is_supported(void);
 /* Fetches the memory into the current context. It waits for the exporter up to 10 s. Leaves *m
  * untouched if it fails, and keeps errno. */
 CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned flags,
-                        ipc_open_fn native);
+                        mapping_open_fn native);
 /* Unmaps the memory. In a visit: in the context, or after the context's end (then the driver has
  * closed its own). */
 void mapping_destroy(const struct mapping *m, bool context_is_gone);

@@ -6,7 +6,7 @@
 #include "shim/share/peer.h"
 
 #include "shim/context/context.h"
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 #include "shim/driver/access.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
@@ -66,7 +66,7 @@ static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
         if (change.rc == CUDA_SUCCESS)
             break;
     }
-    ipc_for_each_range(owner, change_import, &change);
+    import_for_each_range(owner, change_import, &change);
     return change.rc;
 }
 
@@ -153,7 +153,7 @@ static bool is_granted(CUcontext accessor, CUcontext owner)
     return granted;
 }
 
-bool peer_mend(void)
+bool peer_grant_missing(void)
 {
     CUcontext owners[MEND_MAX];
     CUdevice devices[MEND_MAX];
@@ -163,14 +163,14 @@ bool peer_mend(void)
     if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
         real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
         count = context_arenas_elsewhere(accessor.device, owners, devices, MEND_MAX);
-        count += ipc_imports_elsewhere(accessor.device, owners + count, devices + count,
+        count += import_elsewhere(accessor.device, owners + count, devices + count,
                                        MEND_MAX - count);
     }
     for (size_t i = 0; i < count; i++) {
         struct side owner = {owners[i], devices[i]};
         if (is_granted(accessor.ctx, owner.ctx))
             continue;
-        stream_give_up(); /* as cuCtxEnablePeerAccess does */
+        stream_watch_give_up(); /* as cuCtxEnablePeerAccess does */
         if (add(&accessor, &owner) == CUDA_SUCCESS)
             granted++;
         else

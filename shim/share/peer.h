@@ -25,7 +25,7 @@ void peer_revoke(CUcontext peer);
  * refusal: gives the current context access to all arenas of other devices, and to what was opened
  * there (import.h). True: it got access that it did not have, so the copy is worth another try.
  * Keeps errno. Where devices cannot be peers there are no arenas (shim/driver/backing.h). */
-bool peer_mend(void);
+bool peer_grant_missing(void);
 
 /* The context is gone, with the access that it had and the access that others had to it. */
 void peer_forget(CUcontext ctx);

@@ -24,7 +24,7 @@ uint64_t ticket_check(const struct ticket *ticket)
     return sum;
 }
 
-bool ipc_is_ours(const CUipcMemHandle *handle)
+bool ticket_is_ours(const CUipcMemHandle *handle)
 {
     struct ticket ticket;
     memcpy(&ticket, handle, sizeof ticket);

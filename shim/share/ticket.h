@@ -2,7 +2,7 @@
  *
  * The room share/ shares pool memory: with other processes (legacy CUDA IPC), and with other
  * devices (peer access).
- * Its one seam is "a block that is live" (pool_find, pool_taint) on one side, and a mapped range on
+ * Its one seam is "a block that is live" (pool_lookup, pool_expose) on one side, and a mapped range on
  * the other; the wrappers in entry/ call export.h, import.h and peer.h.
  *
  * This file: the handles that the library gives for legacy IPC, and the messages between importer
@@ -25,7 +25,7 @@
  *     back the chunks of a live block.
  *  2. The driver accepts no ticket (measured). So a process without the library gets the driver's
  *     error.
- *  3. Never handed out again. An exported block is tainted: once the program frees it, the pool
+ *  3. Never handed out again. An exported block is exposed: once the program frees it, the pool
  *     keeps its memory from all requests until the memory goes back to the driver as a whole. The
  *     importer's mapping keeps the physical memory, whatever the exporter does to its own.
  *  4. Only to the same user: both sides look at the credentials that the kernel gives with each
@@ -89,7 +89,7 @@ struct ticket_answer {
 /* FNV-1a over all fields before `check`: tells a ticket from 64 bytes that begin like one. */
 uint64_t ticket_check(const struct ticket *ticket);
 /* Is this handle a ticket? */
-bool ipc_is_ours(const CUipcMemHandle *handle);
+bool ticket_is_ours(const CUipcMemHandle *handle);
 /* socket_receive, for an answer that has as many descriptors as it says (answer->count). */
 enum socket_got ticket_receive(int reply, struct ticket_answer *answer, int *fds, int wait_ms);
 

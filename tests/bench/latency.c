@@ -259,7 +259,7 @@ static void find(uint64_t bytes, uint64_t offset, bool live)
     if (!live)
         give(addr);
     begin();
-    if ((pool_find(addr + offset, &block) == POOL_OK) != live)
+    if ((pool_lookup(addr + offset, &block) == POOL_OK) != live)
         fail("a block is found while it lives");
     end();
     finish();
@@ -292,7 +292,7 @@ static void find_among_small(uint64_t scale)
     give_every(0, 1);
     settle();
     begin();
-    if (pool_find(run.addr[count - 1] + 5, &block) == POOL_OK)
+    if (pool_lookup(run.addr[count - 1] + 5, &block) == POOL_OK)
         fail("a freed block is not found");
     end();
     finish();
@@ -394,7 +394,7 @@ static void dead(uint64_t scale)
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     fill(count, KIB(64));
     for (uint32_t i = 0; i < count; i += 2)
-        pool_taint(run.addr[i]);
+        pool_expose(run.addr[i]);
     give_every(0, 2);
     work(0);
     model_advance(run.model, SECOND_NS);

@@ -128,8 +128,8 @@ static bool play(struct run *r, uint32_t at)
         sched_yield(); /* --threads: the other thread is not so far yet */
     if (pool_free(addr) != POOL_OK)
         return false;
-    if (atomic_load_explicit(&pool_owes, memory_order_relaxed))
-        pool_repay(addr);
+    if (atomic_load_explicit(&pool_release_due, memory_order_relaxed))
+        pool_release_at_free(addr);
     return true;
 }
 

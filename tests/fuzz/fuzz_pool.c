@@ -230,7 +230,7 @@ static const char *step(struct rig *r, struct input *in)
         if (op & 0x80)
             return step_misuse(r, a);
         if (op & 0x40 && r->count)
-            rig_taint(r, pick(r, a));
+            rig_expose(r, pick(r, a));
         else if (op & 0x20)
             step_forever(r, a);
         else

@@ -28,7 +28,7 @@ PEERS = (NATIVE, BARE, SHIM, OVER, OVER_EXPANDABLE)
 WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
 # Where times are compared: processes of each peer for each workload; and how often its steps go before, in which memory
-# finds its place (moves of memory take 20 ms in all, see pool/effort.c, a third of the time in the first 20 steps of unet).
+# finds its place (moves of memory take 20 ms in all, see pool/move_budget.c, a third of the time in the first 20 steps of unet).
 PROCESSES, WARM = 4, 3
 
 

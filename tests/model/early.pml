@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * May this kernel start early? The rule of shim/context/stream.c ("Early launches") with what it reads of pool/fence.c:
+ * May this kernel start early? The rule of shim/context/stream_watch.c ("Early launches") with what it reads of pool/fence.c:
  * threads launch kernels with leave to start before those right before them end, and without, on two
  * streams and in a second context; free memory and allocate it again. A load or store of what is shared without
  * a lock is one step. One block of the pool's is looked at, the others only as frees that are noted. When one
@@ -16,7 +16,7 @@
  *
  * Scenarios: ACTS and BESIDE, how much each of two threads does; REFUSALS, the driver may refuse a
  * launch, and the ring of fences may be full; NESTS, a profiler launches inside a launch; STRAYS, one of the threads uses
- * two streams, the other one's work is not on the block; ENTERS, with those, a stream becomes the sole one again, and MULTI_FIRST, it begins with
+ * two streams, the other one's work is not on the block; ENTERS, with those, a stream becomes the single one again, and MULTI_FIRST, it begins with
  * several; ALONE, one thread, one stream. Each WITHOUT_ or WITH_ takes a step away, or does it in another
  * order, and has to be noticed (meson.build).
  */
@@ -47,14 +47,14 @@ byte used, used_before, near, near_before;
 byte block_state, users;
 bit freed = 1; /* since the last full kernel went to the driver, or none did */
 
-/* pool/fence.c, pool/sole.c */
+/* pool/fence.c, pool/single_stream.c */
 #define SINGLE 0
 #define LEAVING 1
 #define MULTI 2
 bit pool_lock, unsealed;
-byte watch, seals, pool_mode, pool_sole;
+byte watch, seals, pool_mode, pool_single_stream;
 
-/* shim/context/stream.c */
+/* shim/context/stream_watch.c */
 byte covered, record[THREADS];
 
 inline secure()
@@ -130,14 +130,14 @@ inline leave()
     :: atomic { pool_mode == SINGLE && !pool_lock -> pool_lock = 1; pool_mode = LEAVING };
         seal();
 #ifdef WITH_EARLY_NONE
-        pool_sole = NONE;
+        pool_single_stream = NONE;
 #endif
 #ifdef WITHOUT_ORDER
         pool_mode = MULTI;
 #else
         atomic { secure(); pool_mode = MULTI };
 #endif
-        atomic { pool_sole = NONE; unlock() }
+        atomic { pool_single_stream = NONE; unlock() }
     fi
 }
 
@@ -188,7 +188,7 @@ inline nested()
 #endif
 }
 
-/* stream_note, the driver's call, stream_done. */
+/* stream_watch_note, the driver's call, stream_watch_done. */
 inline launch()
 {
 #ifdef WITH_EARLY_LOAD
@@ -199,7 +199,7 @@ inline launch()
 #ifdef ENTERS
         record[self] = s;
 #endif
-        seen = pool_sole
+        seen = pool_single_stream
     };
     if
     :: seen != s && seen != NONE -> leave()
@@ -212,7 +212,7 @@ inline launch()
         unlock()
     :: else
     fi;
-    seen = pool_sole;
+    seen = pool_single_stream;
     if
     :: seen == s ->
 #ifndef WITH_EARLY_LOAD
@@ -324,7 +324,7 @@ proctype Program(byte self, acts)
 }
 
 #ifdef ENTERS
-/* A stream becomes the sole one again when no other is being submitted to and all that was submitted to others
+/* A stream becomes the single one again when no other is being submitted to and all that was submitted to others
  * is complete. Its own work may run on; it counts as complete too: nobody was handed memory without that. */
 proctype Enterer()
 {
@@ -335,12 +335,12 @@ proctype Enterer()
     fi;
     if
     :: atomic {
-        pool_sole == NONE && !pool_lock && (record[0] == IDLE || record[0] == s) &&
+        pool_single_stream == NONE && !pool_lock && (record[0] == IDLE || record[0] == s) &&
         (record[1] == IDLE || record[1] == s) ->
         secure();
         covered = 0;
         pool_mode = SINGLE;
-        pool_sole = s
+        pool_single_stream = s
     }
     :: skip
     fi
@@ -351,7 +351,7 @@ init {
     atomic {
 #ifdef MULTI_FIRST
         pool_mode = MULTI;
-        pool_sole = NONE;
+        pool_single_stream = NONE;
 #endif
         record[0] = IDLE;
         record[1] = IDLE;

@@ -145,7 +145,7 @@ inline pass()
     atomic { seen = 0; was_late = 0; before = 0 }
 }
 
-/* stream_note's part of this, fence_submit, and the driver's call. */
+/* stream_watch_note's part of this, fence_submit, and the driver's call. */
 inline submit(work)
 {
     atomic {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * When is the order of one stream enough? The protocol of shim/context/stream.c with its other half in pool/sole.c
+ * When is the order of one stream enough? The protocol of shim/context/stream_watch.c with its other half in pool/single_stream.c
  * and the quick ways of pool/magazine.c: threads that submit work to two streams, free and
- * allocate one block of memory, propose a stream, make it the sole one, leave it. A load or store of what
+ * allocate one block of memory, propose a stream, make it the single one, leave it. A load or store of what
  * is shared without a lock is one step; a section under the pool's lock is in steps too where others look on.
  *
  * Asserted: work that touches the block runs behind all that touched it in its earlier lives, by the order
@@ -47,15 +47,15 @@ byte block_state = LIVE, block_epoch, block_owner, on_way[STREAMS];
 byte used, used_before;
 byte current; /* the stream that has the first handle: 0 or 2 */
 
-/* pool/fence.c, pool/sole.c */
+/* pool/fence.c, pool/single_stream.c */
 #define SINGLE 0
 #define LEAVING 1
 #define MULTI 2
 bit pool_lock, unsealed, lost, watches = 1;
-byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, pool_mode, ready, pool_sole;
+byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, pool_mode, ready, pool_single_stream;
 bit magazine_lock[THREADS];
 
-/* shim/context/stream.c */
+/* shim/context/stream_watch.c */
 byte record[THREADS], candidate = NONE, candidate_mark;
 bit breached, stepping, given_up, destroying;
 byte captures, open_count;
@@ -166,7 +166,7 @@ inline pass_all()
     i = 0
 }
 
-/* sole_leave, with the pool's lock taken here; for good if the thread quits. */
+/* single_stream_leave, with the pool's lock taken here; for good if the thread quits. */
 inline leave()
 {
     if
@@ -192,7 +192,7 @@ inline leave()
         };
 #endif
         atomic { pool_mode = MULTI; publish(); last = 0 };
-        atomic { pool_sole = NONE; watches = watches && !quits; unlock_pool() }
+        atomic { pool_single_stream = NONE; watches = watches && !quits; unlock_pool() }
     fi
 }
 
@@ -207,10 +207,10 @@ inline enter(name)
     :: pool_mode == MULTI && watches && complete_epoch >= mark ->
 #endif
 #ifdef WITH_LATE_LOOK
-        pool_sole = name;
+        pool_single_stream = name;
         entered = 1;
 #else
-        pool_sole = name;
+        pool_single_stream = name;
 #ifdef WITHOUT_LOOK_AT_BREACH
         entered = 1;
 #else
@@ -220,7 +220,7 @@ inline enter(name)
         atomic {
             if
             :: entered -> pool_mode = SINGLE; ready = ALL; retire()
-            :: else -> pool_sole = NONE
+            :: else -> pool_single_stream = NONE
             fi;
             unlock_pool()
         }
@@ -264,7 +264,7 @@ inline step(name)
     if
     :: atomic { !stepping -> stepping = 1 };
         if
-        :: pool_sole == NONE ->
+        :: pool_single_stream == NONE ->
             if
             :: captures == 0 && !given_up ->
                 if
@@ -298,7 +298,7 @@ inline follow(name)
     if
     :: atomic { seen != NONE && seen != name -> breached = 1 };
 #ifndef WITHOUT_SECOND_LOOK
-        seen = pool_sole;
+        seen = pool_single_stream;
         if
         :: seen != NONE && seen != name -> leave()
         :: else
@@ -313,7 +313,7 @@ inline follow(name)
     fi
 }
 
-/* stream_note, the driver's call, stream_done. */
+/* stream_watch_note, the driver's call, stream_watch_done. */
 inline submit(s, uses)
 {
     if
@@ -321,15 +321,15 @@ inline submit(s, uses)
 #ifndef WITHOUT_RECORD
         record[self] = NAME(s);
 #endif
-        seen = pool_sole;
+        seen = pool_single_stream;
         if
         :: seen == ANY ->
             atomic {
                 if
-                :: pool_sole == ANY -> pool_sole = NAME(s)
+                :: pool_single_stream == ANY -> pool_single_stream = NAME(s)
                 :: else
                 fi;
-                seen = pool_sole
+                seen = pool_single_stream
             }
         :: else
         fi;
@@ -473,7 +473,7 @@ inline capture()
 #endif
 }
 
-/* stream_forget, then the driver's cuStreamDestroy, then a new stream with that handle. */
+/* stream_watch_forget, then the driver's cuStreamDestroy, then a new stream with that handle. */
 inline forget()
 {
 #ifndef WITHOUT_FORGET
@@ -482,7 +482,7 @@ inline forget()
     :: else
     fi;
     if
-    :: pool_sole == 0 -> leave()
+    :: pool_single_stream == 0 -> leave()
     :: else
     fi;
 #endif
@@ -572,7 +572,7 @@ init {
     atomic {
 #ifdef START_SINGLE
         pool_mode = SINGLE;
-        pool_sole = ANY;
+        pool_single_stream = ANY;
         ready = ALL;
         candidate = 0; /* of an earlier pool */
 #ifndef WITH_OLD_CANDIDATE
@@ -581,7 +581,7 @@ init {
 #else
         /* Other blocks were freed before: a fence is there to be had. */
         pool_mode = MULTI;
-        pool_sole = NONE;
+        pool_single_stream = NONE;
         unsealed = 1;
 #endif
         record[0] = IDLE;

@@ -4,7 +4,7 @@
  */
 #include "tests/unit/rig.h"
 
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/state.h"
 
 #include <inttypes.h>
@@ -74,12 +74,12 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
         return 0;
     if (!addr || addr % 512)
         blame(r, "memory is aligned to 512 bytes");
-    if (pool_find(addr, &block) != POOL_OK || block.addr != addr || block.pool != r->pool ||
+    if (pool_lookup(addr, &block) != POOL_OK || block.addr != addr || block.pool != r->pool ||
         block.requested_bytes != size_bytes || block.size_bytes < size_bytes)
         blame(r, "what was handed out is found, as it was asked for");
-    if (pool_find(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
+    if (pool_lookup(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
         blame(r, "the last byte belongs to the block");
-    model_check_handed_out(r->model, addr, size_bytes, r->several_streams ? -1 : (int)r->sole);
+    model_check_handed_out(r->model, addr, size_bytes, r->several_streams ? -1 : (int)r->single);
     add_block(r, addr, size_bytes);
     return addr;
 }
@@ -103,8 +103,8 @@ void rig_free(struct rig *r, uint64_t addr)
     SAY(r, "free %#" PRIx64 "\n", addr);
     if (pool_free(addr) != POOL_OK)
         blame(r, "a live block can be freed");
-    if (atomic_load(&pool_owes))
-        pool_repay(addr);
+    if (atomic_load(&pool_release_due))
+        pool_release_at_free(addr);
 }
 
 void rig_free_all(struct rig *r)
@@ -113,13 +113,13 @@ void rig_free_all(struct rig *r)
         rig_free(r, r->blocks[r->count - 1].addr);
 }
 
-void rig_taint(struct rig *r, uint64_t addr)
+void rig_expose(struct rig *r, uint64_t addr)
 {
     struct rig_block *b = block_at(r, addr);
-    if (!b || pool_taint(addr + b->size_bytes / 2) != POOL_OK)
-        blame(r, "a live block can be tainted");
+    if (!b || pool_expose(addr + b->size_bytes / 2) != POOL_OK)
+        blame(r, "a live block can be exposed");
     else
-        b->tainted = true;
+        b->exposed = true;
 }
 
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
@@ -130,7 +130,7 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
         r->run_stream = stream;
         r->run_mark = pool_mark(r->pool);
     }
-    if (stream != r->sole && !r->several_streams) {
+    if (stream != r->single && !r->several_streams) {
         bool allowed = r->model->late_allowed;
         /* Rare, and safety goes before liveness. */
         r->model->late_allowed = true;
@@ -152,7 +152,7 @@ bool rig_enter_single(struct rig *r)
         pool_enter_single_stream(r->pool, r->run_mark, r->run_stream << 3, &r->breached)) {
         SAY(r, "stream %u alone from here on\n", r->run_stream);
         r->several_streams = false;
-        r->sole = r->run_stream;
+        r->single = r->run_stream;
         return true;
     }
     return false;
@@ -161,7 +161,7 @@ bool rig_enter_single(struct rig *r)
 void rig_empty_magazines(struct rig *r)
 {
     state_lock(r->pool);
-    rack_empty_all(r->pool);
+    magazines_empty_all(r->pool);
     state_unlock(r->pool);
 }
 

@@ -19,7 +19,7 @@
 
 struct rig_block {
     uint64_t addr, size_bytes, owner;
-    bool tainted;
+    bool exposed;
 };
 
 struct rig {
@@ -30,7 +30,7 @@ struct rig {
     uint32_t count, room;
     uint64_t owners;         /* counts lifetimes of blocks */
     bool several_streams;    /* the program uses more than one stream */
-    unsigned sole;           /* else the one it uses, 0 at first */
+    unsigned single;           /* else the one it uses, 0 at first */
     unsigned run_stream;     /* of the latest launches */
     uint64_t run_mark;       /* pool_mark after the latest on another stream */
     atomic_bool breached;    /* work for another is noted since, as if by another thread */
@@ -53,7 +53,7 @@ const char *rig_destroy(struct rig *r);
 uint64_t rig_alloc(struct rig *r, uint64_t size_bytes);
 void rig_free(struct rig *r, uint64_t addr);
 void rig_free_all(struct rig *r);
-void rig_taint(struct rig *r, uint64_t addr);
+void rig_expose(struct rig *r, uint64_t addr);
 /* Work on a stream that touches the whole block at addr (0: no memory). */
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
 /* The program goes on with the stream of its latest launch alone, if the pool thinks that

@@ -238,7 +238,7 @@ static void what_it_had_handed_out_is_nobodys(void **state)
         pool_abandon(r->pool);
         for (unsigned i = 0; i < 3; i++) {
             EXPECT_EQ(pool_free(addrs[i]), POOL_FOREIGN, "it is no pool's");
-            EXPECT(!pool_take(r->pool, sizes[i]), "and nothing comes out of the magazine");
+            EXPECT(!pool_alloc_fast(r->pool, sizes[i]), "and nothing comes out of the magazine");
         }
         const char *words = rig_destroy(r);
         EXPECT(!words, words);
@@ -309,12 +309,12 @@ static void what_it_had_handed_out_stays_nobodys(void **state)
         EXPECT(pool_revive(r->pool), "nobody is inside");
         for (unsigned i = 0; i < 3; i++) {
             EXPECT(pool_free(addrs[i]) != POOL_OK, "it is not this pool's");
-            EXPECT(!pool_take(r->pool, sizes[i]), "and nothing comes out of the magazine");
+            EXPECT(!pool_alloc_fast(r->pool, sizes[i]), "and nothing comes out of the magazine");
         }
         fill(r);
         for (unsigned i = 0; i < 3; i++) {
             struct pool_block found;
-            bool lives = pool_find(addrs[i], &found) == POOL_OK && found.addr == addrs[i];
+            bool lives = pool_lookup(addrs[i], &found) == POOL_OK && found.addr == addrs[i];
             EXPECT_EQ(pool_free(addrs[i]) == POOL_OK, lives, "unless it was handed out again");
             for (unsigned at = 0; at < r->count && lives; at++)
                 if (r->blocks[at].addr == addrs[i])
@@ -332,14 +332,14 @@ static void what_was_shared_is_not_in_the_next_context(void **state)
     struct rig *r = *state;
     rig_start(r);
     for (unsigned i = 0; i < OBJECTS; i++)
-        rig_taint(r, rig_alloc(r, 600));
+        rig_expose(r, rig_alloc(r, 600));
     next_context(r);
     EXPECT(pool_revive(r->pool), "nobody is inside");
     for (unsigned i = 0; i < 2 * OBJECTS; i++)
         rig_alloc(r, 600);
     rig_free_all(r);
     rig_empty_magazines(r);
-    EXPECT_EQ(rig_stats(r).num_tainted, 0, "none was shared here");
+    EXPECT_EQ(rig_stats(r).num_exposed, 0, "none was shared here");
     EXPECT_SOUND(r);
 }
 

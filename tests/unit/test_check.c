@@ -83,7 +83,8 @@ static void broken_blocks_are_named(void **state)
     int at = g->starts[0] == live ? 0 : 1;
     BROKEN(g->start_units[at], 0, "a live block is found by its address");
     BROKEN(live->piece.requested_bytes, MIB(300), "a block holds what was asked for");
-    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1, "requested bytes are counted");
+    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1,
+           "requested bytes are counted");
     BROKEN(free_block->piece.epoch, 1000, "no block is freed in a later epoch");
     BROKEN(free_block->state, BLOCK_LIVE, "a live block is found by its address");
     g = map_find(pending->addr);
@@ -128,7 +129,8 @@ static void broken_slabs_are_named(void **state)
 static void broken_maps_are_named(void **state)
 {
     struct rig *r = busy(state);
-    struct block *live = block_in(&r->pool->large, BLOCK_LIVE), *gone = block_in(&r->pool->large, BLOCK_FREE);
+    struct block *live = block_in(&r->pool->large, BLOCK_LIVE),
+                 *gone = block_in(&r->pool->large, BLOCK_FREE);
     struct granule *g = map_find(live->addr);
     int other = g->starts[0] == live ? 1 : 0;
     EXPECT(!g->starts[other], "nothing else starts there");
@@ -137,7 +139,8 @@ static void broken_maps_are_named(void **state)
     BROKEN(g->starts[other], gone, "the map leads to what is live only");
     BROKEN(g->starts[other], live, "the map leads to a block from its place only");
     g->start_units[other] = g->start_units[!other];
-    BROKEN(g->starts[other], live, "the map leads to each block once, to a slab from each of its pages");
+    BROKEN(g->starts[other], live,
+           "the map leads to each block once, to a slab from each of its pages");
     g->start_units[other] = 0;
     struct block *slab = block_in(&r->pool->small, BLOCK_SLAB);
     g = map_find(slab->addr);
@@ -197,7 +200,8 @@ static void broken_sums_are_named(void **state)
     BROKEN(r->pool->ghost_bytes, MIB(2), "ghost bytes are counted");
     BROKEN(r->pool->large.dead_bytes, MIB(2), "a zone counts its dead bytes");
     BROKEN(r->pool->small.chunk_bytes, 0, "a zone counts the bytes of its chunks");
-    BROKEN(r->config.max_reserved_bytes, s->reserved_bytes - 1, "what is reserved and planned is within the limit");
+    BROKEN(r->config.max_reserved_bytes, s->reserved_bytes - 1,
+           "what is reserved and planned is within the limit");
     r->config.max_reserved_bytes = s->reserved_bytes;
     EXPECT_SOUND(r);
     r->pool->busy++;
@@ -216,7 +220,8 @@ static void broken_fences_are_named(void **state)
     BROKEN(r->pool->pendings.head->epoch, 1000, "pending memory waits in the order of its epochs");
 }
 
-/* The same in segments: large ones whole, and two shared ones, in each of which something is free. */
+/* The same in segments: large ones whole, and two shared ones, in each of which something is
+ * free. */
 static struct rig *busy_segments(void **state)
 {
     struct rig *r = *state;
@@ -236,7 +241,7 @@ static struct rig *busy_segments(void **state)
     rig_trim(r, GIB(1), true);
     rig_launch(r, 1, MS(10), b);
     rig_free(r, b);
-    rig_taint(r, shared[5]);
+    rig_expose(r, shared[5]);
     rig_free(r, shared[5]);
     rig_launch(r, 1, MS(10), c);
     rig_empty_magazines(r);
@@ -265,7 +270,8 @@ static void broken_segments_are_named(void **state)
     BROKEN(live->size_bytes, live->size_bytes + 512, "a segment's blocks cover it");
     BROKEN(live->zone, small, "blocks know their zone");
     BROKEN(c->addr, c->addr + MIB(2), "every granule of a chunk names it");
-    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1, "requested bytes are counted");
+    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1,
+           "requested bytes are counted");
     BROKEN(live->state, BLOCK_DEAD, "the map leads to what is live only");
     BROKEN(r->pool->slack_bytes, r->pool->slack_bytes + 512, "the slack of segments is counted");
     BROKEN(r->pool->stats.allocated_bytes, 0, "allocated bytes are those of the live blocks");
@@ -318,7 +324,8 @@ static struct magazine *filled(struct rig *r)
 static struct magazine_row *row_with(struct magazine *m, uint64_t size_bytes)
 {
     for (unsigned at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
-        if (m->rows[at].newest > sizeof(struct magazine_cell) && m->rows[at].units == size_bytes >> UNIT_SHIFT)
+        if (m->rows[at].newest > sizeof(struct magazine_cell) &&
+            m->rows[at].units == size_bytes >> UNIT_SHIFT)
             return &m->rows[at];
     fail_msg("there are several of the size");
     return NULL;
@@ -331,10 +338,13 @@ static void broken_magazines_are_named(void **state)
     struct magazine_row *objects = row_with(m, 1024), *blocks = row_with(m, KIB(300));
     struct magazine_cell *object = &objects->cells[1], *block = &blocks->cells[1];
     BROKEN(m->cached, m->cached + 1, "a magazine counts what lies in it");
-    BROKEN(objects->newest, (uint16_t)(objects->newest - sizeof *object), "a magazine counts what lies in it");
-    BROKEN(blocks->last, (uint16_t)(blocks->newest - sizeof *block), "a row of a magazine has an end");
+    BROKEN(objects->newest, (uint16_t)(objects->newest - sizeof *object),
+           "a magazine counts what lies in it");
+    BROKEN(blocks->last, (uint16_t)(blocks->newest - sizeof *block),
+           "a row of a magazine has an end");
     BROKEN(blocks->units, blocks->units + 1, "a row of a magazine holds one size");
-    BROKEN(block->epoch, r->pool->fences.open_epoch + 1, "nothing in a magazine was freed in a later epoch");
+    BROKEN(block->epoch, r->pool->fences.open_epoch + 1,
+           "nothing in a magazine was freed in a later epoch");
     BROKEN(block->piece, object->piece, "what lies in a magazine lies in its own row");
     BROKEN(m->rows[MAGAZINE_LARGE].cells[1].piece->row, MAGAZINE_NEVER,
            "what lies in a magazine lies in its own row");
@@ -350,7 +360,8 @@ static void broken_magazines_are_named(void **state)
     s->requested_bytes = requested_bytes;
     s->live_blocks--;
     struct slab *slab = list_entry(object->piece - object->piece->slot, struct slab, pieces);
-    BROKEN(slab->pieces[object->piece->slot].live, false, "what lies in a magazine is live to the pool");
+    BROKEN(slab->pieces[object->piece->slot].live, false,
+           "what lies in a magazine is live to the pool");
     /* Another one's record at the end of a row, and none there. */
     uint16_t newest = blocks->newest;
     int64_t weight = block->piece->weight;

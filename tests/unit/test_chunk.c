@@ -142,11 +142,11 @@ static void idle_time_counts_from_the_last_use(void **state)
     EXPECT_EQ(pool_trim(r->pool, &t), MIB(4), "then the second");
 }
 
-static void tainted_memory_is_dead_and_released(void **state)
+static void exposed_memory_is_dead_and_released(void **state)
 {
     uint64_t addr[8];
     struct rig *r = eight(state, addr);
-    rig_taint(r, addr[2]);
+    rig_expose(r, addr[2]);
     rig_free(r, addr[2]);
     settle(r);
     EXPECT_EQ(seize(r, UINT64_MAX, true), 0, "it is not moved to serve others");
@@ -157,7 +157,7 @@ static void tainted_memory_is_dead_and_released(void **state)
     EXPECT_EQ(before - rig_stats(r).reserved_bytes, MIB(4), "but it goes back");
     for (int i = 0; i < 20; i++) {
         uint64_t a = rig_alloc(r, MIB(10));
-        rig_taint(r, a);
+        rig_expose(r, a);
         rig_free(r, a);
         settle(r);
     }
@@ -170,7 +170,7 @@ static void a_dead_block_over_several_chunks_goes_back_in_parts(void **state)
     struct rig *r = expect_single(state);
     rig_alloc(r, MIB(3)); /* shares its second granule with the next */
     uint64_t b = rig_alloc(r, MIB(200));
-    rig_taint(r, b);
+    rig_expose(r, b);
     rig_free(r, b);
     rig_launch(r, 0, 0, 0);
     rig_trim(r, 0, true);
@@ -204,7 +204,7 @@ static void a_segment_that_goes_back_is_nobodys_before_it_is_anothers(void **sta
     r->model->hook_freed = take_again;
     EXPECT_EQ(rig_trim(r, 0, true), MIB(4), "it goes back");
     EXPECT(s.addr, "and to another pool");
-    EXPECT_EQ(pool_find(s.addr, &block), POOL_OK, "which knows it");
+    EXPECT_EQ(pool_lookup(s.addr, &block), POOL_OK, "which knows it");
     EXPECT(block.pool == s.pool, "as its own");
     EXPECT_EQ(pool_free(s.addr), POOL_OK, "and frees it");
     pool_trim(s.pool, &(struct pool_trim){.wait_ns = MS(1000)});
@@ -245,7 +245,7 @@ int main(void)
         RIG_TEST(memory_that_is_complete_by_order_only_is_not_seized),
         RIG_TEST(release_gives_the_memory_back_and_keeps_the_addresses),
         RIG_TEST(idle_time_counts_from_the_last_use),
-        RIG_TEST(tainted_memory_is_dead_and_released),
+        RIG_TEST(exposed_memory_is_dead_and_released),
         RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
         RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers),
         RIG_TEST(what_is_ordered_but_not_complete_stays_mapped),

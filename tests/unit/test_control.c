@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/control/thread.c: duties run when they are due, and no call is lost. Captures, the exit of the
- * process and the log are stood in for. All cases share the process's one control thread.
+ * shim/control/thread.c: duties run when they are due, and no call is lost. Captures, the exit of
+ * the process and the log are stood in for. All cases share the process's one control thread.
  */
 #include "shim/control/thread.h"
 
 #include "shim/driver/capture.h"
-#include "shim/driver/visit.h"
+#include "shim/driver/driver_call.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 
@@ -26,7 +26,7 @@
 #define MS UINT64_C(1000000)
 
 _Atomic int state_now = STATE_ON;
-atomic_bool visit_no_more;
+atomic_bool driver_call_no_more;
 static atomic_int open_looks; /* a capture is open at so many looks; below 0: at all */
 
 bool capture_open(void)
@@ -75,13 +75,13 @@ static struct duty early = {.run = run_early, .due_ns = DUTY_NEVER};
 static void a_call_from_before_the_thread_is_served(void **state)
 {
     control_due(&early, 0);
-    control_need();
-    assert_false(atomic_load(&control_there));
+    control_ensure_thread();
+    assert_false(atomic_load(&control_started));
     control_permit_thread();
     errno = EDOM;
-    control_need();
+    control_ensure_thread();
     assert_int_equal(errno, EDOM);
-    assert_true(atomic_load(&control_there));
+    assert_true(atomic_load(&control_started));
     assert_true(reaches(&early_runs, 1, 5000));
     assert_false(reaches(&early_runs, 2, 50));
 }
@@ -248,7 +248,7 @@ static void new_duties_of_several_threads_and_a_handler_all_run(void **state)
 static void nothing_runs_once_the_process_leaves(void **state)
 {
     int before = atomic_load(&early_runs);
-    atomic_store(&visit_no_more, true);
+    atomic_store(&driver_call_no_more, true);
     control_due(&early, 0);
     assert_false(reaches(&early_runs, before + 1, 100));
 }

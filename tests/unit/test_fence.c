@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c, pool/ring.c, pool/sole.c: freed memory is not handed out while old work may use it
- * (safety), and no request waits for work submitted after the free (liveness). The model reports a
- * breach of either by itself.
+ * pool/fence.c, pool/ring.c, pool/single_stream.c: freed memory is not handed out while old work
+ * may use it (safety), and no request waits for work submitted after the free (liveness). The model
+ * reports a breach of either by itself.
  */
 #include "pool/fence.h"
 
@@ -286,7 +286,7 @@ static void one_stream_is_not_enough_if_other_work_came_until_it_was_announced(v
     model_drain(r->model);
     atomic_store(&r->breached, true);
     EXPECT(!rig_enter_single(r), "work for another stream was noted");
-    EXPECT_EQ(atomic_load(&pool_sole), POOL_STREAM_NONE, "no stream is sole");
+    EXPECT_EQ(atomic_load(&pool_single_stream), POOL_STREAM_NONE, "no stream is single");
     EXPECT(atomic_load(&r->pool->fences.ready) != FENCE_READY_ALL, "and none was for a moment");
     atomic_store(&r->breached, false);
     EXPECT(rig_enter_single(r), "the next time it is");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/socket/ and shim/share/ticket.c: what goes between two processes, and what the program sees of it,
- * which is no descriptor. The library's control thread and log are stood in for.
+ * shim/socket/ and shim/share/ticket.c: what goes between two processes, and what the program sees
+ * of it, which is no descriptor. The library's control thread and log are stood in for.
  */
 #include "shim/process/log.h"
 #include "shim/share/ticket.h"
@@ -241,7 +241,8 @@ static void a_full_table_of_descriptors_is_an_error(void **state)
     assert_int_equal(count_fds(), before);
 }
 
-/* As in a sandbox that forbids to wait: with no descriptor allowed, poll() fails. Asking again would fail too. */
+/* As in a sandbox that forbids to wait: with no descriptor allowed, poll() fails. Asking again
+ * would fail too. */
 static void who_may_not_wait_is_told_so(void **state)
 {
     struct pair p = connected();
@@ -318,7 +319,8 @@ static void the_listener_is_none_of_the_programs_descriptors(void **state)
 
 static struct ticket_question about(uint64_t serial)
 {
-    return (struct ticket_question){.ticket = {.magic = TICKET_MAGIC, .token = listener, .serial = serial}};
+    return (struct ticket_question){
+        .ticket = {.magic = TICKET_MAGIC, .token = listener, .serial = serial}};
 }
 
 static void questions_are_kept_in_their_order(void **state)
@@ -386,7 +388,8 @@ static void who_has_no_handle_does_not_fill_the_door(void **state)
     int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
     for (unsigned i = 0; i < 5000; i++) {
         question.ticket.token.secret[i % 8] ^= (unsigned char)(i % 255 + 1);
-        assert_int_equal(send_raw(from, &listener, &question, sizeof question, i % 3), sizeof question);
+        assert_int_equal(send_raw(from, &listener, &question, sizeof question, i % 3),
+                         sizeof question);
         question = about(1);
         if (i % sizeof junk != sizeof question && i % sizeof junk != sizeof(struct socket_relay))
             assert_true(send_raw(from, &listener, &junk, i % sizeof junk, 0) >= 0);
@@ -525,7 +528,8 @@ static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
 
 static void a_spoilt_ticket_shows(void **state)
 {
-    struct ticket ticket = {.magic = TICKET_MAGIC, .token = drawn(), .addr = 0x7f0000000000, .serial = 9};
+    struct ticket ticket = {
+        .magic = TICKET_MAGIC, .token = drawn(), .addr = 0x7f0000000000, .serial = 9};
     uint64_t sum = ticket_check(&ticket);
     unsigned char *bytes = (unsigned char *)&ticket;
     for (size_t i = 0; i < offsetof(struct ticket, check); i++) {

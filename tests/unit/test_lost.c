@@ -59,7 +59,7 @@ static bool request_beside_a_loss(bool segments, bool single, uint64_t size_byte
     for (unsigned i = 0; i < 200 && !loss.lost; i++)
         served_after = pool_alloc(r->pool, size_bytes, &addr, &code) == POOL_OK && loss.lost;
     for (unsigned i = 0; i < SIZES && loss.lost; i++)
-        served_after = served_after || pool_take(r->pool, sizes[i]) ||
+        served_after = served_after || pool_alloc_fast(r->pool, sizes[i]) ||
                        pool_alloc(r->pool, sizes[i], &addr, &code) == POOL_OK;
     r->model->hook = NULL;
     r->lost = true;

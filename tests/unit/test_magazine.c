@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/magazine.c, pool/rack.c: what a thread frees comes back to it without the pool's lock, looks
- * freed to everybody meanwhile, costs nobody memory, and is counted as if the pool had done it.
+ * pool/magazine.c, pool/magazines.c: what a thread frees comes back to it without the pool's lock,
+ * looks freed to everybody meanwhile, costs nobody memory, and is counted as if the pool had done
+ * it.
  */
 #include "pool/magazine.h"
 
@@ -56,15 +57,15 @@ static void its_contents_look_freed(void **state)
     for (int i = 0; i < 2; i++) {
         uint64_t a = rig_alloc(r, sizes[i]);
         struct pool_block first, block;
-        EXPECT_EQ(pool_find(a, &first), POOL_OK, "live");
+        EXPECT_EQ(pool_lookup(a, &first), POOL_OK, "live");
         rig_free(r, a);
         EXPECT(cached(r) >= sizes[i], "it is in the magazine");
-        EXPECT_EQ(pool_find(a, &block), POOL_INVALID, "the program does not hold it");
-        EXPECT_EQ(pool_find(a + sizes[i] / 2, &block), POOL_INVALID, "nor anything inside");
-        EXPECT_EQ(pool_taint(a), POOL_INVALID, "it cannot be shared");
+        EXPECT_EQ(pool_lookup(a, &block), POOL_INVALID, "the program does not hold it");
+        EXPECT_EQ(pool_lookup(a + sizes[i] / 2, &block), POOL_INVALID, "nor anything inside");
+        EXPECT_EQ(pool_expose(a), POOL_INVALID, "it cannot be shared");
         EXPECT_EQ(pool_free(a), POOL_INVALID, "nor freed twice");
         EXPECT_EQ(rig_alloc(r, sizes[i] - 5), a, "it comes back");
-        EXPECT_EQ(pool_find(a, &block), POOL_OK, "and is live again");
+        EXPECT_EQ(pool_lookup(a, &block), POOL_OK, "and is live again");
         EXPECT(block.serial != first.serial && block.requested_bytes == sizes[i] - 5,
                "as another block, of another size");
         EXPECT(pool_free(a + 512) == POOL_INVALID && pool_free(a + 1) == POOL_INVALID,
@@ -107,7 +108,7 @@ static void serials_do_not_repeat(void **state)
     for (int i = 0; i < 20000; i++) {
         struct pool_block block;
         uint64_t a = rig_alloc(r, i % 7 ? 512 : MIB(3));
-        EXPECT(pool_find(a, &block) == POOL_OK && block.serial != last, "a block of its own");
+        EXPECT(pool_lookup(a, &block) == POOL_OK && block.serial != last, "a block of its own");
         last = block.serial;
         rig_free(r, a);
     }
@@ -304,7 +305,7 @@ static void the_record_of_another_block_is_left_alone(void **state)
         rig_free(r, a);
         EXPECT_EQ(pool_free(a), POOL_INVALID, "it is freed");
         struct pool_block block;
-        EXPECT_EQ(pool_find(b, &block), POOL_OK, "the other is not");
+        EXPECT_EQ(pool_lookup(b, &block), POOL_OK, "the other is not");
         rig_free(r, b);
         EXPECT_EQ(rig_alloc(r, sizes[i]), b, "both lie in the magazine");
         EXPECT_EQ(rig_alloc(r, sizes[i]), a, "the first below");
@@ -321,11 +322,11 @@ static void what_no_record_names_is_not_taken_in(void **state)
                                     UINT64_MAX};
     rig_empty_magazines(r);
     for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
-        EXPECT(!pool_give(wild[i]), "no pool's");
+        EXPECT(!pool_free_fast(wild[i]), "no pool's");
     EXPECT_EQ(cached(r), 0, "nothing came in");
     pool_forget_thread();
     for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
-        EXPECT(!pool_give(wild[i]), "nor where there is no magazine");
+        EXPECT(!pool_free_fast(wild[i]), "nor where there is no magazine");
     EXPECT_SOUND(r);
 }
 
@@ -410,13 +411,13 @@ static void with_several_streams_what_came_first_comes_back_first(void **state)
     state_lock(r->pool);
     EXPECT(fence_poll(r->pool), "two are complete");
     state_unlock(r->pool);
-    EXPECT(pool_take(r->pool, KIB(64)) == a[0] && pool_take(r->pool, KIB(64)) == a[1],
+    EXPECT(pool_alloc_fast(r->pool, KIB(64)) == a[0] && pool_alloc_fast(r->pool, KIB(64)) == a[1],
            "the two oldest");
-    EXPECT_EQ(pool_take(r->pool, KIB(64)), 0, "and no other");
+    EXPECT_EQ(pool_alloc_fast(r->pool, KIB(64)), 0, "and no other");
     EXPECT_EQ(cached(r), 3 * KIB(64), "those stay");
     rig_free(r, large);
     EXPECT_EQ(cached(r), 3 * KIB(64), "a large block is for the pool to weigh");
-    EXPECT(pool_give(a[0]) && pool_give(a[1]), "freed again");
+    EXPECT(pool_free_fast(a[0]) && pool_free_fast(a[1]), "freed again");
     model_drain(r->model);
     EXPECT_SOUND(r);
 }
@@ -473,9 +474,9 @@ static void where_each_free_is_looked_at_there_are_none(void **state)
     rig_start(r);
     for (int i = 0; i < 3; i++) {
         uint64_t a = rig_alloc(r, 512);
-        EXPECT(!pool_give(a), "a free comes the slow way");
+        EXPECT(!pool_free_fast(a), "a free comes the slow way");
         rig_free(r, a);
-        EXPECT(!pool_take(r->pool, 512), "and so does the next request");
+        EXPECT(!pool_alloc_fast(r->pool, 512), "and so does the next request");
     }
 }
 
@@ -486,7 +487,7 @@ static void a_forked_child_has_none(void **state)
     rig_free(r, a);
     struct magazine *before = magazine(r);
     pool_forget_thread();
-    EXPECT(!pool_take(r->pool, 512) && !pool_give(b), "no quick way serves");
+    EXPECT(!pool_alloc_fast(r->pool, 512) && !pool_free_fast(b), "no quick way serves");
     rig_free(r, b);
     EXPECT(magazine(r) != before, "a thread that goes on all the same begins anew");
 }
@@ -509,7 +510,7 @@ static void *work(void *arg)
         int code;
         if (held[at]) {
             struct pool_block block;
-            if (pool_find(held[at], &block) != POOL_OK || block.addr != held[at])
+            if (pool_lookup(held[at], &block) != POOL_OK || block.addr != held[at])
                 fail_msg("a live block is not found");
             /* Every other one is freed by another thread. */
             if (i % 2)

@@ -80,11 +80,11 @@ static void the_oldest_that_fits_is_found(void **state)
     EXPECT_EQ(found(r, &r->pool->small, 2048), 0, "no object of another class");
 }
 
-static void tainted_memory_is_buried_not_reused(void **state)
+static void exposed_memory_is_buried_not_reused(void **state)
 {
     struct rig *r = slow(state);
     uint64_t a = rig_alloc(r, MIB(4));
-    rig_taint(r, a);
+    rig_expose(r, a);
     rig_launch(r, 1, MS(10), a);
     rig_free(r, a);
     EXPECT_EQ(found(r, &r->pool->large, MIB(4)), 0, "it serves nobody");
@@ -178,7 +178,7 @@ int main(void)
         RIG_TEST(pending_memory_is_counted_until_it_is_retired),
         RIG_TEST(memory_is_retired_in_the_order_of_its_frees),
         RIG_TEST(the_oldest_that_fits_is_found),
-        RIG_TEST(tainted_memory_is_buried_not_reused),
+        RIG_TEST(exposed_memory_is_buried_not_reused),
         RIG_TEST(a_slab_that_drains_while_pending_comes_back),
         RIG_TEST(what_comes_late_keeps_the_queue_in_order),
         RIG_TEST(a_request_retires_until_it_is_served),

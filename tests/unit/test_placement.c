@@ -62,7 +62,8 @@ static void the_smallest_block_that_fits_is_found(void **state)
         blocks[k] = insert(GRANULE_BYTES * 64 * (uint64_t)(k + 1), MIB(8) + (uint64_t)k * MIB(1));
     }
     for (int k = 0; k < 40; k++)
-        EXPECT(placement_find(&bins, blocks[k]->size_bytes, 512) == blocks[k], "an exact fit is best");
+        EXPECT(placement_find(&bins, blocks[k]->size_bytes, 512) == blocks[k],
+               "an exact fit is best");
     for (int k = 1; k < 40; k++)
         EXPECT(placement_find(&bins, blocks[k]->size_bytes - 512, 512) == blocks[k],
                "the next larger block is best");
@@ -90,7 +91,8 @@ static void sizes_beyond_the_last_bin_are_kept_in_it(void **state)
 {
     struct block *b = insert(MIB(2), UINT64_C(1) << 45), *s = insert(MIB(4), UINT64_C(1) << 44);
     EXPECT(placement_find(&bins, UINT64_C(1) << 45, 512) == b, "a huge block is found");
-    EXPECT(placement_find(&bins, UINT64_C(1) << 44, 512) == s, "the smaller of huge blocks is found");
+    EXPECT(placement_find(&bins, UINT64_C(1) << 44, 512) == s,
+           "the smaller of huge blocks is found");
 }
 
 static void a_removed_block_is_not_found(void **state)
@@ -127,7 +129,8 @@ static struct window found(struct rig *r, uint64_t size_bytes, uint64_t align)
 {
     struct window w;
     state_lock(r->pool);
-    EXPECT(placement_find_window(&r->pool->large, size_bytes, align, &w), "an arena always has one");
+    EXPECT(placement_find_window(&r->pool->large, size_bytes, align, &w),
+           "an arena always has one");
     EXPECT_EQ(w.end - w.start, size_bytes, "of that size");
     EXPECT_EQ(w.start % align, 0, "aligned");
     state_unlock(r->pool);

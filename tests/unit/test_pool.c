@@ -18,7 +18,7 @@ static void memory_is_found_by_any_address_in_it(void **state)
         struct pool_block b;
         const struct rig_block *mine = &r->blocks[i];
         for (uint64_t at = 0; at < mine->size_bytes; at += 1 + mine->size_bytes / 7) {
-            EXPECT_EQ(pool_find(mine->addr + at, &b), POOL_OK, "an interior address is found");
+            EXPECT_EQ(pool_lookup(mine->addr + at, &b), POOL_OK, "an interior address is found");
             EXPECT_EQ(b.addr, mine->addr, "an interior address leads to its block's start");
         }
     }
@@ -349,7 +349,7 @@ static void what_was_shared_is_not_handed_out_again_on_one_stream_either(void **
     for (int turn = 0; turn < 4; turn++)
         for (int i = 0; i < 3; i++) {
             uint64_t a = rig_alloc(r, sizes[i]);
-            rig_taint(r, a);
+            rig_expose(r, a);
             rig_free(r, a);
             EXPECT(rig_alloc(r, sizes[i]) != a && rig_alloc(r, sizes[i]) != a,
                    "somebody outside may use it");

@@ -4,7 +4,7 @@
  * steps of the other, which runs only while that sleeps. Skips where the policy is not allowed.
  */
 #include "pool/magazine.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

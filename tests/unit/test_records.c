@@ -95,7 +95,7 @@ static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_order
     rig_trim(r, GIB(1), true);
     turns(r, 2, 1, KIB(300));
     rig_launch(r, 3, MS(1), 0);
-    EXPECT(atomic_load(&fences(r)->marks) == (FENCE_UNSEALED | FENCE_LATE),
+    EXPECT(atomic_load(&fences(r)->marks) == (FENCE_UNSEALED | FENCE_NO_WAIT),
            "the free has no fence yet");
     model_drain(r->model);
     uint64_t mark = pool_mark(r->pool) - 1;
@@ -105,7 +105,7 @@ static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_order
     rig_trim(r, GIB(1), true);
     EXPECT(pool_enter_single_stream(r->pool, mark, 3, &r->breached), "complete: it need not");
     r->several_streams = false;
-    r->sole = 3;
+    r->single = 3;
     EXPECT_SOUND(r);
 }
 

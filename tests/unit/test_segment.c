@@ -37,8 +37,9 @@ static void a_large_block_has_its_own_segment(void **state)
     uint64_t a = rig_alloc(r, MIB(6)), b = rig_alloc(r, MIB(6));
     struct pool_block f;
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 2, "one each");
-    EXPECT(pool_find(a, &f) == POOL_OK && f.segment_addr == a, "the segment starts with the block");
-    EXPECT(pool_find(b + MIB(5), &f) == POOL_OK && f.segment_addr == b, "also seen from inside");
+    EXPECT(pool_lookup(a, &f) == POOL_OK && f.segment_addr == a,
+           "the segment starts with the block");
+    EXPECT(pool_lookup(b + MIB(5), &f) == POOL_OK && f.segment_addr == b, "also seen from inside");
     EXPECT_EQ(f.size_bytes, MIB(6), "the whole of it");
 }
 
@@ -49,7 +50,7 @@ static void small_blocks_share_a_segment(void **state)
     struct pool_block f;
     for (int i = 0; i < 8; i++) {
         uint64_t a = rig_alloc(r, (uint64_t)(i + 1) * 2000);
-        EXPECT_EQ(pool_find(a, &f), POOL_OK, "it is found");
+        EXPECT_EQ(pool_lookup(a, &f), POOL_OK, "it is found");
         EXPECT_EQ(f.segment_addr, first & ~(MIB(2) - 1), "in the same 2 MiB");
     }
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 1, "one segment serves them");
@@ -64,15 +65,16 @@ static void blocks_that_round_badly_share(void **state)
     struct pool_block f;
     for (int i = 0; i < 256; i++)
         at[i] = rig_alloc(r, size);
-    EXPECT(pool_find(at[0], &f) == POOL_OK && f.segment_addr == at[0], "the first have their own");
-    EXPECT_EQ(pool_find(at[255] + size - 1, &f), POOL_OK, "a shared one is found from its end");
+    EXPECT(pool_lookup(at[0], &f) == POOL_OK && f.segment_addr == at[0],
+           "the first have their own");
+    EXPECT_EQ(pool_lookup(at[255] + size - 1, &f), POOL_OK, "a shared one is found from its end");
     EXPECT(f.addr == at[255] && f.size_bytes < size + 512, "and is rounded to 512 bytes");
     EXPECT(rig_stats(r).reserved_bytes < 256 * size * 12 / 10, "in all less than a fifth is lost");
     EXPECT_SOUND(r);
     for (int i = 0; i < 256; i++)
         rig_free(r, at[i]);
     uint64_t large = rig_alloc(r, MIB(6));
-    EXPECT(pool_find(large, &f) == POOL_OK && f.segment_addr == large, "larger ones never share");
+    EXPECT(pool_lookup(large, &f) == POOL_OK && f.segment_addr == large, "larger ones never share");
     rig_free(r, large);
     pool_trim(r->pool, &(struct pool_trim){0});
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "everything can be given back");
@@ -87,7 +89,7 @@ static void a_cached_segment_serves_with_little_slack_only(void **state)
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "an eighth of slack is taken");
     rig_free(r, a);
     struct pool_block f;
-    EXPECT_EQ(pool_find(rig_alloc(r, MIB(20)), &f), POOL_OK, "there is memory");
+    EXPECT_EQ(pool_lookup(rig_alloc(r, MIB(20)), &f), POOL_OK, "there is memory");
     EXPECT_EQ(f.size_bytes, MIB(20), "half of it is not");
     EXPECT_SOUND(r);
 }
@@ -165,12 +167,12 @@ static void no_segment_goes_back_below_its_own_work(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_tainted_segment_waits_for_its_work(void **state)
+static void an_exposed_segment_waits_for_its_work(void **state)
 {
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
     uint64_t a = rig_alloc(r, MIB(6));
-    rig_taint(r, a);
+    rig_expose(r, a);
     rig_launch(r, 1, MS(3), a);
     uint64_t now_ns = model_now(r->model);
     rig_free(r, a);
@@ -195,19 +197,19 @@ static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
     go_through_sizes(r, MS(20));
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(60 + 60), "the peak and a block");
     EXPECT(rig_stats(r).num_device_free >= 2, "frees gave the others back");
-    EXPECT(!atomic_load(&pool_owes), "nothing is owed");
+    EXPECT(!atomic_load(&pool_release_due), "nothing is owed");
     EXPECT_SOUND(r);
 }
 
-/* Blocks of less and less below work that never lets the GPU idle, where so much of the allowance is
- * overdrawn; what is idle at most beyond the 80 MiB that the program has at its peak. */
+/* Blocks of less and less below work that never lets the GPU idle, where so much of the allowance
+ * is overdrawn; what is idle at most beyond the 80 MiB that the program has at its peak. */
 static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
 {
     uint64_t worst_bytes = 0;
     rig_alloc(r, MIB(40));
     rig_free(r, rig_alloc(r, MIB(40)));
-    effort_is_left(&r->pool->effort, model_now(r->model));
-    effort_spend(&r->pool->effort, overdrawn_ns + MS(20));
+    move_budget_is_left(&r->pool->move_budget, model_now(r->model));
+    move_budget_spend(&r->pool->move_budget, overdrawn_ns + MS(20));
     for (uint64_t size = MIB(34); size >= MIB(4); size -= size / 3) {
         uint64_t a = rig_alloc(r, size);
         rig_launch(r, 1, MS(1), a);
@@ -250,7 +252,7 @@ static void a_free_waits_as_long_as_the_gpu_gets_on(void **state)
             rig_free(r, at[i]);
     }
     rig_alloc(r, MIB(40));
-    EXPECT(atomic_load(&pool_owes), "it is half as much again");
+    EXPECT(atomic_load(&pool_release_due), "it is half as much again");
     rig_free(r, at[7]);
     EXPECT(rig_stats(r).reserved_bytes <= MIB(80), "the rest went back");
     EXPECT_SOUND(r);
@@ -267,12 +269,12 @@ static void no_debt_is_paid_below_a_kernel_that_never_ends(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(70), "two segments are idle");
     rig_launch(r, 2, MODEL_FOREVER, 0);
     uint64_t b = rig_alloc(r, MIB(16)), c = rig_alloc(r, MIB(10));
-    EXPECT(atomic_load(&pool_owes), "more than the program ever needed");
+    EXPECT(atomic_load(&pool_release_due), "more than the program ever needed");
     rig_free(r, b);
     EXPECT_EQ(rig_stats(r).num_device_free, 0, "the free gave up after a moment");
     uint64_t now_ns = model_now(r->model);
     rig_alloc(r, MIB(6));
-    EXPECT(atomic_load(&pool_owes), "still more");
+    EXPECT(atomic_load(&pool_release_due), "still more");
     rig_free(r, c);
     EXPECT_EQ(model_now(r->model), now_ns, "the next does not wait again");
     EXPECT_EQ(rig_stats(r).num_device_free, 0, "nor give anything back");
@@ -333,7 +335,8 @@ static void rounding_may_leave_no_slack(void **state)
     uint64_t a = rig_alloc(r, MIB(6));
     rig_launch(r, 0, MS(20), a);
     rig_free(r, a);
-    EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a, "that is more than an eighth of the peak by itself");
+    EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a,
+           "that is more than an eighth of the peak by itself");
     EXPECT_SOUND(r);
 }
 
@@ -350,7 +353,7 @@ static void slack_makes_no_blocks_share(void **state)
     EXPECT_EQ(rig_stats(r).allocated_bytes, MIB(256), "56 MiB of slack");
     for (int i = 0; i < 4; i++) {
         uint64_t a = rig_alloc(r, MIB(3));
-        EXPECT(pool_find(a, &f) == POOL_OK && f.segment_addr == a, "each has its own");
+        EXPECT(pool_lookup(a, &f) == POOL_OK && f.segment_addr == a, "each has its own");
     }
 }
 
@@ -380,16 +383,16 @@ static void while_the_gpu_is_idle_a_segment_of_the_size_is_better(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_tainted_segment_goes_back_when_freed(void **state)
+static void an_exposed_segment_goes_back_when_freed(void **state)
 {
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(6));
-    rig_taint(r, a);
+    rig_expose(r, a);
     rig_launch(r, 1, MS(3), a);
     rig_free(r, a);
     EXPECT_EQ(model_used_bytes(r->model), 0, "at once: cuMemFree waits for its work");
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "and it is counted");
-    EXPECT_EQ(rig_stats(r).num_tainted, 1, "as tainted");
+    EXPECT_EQ(rig_stats(r).num_exposed, 1, "as exposed");
     EXPECT_EQ(pool_free(a), POOL_FOREIGN, "its address is the driver's again");
     EXPECT_SOUND(r);
 }
@@ -448,7 +451,7 @@ int main(void)
         RIG_TEST(no_segment_goes_back_while_a_kernel_runs),
         RIG_TEST(segments_go_back_beside_a_kernel_where_they_can),
         RIG_TEST(no_segment_goes_back_below_its_own_work),
-        RIG_TEST(a_tainted_segment_waits_for_its_work),
+        RIG_TEST(an_exposed_segment_waits_for_its_work),
         RIG_TEST(a_free_pays_what_growing_below_work_in_flight_owes),
         RIG_TEST(who_overdraws_the_allowance_may_owe_more_and_more),
         RIG_TEST(who_has_half_of_the_device_owes_a_quarter_at_most),
@@ -461,7 +464,7 @@ int main(void)
         RIG_TEST(slack_makes_no_blocks_share),
         RIG_TEST(no_request_waits_for_what_is_ordered),
         RIG_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better),
-        RIG_TEST(a_tainted_segment_goes_back_when_freed),
+        RIG_TEST(an_exposed_segment_goes_back_when_freed),
         RIG_TEST(a_driver_that_does_not_align_is_not_used),
         RIG_TEST(prealloc_is_one_segment),
         RIG_TEST(out_of_memory_idle_segments_go_back_beside_work),

@@ -75,7 +75,7 @@ static void look_around(struct rig *r)
     uint64_t bytes = 0;
     struct pool_block block;
     for (uint32_t i = 0; i < r->count; i++)
-        EXPECT_EQ(pool_find(r->blocks[i].addr, &block), POOL_OK, "what is live is found");
+        EXPECT_EQ(pool_lookup(r->blocks[i].addr, &block), POOL_OK, "what is live is found");
     pool_for_each_range(r->pool, sum_ranges, &bytes);
     if (pool_uses_arena(r->pool))
         EXPECT_EQ(bytes, rig_stats(r).reserved_bytes, "each range is seen");
@@ -94,8 +94,8 @@ static void run(struct rig *r)
             alloc(r, round == 1 ? KIB(40) : KIB(20));
         look_around(r);
         if (r->count > 2) {
-            rig_taint(r, r->blocks[0].addr);
-            pool_note(r->blocks[0].addr, true);
+            rig_expose(r, r->blocks[0].addr);
+            pool_set_sync_memops(r->blocks[0].addr, true);
             EXPECT_EQ(pool_free(r->blocks[1].addr + 8), POOL_INVALID, "not the start of a block");
         }
         for (uint32_t i = 0; i < r->count; i += 3)

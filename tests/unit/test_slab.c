@@ -75,7 +75,8 @@ static void an_empty_slab_serves_last(void **state)
     EXPECT_EQ(empty_count(r), 1, "the first slab is empty");
     rig_free(r, addr[12]);
     rig_empty_magazines(r);
-    EXPECT_EQ(rig_alloc(r, KIB(32)), addr[12], "the other fills, so that the empty one can go back");
+    EXPECT_EQ(rig_alloc(r, KIB(32)), addr[12],
+              "the other fills, so that the empty one can go back");
     EXPECT_EQ(rig_alloc(r, KIB(32)) / KIB(256), addr[0] / KIB(256), "then the empty one serves");
 }
 
@@ -139,18 +140,18 @@ static void slots_are_found_from_addresses(void **state)
     EXPECT(end < block_end(s->block), "this class leaves a tail");
     EXPECT_EQ(slab_slot_around(s, end), (unsigned long long)-1, "the tail holds no object");
     struct pool_block b;
-    EXPECT_EQ(pool_find(end, &b), POOL_INVALID, "nor is anything found there");
+    EXPECT_EQ(pool_lookup(end, &b), POOL_INVALID, "nor is anything found there");
 }
 
-static void a_tainted_object_is_not_given_again(void **state)
+static void an_exposed_object_is_not_given_again(void **state)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 1000);
-    rig_taint(r, a);
+    rig_expose(r, a);
     rig_free(r, a);
     for (int i = 0; i < 200; i++)
         EXPECT(rig_alloc(r, 1000) != a, "what was shared is never reissued");
-    EXPECT_EQ(rig_stats(r).num_tainted, 1, "it is counted");
+    EXPECT_EQ(rig_stats(r).num_exposed, 1, "it is counted");
 }
 
 static void a_slab_with_nothing_but_dead_and_free_goes_back(void **state)
@@ -160,17 +161,18 @@ static void a_slab_with_nothing_but_dead_and_free_goes_back(void **state)
     for (int i = 0; i < 10; i++)
         addr[i] = rig_alloc(r, 30000);
     for (int i = 0; i < 10; i += 3)
-        rig_taint(r, addr[i]);
+        rig_expose(r, addr[i]);
     rig_free_all(r);
     rig_trim(r, 0, true);
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "shared objects do not keep their slabs");
     /* Shared again and again: the memory is not the sum of it all. */
     for (int i = 0; i < 10000; i++) {
         uint64_t a = rig_alloc(r, 30000);
-        rig_taint(r, a);
+        rig_expose(r, a);
         rig_free(r, a);
     }
-    EXPECT(rig_stats(r).reserved_peak_bytes < MIB(48), "what was shared goes back before more is taken");
+    EXPECT(rig_stats(r).reserved_peak_bytes < MIB(48),
+           "what was shared goes back before more is taken");
 }
 
 int main(void)
@@ -185,7 +187,7 @@ int main(void)
         RIG_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab),
         RIG_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken),
         RIG_TEST(slots_are_found_from_addresses),
-        RIG_TEST(a_tainted_object_is_not_given_again),
+        RIG_TEST(an_exposed_object_is_not_given_again),
         RIG_TEST(a_slab_with_nothing_but_dead_and_free_goes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

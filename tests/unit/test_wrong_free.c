@@ -40,7 +40,7 @@ static void *free_wrongly(void *arg)
         uint64_t addr = atomic_load_explicit(&shared.around, memory_order_relaxed);
         uint64_t wrong =
             addr + offsets[i % 16 ? i % 2 : i / 16 % (sizeof offsets / sizeof *offsets)];
-        if (addr && (i % 64 ? pool_give(wrong) : pool_free(wrong) == POOL_OK))
+        if (addr && (i % 64 ? pool_free_fast(wrong) : pool_free(wrong) == POOL_OK))
             atomic_fetch_add(&shared.wrong, 1);
         atomic_fetch_add_explicit(&shared.frees, 1, memory_order_relaxed);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A libcuda.so.1 that exports every function of hooks.def and submit.def and tells which one was called.
- * cuGetProcAddress chooses by name, version and flag as the driver does. While it is loaded it looks
- * itself up, as the one for WSL2 does, unless RESOLVE_QUIET_DRIVER is in the environment.
+ * A libcuda.so.1 that exports every function of hooks.def and submit.def and tells which one was
+ * called. cuGetProcAddress chooses by name, version and flag as the driver does. While it is loaded
+ * it looks itself up, as the one for WSL2 does, unless RESOLVE_QUIET_DRIVER is in the environment.
  */
 #include "tests/unit/resolve/probe.h"
 
@@ -49,7 +49,8 @@ static CUresult called(int base, int id, ...)
         driver.given_attributes = config ? config->numAttrs : 0;
         for (unsigned i = 0; i < driver.given_attributes; i++)
             if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-                driver.given_early += config->attrs[i].value.programmaticStreamSerializationAllowed != 0;
+                driver.given_early +=
+                    config->attrs[i].value.programmaticStreamSerializationAllowed != 0;
         va_end(args);
     }
     return (CUresult)(base + id);
@@ -118,7 +119,8 @@ static const struct entry entries[] = {
     {"PFN_cuDriverGetNews_v14010", (void *)cuDriverGetNews, (void *)cuDriverGetNews},
 };
 
-/* The newest function of this name that the version knows; a per-thread one if asked for and there is. */
+/* The newest function of this name that the version knows; a per-thread one if asked for and there
+ * is. */
 static const struct entry *choose(const char *symbol, int version, bool per_thread)
 {
     const struct entry *best = NULL;

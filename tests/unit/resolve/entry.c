@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the resolver needs of the rest of the library, made to be looked at: wrappers that count and pass
- * on, a pool that watches when told to, a short cut that serves when told to.
+ * What the resolver needs of the rest of the library, made to be looked at: wrappers that count and
+ * pass on, a pool that watches when told to, a short cut that serves when told to.
  */
 #include "tests/unit/resolve/probe.h"
 
@@ -9,7 +9,7 @@
 #include "shim/entry/answer.h"
 #include "shim/share/peer.h"
 #include "shim/entry/alloc.h"
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
 
@@ -20,7 +20,7 @@ SHIM_EXPORT struct probe *resolve_probe(void)
     return &probe;
 }
 
-bool peer_mend(void)
+bool peer_grant_missing(void)
 {
     return false;
 }
@@ -63,12 +63,12 @@ uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
     return ANSWER_NOWHERE;
 }
 
-void stream_done(bool taken)
+void stream_watch_done(bool taken)
 {
     probe.done++;
 }
 
-enum submit_seen stream_note(CUstream stream, unsigned flags)
+enum submit_seen stream_watch_note(CUstream stream, unsigned flags)
 {
     probe.notes++;
     probe.note_stream = stream;
@@ -76,7 +76,7 @@ enum submit_seen stream_note(CUstream stream, unsigned flags)
     return (enum submit_seen)probe.note_answer;
 }
 
-void stream_give_up(void)
+void stream_watch_give_up(void)
 {
     probe.left_single++;
 }

@@ -144,7 +144,8 @@ static int compare(struct dl_phdr_info *info, size_t size, void *unused)
         num_answers[answer]++;
         if (answer == OBJECT_UNSURE)
             assert_true(is_special(&object, num, name));
-        else if (answer == OBJECT_HAS && object.path[0]) /* not the program: it is the global scope */
+        else if (answer == OBJECT_HAS &&
+                 object.path[0]) /* not the program: it is the global scope */
             assert_ptr_equal((void *)address, loaders);
         else if (answer == OBJECT_LACKS && loaders && dladdr(loaders, &other))
             assert_ptr_not_equal(other.dli_fbase, (void *)object.base);

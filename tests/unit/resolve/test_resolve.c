@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/route/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver that says
- * which of its functions was called. The tests run in order: first without the driver, then with it. With
- * RESOLVE_ALIASES in the environment, cuGetProcAddress of that driver answers with other addresses than
- * dlsym. RESOLVE_LIBCUDA is another name to open the driver by.
+ * shim/route/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver
+ * that says which of its functions was called. The tests run in order: first without the driver,
+ * then with it. With RESOLVE_ALIASES in the environment, cuGetProcAddress of that driver answers
+ * with other addresses than dlsym. RESOLVE_LIBCUDA is another name to open the driver by.
  */
 #include "tests/unit/resolve/probe.h"
 
 #include "pool/pool.h"
 
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,8 +25,8 @@
 #pragma weak cuLaunchKernel
 #pragma weak cuGetProcAddress_v2
 
-typedef CUresult any_fn(void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
-                        void *);
+typedef CUresult any_fn(void *, void *, void *, void *, void *, void *, void *, void *, void *,
+                        void *, void *);
 typedef CUresult cuGetProcAddress_v2_fn(const char *, void **, int, cuuint64_t,
                                         CUdriverProcAddressQueryResult *);
 typedef void *dlsym_fn(void *, const char *);
@@ -126,8 +126,8 @@ static void names_that_are_not_wrapped_are_the_drivers_own(void **state)
 
 static void a_failing_lookup_fails_as_natively(void **state)
 {
-    static const char *const names[] = {"cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cu", "",
-                                        "cuMemAlloc_v9"};
+    static const char *const names[] = {
+        "cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cu", "", "cuMemAlloc_v9"};
     void *libm = dlopen("libm.so.6", RTLD_NOW);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char expected[512];
@@ -162,7 +162,8 @@ static void next_and_default_are_the_callers_own(void **state)
     void *plugin = dlopen("libplugin12.so", RTLD_NOW | RTLD_LOCAL);
     assert_non_null(plugin);
     void *(*next)(const char *) = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_next");
-    void *(*any)(const char *) = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_default");
+    void *(*any)(const char *) =
+        (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_default");
     for (int again = 0; again < 2; again++) {
         int (*f)(void) = (int (*)(void))(uintptr_t)next("next_of_plugin");
         assert_non_null(f);
@@ -287,8 +288,9 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
 
     PFN_cuLaunchKernelEx_v11060_ptsz ex =
         (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
-    CUlaunchAttribute attributes[2] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
-                                       {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
+    CUlaunchAttribute attributes[2] = {
+        {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
+        {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
     CUlaunchConfig config = {.hStream = (CUstream)0x55, .attrs = attributes, .numAttrs = 2};
     ex(&config, NULL, NULL, NULL);
     assert_int_equal(probe->note_flags, SUBMIT_FLAG_PTSZ | SUBMIT_FLAG_KERNEL);
@@ -319,9 +321,10 @@ static void an_early_launch_waits_its_turn_when_told_to(void **state)
 {
     PFN_cuLaunchKernelEx_v11060_ptsz ex =
         (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
-    CUlaunchAttribute attributes[3] = {{.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
-                                       {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
-                                       {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY}};
+    CUlaunchAttribute attributes[3] = {
+        {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
+        {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
+        {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY}};
     CUlaunchConfig config = {.hStream = (CUstream)0x55, .attrs = attributes, .numAttrs = 3};
     attributes[1].value.programmaticStreamSerializationAllowed = 1;
     atomic_store(probe->watch, 1);

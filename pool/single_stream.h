@@ -2,18 +2,18 @@
  *
  * The single-stream mode: its beginning and its end. While the program submits work to one stream
  * only, later work runs behind earlier work. So the pool hands freed memory out at once, and still
- * records the newest fence as fence.h says. Before work on a second stream is submitted, sole_leave
- * orders all later work behind that fence. After it, what stream order promised holds for every
- * stream.
+ * records the newest fence as fence.h says. Before work on a second stream is submitted,
+ * single_stream_leave orders all later work behind that fence. After it, what stream order promised
+ * holds for every stream.
  *
- * The mode may come again (sole_enter): when all work ever submitted to other streams is known
- * complete, and none can be on its way to them. Threads that submit tell the pool, and read
- * pool_sole (pool.h). shim/context/stream.c has that part of the argument.
+ * The mode may come again (single_stream_enter): when all work ever submitted to other streams is
+ * known complete, and none can be on its way to them. Threads that submit tell the pool, and read
+ * pool_single_stream (pool.h). shim/context/stream_watch.c has that part of the argument.
  *
  * All functions want the pool's lock held. Those that drop it for driver calls say so.
  */
-#ifndef POOL_SOLE_H
-#define POOL_SOLE_H
+#ifndef POOL_SINGLE_STREAM_H
+#define POOL_SINGLE_STREAM_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -23,19 +23,20 @@ struct fences;
 struct pool;
 
 /* After fence_init or fence_restart: the mode that a context begins in. Publishes it. */
-void sole_init(struct fences *f, bool single_stream);
+void single_stream_init(struct fences *f, bool single_stream);
 /* Before fence_finish, which publishes that nothing is ready any more. */
-void sole_finish(struct fences *f);
+void single_stream_finish(struct fences *f);
 
 /* Ends the single-stream mode. If several threads come, the first does the work and the others wait
  * for it. True: the GPU or the host had to wait. Drops the lock. */
-bool sole_leave(struct pool *p);
+bool single_stream_leave(struct pool *p);
 /* Enters the mode again, for this stream. False: work submitted before `mark` (an open epoch of the
  * past) may still run; or other work came, which is noted in *breach; or memory is pending whose
  * fence could not be ordered before other streams' later work. The caller vouches that all later
- * work is this stream's, or is noted in *breach before the submitting thread reads pool_sole. */
-bool sole_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
+ * work is this stream's, or is noted in *breach before the submitting thread reads
+ * pool_single_stream. */
+bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
 /* Submissions need not call the pool any more for the sake of stream order. */
-void sole_unwatch(struct pool *p);
+void single_stream_unwatch(struct pool *p);
 
 #endif

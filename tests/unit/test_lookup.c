@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/find.c: whose memory is it, seen from outside.
+ * pool/lookup.c: whose memory is it, seen from outside.
  */
-#include "pool/find.h"
+#include "pool/lookup.h"
 
 #include "pool/map.h"
 #include "pool/state.h"
@@ -27,13 +27,13 @@ static void two_pools_know_their_own(void **state)
     struct pool_block b;
     rig_start(other);
     uint64_t mine = rig_alloc(r, MIB(6)), theirs = rig_alloc(other, MIB(6));
-    EXPECT(pool_find(mine, &b) == POOL_OK && b.pool == r->pool, "mine");
-    EXPECT(pool_find(theirs, &b) == POOL_OK && b.pool == other->pool, "theirs");
+    EXPECT(pool_lookup(mine, &b) == POOL_OK && b.pool == r->pool, "mine");
+    EXPECT(pool_lookup(theirs, &b) == POOL_OK && b.pool == other->pool, "theirs");
     EXPECT(pool_owner(b.pool) == other, "with what its maker gave it");
     const char *words = rig_destroy(other);
     EXPECT(!words, "the other pool is emptied");
-    EXPECT_EQ(pool_find(theirs, &b), POOL_FOREIGN, "and forgotten");
-    EXPECT_EQ(pool_find(mine, &b), POOL_OK, "mine is still there");
+    EXPECT_EQ(pool_lookup(theirs, &b), POOL_FOREIGN, "and forgotten");
+    EXPECT_EQ(pool_lookup(mine, &b), POOL_OK, "mine is still there");
 }
 
 static void a_block_is_described_as_it_was_asked_for(void **state)
@@ -41,11 +41,11 @@ static void a_block_is_described_as_it_was_asked_for(void **state)
     struct rig *r = expect_arena(state);
     struct pool_block b;
     uint64_t large = rig_alloc(r, MIB(3) + 5), small = rig_alloc(r, 5000);
-    EXPECT_EQ(pool_find(large + MIB(3) + 4, &b), POOL_OK, "by its last byte");
+    EXPECT_EQ(pool_lookup(large + MIB(3) + 4, &b), POOL_OK, "by its last byte");
     EXPECT_EQ(b.requested_bytes, MIB(3) + 5, "as asked for");
     EXPECT_EQ(b.size_bytes, MIB(3) + 512, "as handed out");
     EXPECT_EQ(b.segment_addr, 0, "an arena has no segments");
-    EXPECT_EQ(pool_find(small + 4999, &b), POOL_OK, "by its last byte");
+    EXPECT_EQ(pool_lookup(small + 4999, &b), POOL_OK, "by its last byte");
     EXPECT_EQ(b.addr, small, "its start");
     EXPECT_EQ(b.requested_bytes, 5000, "as asked for");
     EXPECT_EQ(b.size_bytes, 5120, "as handed out");
@@ -57,11 +57,11 @@ static void a_reissued_block_has_another_serial(void **state)
     struct pool_block b;
     for (int small = 0; small < 2; small++) {
         uint64_t size = small ? 3000 : MIB(3), a = rig_alloc(r, size), before;
-        pool_find(a, &b);
+        pool_lookup(a, &b);
         before = b.serial;
         rig_free(r, a);
         EXPECT_EQ(rig_alloc(r, size), a, "the same address");
-        pool_find(a, &b);
+        pool_lookup(a, &b);
         EXPECT(b.serial != before, "but not the same block");
     }
 }
@@ -75,14 +75,14 @@ static void freed_memory_is_not_found(void **state)
         uint64_t a = rig_alloc(r, sizes[i]);
         uint64_t other = rig_alloc(r, sizes[i]);
         rig_free(r, a);
-        EXPECT_EQ(pool_find(a, &b), POOL_INVALID, "pending: freed");
+        EXPECT_EQ(pool_lookup(a, &b), POOL_INVALID, "pending: freed");
         EXPECT_EQ(pool_free(a), POOL_INVALID, "a second free is told");
-        EXPECT_EQ(pool_taint(a), POOL_INVALID, "nothing to taint");
+        EXPECT_EQ(pool_expose(a), POOL_INVALID, "nothing to expose");
         rig_launch(r, 1, 0, 0);
         rig_trim(r, GIB(1), true);
-        EXPECT_EQ(pool_find(a, &b), POOL_INVALID, "free: freed");
+        EXPECT_EQ(pool_lookup(a, &b), POOL_INVALID, "free: freed");
         EXPECT_EQ(pool_free(a), POOL_INVALID, "a second free is told");
-        EXPECT_EQ(pool_find(other, &b), POOL_OK, "the neighbour is found");
+        EXPECT_EQ(pool_lookup(other, &b), POOL_OK, "the neighbour is found");
     }
     EXPECT_SOUND(r);
 }
@@ -102,23 +102,23 @@ static void only_the_start_of_a_block_frees_it(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_taint_shows(void **state)
+static void an_exposure_shows(void **state)
 {
     struct rig *r = expect_arena(state);
     struct pool_block b;
     uint64_t large = rig_alloc(r, MIB(3)), small = rig_alloc(r, 5000), other = rig_alloc(r, 5000);
-    rig_taint(r, large);
-    rig_taint(r, small);
-    EXPECT(pool_find(large, &b) == POOL_OK && b.tainted, "the block");
-    EXPECT(pool_find(small, &b) == POOL_OK && b.tainted, "the object");
-    EXPECT(pool_find(other, &b) == POOL_OK && !b.tainted, "not its neighbour");
-    EXPECT_EQ(pool_taint(UINT64_C(0x5000)), POOL_FOREIGN, "nobody's memory");
+    rig_expose(r, large);
+    rig_expose(r, small);
+    EXPECT(pool_lookup(large, &b) == POOL_OK && b.exposed, "the block");
+    EXPECT(pool_lookup(small, &b) == POOL_OK && b.exposed, "the object");
+    EXPECT(pool_lookup(other, &b) == POOL_OK && !b.exposed, "not its neighbour");
+    EXPECT_EQ(pool_expose(UINT64_C(0x5000)), POOL_FOREIGN, "nobody's memory");
 }
 
 static bool noted(uint64_t addr)
 {
     struct pool_block b;
-    EXPECT_EQ(pool_find(addr, &b), POOL_OK, "a block");
+    EXPECT_EQ(pool_lookup(addr, &b), POOL_OK, "a block");
     return b.noted;
 }
 
@@ -128,20 +128,20 @@ static void a_note_is_a_blocks_own(void **state)
     struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 3; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
-        rig_taint(r, a);
+        rig_expose(r, a);
         EXPECT(!noted(a) && !noted(b), "there is none at first");
-        EXPECT_EQ(pool_note(a + sizes[i] / 2, true), POOL_OK, "a live block has one");
+        EXPECT_EQ(pool_set_sync_memops(a + sizes[i] / 2, true), POOL_OK, "a live block has one");
         EXPECT(noted(a) && !noted(b), "its neighbour has not");
-        EXPECT_EQ(pool_note(a, false), POOL_OK, "it is taken back");
+        EXPECT_EQ(pool_set_sync_memops(a, false), POOL_OK, "it is taken back");
         EXPECT(!noted(a), "then it is gone");
-        EXPECT_EQ(pool_note(a, true), POOL_OK, "again");
+        EXPECT_EQ(pool_set_sync_memops(a, true), POOL_OK, "again");
         rig_free_all(r);
-        EXPECT_EQ(pool_note(a, true), POOL_INVALID, "nothing lives there");
+        EXPECT_EQ(pool_set_sync_memops(a, true), POOL_INVALID, "nothing lives there");
         for (int again = 0; again < 20; again++)
             EXPECT(!noted(rig_alloc(r, sizes[i])), "who comes later has none");
         rig_free_all(r);
     }
-    EXPECT_EQ(pool_note(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");
+    EXPECT_EQ(pool_set_sync_memops(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");
 }
 
 int main(void)
@@ -153,7 +153,7 @@ int main(void)
         RIG_TEST(a_reissued_block_has_another_serial),
         RIG_TEST(freed_memory_is_not_found),
         RIG_TEST(only_the_start_of_a_block_frees_it),
-        RIG_TEST(a_taint_shows),
+        RIG_TEST(an_exposure_shows),
         RIG_TEST(a_note_is_a_blocks_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

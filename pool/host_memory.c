@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See host.h.
+ * See host_memory.h.
  */
-#include "pool/host.h"
+#include "pool/host_memory.h"
 
 #include "pool/tuning.h"
 

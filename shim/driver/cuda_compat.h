@@ -7,8 +7,8 @@
  * shim/route/resolve.c). Headers before 13.0 lack too many types: builds against them know only the
  * newer functions that begin captures.
  */
-#ifndef SHIM_NEWER_H
-#define SHIM_NEWER_H
+#ifndef SHIM_CUDA_COMPAT_H
+#define SHIM_CUDA_COMPAT_H
 
 /* As in cudaEGL.h, which needs the headers of EGL and must not be included too. A frame goes by
  * value, so its size and alignment are the ABI: three planes and nine words about them. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See green.h. A program gets a green context's handle in several ways (cuCtxFromGreenCtx,
+ * See green_context.h. A program gets a green context's handle in several ways (cuCtxFromGreenCtx,
  * cuStreamGetCtx), so the driver is asked, once for each context. Rows change under a lock that is
  * not held over a driver call, and are read without it.
  */
-#include "shim/context/green.h"
+#include "shim/context/green_context.h"
 
 #include "shim/context/context.h"
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 #include "shim/driver/device.h"
 
 #include <pthread.h>
@@ -44,7 +44,7 @@ static bool remember(CUcontext ctx, CUcontext primary)
     return g;
 }
 
-void green_forget(CUcontext ctx)
+void green_context_forget(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
     struct green *g = ctx ? find(ctx) : NULL;
@@ -53,7 +53,7 @@ void green_forget(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
-void green_forget_primary(CUcontext primary)
+void green_context_forget_primary(CUcontext primary)
 {
     pthread_mutex_lock(&lock);
     for (struct green *g = greens; g < greens + GREENS_MAX; g++)
@@ -77,14 +77,14 @@ static CUcontext primary_here(void)
     return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device_primary(device) : NULL;
 }
 
-void green_expect(void)
+void green_context_expect(void)
 {
     atomic_store(&expected, true);
 }
 
 /* The driver is asked only if there may be a green context. The question makes a per-thread stream,
  * with which a forked child of the process dies in exit() (seen on an H200, driver 580). */
-CUcontext green_owner(CUcontext ctx)
+CUcontext green_context_owner(CUcontext ctx)
 {
     CUgreenCtx green = NULL;
     if (!atomic_load(&expected))
@@ -103,7 +103,7 @@ CUcontext green_owner(CUcontext ctx)
         return NULL;
     if (!green)
         return ctx;
-    stream_give_up(); /* it has a default stream of its own */
+    stream_watch_give_up(); /* it has a default stream of its own */
     CUcontext primary = real.cuCtxRecordEvent && real.cuCtxWaitEvent ? primary_here() : NULL;
     return primary && remember(ctx, primary) ? primary : NULL;
 }

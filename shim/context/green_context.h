@@ -6,22 +6,22 @@
  *    cover nothing else. (1 and 2 are documented, and were seen on an H200.)
  * So the pool of the primary context serves it.
  */
-#ifndef SHIM_GREEN_H
-#define SHIM_GREEN_H
+#ifndef SHIM_GREEN_CONTEXT_H
+#define SHIM_GREEN_CONTEXT_H
 
 #include "shim/driver/hooks.h"
 
 /* The context that owns the memory and has the fences of ctx, the calling thread's current context:
  * ctx itself, or the primary context that it is a part of. NULL: the driver does not say, or has no
  * context events, so memory there must not be pooled. Calls the driver. */
-CUcontext green_owner(CUcontext ctx);
+CUcontext green_context_owner(CUcontext ctx);
 
 /* A green context is about to be made. */
-void green_expect(void);
+void green_context_expect(void);
 
 /* The green context (NULL: none) has ended. */
-void green_forget(CUcontext ctx);
+void green_context_forget(CUcontext ctx);
 /* The primary context has ended, and with it all that are parts of it. */
-void green_forget_primary(CUcontext primary);
+void green_context_forget_primary(CUcontext primary);
 
 #endif

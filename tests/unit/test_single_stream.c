@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/sole.c: what must not be handed out while the time of one stream ends, whom its end waits
- * for, and when it may not come again.
+ * pool/single_stream.c: what must not be handed out while the time of one stream ends, whom its end
+ * waits for, and when it may not come again.
  */
-#include "pool/sole.h"
+#include "pool/single_stream.h"
 
 #include "pool/magazine.h"
 #include "pool/state.h"
@@ -34,7 +34,7 @@ static void free_and_take(struct model *m, enum model_row row)
     w->happened = true;
     rig_free(w->rig, w->addr);
     EXPECT(magazine_units(magazine(w->rig)), "it is in the magazine");
-    w->taken = pool_take(w->rig->pool, KIB(64));
+    w->taken = pool_alloc_fast(w->rig->pool, KIB(64));
 }
 
 static void what_is_freed_while_the_stream_is_left_waits_for_its_fence(void **state)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See find.h, and pool_find, pool_taint, pool_note and pool_for_each_range in pool.h.
+ * See lookup.h, and pool_lookup, pool_expose, pool_set_sync_memops and pool_for_each_range in
+ * pool.h.
  */
-#include "pool/find.h"
+#include "pool/lookup.h"
 
 #include "pool/chunk.h"
 #include "pool/magazine.h"
@@ -37,7 +38,7 @@ struct found {
     struct pool *pool;
     struct block *block;
     struct piece *piece;
-    bool *tainted, *noted;
+    bool *exposed, *noted;
     uint64_t addr, size_bytes;
 };
 
@@ -51,7 +52,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
     struct block *b = map_block_around(addr, p);
     if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece)) {
         *found = (struct found){
-            p, b, &b->piece, &b->piece.tainted, &b->piece.noted, b->addr, b->size_bytes};
+            p, b, &b->piece, &b->piece.exposed, &b->piece.noted, b->addr, b->size_bytes};
         return POOL_OK;
     }
     if (b && b->state == BLOCK_SLAB) {
@@ -59,7 +60,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         int slot = slab_slot_around(s, addr);
         if (slot >= 0 && s->pieces[slot].live && piece_is_held(&s->pieces[slot])) {
             struct piece *o = &s->pieces[slot];
-            *found = (struct found){p, b, o, &o->tainted, &o->noted,
+            *found = (struct found){p, b, o, &o->exposed, &o->noted,
                                     slab_object_addr(s, (unsigned)slot), s->object_bytes};
             return POOL_OK;
         }
@@ -68,7 +69,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
     return POOL_INVALID;
 }
 
-enum pool_status pool_find(uint64_t addr, struct pool_block *out)
+enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
 {
     struct found f;
     enum pool_status status = find_live(addr, &f);
@@ -79,7 +80,7 @@ enum pool_status pool_find(uint64_t addr, struct pool_block *out)
                                .size_bytes = f.size_bytes,
                                .requested_bytes = f.piece->requested_bytes,
                                .serial = f.piece->serial,
-                               .tainted = *f.tainted,
+                               .exposed = *f.exposed,
                                .noted = *f.noted};
     if (!f.pool->arena)
         out->segment_addr = map_find(f.block->addr)->chunk->addr;
@@ -87,19 +88,19 @@ enum pool_status pool_find(uint64_t addr, struct pool_block *out)
     return POOL_OK;
 }
 
-enum pool_status pool_taint(uint64_t addr)
+enum pool_status pool_expose(uint64_t addr)
 {
     struct found f;
     enum pool_status status = find_live(addr, &f);
     if (status != POOL_OK)
         return status;
-    *f.tainted = true;
+    *f.exposed = true;
     f.piece->row = MAGAZINE_NEVER;
     state_unlock(f.pool);
     return POOL_OK;
 }
 
-enum pool_status pool_note(uint64_t addr, bool noted)
+enum pool_status pool_set_sync_memops(uint64_t addr, bool noted)
 {
     struct found f;
     enum pool_status status = find_live(addr, &f);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Which streams the program submits work to, and so whether the order of one stream is enough for
- * the pool (pool/sole.h). The argument is in shim/context/stream.c.
+ * the pool (pool/single_stream.h). The argument is in shim/context/stream_watch.c.
  */
-#ifndef SHIM_STREAM_H
-#define SHIM_STREAM_H
+#ifndef SHIM_STREAM_WATCH_H
+#define SHIM_STREAM_WATCH_H
 
 #include "shim/driver/hooks.h"
 
@@ -24,44 +24,44 @@ enum {
 
 enum submit_seen {
     SUBMIT_UNSEEN,
-    SUBMIT_SEEN,    /* stream_done is to follow */
+    SUBMIT_SEEN,    /* stream_watch_done is to follow */
     SUBMIT_IN_TURN, /* the same; and the kernel must not start early, whatever its attributes say */
 };
 
 /* A thread is about to submit work to this stream. NULL is the default stream: the legacy one
  * unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are. The stream
  * may be invalid: the driver has not seen it yet. May call the driver. Keeps errno. */
-enum submit_seen stream_note(CUstream stream, unsigned flags);
+enum submit_seen stream_watch_note(CUstream stream, unsigned flags);
 /* The driver has answered that submission; taken: with CUDA_SUCCESS. */
-void stream_done(bool taken);
+void stream_watch_done(bool taken);
 
 /* Attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
  * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout,
  * NVLink hint. Every library for sm_90 sets some of these at every launch. All others may order a
- * kernel in ways of their own, or put it into a memory domain of its own (stream.c, "Domains"). */
+ * kernel in ways of their own, or put it into a memory domain of its own (stream_watch.c, "Domains"). */
 #define STREAM_ATTRIBUTES_IN_ORDER 0x1493fu
 
 /* Does work with this attribute run behind what its stream holds, as it does without? False also
  * of attributes that are newer than the list, and of programmatic serialisation. */
-static inline bool stream_keeps_order(CUlaunchAttributeID id)
+static inline bool stream_watch_keeps_order(CUlaunchAttributeID id)
 {
     return (unsigned)id < 32 && STREAM_ATTRIBUTES_IN_ORDER >> (unsigned)id & 1;
 }
 
 /* May a pool made now rely on the order of one stream? */
-bool stream_may_be_single(void);
+bool stream_watch_may_be_single(void);
 /* context_for_each_pool finds such a pool from now on. alone: it is the only one of the process. */
-void stream_pool_listed(bool alone);
+void stream_watch_pool_listed(bool alone);
 /* Work that the single stream's order does not cover may follow. Returns when every pool has
  * ordered what stream order alone ordered so far. May call the driver. */
-void stream_leave_single(void);
+void stream_watch_leave_single(void);
 /* The same, for good: the process does work that is not seen, or that no stream's order covers. */
-void stream_give_up(void);
+void stream_watch_give_up(void);
 
 /* A capture begins: leaves the single stream. There is none until as many captures have closed. */
-void stream_capture_opens(void);
-void stream_capture_closed(void);
+void stream_watch_capture_opens(void);
+void stream_watch_capture_closed(void);
 /* The stream is about to be destroyed. Its handle may come back as another stream. */
-void stream_forget(CUstream stream);
+void stream_watch_forget(CUstream stream);
 
 #endif

@@ -7,8 +7,8 @@
  * All functions want the pool's lock held, and keep it unless they say so. Those that look into a
  * magazine take its lock as well.
  */
-#ifndef POOL_RACK_H
-#define POOL_RACK_H
+#ifndef POOL_MAGAZINES_H
+#define POOL_MAGAZINES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,21 +17,21 @@ struct pool;
 
 /* The start of a range of serials that no pool and no magazine of the process had before. Needs no
  * lock. */
-uint64_t rack_serials(void);
+uint64_t magazines_serials(void);
 /* Gives the thread a magazine if it has none. Without host memory the thread goes without. */
-void rack_ensure(struct pool *p);
+void magazines_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */
-void rack_tell(struct pool *p);
-void rack_tell_all(struct pool *p);
+void magazines_tell(struct pool *p);
+void magazines_tell_all(struct pool *p);
 /* Returns when every thread that was inside a magazine at the time of the call has left it. */
-void rack_pass_all(struct pool *p);
+void magazines_pass_all(struct pool *p);
 /* The blocks in the calling thread's magazine go back to the pool, where they merge with their
  * neighbours. */
-void rack_empty_blocks(struct pool *p);
+void magazines_empty_blocks(struct pool *p);
 /* Everything in every magazine goes back to the pool, as if freed at its own time. True: there was
  * something, or other threads had the lock meanwhile. Drops the lock. */
-bool rack_empty_all(struct pool *p);
+bool magazines_empty_all(struct pool *p);
 /* The pool is abandoned: what lies in its magazines is forgotten. */
-void rack_forget_all(struct pool *p);
+void magazines_forget_all(struct pool *p);
 
 #endif

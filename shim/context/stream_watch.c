@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See stream.h. While all work of a process goes to one stream, the order of that stream alone
- * makes memory safe to hand out again. This stream is the single stream. Its name is in pool_sole;
+ * See stream_watch.h. While all work of a process goes to one stream, the order of that stream alone
+ * makes memory safe to hand out again. This stream is the single stream. Its name is in pool_single_stream;
  * at first it is the first stream that work is submitted to (pool.h). A stream that was only
  * created does not count: libraries create some in advance.
  *
  * Why the single stream is enough:
  * 1. Every submission is seen. While pool_watch asks for it, every entry point in
- *    shim/driver/submit.def calls stream_note before the driver. The call returns only when the
+ *    shim/driver/submit.def calls stream_watch_note before the driver. The call returns only when the
  *    work is for the single stream, or when no pool relies on one. Driver libraries that submit
  *    work in ways of their own (rendering, video) end the single stream for good.
  * 2. A stream is known by its handle, the per-thread default stream by its thread. Before a handle
- *    is destroyed its stream ceases to be the single one (stream_forget), so no other stream with
+ *    is destroyed its stream ceases to be the single one (stream_watch_forget), so no other stream with
  *    that handle is taken for it.
  * 3. A launch may start before its predecessors in the stream end (programmatic dependent launch).
  *    Where that matters it loses this leave: see "Early launches". A launch with attributes that
@@ -81,14 +81,14 @@
  * so an older candidate says nothing about it.
  *
  * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
- * that order too: setting a record, candidate, breached, captures, given_up and pool_sole are
+ * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream are
  * sequentially consistent. Weaker are only
  * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
  * 2. pool_watch: it changes in a pool's life only when the pool gives up, and it is set before the
  *    pool has any memory;
  * 3. the length of a run, and the pool that the run is for: these are guesses.
  */
-#include "shim/context/stream.h"
+#include "shim/context/stream_watch.h"
 
 #include "pool/pool.h"
 #include "pool/spin.h"
@@ -145,16 +145,16 @@ static void leave_pool(struct pool *p)
         atomic_fetch_add(&costly_ends, 1);
 }
 
-void stream_give_up(void)
+void stream_watch_give_up(void)
 {
     atomic_store(&given_up, true);
     context_for_each_pool(pool_give_up_single_stream);
 }
 
 /* No pool is missed: the maker of a pool lists it and then looks at given_up and captures
- * (stream_pool_listed); our caller has set one of those and then looks at the list. Every caller
+ * (stream_watch_pool_listed); our caller has set one of those and then looks at the list. Every caller
  * goes through all pools, so no caller returns before an earlier one has left them. */
-void stream_leave_single(void)
+void stream_watch_leave_single(void)
 {
     if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
         return;
@@ -162,7 +162,7 @@ void stream_leave_single(void)
     if (atomic_load(&costly_ends) >= COSTLY_ENDS) {
         uint64_t seconds = (state_clock_ns() - state_started_ns()) / 1000000000u;
         if ((uint64_t)atomic_load(&costly_ends) >= COSTLY_ENDS + seconds)
-            stream_give_up();
+            stream_watch_give_up();
     }
 }
 
@@ -178,10 +178,10 @@ static int submits_unseen(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-bool stream_may_be_single(void)
+bool stream_watch_may_be_single(void)
 {
     if (!atomic_load(&given_up) && dl_iterate_phdr(submits_unseen, NULL))
-        stream_give_up();
+        stream_watch_give_up();
     return !atomic_load(&given_up) && atomic_load(&captures) == 0;
 }
 
@@ -219,7 +219,7 @@ static struct submitter *find_record(void)
         s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;
         return mine = s;
     }
-    stream_give_up(); /* there are more threads than records */
+    stream_watch_give_up(); /* there are more threads than records */
     return NULL;
 }
 
@@ -258,19 +258,19 @@ static bool starts_idle(void)
 {
     atomic_store(&breached, true);
     atomic_store(&busy, false);
-    if (others_submit(atomic_load(&pool_sole)))
+    if (others_submit(atomic_load(&pool_single_stream)))
         return false;
     context_for_each_pool(note_busy);
     return !atomic_load(&busy);
 }
 
-void stream_pool_listed(bool alone)
+void stream_watch_pool_listed(bool alone)
 {
-    bool may = stream_may_be_single();
+    bool may = stream_watch_may_be_single();
     if (!alone || atomic_load(&given_up))
-        stream_give_up();
+        stream_watch_give_up();
     else if (!starts_idle() || !may)
-        stream_leave_single();
+        stream_watch_leave_single();
 }
 
 static _Atomic(struct pool *) only_pool;
@@ -311,10 +311,10 @@ static void step(uint64_t stream)
     uint64_t mark = atomic_load(&candidate_mark);
     /* The walk over the loaded libraries comes last: it takes longer than a launch. */
     bool complete = atomic_load(&candidate) == stream && !atomic_load(&breached) &&
-                    pool_passed(p, mark) && stream_may_be_single();
+                    pool_passed(p, mark) && stream_watch_may_be_single();
     if (!begin_step())
         return;
-    if (atomic_load(&pool_sole) == POOL_STREAM_NONE && atomic_load(&captures) == 0 &&
+    if (atomic_load(&pool_single_stream) == POOL_STREAM_NONE && atomic_load(&captures) == 0 &&
         !atomic_load(&given_up)) {
         if (atomic_load(&candidate) != stream || atomic_load(&breached))
             propose(p, stream);
@@ -332,9 +332,9 @@ static void follow(uint64_t stream)
     uint64_t proposed = atomic_load(&candidate);
     if (proposed != POOL_STREAM_NONE && proposed != stream) {
         atomic_store(&breached, true);
-        uint64_t sole = atomic_load(&pool_sole);
-        if (sole != POOL_STREAM_NONE && sole != stream)
-            stream_leave_single();
+        uint64_t single = atomic_load(&pool_single_stream);
+        if (single != POOL_STREAM_NONE && single != stream)
+            stream_watch_leave_single();
     }
     if (stream == STREAM_OTHER ||
         atomic_load_explicit(&run_stream, memory_order_relaxed) != stream) {
@@ -348,13 +348,13 @@ static void follow(uint64_t stream)
         step(stream);
 }
 
-static void submit_other(uint64_t stream, uint64_t sole)
+static void submit_other(uint64_t stream, uint64_t single)
 {
-    if (sole == POOL_STREAM_ANY && stream != STREAM_OTHER &&
-        (atomic_compare_exchange_strong(&pool_sole, &sole, stream) || sole == stream))
+    if (single == POOL_STREAM_ANY && stream != STREAM_OTHER &&
+        (atomic_compare_exchange_strong(&pool_single_stream, &single, stream) || single == stream))
         return;
-    if (sole != POOL_STREAM_NONE)
-        stream_leave_single();
+    if (single != POOL_STREAM_NONE)
+        stream_watch_leave_single();
     follow(stream);
 }
 
@@ -371,7 +371,7 @@ static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool un
     return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
 }
 
-enum submit_seen stream_note(CUstream stream, unsigned flags)
+enum submit_seen stream_watch_note(CUstream stream, unsigned flags)
 {
     unsigned watch = atomic_load(&pool_watch);
     if (!state_is_on())
@@ -383,24 +383,24 @@ enum submit_seen stream_note(CUstream stream, unsigned flags)
         s = find_record();
     uint64_t name = name_of(s, stream, flags);
     if (__builtin_expect(flags & SUBMIT_FLAG_ATTRS, 0) && atomic_load(&captures))
-        stream_give_up();
+        stream_watch_give_up();
     if (s && (watch & POOL_WATCH_STREAMS)) {
         seen = SUBMIT_SEEN;
         s->seals = 0;
         atomic_store(&s->stream, s->depth++ ? STREAM_OTHER : name);
-        uint64_t sole = atomic_load(&pool_sole);
-        if (__builtin_expect(sole != name, 0))
-            submit_other(name, sole);
+        uint64_t single = atomic_load(&pool_single_stream);
+        if (__builtin_expect(single != name, 0))
+            submit_other(name, single);
     }
     if (watch & POOL_WATCH_UNSEALED)
         context_submit(name);
-    if (seen == SUBMIT_SEEN && (flags & SUBMIT_FLAG_KERNEL) && atomic_load(&pool_sole) == name)
+    if (seen == SUBMIT_SEEN && (flags & SUBMIT_FLAG_KERNEL) && atomic_load(&pool_single_stream) == name)
         seen = note_kernel(s, flags, watch & POOL_WATCH_UNSEALED);
     errno = saved_errno;
     return seen;
 }
 
-void stream_done(bool taken)
+void stream_watch_done(bool taken)
 {
     struct submitter *s = mine;
     if (!s)
@@ -413,29 +413,29 @@ void stream_done(bool taken)
 }
 
 /* A thread that is about to make a stream the single one is through, or sees the capture. */
-void stream_capture_opens(void)
+void stream_watch_capture_opens(void)
 {
     atomic_fetch_add(&captures, 1);
     for (unsigned turn = 0; !begin_step(); turn++)
         spin_pause(turn);
     end_step();
-    stream_leave_single();
+    stream_watch_leave_single();
 }
 
-void stream_capture_closed(void)
+void stream_watch_capture_closed(void)
 {
     atomic_fetch_sub(&captures, 1);
 }
 
-void stream_forget(CUstream stream)
+void stream_watch_forget(CUstream stream)
 {
     uint64_t name = (uint64_t)(uintptr_t)stream;
     if (!(atomic_load_explicit(&pool_watch, memory_order_relaxed) & POOL_WATCH_STREAMS))
         return;
     if (atomic_load(&candidate) == name)
         atomic_store(&breached, true);
-    if (atomic_load(&pool_sole) == name)
-        stream_leave_single();
+    if (atomic_load(&pool_single_stream) == name)
+        stream_watch_leave_single();
     if (atomic_load_explicit(&run_stream, memory_order_relaxed) == name)
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
 }

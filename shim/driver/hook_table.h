@@ -3,8 +3,8 @@
  * The wrapped functions as a table in the order of enum hook_id, for the resolver, which looks
  * there for names and addresses. Only hooks.c and resolve.c write it. Atomics, no lock.
  */
-#ifndef SHIM_TABLE_H
-#define SHIM_TABLE_H
+#ifndef SHIM_HOOK_TABLE_H
+#define SHIM_HOOK_TABLE_H
 
 #include "shim/driver/hooks.h"
 

@@ -2,8 +2,8 @@
  *
  * From an address to the pool and the block that hold it, for callers without the lock.
  */
-#ifndef POOL_FIND_H
-#define POOL_FIND_H
+#ifndef POOL_LOOKUP_H
+#define POOL_LOOKUP_H
 
 #include <stdint.h>
 

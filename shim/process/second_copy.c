@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See twin.h. Of two pools in one process each would report its own part of the memory, and each
+ * See second_copy.h. Of two pools in one process each would report its own part of the memory, and each
  * short cut of the runtime would lead to the other one's. One atomic, no lock.
  */
-#include "shim/process/twin.h"
+#include "shim/process/second_copy.h"
 
 #include "shim/process/scope.h"
 #include "shim/process/symbol.h"
@@ -62,7 +62,7 @@ static bool is_second(void)
 
 /* The first in the global scope is the one whose exports programs are bound to. A copy that was
  * opened by itself, outside that scope, is found here in its own, and works. */
-bool twin_comes_first(void)
+bool second_copy_comes_first(void)
 {
     static atomic_int seen;
     int now = atomic_load_explicit(&seen, memory_order_relaxed);
@@ -75,7 +75,7 @@ bool twin_comes_first(void)
     return now == SECOND;
 }
 
-bool twin_has(const void *address)
+bool second_copy_has(const void *address)
 {
     struct link_map *map = NULL;
     Dl_info info;

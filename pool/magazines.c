@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See rack.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
+ * See magazines.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
  */
-#include "pool/rack.h"
+#include "pool/magazines.h"
 
 #include "pool/magazine.h"
 #include "pool/spin.h"
@@ -16,7 +16,7 @@
 
 static _Atomic uint64_t serials_drawn;
 
-uint64_t rack_serials(void)
+uint64_t magazines_serials(void)
 {
     return (atomic_fetch_add(&serials_drawn, 1) + 1) << SERIALS_SHIFT;
 }
@@ -57,11 +57,11 @@ static void tell(struct pool *p, struct magazine *m)
     m->requested_bytes = 0;
     m->frees = 0;
     if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
-        m->serial = rack_serials(); /* the other half serves until the next time */
+        m->serial = magazines_serials(); /* the other half serves until the next time */
     m->serial_told = m->serial;
 }
 
-void rack_tell(struct pool *p)
+void magazines_tell(struct pool *p)
 {
     struct magazine *m = magazine_find_mine(p);
     if (!m || (m->serial == m->serial_told && !m->frees))
@@ -71,7 +71,7 @@ void rack_tell(struct pool *p)
     magazine_unlock(m);
 }
 
-void rack_tell_all(struct pool *p)
+void magazines_tell_all(struct pool *p)
 {
     list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
@@ -84,7 +84,7 @@ void rack_tell_all(struct pool *p)
 void pool_stats(struct pool *p, struct pool_stats *stats)
 {
     state_lock(p);
-    rack_tell_all(p);
+    magazines_tell_all(p);
     *stats = p->stats;
     state_unlock(p);
 }
@@ -92,13 +92,13 @@ void pool_stats(struct pool *p, struct pool_stats *stats)
 uint64_t pool_idle_bytes(struct pool *p)
 {
     state_lock(p);
-    rack_tell_all(p);
+    magazines_tell_all(p);
     uint64_t idle = p->stats.reserved_bytes - p->stats.allocated_bytes;
     state_unlock(p);
     return idle;
 }
 
-void rack_pass_all(struct pool *p)
+void magazines_pass_all(struct pool *p)
 {
     list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
@@ -148,14 +148,14 @@ static bool empty(struct pool *p, struct magazine *m)
     return empty_from(p, m, MAGAZINE_OBJECTS);
 }
 
-void rack_empty_blocks(struct pool *p)
+void magazines_empty_blocks(struct pool *p)
 {
     struct magazine *m = magazine_find_mine(p);
     if (m && magazine_units(m))
         empty_from(p, m, MAGAZINE_BLOCKS);
 }
 
-bool rack_empty_all(struct pool *p)
+bool magazines_empty_all(struct pool *p)
 {
     bool any = false;
     unsigned count = 0;
@@ -177,7 +177,7 @@ bool rack_empty_all(struct pool *p)
     return any;
 }
 
-void rack_forget_all(struct pool *p)
+void magazines_forget_all(struct pool *p)
 {
     list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
@@ -224,7 +224,7 @@ static void make_key(void)
     key_made = pthread_key_create(&key, thread_ends) == 0;
 }
 
-void rack_ensure(struct pool *p)
+void magazines_ensure(struct pool *p)
 {
     if (likely(magazine_find_mine(p)))
         return;
@@ -239,7 +239,7 @@ void rack_ensure(struct pool *p)
         return;
     }
     m->pool = p;
-    m->serial = m->serial_told = m->last_serial ? m->last_serial : rack_serials();
+    m->serial = m->serial_told = m->last_serial ? m->last_serial : magazines_serials();
     m->cached = MAGAZINE_EMPTY;
     for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
         m->recent[i] = &magazine_nothing;
@@ -253,5 +253,5 @@ void rack_ensure(struct pool *p)
     }
     m->next = magazine_mine;
     magazine_mine = m;
-    list_push_back(&p->magazines, &m->link); /* see rack_empty_all */
+    list_push_back(&p->magazines, &m->link); /* see magazines_empty_all */
 }

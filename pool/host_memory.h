@@ -3,8 +3,8 @@
  * Host memory for the pool's own records. It comes from mmap, not malloc: the program may have
  * replaced malloc, may be inside it, or may be short of it. Records are recycled, never unmapped.
  */
-#ifndef POOL_HOST_H
-#define POOL_HOST_H
+#ifndef POOL_HOST_MEMORY_H
+#define POOL_HOST_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

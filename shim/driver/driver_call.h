@@ -10,8 +10,8 @@
  *    the process leaves no visit begins, and those under way have a moment to end.
  * No lock.
  */
-#ifndef SHIM_VISIT_H
-#define SHIM_VISIT_H
+#ifndef SHIM_DRIVER_CALL_H
+#define SHIM_DRIVER_CALL_H
 
 #include "shim/process/cancel.h"
 #include "shim/driver/hooks.h"
@@ -20,32 +20,32 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-struct visit {
+struct driver_call {
     bool pushed, mode_known;
     CUstreamCaptureMode mode;
     int saved_errno, cancel;
 };
 
-extern atomic_bool visit_no_more __attribute__((visibility("hidden"))); /* the process leaves */
-extern atomic_int visit_count __attribute__((visibility("hidden")));    /* under way */
+extern atomic_bool driver_call_no_more __attribute__((visibility("hidden"))); /* the process leaves */
+extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
 
 /* In whatever context is current. False: the process leaves, so the driver must not be called, and
  * there is nothing to end. */
-static inline bool visit_begin(struct visit *v)
+static inline bool driver_call_begin(struct driver_call *v)
 {
-    atomic_fetch_add(&visit_count, 1);
-    if (atomic_load(&visit_no_more)) {
-        atomic_fetch_sub(&visit_count, 1);
+    atomic_fetch_add(&driver_call_count, 1);
+    if (atomic_load(&driver_call_no_more)) {
+        atomic_fetch_sub(&driver_call_count, 1);
         return false;
     }
-    *v = (struct visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno,
+    *v = (struct driver_call){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno,
                         .cancel = cancel_forbid()};
     v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
                     real.cuThreadExchangeStreamCaptureMode(&v->mode) == CUDA_SUCCESS;
     return true;
 }
 
-static inline void visit_end(struct visit *v)
+static inline void driver_call_end(struct driver_call *v)
 {
     CUcontext ignored;
     if (v->pushed)
@@ -53,24 +53,24 @@ static inline void visit_end(struct visit *v)
     if (v->mode_known)
         real.cuThreadExchangeStreamCaptureMode(&v->mode);
     errno = v->saved_errno;
-    atomic_fetch_sub(&visit_count, 1);
+    atomic_fetch_sub(&driver_call_count, 1);
     cancel_allow(v->cancel);
 }
 
-/* Ends the visit; returns false. A function of its own, so that visit_enter is short. */
-bool visit_refused(struct visit *v);
+/* Ends the visit; returns false. A function of its own, so that driver_call_enter is short. */
+bool driver_call_refused(struct driver_call *v);
 
 /* The same in ctx, which is pushed if it is not current. False also if ctx was destroyed: the call
  * would be made in the program's own context, and its answer would be taken for ctx's. */
-static inline bool visit_enter(struct visit *v, CUcontext ctx)
+static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
 {
     CUcontext current = NULL;
-    if (!visit_begin(v))
+    if (!driver_call_begin(v))
         return false;
     if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == ctx)
         return true;
     v->pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
-    return v->pushed || visit_refused(v);
+    return v->pushed || driver_call_refused(v);
 }
 
 /* Runs work(arg) in a visit of ctx; NULL: of whatever context is current. False: nothing was run,
@@ -78,6 +78,6 @@ static inline bool visit_enter(struct visit *v, CUcontext ctx)
 bool visit_run(CUcontext ctx, void (*work)(void *arg), void *arg);
 
 /* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */
-void visit_at_exit(void);
+void driver_call_at_exit(void);
 
 #endif

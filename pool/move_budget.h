@@ -7,23 +7,23 @@
  * have a budget, a small part of the time that passes. When it is used up, the pool spends memory
  * instead. Belongs to the pool's lock.
  */
-#ifndef POOL_EFFORT_H
-#define POOL_EFFORT_H
+#ifndef POOL_MOVE_BUDGET_H
+#define POOL_MOVE_BUDGET_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* Overdrawn by more counts as this: what a program did long ago is forgotten at last. */
-#define EFFORT_OWED_MAX_NS INT64_C(4000000000)
+#define MOVE_BUDGET_OWED_MAX_NS INT64_C(4000000000)
 
-struct effort {
+struct move_budget {
     int64_t left_ns;  /* the budget now; below zero: overdrawn */
     uint64_t seen_ns; /* when it was last added to; 0: never */
 };
 
 /* Adds what the time since the last call has earned. Is some of the budget left? */
-bool effort_is_left(struct effort *e, uint64_t now_ns);
+bool move_budget_is_left(struct move_budget *e, uint64_t now_ns);
 /* So much time went into saving memory. */
-void effort_spend(struct effort *e, uint64_t ns);
+void move_budget_spend(struct move_budget *e, uint64_t ns);
 
 #endif

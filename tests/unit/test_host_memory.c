@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/host.c.
+ * pool/host_memory.c.
  */
-#include "pool/host.h"
+#include "pool/host_memory.h"
 
 #include "tests/unit/expect.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See effort.h.
+ * See move_budget.h.
  */
-#include "pool/effort.h"
+#include "pool/move_budget.h"
 
 #include "pool/bits.h"
 #include "pool/tuning.h"
 
-bool effort_is_left(struct effort *e, uint64_t now_ns)
+bool move_budget_is_left(struct move_budget *e, uint64_t now_ns)
 {
     uint64_t passed_ns = now_ns > e->seen_ns ? now_ns - e->seen_ns : 0;
     /* In whole parts, so that nothing is lost however often this is asked. */
@@ -22,7 +22,7 @@ bool effort_is_left(struct effort *e, uint64_t now_ns)
     return e->left_ns > 0;
 }
 
-void effort_spend(struct effort *e, uint64_t ns)
+void move_budget_spend(struct move_budget *e, uint64_t ns)
 {
     int64_t left_ns = e->left_ns - (int64_t)min_u64(ns, MOVE_BUDGET_DEBT_MAX_NS);
     e->left_ns = left_ns < -MOVE_BUDGET_DEBT_MAX_NS ? -MOVE_BUDGET_DEBT_MAX_NS : left_ns;

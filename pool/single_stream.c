@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See sole.h.
+ * See single_stream.h.
  */
-#include "pool/sole.h"
+#include "pool/single_stream.h"
 
 #include "pool/pool.h"
-#include "pool/rack.h"
+#include "pool/magazines.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-_Atomic uint64_t pool_sole = POOL_STREAM_NONE;
+_Atomic uint64_t pool_single_stream = POOL_STREAM_NONE;
 
 /* Counts the pool in pool_watch, or no more. */
 static void watch(struct fences *f, bool watches)
@@ -19,7 +19,7 @@ static void watch(struct fences *f, bool watches)
     f->watches = watches;
 }
 
-void sole_init(struct fences *f, bool single_stream)
+void single_stream_init(struct fences *f, bool single_stream)
 {
 #ifdef POOL_IGNORES_FENCES
     single_stream =
@@ -28,11 +28,11 @@ void sole_init(struct fences *f, bool single_stream)
     f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
     watch(f, single_stream);
     if (single_stream)
-        atomic_store(&pool_sole, POOL_STREAM_ANY);
+        atomic_store(&pool_single_stream, POOL_STREAM_ANY);
     fence_publish(f);
 }
 
-bool sole_leave(struct pool *p)
+bool single_stream_leave(struct pool *p)
 {
     struct fences *f = &p->fences;
 #ifdef POOL_IGNORES_FENCES
@@ -52,7 +52,7 @@ bool sole_leave(struct pool *p)
     f->mode = FENCE_LEAVING;
     atomic_store(&f->wanted, true); /* the stream's work that comes meanwhile still records first */
     fence_publish(f);
-    rack_pass_all(p);
+    magazines_pass_all(p);
     uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
     bool waited = false;
     for (int left = LEAVE_TRIES; f->open_epoch <= last && !f->lost && left > 0; left--)
@@ -68,7 +68,7 @@ bool sole_leave(struct pool *p)
         fence_lose(p);
     f->mode = FENCE_MULTI;
     fence_publish(f);
-    atomic_store(&pool_sole, POOL_STREAM_NONE);
+    atomic_store(&pool_single_stream, POOL_STREAM_NONE);
     state_broadcast(p);
     return waited;
 }
@@ -80,7 +80,7 @@ bool sole_leave(struct pool *p)
  * the breach, because the thread that noted it may have seen no single stream, and go on. A thread
  * that sees one comes to leave it, and waits for the lock. When the mode ends, later work is
  * ordered behind what was handed out meanwhile. That must need no late fence. */
-bool sole_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
+bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     struct fences *f = &p->fences;
     if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark ||
@@ -90,12 +90,12 @@ bool sole_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_boo
      * it has set the mark by now. If it sets the mark from now on, it finds a record under way, or
      * the pool eager, and comes for the lock. */
     atomic_fetch_add(&f->sealing, 1);
-    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_LATE);
+    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_NO_WAIT);
     if (enters) {
-        atomic_store(&pool_sole, stream);
+        atomic_store(&pool_single_stream, stream);
         enters = !atomic_load(breach);
         if (!enters)
-            atomic_store(&pool_sole, POOL_STREAM_NONE);
+            atomic_store(&pool_single_stream, POOL_STREAM_NONE);
     }
     if (enters) {
         f->mode = FENCE_SINGLE;
@@ -107,15 +107,15 @@ bool sole_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_boo
     return enters;
 }
 
-void sole_unwatch(struct pool *p)
+void single_stream_unwatch(struct pool *p)
 {
     watch(&p->fences, false);
 }
 
-void sole_finish(struct fences *f)
+void single_stream_finish(struct fences *f)
 {
     if (f->mode != FENCE_MULTI)
-        atomic_store(&pool_sole, POOL_STREAM_NONE);
+        atomic_store(&pool_single_stream, POOL_STREAM_NONE);
     watch(f, false);
     f->mode = FENCE_MULTI;
 }
