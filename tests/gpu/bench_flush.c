@@ -4,10 +4,10 @@
  *   take COUNT SIZE_BYTES   allocates and frees that many -> "idle BYTES"
  *   quiet NS                launches for so long          -> START P50 P99 P999 MAX LAUNCHES
  *   trim NS                 the same, with the cache emptied a quarter of the time after the start
- *                                                         -> BEGIN RETURNED P50 P99 P999 MAX
- * LAUNCHES START, BEGIN and RETURNED are moments of the monotonic clock: when the launches began,
- * when the request to empty the cache was made, and when the call came back. The rest are
- * nanoseconds of single launches. bench_flush ALLOCATOR.
+ *                                             -> BEGIN RETURNED P50 P99 P999 MAX LAUNCHES
+ * START, BEGIN and RETURNED are moments of the monotonic clock: when the launches began, when the
+ * request to empty the cache was made, and when the call came back. The rest are nanoseconds of
+ * single launches. The program's argument is the allocator.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"

@@ -4,13 +4,18 @@
  *   WORK SIZE_BYTES THREADS BUSY STREAM BATCHES PAIRS NS
  * and answers one line,
  *   MEAN P10 P50 P90 P99 MAX PAIRS
- * nanoseconds, the mean from batches that are timed as a whole (the median over batches and
+ * in nanoseconds. The mean is from batches that are timed as a whole (the median over batches and
  * threads), the rest from batches in which every pair is timed, without what reading the clock
- * takes. WORK    pair: malloc, free. launch: malloc, a kernel that writes the block, free. kernel:
- * only that. BUSY    streams on which long kernels are kept in flight meanwhile STREAM  of the
- * kernels: own (one for each thread) or legacy PAIRS   at most in a batch of a thread; NS: a batch
- * ends after that time bench_pair ALLOCATOR; until a case asks for own or busy streams the program
- * creates none.
+ * takes. Until a case asks for own or busy streams, the program creates none.
+ *
+ *   WORK    pair: malloc, free. launch: malloc, a kernel that writes the block, free. kernel: only
+ *           that.
+ *   BUSY    streams on which long kernels are kept in flight meanwhile
+ *   STREAM  of the kernels: own (one for each thread) or legacy
+ *   PAIRS   at most in a batch of a thread
+ *   NS      a batch ends after this time
+ *
+ * The program's argument is the allocator.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
