@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * What single calls cost beside an allocator. Reads one word a line on stdin and answers the
- * nanoseconds of one call, the median over batches: mem-info    free memory wild        a free of
- * an address that nobody handed out: an error foreign     a free of a block that stream-ordered
- * allocation handed out, without the allocation launch      a kernel on the legacy stream pair
- * malloc and free of 1 MiB bench_calls ALLOCATOR.
+ * nanoseconds of one call, the median over batches:
+ *   mem-info  the question for free memory
+ *   wild      a free of an address that nobody handed out: an error
+ *   foreign   a free of a block that stream-ordered allocation handed out, without the allocation
+ *   launch    a kernel on the legacy stream
+ *   pair      malloc and free of 1 MiB
+ * The program's argument is the allocator.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"

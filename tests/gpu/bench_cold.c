@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The first bytes of a process: bench_cold ALLOCATOR TOTAL_BYTES SIZE_BYTES takes as many blocks as
- * make up the total, and prints TAKE_NS FREE_NS P50 P99 MAX the time for all of them, the time to
- * free them, and nanoseconds of single allocations.
+ * The first bytes of a process. Arguments:
+ *   ALLOCATOR TOTAL_BYTES SIZE_BYTES
+ * Takes as many blocks as make up the total, and prints
+ *   TAKE_NS FREE_NS P50 P99 MAX
+ * the time for all of them, the time to free them, and nanoseconds of single allocations.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A pipeline of copies and kernels on several streams, with and without allocations inside. Reads
- * one case a line on stdin, MODE STREAMS PACED ITEMS SIZE_BYTES COMPUTE_NS and answers the
- * nanoseconds until the last item is out. MODE alloc: each item allocates an input, a workspace and
- * an output, copies in, computes, copies out, frees all three; fixed: the same on memory that was
- * allocated before. PACED 1: the host takes a stream's last result before it gives it more work.
- * Items vary in size between a half and all of SIZE_BYTES. bench_overlap ALLOCATOR.
+ * one case a line on stdin,
+ *   MODE STREAMS PACED ITEMS SIZE_BYTES COMPUTE_NS
+ * and answers the nanoseconds until the last item is out.
+ *   MODE   alloc: each item allocates an input, a workspace and an output, copies in, computes,
+ *          copies out, frees all three. fixed: the same on memory that was allocated before.
+ *   PACED  1: the host takes a stream's last result before it gives it more work
+ * Items vary in size between a half and all of SIZE_BYTES. The program's argument is the allocator.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
