@@ -53,8 +53,8 @@ pass:
         .section .note.GNU-stack, "", @progbits
 
 /* Calls and returns stay balanced, so the process may keep its shadow stack. No IBT: it needs
- * endbr64 at the entries, which tools that patch entries cannot move, and Linux has no user-space
- * IBT. */
+ * endbr64 at the entries. Tools that patch entries cannot move it, and Linux has no IBT for
+ * programs. */
         .section .note.gnu.property, "a", @note
         .p2align 3
         .long   4                       /* name size */

@@ -8,13 +8,12 @@
 #define __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_PUSH_VISIBILITY_DEFAULT
 #include <cuda.h>
-#pragma GCC visibility push(default) /* this header does not look at the macro */
-#include <cudaProfiler.h>
 #if CUDA_VERSION < 13010
+#pragma GCC visibility push(default)
 CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr,
                                         size_t, unsigned long long);
-#endif
 #pragma GCC visibility pop
+#endif
 
 #include <stdatomic.h>
 #include <stdbool.h>

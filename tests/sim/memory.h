@@ -8,8 +8,9 @@
 #include "tests/sim/physical.h"
 #include "tests/sim/range.h"
 
-/* A loop over a device's words. The driver lock orders such loops, and the hazard check finds unordered
- * work; the thread sanitizer would look at each word, which takes most of its time here. */
+/* A loop over a device's words. The driver lock orders such loops, and the hazard check finds
+ * unordered work; the thread sanitizer would look at each word, which takes most of its time
+ * here. */
 #define MEMORY_LOOP __attribute__((no_sanitize("thread")))
 
 enum memory_kind {

@@ -22,15 +22,18 @@ NEWER = {("cuMulticastBindAddr", 13010, "")}
 def known_variants(include, entries):
     """{base: {(version, stream suffix)}}"""
     variants = {}
-    for header in HEADERS:
-        text = (include / header).read_text()
+    for header in filter(pathlib.Path.exists, (include / name for name in HEADERS)):
+        text = header.read_text()
         for base, version, stream in re.findall(r"\*\s*PFN_(cu\w+?)_v(\d+)(_pt[ds][sz])?\)", text):
             variants.setdefault(base, set()).add((int(version), stream))
     newest = max(version for of_base in variants.values() for version, _ in of_base)
     newer = {(base, int(version), "_ptsz" if flag == "2" else "")
              for base, version, flag in re.findall(r"^ENTRY\((\w+), (\d+), (\d+),", entries, re.M)}
+    # What the toolkit does not know, because it is older or lacks a header. One name that runtimes
+    # 12.0 to 12.2 ask for is a slip of theirs, with the stream's suffix in it.
+    given = set(variants)
     for base, version, stream in newer | NEWER:
-        if version > newest:
+        if version > newest or not (base in given or base.endswith("_ptsz")):
             variants.setdefault(base, set()).add((version, stream))
     return variants
 
