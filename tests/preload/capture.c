@@ -16,7 +16,7 @@ static int churn_small(int index, void *context)
 {
     const int *mode = context;
     (void)index;
-    /* A thread that means to work beside a global capture_block says so. */
+    /* A thread that means to work beside a global capture says so. */
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (*mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
         REQUIRE(gpu_capture_exchange(&relaxed));
@@ -39,7 +39,7 @@ static CUgraphExec capture_block(CUstream stream, int mode, uint64_t *block, uin
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     uint64_t small = 0;
-    /* Warm: the driver has its first 2 MiB of small blocks before the capture_block begins. */
+    /* Warm: the driver has its first 2 MiB of small blocks before the capture begins. */
     REQUIRE(gpu_malloc(&small, SMALL_BYTES));
     REQUIRE(gpu_capture_begin(stream, (CUstreamCaptureMode)mode));
     REQUIRE(gpu_fill(block[0], words, 11, stream));
@@ -47,7 +47,7 @@ static CUgraphExec capture_block(CUstream stream, int mode, uint64_t *block, uin
         REQUIRE(scene_elsewhere(churn_small, &mode));
     } else {
         /* Whether the driver has a small block at hand is its own affair: in a global
-         * capture_block, say so. */
+         * capture, say so. */
         CUstreamCaptureMode exchanged = CU_STREAM_CAPTURE_MODE_RELAXED;
         uint64_t inside = 0;
         REQUIRE(gpu_capture_exchange(&exchanged));
@@ -101,7 +101,7 @@ static int graphs_of_every_mode_replay(void)
     REQUIRE(gpu_stream_create(&stream, false));
     for (int i = 0; i < 3; i++)
         REQUIRE(gpu_malloc(&block[i], words * 4));
-    /* A real driver loads a kernel at its first launch; that is no part of a capture_block. */
+    /* A real driver loads a kernel at its first launch; that is no part of a capture. */
     REQUIRE(gpu_fill(block[0], words, 0, stream));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
     REQUIRE(gpu_stream_sync(stream));

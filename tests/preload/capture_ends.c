@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Captures that end with their context, and captures that somebody waits beside.
+ * Captures that end with their context, captures beside a call that waits for a kernel, and first
+ * allocations inside a capture.
  */
 #include "tests/preload/scene.h"
 #include "tests/preload/ipc_peer.h"
@@ -82,7 +83,7 @@ static int a_capture_ends_with_its_context(void)
 /* ---- a call that waits for a persistent kernel
  * A thread frees memory, or closes another process's, while a kernel runs that only the host can
  * end. The thread that is to end it captures a graph first: it must not wait for the other one, and
- * the capture_one must not be spoilt.
+ * the capture must not be spoilt.
  */
 
 /* Of the exporter, which makes one block and keeps it until it is told to end. */

@@ -174,8 +174,8 @@ static int very_many_captures_may_be_open(void)
 }
 
 /* ---- what was freed before a capture is free
- * Memory that one thread freed before another's capture began, after work on two pair, is free
- * while the capture is open.
+ * Memory that one thread freed before another's capture began, after work on two streams, is
+ * free while the capture is open.
  */
 
 enum { BLOCKS = 8, FREED = 1, CAPTURING = 2, TAKEN = 3 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Contexts of the program's own: made, attached, pushed, destroyed.
+ * Contexts that the program makes: attached, pushed, destroyed, broken.
  */
 #include "tests/preload/scene.h"
 

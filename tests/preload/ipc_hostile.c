@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Other processes that mean no good, or take what they can get: handles open as ever.
+ * Processes that disturb the exporter: handles open as ever, and the exporter goes on.
  */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/observer.h"
@@ -19,11 +19,11 @@
 #include <unistd.h>
 
 /* ---- another user hinders nobody
- * Another user of the machine, who sees every socket's name, does what he can to all of them while
- * blocks are shared: messages of any length, with descriptors, as fast as he can send them, and
- * connections that he keeps. No handle takes long to open, also while the exporter is stopped for a
- * while, and no descriptor is left in the exporter. The other user is a child that gives root up,
- * in a network namespace of the scene's own, so that he reaches nobody else.
+ * Another user of the machine sees every socket's name. While blocks are shared, that user sends
+ * messages of any length, with descriptors, to all sockets as fast as possible, and keeps
+ * connections open. No handle takes long to open, also while the exporter is stopped, and no
+ * descriptor is left in the exporter. The other user is a child that gives root up, in a network
+ * namespace of the scene's own, so that it reaches no other process.
  */
 
 enum { NOBODY = 65534, HOSTILES = 3, OPENS = 30, HELD = 64, FDS = 16 };
@@ -207,11 +207,21 @@ static int another_user_hinders_nobody(void)
     return 0;
 }
 
-/* ---- who takes no answer holds nobody up
+/* ---- a process that takes no answer holds nobody up
  * A process of the same user, with a handle, asks for the block again and again and takes no
+<<<<<<< HEAD
  * answer. The exporter goes on: it gives memory back at a signal as soon as without him, and
  * another process opens the same handle. Questions are written here as shim/share/ticket.h has
  * them; bare there is nobody to ask.
+||||||| d9d483d
+ * answer. The exporter goes on: it gives memory back at a signal as soon as without him, and
+ * another process opens the same handle. Questions are written here as shim/share/ipc_wire.h has
+ * them; bare there is nobody to ask.
+=======
+ * answer. The exporter goes on: it gives memory back at a signal as soon as without that process,
+ * and another process opens the same handle. Questions have the format of shim/share/ipc_wire.h.
+ * Bare there is no process to ask.
+>>>>>>> refs/heads/cells
  */
 
 enum { IDLE = 8, BACK_MS = 1500 };
@@ -284,7 +294,7 @@ static int be_greedy(int from, int to)
     return 0;
 }
 
-static int who_takes_no_answer_holds_nobody_up(void)
+static int a_process_that_takes_no_answer_holds_nobody_up(void)
 {
     struct ipc_message m = {.order = IPC_OPEN, .size_bytes = size_bytes, .byte = 9};
     uint64_t idle[IDLE];
@@ -327,7 +337,7 @@ int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
         ACT(another_user_hinders_nobody),
-        ACT(who_takes_no_answer_holds_nobody_up),
+        ACT(a_process_that_takes_no_answer_holds_nobody_up),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }
