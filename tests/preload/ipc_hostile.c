@@ -209,19 +209,9 @@ static int another_user_hinders_nobody(void)
 
 /* ---- a process that takes no answer holds nobody up
  * A process of the same user, with a handle, asks for the block again and again and takes no
-<<<<<<< HEAD
- * answer. The exporter goes on: it gives memory back at a signal as soon as without him, and
- * another process opens the same handle. Questions are written here as shim/share/ticket.h has
- * them; bare there is nobody to ask.
-||||||| d9d483d
- * answer. The exporter goes on: it gives memory back at a signal as soon as without him, and
- * another process opens the same handle. Questions are written here as shim/share/ipc_wire.h has
- * them; bare there is nobody to ask.
-=======
  * answer. The exporter goes on: it gives memory back at a signal as soon as without that process,
- * and another process opens the same handle. Questions have the format of shim/share/ipc_wire.h.
+ * and another process opens the same handle. Questions have the format of shim/share/ticket.h.
  * Bare there is no process to ask.
->>>>>>> refs/heads/cells
  */
 
 enum { IDLE = 8, BACK_MS = 1500 };
