@@ -143,7 +143,7 @@ MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64
     return CUDA_SUCCESS;
 }
 
-/* Loads that leave nothing behind but a word at out. */
+/* Loads that write nothing but a word at out. */
 static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint64_t out)
 {
     size_t room;

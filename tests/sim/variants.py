@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes variants.def, the table of all driver functions that the simulator knows:
 variants.py INCLUDE functions.def entries.def > variants.def
-INCLUDE is the toolkit's folder of headers. Its *Typedefs.h name each variant of a function: the base
-name, the CUDA version that brought the variant, and the default stream. The rows are
-    FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)    simulated, from functions.def
-    UNSIMULATED(symbol, base, version, flags)                  the other variants of these functions,
-                                                               and what runtimes ask for (entries.def)"""
+INCLUDE is the toolkit's folder of headers. Its *Typedefs.h name each variant of a function: the
+base name, the CUDA version that brought the variant, and the default stream. The rows are
+    FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)
+    UNSIMULATED(symbol, base, version, flags)
+    LOOKUP_ONLY(symbol, base, version, flags)
+FUNCTION rows are the simulated variants, from functions.def. UNSIMULATED rows are the other
+variants of all functions there. LOOKUP_ONLY rows are what only runtimes ask for (entries.def)."""
 import pathlib
 import re
 import sys
@@ -34,7 +36,7 @@ def known_variants(include, entries):
 
 
 def symbols(base, variants):
-    """{symbol: (version, stream suffix)}: NVIDIA counts the variants of a function in their order."""
+    """{symbol: (version, stream suffix)}. NVIDIA numbers the variants of a function by version."""
     plain = sorted(version for version, stream in variants if not stream)
     found = {}
     for version, stream in variants:
@@ -47,7 +49,7 @@ def main(include, functions, entries):
     functions, entries = (pathlib.Path(name).read_text() for name in (functions, entries))
     variants = known_variants(pathlib.Path(include), entries)
     rows = re.findall(r"^FUNCTION\((\w+), ([\w ]+), (\w+), (\d+), (\d+)\)$", functions, re.M)
-    others = re.findall(r"^UNSIMULATED\((\w+)\)$", functions, re.M)
+    others = re.findall(r"^UNSIMULATED\(([\w\s]+)\)$", functions, re.M)
     if len(rows) + len(others) != len(re.findall(r"^(?:FUNCTION|UNSIMULATED)\(", functions, re.M)):
         sys.exit("functions.def: a row that is none")
     table = {}
@@ -61,10 +63,12 @@ def main(include, functions, entries):
             table[symbol] = f"FUNCTION({symbol}, {base}, {version}, " \
                 f"{'PER_THREAD' if stream else flags}, {cost_ns}, {mib_ns})"
     asked = set(re.findall(r"^ENTRY\((\w+),", entries, re.M))
-    for base in sorted({row[0] for row in rows} | set(others) | (asked & set(variants))):
+    named = {row[0] for row in rows} | set(" ".join(others).split())
+    for base in sorted(named | (asked & set(variants))):
+        kind = "UNSIMULATED" if base in named else "LOOKUP_ONLY"
         for symbol, (version, stream) in sorted(symbols(base, variants.get(base, ())).items()):
             if symbol not in table:
-                table[symbol] = f"UNSIMULATED({symbol}, {base}, {version}, " \
+                table[symbol] = f"{kind}({symbol}, {base}, {version}, " \
                     f"{'PER_THREAD' if stream else 'BARE'})"
     print("\n".join(table.values()))
 
