@@ -178,9 +178,10 @@ static bool in_first_thread(void)
            kernel_gettid() == getpid();
 }
 
-/* The process was forked, and called no exec since. The flags of /proc/self/stat tell, the seventh
- * field after the program's name in brackets (proc(5)), by the kernel's PF_FORKNOEXEC. True if they
- * cannot be read. By system calls, as neither cancellation nor a wrapper of open() may come here. */
+/* The process was forked, and called no exec since. True if that cannot be read. The kernel's
+ * PF_FORKNOEXEC tells it. It is among the flags in /proc/self/stat, the seventh field after the
+ * program's name in brackets (proc(5)). System calls read it: the C library's functions are
+ * cancellation points, and the program may wrap them. */
 static bool is_forked(void)
 {
     enum { PF_FORKNOEXEC = 0x40, FLAGS_FIELD = 7 };

@@ -346,8 +346,8 @@ static uint64_t run_pin(uint64_t now_ns)
 
 static struct duty pin_duty = {.run = run_pin, .due_ns = DUTY_NEVER};
 
-/* Without the loader's lock where the caller's own scope has a runtime. The reference to the runtime
- * takes that lock, so the control thread gets it, which may wait for constructors. */
+/* Without the loader's lock where the caller's own scope has a runtime. To refer to the runtime takes
+ * that lock. So the control thread does it: that thread may wait for constructors. */
 static struct runtime *find_runtime(const struct place *place)
 {
     int saved_errno = errno;
@@ -448,8 +448,8 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
-/* In a free slot; see `sites`. Not what is in no object, has a runtime that may be unloaded, or lies
- * where the word has no room for its address. */
+/* In a free slot; see `sites`. Not a place that is in no object, whose runtime may be unloaded, or
+ * for whose address the word has no room. */
 static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
     uint64_t free_slot = 0;

@@ -75,7 +75,7 @@ static void take_place(const void *address)
         abort(); /* the runtime is still there */
 }
 
-/* As an object with RTLD_DEEPBIND does, which finds the C library's dlclose before ours. Not for the
+/* As an object with RTLD_DEEPBIND does, which finds the C library's dlclose before ours. Not in the
  * process's first thread: its calls take a reference to the runtime at once. */
 static void *unload_past_us(void *unused)
 {
