@@ -346,7 +346,7 @@ static uint64_t run_pin(uint64_t now_ns)
 
 static struct duty pin_duty = {.run = run_pin, .due_ns = DUTY_NEVER};
 
-/* Without the loader's lock where the caller's own scope has a runtime. To refer to the runtime takes
+/* Without the loader's lock where the caller's own scope has a runtime. To take a reference needs
  * that lock. So the control thread does it: that thread may wait for constructors. */
 static struct runtime *find_runtime(const struct place *place)
 {
