@@ -155,7 +155,7 @@ static bool fill_from_start(void)
 {
     static atomic_bool tried;
     bool is_filled = false;
-    if (!scope_in_other_thread() || atomic_load_explicit(&tried, memory_order_relaxed))
+    if (atomic_load_explicit(&tried, memory_order_relaxed) || !scope_may_be_walked())
         return false;
     scope_of_library("libcuda.so.1", fill_from_scope, &is_filled);
     if (!is_filled) /* nor will it be: the process has started */

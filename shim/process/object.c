@@ -9,12 +9,24 @@
 
 enum { HIDDEN_VERSION = 0x8000, FIRST_NAMED_VERSION = 2 };
 
-/* glibc stores addresses over the offsets of a dynamic section that it can write to, but not in
- * that of the kernel's object; musl never does. An offset is smaller than any address of the
- * object. */
-static const void *pointer(const struct object *object, uintptr_t value)
+bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
 {
-    return (const void *)(value < object->base ? value + object->base : value);
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD &&
+            address - (info->dlpi_addr + part->p_vaddr) < part->p_memsz)
+            return true;
+    }
+    return false;
+}
+
+/* The file has offsets. glibc stores addresses over them where it can write to the dynamic section,
+ * which it cannot in the kernel's object. musl stores none. A number that lies in the object is an
+ * address. The size of the number does not tell: the base of an object that was linked for a higher
+ * address than the one it got is negative. */
+static const void *pointer(const struct dl_phdr_info *info, uintptr_t value)
+{
+    return (const void *)(object_covers(info, value) ? value : info->dlpi_addr + value);
 }
 
 bool object_read(const struct dl_phdr_info *info, struct object *object)
@@ -26,22 +38,21 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
     *object = (struct object){.path = info->dlpi_name, .base = info->dlpi_addr, .dynamic = dynamic};
     uintptr_t soname = 0;
     for (const ElfW(Dyn) *d = dynamic; d && d->d_tag != DT_NULL; d++) {
-        const void *p = pointer(object, d->d_un.d_ptr);
         switch (d->d_tag) {
         case DT_STRTAB:
-            object->strings = p;
+            object->strings = pointer(info, d->d_un.d_ptr);
             break;
         case DT_SYMTAB:
-            object->symbols = p;
+            object->symbols = pointer(info, d->d_un.d_ptr);
             break;
         case DT_GNU_HASH:
-            object->gnu_hash = p;
+            object->gnu_hash = pointer(info, d->d_un.d_ptr);
             break;
         case DT_HASH:
-            object->hash = p;
+            object->hash = pointer(info, d->d_un.d_ptr);
             break;
         case DT_VERSYM:
-            object->versions = p;
+            object->versions = pointer(info, d->d_un.d_ptr);
             break;
         case DT_SONAME:
             soname = d->d_un.d_val;
@@ -53,17 +64,6 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
     if (soname)
         object->soname = object->strings + soname;
     return true;
-}
-
-bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
-{
-    for (size_t i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        if (part->p_type == PT_LOAD &&
-            address - (info->dlpi_addr + part->p_vaddr) < part->p_memsz)
-            return true;
-    }
-    return false;
 }
 
 /* The search of one object: the symbols of the right hash go through check(). */

@@ -7,6 +7,7 @@
 #include "shim/process/kernel.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -169,13 +170,41 @@ static bool use_caller(const struct task *task)
 /* The first thread's stack lies at the top of the address space, below what the kernel hands a
  * process at its start (AT_RANDOM). Linux maps nothing else within 128 MiB (arch/x86/mm/mmap.c,
  * MIN_GAP). So a process without threads makes no system call here. */
-bool scope_in_other_thread(void)
+static bool in_first_thread(void)
 {
     enum { FIRST_STACK_BYTES = 100 << 20 };
     uintptr_t top = getauxval(AT_RANDOM);
-    if (top - (uintptr_t)__builtin_frame_address(0) < FIRST_STACK_BYTES)
+    return top - (uintptr_t)__builtin_frame_address(0) < FIRST_STACK_BYTES ||
+           kernel_gettid() == getpid();
+}
+
+/* The process was forked, and called no exec since. True if that cannot be read. The kernel's
+ * PF_FORKNOEXEC tells it. It is among the flags in /proc/self/stat, the seventh field after the
+ * program's name in brackets (proc(5)). System calls read it: the C library's functions are
+ * cancellation points, and the program may wrap them. */
+static bool is_forked(void)
+{
+    enum { PF_FORKNOEXEC = 0x40, FLAGS_FIELD = 7 };
+    char text[512];
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : syscall(SYS_read, fd, text, sizeof text - 1);
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    text[size < 0 ? 0 : size] = '\0';
+    const char *at = strrchr(text, ')');
+    for (int field = 0; at && field < FLAGS_FIELD; field++)
+        at = strchr(at + 1, ' ');
+    return !at || strtoul(at, NULL, 10) & PF_FORKNOEXEC;
+}
+
+bool scope_may_be_walked(void)
+{
+    if (in_first_thread())
         return false;
-    return kernel_gettid() != getpid();
+    int saved_errno = errno;
+    bool may = !is_forked();
+    errno = saved_errno;
+    return may;
 }
 
 struct walk {

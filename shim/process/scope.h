@@ -15,10 +15,11 @@
  * 2. Our callbacks wait for nothing: they read memory and call no function of the program. Memory
  *    is allocated before them.
  * 3. A forked child gets L free from the C library, but not W: if another thread of the parent had
- *    W, nobody in the child releases it. The child of a fork has one thread, and that is its first:
- *    so symbol_next(), second_copy_comes_first() and hooks_init() come here in other threads only,
- * and use L in the first. scope_of_caller() is left to its caller (shim/route/runtime.c,
- *    is_forked_child).
+ *    W, nobody in the child releases it. So symbol_next(), second_copy_comes_first() and
+ *    hooks_init() come here only after scope_may_be_walked(), and use L otherwise. That is false in
+ *    a process that was forked and called no exec, also in threads that the child made. It is false
+ *    in every process's first thread too, which costs no system call. scope_of_caller() is left to
+ *    its caller (shim/route/runtime.c, is_forked_child).
  *
  * Safety:
  * 4. No object is unmapped inside a callback: the loader has W when it removes one.
@@ -44,8 +45,8 @@
 typedef bool scope_visit(const struct object *object, void *arg);
 typedef void scope_use(const struct object *objects, size_t num_objects, void *arg);
 
-/* Whether this is not the first thread of its process: see 3. */
-bool scope_in_other_thread(void);
+/* Whether the calling thread may use the functions below: see 3. Keeps errno. */
+bool scope_may_be_walked(void);
 
 /* The objects that the process started with: those from the program up to us, and those behind us
  * up to the C library. False: we are not among them, nothing was visited behind us. No memory is

@@ -55,7 +55,7 @@ static bool look_for_marker(const struct object *object, void *arg)
 static bool is_second(void)
 {
     struct earlier earlier = {false, false};
-    if (scope_in_other_thread() && scope_before_us(look_for_marker, &earlier) && !earlier.is_unsure)
+    if (scope_may_be_walked() && scope_before_us(look_for_marker, &earlier) && !earlier.is_unsure)
         return earlier.has_marker;
     return is_other(symbol_lookup(RTLD_DEFAULT, MARKER));
 }

@@ -64,7 +64,7 @@ static bool find_next(const struct object *object, void *arg)
 void *symbol_next(const char *name)
 {
     struct next next = {name, 0};
-    if (scope_in_other_thread())
+    if (scope_may_be_walked())
         scope_behind_us(find_next, &next);
     return next.address ? (void *)next.address : symbol_lookup(RTLD_NEXT, name);
 }

@@ -9,6 +9,7 @@
 #include "shim/route/runtime.h"
 
 #include "pool/bits.h"
+#include "shim/control/thread.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/alloc.h"
 #include "shim/process/scope.h"
@@ -49,7 +50,9 @@ typedef cudaError_t free_fn(void *);
  *    object, or was loaded with the process. So a row is right when it is made.
  * 2. Our dlclose takes a reference to each runtime that has none of ours yet, before it closes
  *    anything (pin_runtimes). A runtime of which the first call comes later was not unloaded by
- *    that dlclose before the call, by 1.
+ *    that dlclose before the call, by 1. A dlclose that does not come here (see `sites`) may unload
+ *    a runtime without a reference, so no site keeps such a one. The control thread soon takes the
+ *    reference.
  * 3. A call that comes while that dlclose runs may make a row of a runtime that the dlclose
  *    unloads. The row stays, but nothing leads to it: its site is not kept (see `sites`), its
  *    caller's object is found again (see `objects`), and a runtime that is loaded at the same place
@@ -335,14 +338,26 @@ static void find_functions(const struct object *scope, size_t num_objects, void 
     }
 }
 
-/* Without the loader's lock where the caller's own scope has a runtime. */
+static uint64_t run_pin(uint64_t now_ns)
+{
+    pin_runtimes();
+    return DUTY_NEVER;
+}
+
+static struct duty pin_duty = {.run = run_pin, .due_ns = DUTY_NEVER};
+
+/* Without the loader's lock where the caller's own scope has a runtime. To take a reference needs
+ * that lock. So the control thread does it: that thread may wait for constructors. */
 static struct runtime *find_runtime(const struct place *place)
 {
     int saved_errno = errno;
     struct functions f = {0, 0, 0};
-    if (place->code && scope_of_caller(place->address, find_functions, &f) && f.malloc) {
+    if (place->code && scope_may_be_walked() &&
+        scope_of_caller(place->address, find_functions, &f) && f.malloc) {
         struct runtime *r = row_of((malloc_fn *)f.malloc, (free_fn *)f.free,
                                    version_from((version_fn *)f.get_version));
+        if (r && !atomic_load(&r->is_pinned))
+            control_due(&pin_duty, 0);
         errno = saved_errno;
         return r;
     }
@@ -433,13 +448,13 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
 
-/* In a free slot; see `sites`. Not what is in no object, or lies where the word has no room for its
- * address. */
+/* In a free slot; see `sites`. Not a place that is in no object, whose runtime may be unloaded, or
+ * for whose address the word has no room. */
 static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
     uint64_t free_slot = 0;
     uint64_t site = (uint64_t)place->address << SITE_SHIFT | (uint64_t)(r - runtimes);
-    if (site >> SITE_SHIFT != place->address || !place->code)
+    if (site >> SITE_SHIFT != place->address || !place->code || !atomic_load(&r->is_pinned))
         return;
     atomic_store(&any_site, true);
     if (atomic_compare_exchange_strong(slot, &free_slot, site) && atomic_load(&closing))

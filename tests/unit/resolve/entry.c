@@ -6,6 +6,7 @@
 #include "tests/unit/resolve/probe.h"
 
 #include "pool/pool.h"
+#include "shim/control/thread.h"
 #include "shim/entry/answer.h"
 #include "shim/share/peer.h"
 #include "shim/entry/alloc.h"
@@ -18,6 +19,11 @@ static struct probe probe = {.table = hook_table, .watch = &pool_watch, .note_an
 SHIM_EXPORT struct probe *resolve_probe(void)
 {
     return &probe;
+}
+
+/* There is no control thread. */
+void control_due(struct duty *duty, uint64_t due_ns)
+{
 }
 
 bool peer_grant_missing(void)

@@ -82,6 +82,41 @@ static void without_a_hash_table_only_the_loader_can_tell(void **state)
     dlclose(handle);
 }
 
+/* An object that was linked for a higher address than the one it got: its base is below zero. */
+static int read_with_a_negative_base(struct dl_phdr_info *info, size_t size, void *is_found)
+{
+    static const ElfW(Addr) linked_at = (ElfW(Addr))1 << 63;
+    ElfW(Phdr) parts[16];
+    struct dl_phdr_info moved = *info;
+    struct object object;
+    if (!object_read(info, &object) || !object_has_file_name(&object, wanted))
+        return 0;
+    assert_true(info->dlpi_phnum <= sizeof parts / sizeof *parts);
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        parts[i] = info->dlpi_phdr[i];
+        parts[i].p_vaddr += linked_at;
+    }
+    moved.dlpi_addr -= linked_at;
+    moved.dlpi_phdr = parts;
+    found_object = object;
+    assert_true(object_read(&moved, &object));
+    assert_ptr_equal(object.strings, found_object.strings);
+    assert_ptr_equal(object.symbols, found_object.symbols);
+    assert_ptr_equal(object.gnu_hash, found_object.gnu_hash);
+    assert_ptr_equal(object.versions, found_object.versions);
+    *(int *)is_found = 1;
+    return 1;
+}
+
+static void below_the_address_that_it_was_linked_for_as_anywhere(void **state)
+{
+    int is_found = 0;
+    void *handle = load("libversions-gnu.so");
+    dl_iterate_phdr(read_with_a_negative_base, &is_found);
+    assert_int_equal(is_found, 1);
+    dlclose(handle);
+}
+
 static size_t num_symbols(const struct object *object)
 {
     if (object->hash)
@@ -189,6 +224,7 @@ int main(void)
         cmocka_unit_test(by_gnu_hash_as_dlsym),
         cmocka_unit_test(by_sysv_hash_as_dlsym),
         cmocka_unit_test(without_a_hash_table_only_the_loader_can_tell),
+        cmocka_unit_test(below_the_address_that_it_was_linked_for_as_anywhere),
         cmocka_unit_test(every_symbol_of_every_library_as_dlsym),
         cmocka_unit_test(the_program_is_one_object_and_needs_the_c_library),
     };

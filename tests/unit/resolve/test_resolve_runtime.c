@@ -7,9 +7,12 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -52,6 +55,51 @@ static void without_a_runtime_calls_fail(void **state)
     assert_ptr_equal(p, &p);
     assert_int_equal(probe->served, 0);
     probe->serve = false;
+}
+
+typedef int close_fn(void *);
+
+static void *must_find(void *handle, const char *name)
+{
+    void *found = handle ? dlsym(handle, name) : NULL;
+    if (!found)
+        abort();
+    return found;
+}
+
+/* A page of nobody's where the runtime was, so that it is loaded elsewhere next time. */
+static void take_place(const void *address)
+{
+    uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
+    if (mmap((void *)page, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != (void *)page)
+        abort(); /* the runtime is still there */
+}
+
+/* As an object with RTLD_DEEPBIND does, which finds the C library's dlclose before ours. Not in the
+ * process's first thread: its calls take a reference to the runtime at once. */
+static void *unload_past_us(void *unused)
+{
+    close_fn *c_librarys =
+        (close_fn *)(uintptr_t)must_find(dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD), "dlclose");
+    for (int i = 0; i < 2; i++) {
+        void *p, *handle = dlopen("libplugin11.so", RTLD_NOW | RTLD_LOCAL);
+        int (*f)(void **, size_t) =
+            (int (*)(void **, size_t))(uintptr_t)must_find(handle, "plugin_malloc");
+        const void *runtimes = must_find(handle, "cudaRuntimeGetVersion");
+        if (f(&p, 2) != 1102 || f(&p, 3) != 1103)
+            abort();
+        c_librarys(handle);
+        if (i == 0)
+            take_place(runtimes);
+    }
+    return NULL;
+}
+
+static void a_runtime_that_was_unloaded_past_us_is_not_called(void **state)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, unload_past_us, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
 static void each_caller_reaches_its_own_runtime(void **state)
@@ -126,6 +174,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_runtime_calls_fail),
+        cmocka_unit_test(a_runtime_that_was_unloaded_past_us_is_not_called),
         cmocka_unit_test(each_caller_reaches_its_own_runtime),
         cmocka_unit_test(the_short_cut_serves_new_runtimes_only),
         cmocka_unit_test(a_caller_without_a_runtime_gets_a_loaded_one),
