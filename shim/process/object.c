@@ -17,15 +17,11 @@ static const void *pointer(const struct object *object, uintptr_t value)
     return (const void *)(value < object->base ? value + object->base : value);
 }
 
-bool object_read(const struct dl_phdr_info *info, struct object *object)
+/* Fills in what the dynamic section says. */
+static bool read_dynamic(struct object *object)
 {
-    const ElfW(Dyn) *dynamic = NULL;
-    for (size_t i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    *object = (struct object){.path = info->dlpi_name, .base = info->dlpi_addr, .dynamic = dynamic};
     uintptr_t soname = 0;
-    for (const ElfW(Dyn) *d = dynamic; d && d->d_tag != DT_NULL; d++) {
+    for (const ElfW(Dyn) *d = object->dynamic; d && d->d_tag != DT_NULL; d++) {
         const void *p = pointer(object, d->d_un.d_ptr);
         switch (d->d_tag) {
         case DT_STRTAB:
@@ -53,6 +49,22 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
     if (soname)
         object->soname = object->strings + soname;
     return true;
+}
+
+bool object_read(const struct dl_phdr_info *info, struct object *object)
+{
+    *object = (struct object){.path = info->dlpi_name, .base = info->dlpi_addr};
+    for (size_t i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            object->dynamic =
+                (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    return read_dynamic(object);
+}
+
+bool object_read_map(const struct link_map *map, struct object *object)
+{
+    *object = (struct object){.path = map->l_name, .base = map->l_addr, .dynamic = map->l_ld};
+    return read_dynamic(object);
 }
 
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address)

@@ -24,8 +24,10 @@ struct object {
     const char *soname;          /* NULL: none */
 };
 
-/* False: the object has no dynamic symbols. */
+/* From the entry that dl_iterate_phdr() hands its callback, or from the loader's own entry. False:
+ * the object has no dynamic symbols. */
 bool object_read(const struct dl_phdr_info *info, struct object *object);
+bool object_read_map(const struct link_map *map, struct object *object);
 
 /* Whether a segment of the object covers the address. */
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);

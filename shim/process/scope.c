@@ -7,6 +7,7 @@
 #include "shim/process/kernel.h"
 
 #include <errno.h>
+#include <gnu/lib-names.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -178,45 +179,60 @@ bool scope_in_other_thread(void)
     return kernel_gettid() != getpid();
 }
 
-struct walk {
-    scope_visit *visit;
-    void *arg;
-    bool behind;    /* the part of the list that is visited */
-    bool passed_us; /* we are among the objects that the process started with */
-};
+/* Weak: a reference that is not weak would make the dynamic loader a dependency of this library. */
+#pragma weak _r_debug
 
-static int walk_on(struct dl_phdr_info *info, size_t size, void *arg)
+/* Visits the objects before us, or those behind us, up to the C library. The walk does not read the
+ * link behind the C library's entry, which dlopen() may change (see 9 in scope.h). */
+static bool walk(bool is_behind, scope_visit *visit, void *arg)
 {
-    struct walk *walk = arg;
-    struct object object;
-    if (object_covers(info, (uintptr_t)scope_of_caller)) {
-        walk->passed_us = true;
-        return !walk->behind;
+    bool passed_us = false, ends = false;
+    const struct link_map *map = &_r_debug ? _r_debug.r_map : NULL;
+    while (map && !ends) {
+        struct object object;
+        if (map->l_ld == _DYNAMIC) {
+            passed_us = true;
+            ends = !is_behind;
+        } else if (object_read_map(map, &object)) {
+            ends = object_is_named(&object, LIBC_SO);
+            if (is_behind == passed_us)
+                ends |= visit(&object, arg);
+        }
+        if (!ends)
+            map = map->l_next;
     }
-    bool ends = object_covers(info, (uintptr_t)__errno_location);
-    if (walk->behind == walk->passed_us && object_read(info, &object))
-        ends |= walk->visit(&object, walk->arg);
-    return ends;
+    return passed_us;
 }
 
 bool scope_before_us(scope_visit *visit, void *arg)
 {
-    struct walk walk = {.visit = visit, .arg = arg};
-    dl_iterate_phdr(walk_on, &walk);
-    return walk.passed_us;
+    return walk(false, visit, arg);
 }
 
 bool scope_behind_us(scope_visit *visit, void *arg)
 {
-    struct walk walk = {.visit = visit, .arg = arg, .behind = true};
-    dl_iterate_phdr(walk_on, &walk);
-    return walk.passed_us;
+    return walk(true, visit, arg);
 }
 
+struct wanted {
+    const char *name;
+    bool is_there;
+};
+
+static bool is_wanted(const struct object *object, void *arg)
+{
+    struct wanted *wanted = arg;
+    wanted->is_there = object_is_named(object, wanted->name);
+    return wanted->is_there;
+}
+
+/* Without the library the lock W is not taken: see 3 in scope.h. */
 bool scope_of_library(const char *name, scope_use *use, void *arg)
 {
+    struct wanted wanted = {name, false};
     struct task task = {.run = use_library, .name = name, .use = use, .arg = arg};
-    return run(&task);
+    scope_behind_us(is_wanted, &wanted);
+    return wanted.is_there && run(&task);
 }
 
 bool scope_of_caller(uintptr_t address, scope_use *use, void *arg)

@@ -9,16 +9,19 @@
  * lock.
  *
  * Liveness:
- * 1. dl_iterate_phdr() takes another lock (W), which guards the list of loaded objects. The loader
- *    holds W while it adds or removes one entry, never while code of the program runs. Other
- *    callers of dl_iterate_phdr() hold it for their callback.
+ * 1. scope_before_us and scope_behind_us take no lock at all (see 9). The other two take the lock
+ *    of dl_iterate_phdr() (W), which guards the list of loaded objects. The loader holds W while it
+ *    adds or removes one entry, never while code of the program runs. Other callers of
+ *    dl_iterate_phdr() hold it for their callback.
  * 2. Our callbacks wait for nothing: they read memory and call no function of the program. Memory
  *    is allocated before them.
- * 3. A forked child gets L free from the C library, but not W: if another thread of the parent had
- *    W, nobody in the child releases it. The child of a fork has one thread, and that is its first:
- *    so symbol_next(), second_copy_comes_first() and hooks_init() come here in other threads only,
- * and use L in the first. scope_of_caller() is left to its caller (shim/route/runtime.c,
- *    is_forked_child).
+ * 3. The C library releases L in the child of a fork, but not W. If another thread of the parent
+ *    held W during the fork, W remains locked in the child. So scope_of_library takes W only in a
+ *    process that started with that library, and its caller uses L in the first thread. In such a
+ *    child the first driver call of a later thread may wait for ever. We accept this: a dlopen()
+ *    that adds an object waits for ever in such a child without us too, and POSIX allows the child
+ *    of a process with threads only async-signal-safe calls. The caller of scope_of_caller leaves
+ *    W alone in a forked child (shim/route/runtime.c, is_forked_child).
  *
  * Safety:
  * 4. No object is unmapped inside a callback: the loader has W when it removes one.
@@ -27,20 +30,22 @@
  *    with are relocated before any thread runs. A running object's dependencies are relocated
  *    before it runs.
  * 6. The objects that the process started with precede all others in the list, in the order of the
- *    global scope. The C library is one of them. So those between us and the C library are what
- *    RTLD_NEXT of ours searches first. If the C library precedes us, we were loaded by dlopen(): no
- *    answer.
+ *    global scope. The C library is one of them. So RTLD_NEXT of ours searches the objects between
+ *    us and the C library first. If the C library precedes us, dlopen() has loaded us: no answer.
  * 7. After the callback the found function stays loaded: a start-up object stays for ever, and a
  *    dependency stays while the caller runs.
  * 8. Whatever is unclear is no answer, and the caller goes on to dlsym().
+ * 9. The list can be read without W from the program up to the C library (_r_debug in <link.h>).
+ *    The loader writes these entries before any thread runs. It appends later objects behind all
+ *    start-up objects, and removes only later objects. So no link before the C library changes.
  */
 #ifndef SHIM_SCOPE_H
 #define SHIM_SCOPE_H
 
 #include "shim/process/object.h"
 
-/* Both run inside dl_iterate_phdr(). One gets object after object, and true ends the walk; the
- * other gets all objects of a scope at once, in order. */
+/* A visit gets object after object, and true ends the walk. A use runs inside dl_iterate_phdr() and
+ * gets all objects of a scope at once, in order. */
 typedef bool scope_visit(const struct object *object, void *arg);
 typedef void scope_use(const struct object *objects, size_t num_objects, void *arg);
 
@@ -48,8 +53,8 @@ typedef void scope_use(const struct object *objects, size_t num_objects, void *a
 bool scope_in_other_thread(void);
 
 /* The objects that the process started with: those from the program up to us, and those behind us
- * up to the C library. False: we are not among them, nothing was visited behind us. No memory is
- * allocated. */
+ * up to the C library. False: the walk did not reach us, so it visited nothing behind us. Neither
+ * function allocates memory or takes a lock. */
 bool scope_before_us(scope_visit *visit, void *arg);
 bool scope_behind_us(scope_visit *visit, void *arg);
 
