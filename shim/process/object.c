@@ -9,15 +9,15 @@
 
 enum { HIDDEN_VERSION = 0x8000, FIRST_NAMED_VERSION = 2 };
 
-/* glibc stores addresses over the offsets of a dynamic section that it can write to, but not in
- * that of the kernel's object; musl never does. An offset is smaller than any address of the
- * object. */
+/* A value is an address, or an offset from the base. glibc replaces offsets by addresses if it can
+ * write to the dynamic section. It cannot in the kernel's object. musl leaves offsets. An offset is
+ * smaller than any address of the object. */
 static const void *pointer(const struct object *object, uintptr_t value)
 {
     return (const void *)(value < object->base ? value + object->base : value);
 }
 
-/* Fills in what the dynamic section says. */
+/* Fills in the fields from the dynamic section. */
 static bool read_dynamic(struct object *object)
 {
     uintptr_t soname = 0;
@@ -78,7 +78,7 @@ bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
     return false;
 }
 
-/* The search of one object: the symbols of the right hash go through check(). */
+/* The search of one object. check() gets each symbol with the right hash. */
 struct search {
     const struct object *object;
     const char *name;
@@ -86,8 +86,8 @@ struct search {
     size_t num_defaults; /* of default versions */
 };
 
-/* True ends the search. As glibc's dlsym(): a symbol without a version is the answer at once, one
- * with a default version is the answer if there is only one. */
+/* True ends the search. As in glibc's dlsym(), a symbol without a version is the answer at once. A
+ * symbol with a default version is the answer if it is the only one. */
 static bool check(struct search *search, uint32_t index)
 {
     const struct object *o = search->object;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A loaded object (the program or a shared library) and what its dynamic section says: name,
- * symbols, dependencies. Read inside dl_iterate_phdr(), where the object cannot be unloaded; a
- * struct object is valid for that long. Nothing here takes a lock, allocates, or changes errno.
+ * A loaded object (the program or a shared library), and the name, symbols and dependencies in its
+ * dynamic section. A struct object is valid while the object stays loaded: inside
+ * dl_iterate_phdr(), or for ever if the process started with the object. No function here takes a
+ * lock, allocates, or changes errno.
  */
 #ifndef SHIM_OBJECT_H
 #define SHIM_OBJECT_H
@@ -13,7 +14,7 @@
 #include <stdint.h>
 
 struct object {
-    const char *path; /* as the loader knows it; "" of the program */
+    const char *path; /* the loader's name for it; "" is the program */
     uintptr_t base;
     const ElfW(Dyn) *dynamic;
     const char *strings;
@@ -29,17 +30,17 @@ struct object {
 bool object_read(const struct dl_phdr_info *info, struct object *object);
 bool object_read_map(const struct link_map *map, struct object *object);
 
-/* Whether a segment of the object covers the address. */
+/* Does a segment of the object cover the address? */
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);
 
-/* What dlsym() without a version finds in this object alone. Hidden versions and undefined symbols
- * are passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, an absolute
- * symbol, several default versions, no hash table). The address is set for OBJECT_HAS only. */
+/* The address that dlsym() without a version finds in this object alone. It skips hidden versions
+ * and undefined symbols. OBJECT_UNSURE: only the loader knows (an indirect function, an absolute
+ * symbol, several default versions, no hash table). *address is set for OBJECT_HAS only. */
 enum object_answer { OBJECT_LACKS, OBJECT_HAS, OBJECT_UNSURE };
 enum object_answer object_symbol(const struct object *object, const char *name, uintptr_t *address);
 
-/* Whether the loader takes the object for this name of a dependency: by soname or path, and, more
- * loosely, by the last part of its path. */
+/* Does this name of a dependency mean the object? object_is_named compares soname and path, as the
+ * loader does. object_has_file_name compares the last part of the path. */
 bool object_is_named(const struct object *object, const char *name);
 bool object_has_file_name(const struct object *object, const char *name);
 

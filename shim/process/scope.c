@@ -14,7 +14,7 @@
 
 enum { NOWHERE = -1 };
 
-/* All loaded objects in the order of the loader's list, and room for a scope. */
+/* All loaded objects in the order of the loader's list, and memory for a scope. */
 struct list {
     size_t capacity, num;
     struct object *objects; /* `capacity` each */
@@ -52,7 +52,7 @@ static int add(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-/* What is done with the list, inside the callback. */
+/* The list, and the function that runs on it inside the callback. */
 struct task {
     struct list list;
     bool (*run)(const struct task *task);
@@ -62,7 +62,7 @@ struct task {
     bool is_done;
 };
 
-/* The first call holds the list still for the inner walk and for all that follows. */
+/* The outer callback keeps W, so the list does not change during the inner walk and task->run. */
 static int hold(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct task *task = arg;
@@ -71,7 +71,7 @@ static int hold(struct dl_phdr_info *info, size_t size, void *arg)
     return 1;
 }
 
-/* Some more objects than there are now, as other threads may load some meanwhile. */
+/* Has room for some more objects than there are now, because other threads may load some. */
 static bool run(struct task *task)
 {
     enum { SPARE = 32 };
@@ -108,9 +108,9 @@ static bool use_behind(const struct task *task)
     return true;
 }
 
-/* The loaded object that is a dependency of this name. The loader takes the first in the list when
- * the dependency is loaded, and that one is still there and still the first. It finds a file of
- * this name only if no object has the name. */
+/* The loaded object that a dependency of this name means. The loader takes the first object of this
+ * name in the list. That object is still loaded and still the first. Only if no object has the
+ * name, the loader looks for a file of this name. */
 static ptrdiff_t dependency(const struct list *list, const char *name)
 {
     ptrdiff_t found = NOWHERE;
@@ -167,9 +167,9 @@ static bool use_caller(const struct task *task)
     return is_program ? use_behind(task) : use_dependencies(task, (size_t)caller);
 }
 
-/* The first thread's stack lies at the top of the address space, below what the kernel hands a
- * process at its start (AT_RANDOM). Linux maps nothing else within 128 MiB (arch/x86/mm/mmap.c,
- * MIN_GAP). So a process without threads makes no system call here. */
+/* The first thread's stack is at the top of the address space, below the bytes of AT_RANDOM. Linux
+ * maps nothing else within 128 MiB below (arch/x86/mm/mmap.c, MIN_GAP). So a process without
+ * threads makes no system call here. */
 bool scope_in_other_thread(void)
 {
     enum { FIRST_STACK_BYTES = 100 << 20 };

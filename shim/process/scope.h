@@ -30,11 +30,11 @@
  *    with are relocated before any thread runs. A running object's dependencies are relocated
  *    before it runs.
  * 6. The objects that the process started with precede all others in the list, in the order of the
- *    global scope. The C library is one of them. So RTLD_NEXT of ours searches the objects between
- *    us and the C library first. If the C library precedes us, dlopen() has loaded us: no answer.
+ *    global scope. The C library is one of them. So our RTLD_NEXT first searches the objects after
+ *    us up to the C library. If the C library precedes us, dlopen() has loaded us: no answer.
  * 7. After the callback the found function stays loaded: a start-up object stays for ever, and a
  *    dependency stays while the caller runs.
- * 8. Whatever is unclear is no answer, and the caller goes on to dlsym().
+ * 8. In every unclear case there is no answer, and the caller goes on to dlsym().
  * 9. The list can be read without W from the program up to the C library (_r_debug in <link.h>).
  *    The loader writes these entries before any thread runs. It appends later objects behind all
  *    start-up objects, and removes only later objects. So no link before the C library changes.
@@ -49,7 +49,7 @@
 typedef bool scope_visit(const struct object *object, void *arg);
 typedef void scope_use(const struct object *objects, size_t num_objects, void *arg);
 
-/* Whether this is not the first thread of its process: see 3. */
+/* Is this not the first thread of its process? See 3. */
 bool scope_in_other_thread(void);
 
 /* The objects that the process started with: those from the program up to us, and those behind us
