@@ -282,7 +282,7 @@ void log_line(enum log_level level, const char *format, ...)
         line[n] = '\n'; /* takes the place of the NUL */
         if (!put(log_path, ADD, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
             !atomic_flag_test_and_set(&complained)) {
-            /* A user who asked for a file and finds none looks here. */
+            /* A user without the expected file looks at stderr. */
             put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line),
                                  "gpucache: warning: the log cannot be written to %.900s\n",
