@@ -27,9 +27,14 @@ for line in sys.stdin:
         signal.signal(signal.SIGUSR1, lambda *_: print("own handler ran", flush=True))
     elif line == "all handlers\\n":
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, lambda number, _: print("own handler of", int(number),
-            flush=True)) elif line == "ignore\\n": signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-            else: churn() print("done", flush=True) """
+            signal.signal(
+                number, lambda number, _: print("own handler of", int(number), flush=True))
+    elif line == "ignore\\n":
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    else:
+        churn()
+    print("done", flush=True)
+"""
 
 
 def tool(*words, **env):
