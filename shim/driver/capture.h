@@ -60,7 +60,7 @@ uint64_t capture_number(CUstream stream);
 bool capture_goes_on(CUstream stream);
 /* That capture is over. May be called twice: at the end of the capture, and at the stream's. */
 size_t capture_ended(uint64_t number);
-/* The context is gone, and with it its captures and those of its green contexts. */
+/* The context has ended, and with it its captures and those of its green contexts. */
 size_t capture_forget(CUcontext ctx);
 
 #endif

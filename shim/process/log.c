@@ -29,7 +29,7 @@ static atomic_flag complained = ATOMIC_FLAG_INIT; /* about a file that cannot be
 static char log_path[PATH_MAX];
 
 /* The file that was stderr at the first look. A program may close fd 2 and get the same number for
- * a file of its own. A message in that file would be damage. */
+ * a file of its own. A message would damage that file. */
 enum { STDERR_UNSEEN, STDERR_LOOKING, STDERR_OPEN, STDERR_CLOSED };
 static _Atomic int stderr_seen = STDERR_UNSEEN;
 static dev_t stderr_dev;

@@ -19,9 +19,9 @@
  *    held W during the fork, W remains locked in the child. So scope_of_library takes W only in a
  *    process that started with that library, and its caller uses L in the first thread. In such a
  *    child the first driver call of a later thread may wait for ever. We accept this: a dlopen()
- *    that adds an object waits for ever in such a child without us too, and POSIX allows the child
- *    of a process with threads only async-signal-safe calls. The caller of scope_of_caller leaves
- *    W alone in a forked child (shim/route/runtime.c, is_forked_child).
+ *    that adds an object waits for ever in such a child without us too. POSIX allows the child of a
+ *    process with threads only async-signal-safe calls. The caller of scope_of_caller does not call
+ *    it in the child of a process that has called it (shim/route/runtime.c, is_forked_child).
  *
  * Safety:
  * 4. No object is unmapped inside a callback: the loader has W when it removes one.

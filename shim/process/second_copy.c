@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See second_copy.h. If two copies worked in one process, each would report its own part of the
- * memory, and each copy's cudaMalloc would find the other's as the runtime's. One atomic, no lock.
+ * memory. Each copy would take the other's cudaMalloc for the runtime's. One atomic, no lock.
  */
 #include "shim/process/second_copy.h"
 

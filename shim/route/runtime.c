@@ -90,20 +90,20 @@ enum { SITE_SHIFT = 16 };
 _Static_assert(MAX_RUNTIMES <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
 
 /* The objects that have called. `code` is the address of the segment with the calling code, written
- * once; 0: free. `found` is one word: the number of objects that the process had unloaded when the
- * search began, plus 1, and in the low bits the index of the runtime's row.
+ * once; 0: free. `found` holds two numbers in one word. The high bits count the objects that the
+ * process had unloaded when the search began, plus 1. The low bits are the index of the row.
  *
  * Why a call from a known object does not wait for other threads:
  * 1. A search may take the loader's lock. dlopen and dlclose hold it while constructors and
- *    destructors run, and these may wait for a thread that frees its memory.
+ *    destructors run. These may wait for a thread that frees its memory.
  * 2. dl_iterate_phdr reports both the segments and the number of unloaded objects, without that
  *    lock.
  *
  * Why it is the same object:
  * 1. The object that calls now is loaded. If it is not the object of the entry, that one was
  *    unloaded since, because both have code at the same address.
- * 2. Then the number has changed: dlclose counts the unloaded object before it releases the
- *    loader's lock, and the loader needs that lock to load another object at the address. */
+ * 2. Then the count has changed: dlclose counts the unloaded object before it releases the
+ *    loader's lock. The loader needs that lock to load another object at the address. */
 static struct caller_object {
     _Atomic uintptr_t code;
     _Atomic uint64_t found; /* 0: no runtime found yet */

@@ -62,10 +62,9 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
     return &turn->config;
 }
 
-/* The wrapper. It is in assembler, because compilers load and store the arguments on the stack even
- * for a tail call that keeps them in place (five of a kernel launch's eleven). At its entry a
- * function may change flags and scratch registers. The tail jump leaves the shadow stack balanced.
- */
+/* The wrapper, in assembler. Compilers load and store the arguments on the stack (five of a kernel
+ * launch's eleven) even for a tail call that keeps them in place. At its entry a function may
+ * change flags and scratch registers. The tail jump leaves the shadow stack balanced. */
 #if defined(__x86_64__)
 #define SUBMIT_ENTRY(symbol)                                                                       \
     "    cmpl $0, pool_watch(%rip)\n"                                                              \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The exporter's side of legacy IPC, see ticket.h. It remembers nothing of an export: a ticket
+ * The exporter's side of legacy IPC, see ticket.h. It keeps no record of exports: a ticket
  * names the block by address and serial, and the pool knows whether that block is still live.
  */
 #ifndef SHIM_EXPORT_H
@@ -10,7 +10,7 @@
 #include "shim/driver/hooks.h"
 
 /* Gives a ticket for the live block: the same 64 bytes each time, others for every other block.
- * Taints the block. CUDA_ERROR_NOT_SUPPORTED if there can be none; the reason is logged once. */
+ * Exposes the block. CUDA_ERROR_NOT_SUPPORTED if there can be none; the reason is logged once. */
 CUresult export_block_ticket(const struct pool_block *block, CUipcMemHandle *handle);
 
 /* Is the block a whole allocation of the driver's? Then the driver has a handle for it. */
