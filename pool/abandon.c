@@ -2,31 +2,31 @@
  *
  * The end of a pool, with its context: see pool_abandon in pool.h.
  *
- * Other threads may be inside it then: the control thread, and those of a program that ends a context while
- * it allocates in it. Those that hold memory out of the pool's lists are `busy` and waited for. The others
- * dropped the lock for a call about a fence, or to let others have it, with nothing of the pool's
- * in their hands. When they go on they find it empty, in every list that leads to memory. The
- * records of blocks stay, as all of the pool's host memory does.
+ * Other threads may be inside it then: the control thread, and threads of a program that ends a
+ * context while it allocates in it. Threads that hold memory out of the pool's lists are `busy`,
+ * and pool_abandon waits for them. The others dropped the lock for a call about a fence, or to let
+ * other threads have it, and hold nothing of the pool's. When they go on they find every list empty
+ * that leads to memory. The records of blocks stay, as all of the pool's host memory does.
  *
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
- * host memory. Its records are free again and stay what they are: blocks stay blocks, slabs stay
+ * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:
  * 1. A thread that may drop the lock on its way counts in `inside`, under the lock. While there is
  *    such a thread the pool is not revived. So no thread goes on in the new pool with what it saw
  *    of the old one: an event, an epoch, a place in the ring.
  * 2. A thread that comes later, with a pointer from before, finds a pool like any other. What is
- *    done for all pools (submission, trim, leaving the single stream) may be done for this one. Only
- *    a request is for one context. It comes here with the old context only if that context ends
- *    after the thread asked which context is current and before it asks this pool. Natively that
- *    request fails, or its memory goes with the context. Here the thread gets a block of the new
- *    context that nobody else has.
- * 3. Magazines are their threads', and their pool stays the same object. After the pool is
- *    published as lost, each magazine is locked and emptied. A thread that was taking or giving
- *    then is through. A thread that locks a magazine afterwards sees that nothing is ready, so that
- *    nothing is taken out and nothing put in.
+ *    done for all pools (submission, trim, leaving the single-stream mode) may be done for this
+ *    one. Only a request is for one context. It comes here with the old context only if that
+ *    context ends after the thread asked which context is current and before it asks this pool.
+ *    Without the library that request fails, or its memory goes with the context. Here the thread
+ *    gets a block of the new context that no other thread has.
+ * 3. Magazines belong to threads, and their pool stays the same object. After the pool is published
+ *    as lost, each magazine is locked and emptied. A thread that was taking or giving then is
+ *    through. A thread that locks a magazine afterwards sees that nothing is ready, so it takes
+ *    nothing out and puts nothing in.
  * 4. After that no piece becomes held, and the mark is taken off every piece that the program still
- *    held. So an address of the old context frees nothing of the new one by way of what a thread
- *    was handed out lately.
+ *    held. So an address of the old context frees nothing of the new one through what a thread was
+ *    handed out lately.
  * 5. The map leads to the pool by its chunks only, and all of them are out of it. A thread that
  *    found the pool there before locks it and looks again (find_owner).
  */
@@ -37,7 +37,7 @@
 #include "pool/single_stream.h"
 #include "pool/state.h"
 
-/* Every chunk out of the map and the lists, as a list through plan. */
+/* Takes every chunk out of the map and the lists; a list through plan. */
 static struct chunk *detach_chunks(struct pool *p)
 {
     struct zone *zones[] = {&p->small, &p->large};
@@ -85,7 +85,7 @@ void pool_abandon(struct pool *p)
     p->abandoned = true;
     single_stream_finish(&p->fences);
     fence_finish(p);
-    for (;;) { /* until nobody is busy and the lock has not been dropped since */
+    for (;;) { /* until no thread is busy, and the lock was not dropped since */
         while (p->busy)
             state_wait(p);
         if (list_empty(&p->ghosts))
@@ -95,8 +95,8 @@ void pool_abandon(struct pool *p)
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     magazines_forget_all(p);
-    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on none finds a way
-                                 to this pool */
+    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on no free finds a
+                                 way to this pool */
     host_cache_each(&p->block_cache, disown_block);
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         host_cache_each(&p->slab_caches[c], disown_slab);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See arena.h. Growing works in three steps: under the lock a window of addresses is chosen and all
- * blocks in it become BUSY; without the lock the driver is asked; under the lock again every part
- * of the window becomes free memory or a hole, as it came out.
+ * See arena.h. Growing works in three steps. Under the lock the pool chooses a window of addresses,
+ * and all blocks in it become BUSY. Without the lock it asks the driver. Under the lock again every
+ * part of the window becomes free memory or a hole, as it came out.
  */
 #include "pool/arena.h"
 
@@ -17,7 +17,7 @@
 bool arena_reserve(struct pool *p)
 {
     struct backend *b = p->backend;
-    /* The large zone fragments only in address space: give it plenty. */
+    /* The large zone fragments only in address space, so it gets sixteen times the device. */
     uint64_t device = UINT64_C(1) << (log2_floor(max_u64(b->total_bytes, GRANULE_BYTES)) + 1);
     uint64_t large = min_u64(device * 16, ADDR_LIMIT / 16), addr;
     /* One range for both: the driver takes 15 us for it, and 26 for two (H200). */
@@ -32,8 +32,7 @@ bool arena_reserve(struct pool *p)
     return true;
 }
 
-/* What one call to arena_grow works on; its blocks are BUSY and its chunks in no other thread's
- * hands. */
+/* What one call to arena_grow works on. Its blocks are BUSY, and no other thread has its chunks. */
 struct plan {
     bool frugal;                /* idle memory is moved before new is taken */
     struct block *first, *last; /* the window, by address */
@@ -43,18 +42,12 @@ struct plan {
     uint64_t create_bytes;      /* of those that are to be created */
 };
 
-/* Nothing is idle, but for what is too small to matter. */
+/* Is nothing idle, but for what is too small to matter? Else memory is fragmented. */
 static bool is_whole(const struct pool *p)
 {
     uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
-    return p->stats.reserved_bytes - used <= max_u64(used >> ARENA_FRAGMENTED_SHIFT, ARENA_FRAGMENTED_BYTES);
-}
-
-/* What MAX_RESERVED leaves. */
-static uint64_t room_bytes(const struct pool *p)
-{
-    uint64_t have = p->stats.reserved_bytes + p->planned_bytes, max = p->config->max_reserved_bytes;
-    return max > have ? max - have : 0;
+    return p->stats.reserved_bytes - used <=
+           max_u64(used >> ARENA_FRAGMENTED_SHIFT, ARENA_FRAGMENTED_BYTES);
 }
 
 static uint64_t step_bytes(const struct pool *p, const struct zone *z)
@@ -63,21 +56,22 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
     if (z->kind == ZONE_LARGE) {
         if (!is_whole(p))
             return 0;
-        have = min_u64(p->stats.reserved_bytes >> ARENA_LARGE_STEP_SHIFT, ARENA_LARGE_STEP_MAX_BYTES);
+        have =
+            min_u64(p->stats.reserved_bytes >> ARENA_LARGE_STEP_SHIFT, ARENA_LARGE_STEP_MAX_BYTES);
     } else {
         have = min_u64(z->chunk_bytes >> ARENA_SMALL_STEP_SHIFT, ARENA_SMALL_STEP_MAX_BYTES);
     }
-    return round_down(min_u64(have, room_bytes(p) >> ARENA_STEP_ROOM_SHIFT), GRANULE_BYTES);
+    return round_down(have, GRANULE_BYTES);
 }
 
 /* Makes every block of the window BUSY: holes cut to whole granules, the last one stretched to the
- * zone's step; free blocks as they are. false: no host memory, nothing done. */
+ * step of the zone; free blocks as they are. False: no host memory, nothing done. */
 static bool occupy(struct pool *p, struct zone *z, const struct window *w, struct plan *plan)
 {
     uint64_t step = step_bytes(p, z);
     uint64_t extra = step > w->missing_bytes ? step - w->missing_bytes : 0;
     struct block *b = w->run;
-    /* Splitting needs two records for the first hole and two for the last. */
+    /* Splits need two records for the first hole and two for the last. */
     if (!host_cache_ensure(&p->block_cache, 4))
         return false;
     while (block_end(b) <= w->start)
@@ -108,19 +102,20 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     return true;
 }
 
-/* Idle memory can be moved to where it is needed in whole chunks only; what is idle in a chunk that
- * is partly live stays where it is. So as long as nothing is idle, chunks are as large as the
- * requests (cheap), and once memory is fragmented they are small. Replaying recorded programs, this
- * keeps peak reserved within 5 % of peak live, where chunks of 128 MiB throughout reach 18 %. */
+/* The size of new chunks. Only whole idle chunks can be moved to where memory is needed. Idle
+ * memory in a chunk that is partly live stays. So while nothing is idle, chunks are as large as the
+ * requests (cheap), and once memory is fragmented they are small. A request gets one chunk up to
+ * ARENA_CHUNK_MAX_BYTES, and two of any larger size. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes;
-    uint64_t fine = max_u64(p->stats.reserved_bytes >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
-    uint64_t most = min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
+    uint64_t fine =
+        max_u64(p->stats.reserved_bytes >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
+    uint64_t most =
+        min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
     if (is_whole(p) || !plan->frugal)
         most = max_u64(ARENA_CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
-    uint64_t room = round_down(room_bytes(p) >> ARENA_CHUNK_ROOM_SHIFT, GRANULE_BYTES);
-    return min_u64(most, max_u64(room, GRANULE_BYTES));
+    return most;
 }
 
 /* The next chunk for a hole with that much room: an idle one that fits, else a new one. */
@@ -143,7 +138,7 @@ static struct chunk *next_chunk(struct pool *p, struct plan *plan, uint64_t room
     return c;
 }
 
-/* Cuts the holes of the window into pieces, one for each chunk; false: no host memory. */
+/* Cuts the holes of the window into pieces, one for each chunk. False: no host memory. */
 static bool assign(struct pool *p, struct plan *plan)
 {
     for (struct block *b = plan->first;; b = b->next) {
@@ -168,8 +163,8 @@ static bool assign(struct pool *p, struct plan *plan)
     }
 }
 
-/* A chunk that could not come to its target: where it was if it is still mapped there, else gone.
- */
+/* A chunk that could not come to its target stays where it was if it is still mapped there, and is
+ * gone else. */
 static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 {
     if (moved && c->lingers) {
@@ -180,7 +175,7 @@ static void leave_behind(struct backend *b, struct chunk *c, bool moved)
     c->outcome = moved ? CHUNK_LOST : CHUNK_GONE;
 }
 
-/* Brings one chunk to its target, not yet accessible. */
+/* Brings one chunk to its target, where it is not yet accessible. */
 static int place(struct backend *b, struct chunk *c)
 {
     int code = 0;
@@ -205,7 +200,7 @@ static bool is_placed(const struct chunk *c)
 }
 
 /* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk
- * is. Access is granted once for each contiguous range: cheaper than chunk by chunk. */
+ * is. Access is granted once for each contiguous range, which is cheaper than chunk by chunk. */
 static int carry_out(struct backend *b, struct chunk *list)
 {
     int code = 0;
@@ -229,8 +224,7 @@ static int carry_out(struct backend *b, struct chunk *list)
     return code;
 }
 
-/* A chunk that was placed belongs to its new place, every other one to where it was, if anywhere.
- */
+/* A chunk that was placed belongs to its new place, any other to its old one, if it has one. */
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
@@ -276,7 +270,7 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
     for (struct block *b = plan->first, *next;; b = next) {
         bool last = b == plan->last;
-        next = b->next; /* BUSY, or beyond the window: what b merges with lies below it */
+        next = b->next; /* BUSY, or beyond the window: b merges only with blocks below it */
         if (b->was_free)
             zone_give(b);
         else
@@ -286,9 +280,10 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
-/* Chunks from times when nothing was idle are large. Once memory is fragmented, a small block pins
- * the whole of them, so as they become idle they go back to the driver, and what is needed comes in
- * small ones. Those whose old work is not complete can only be moved. */
+/* Large chunks, from times when nothing was idle, go back to the driver once they are idle: a small
+ * block would pin the whole of one. Fine chunks come instead. Chunks whose old work is not complete
+ * can only be moved. Without this one synthetic program peaks at 1.127 of its live memory instead
+ * of 1.071, and the mean of 26 rises by 0.3 % (one stream). */
 static void take_apart(struct pool *p, struct plan *plan)
 {
     struct chunk *coarse = NULL;
@@ -306,8 +301,7 @@ static void take_apart(struct pool *p, struct plan *plan)
     chunk_release(p, coarse);
 }
 
-/* What is idle serves first. Where all that fits is not enough, the smallest chunk that is larger
- * goes back to the driver, and less than it is asked for instead. Drops the lock. */
+/* Takes idle memory first. Drops the lock. */
 static void gather(struct pool *p, const struct zone *z, struct plan *plan)
 {
     uint64_t got = 0, more = 0;
@@ -326,23 +320,22 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
     for (const struct chunk *c = plan->idle; c; c = c->plan)
         moves++;
     take_apart(p, plan);
-    /* More of what is idle than one request may move goes back to the driver instead, a few at a
+    /* More idle memory than one request may move goes back to the driver instead, a few chunks at a
      * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
         trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
-    if (got + more < plan->missing_bytes)
-        chunk_release(p, chunk_seize_one(&p->large, plan->missing_bytes - got - more));
 }
 
 /* Would growing by so much make the pool larger than spare memory is worth? Where the device fills
- * up, every byte counts: memory taken without moving any is in chunks as large as the requests, and
- * a small block may pin the whole of them. */
+ * up every byte counts: memory taken without moves is in chunks as large as the requests, and a
+ * small block may pin the whole of one. */
 static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t missing_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t used = s->allocated_bytes + s->pending_bytes + size_bytes;
     uint64_t peak = max_u64(s->allocated_peak_bytes, used);
-    uint64_t most = min_u64(peak + (peak >> ARENA_SPARE_SHIFT), p->backend->total_bytes >> ARENA_FULL_SHIFT);
+    uint64_t most =
+        min_u64(peak + (peak >> ARENA_SPARE_SHIFT), p->backend->total_bytes >> ARENA_FULL_SHIFT);
     return s->reserved_bytes + p->planned_bytes + missing_bytes > most;
 }
 
@@ -383,7 +376,7 @@ out:
     return result;
 }
 
-/* Everything that was done to save memory, for the time it takes to be charged. */
+/* Counts everything done to save memory, so that its time can be charged. */
 static uint64_t mapping_calls(const struct pool *p)
 {
     return p->stats.num_chunk_moves + p->stats.num_device_alloc + p->stats.num_device_free;
@@ -394,7 +387,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
 {
     uint64_t start_ns = p->backend->ops->now_ns(p->backend), ghost_bytes = p->ghost_bytes;
     bool frugal = move_budget_is_left(&p->move_budget, start_ns);
-    /* What is complete moves for good; only the rest leaves ghosts. */
+    /* Complete chunks move for good; only the others leave ghosts. */
     fence_seal(p);
     fence_poll(p);
     ghost_reap(p, false);
@@ -404,7 +397,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
     if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
         result = grow(p, z, size_bytes, align, true, code);
-    /* To commit one chunk is what growing costs in any case. */
+    /* Growing by one chunk is no charge: it is needed in any case. */
     if (reaped || mapping_calls(p) > before + 1)
         move_budget_spend(&p->move_budget, p->backend->ops->now_ns(p->backend) - start_ns);
     return result;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * What the pool needs of a GPU: address space, physical memory, fences, a clock. The pool sees the
- * device only through this table; the shim implements it on the CUDA driver, tests on a model.
+ * device only through this table. The shim implements it on the CUDA driver, tests on a model.
  *
  * Device addresses are uint64_t and never dereferenced. Every row that can fail returns 0 or the
- * provider's own non-zero code (a CUresult on the real driver), which the pool hands back to its
- * caller unchanged. The pool calls no row with a lock held, and no row may call back into the pool.
- * Rows are called from any thread, several at a time. A provider leaves errno, the calling thread's
- * current context and its capture mode as it found them.
+ * provider's own non-zero code (a CUresult on the real driver), which the pool hands to its caller
+ * unchanged. The pool calls no row with a lock held, and no row may call back into the pool. Any
+ * thread calls rows, several at a time. A provider leaves errno, the calling thread's current
+ * context and its capture mode as it found them.
  */
 #ifndef POOL_BACKEND_H
 #define POOL_BACKEND_H
@@ -18,14 +18,14 @@
 struct backend;
 
 enum fence_state {
-    FENCE_DONE, /* everything the fence captured has completed */
-    FENCE_BUSY, /* not yet, or not to be asked now (a capture forbids it) */
-    FENCE_LOST, /* the context is broken (a sticky error): nothing will ever be known again */
+    FENCE_DONE, /* all work that the fence captured is complete */
+    FENCE_BUSY, /* not yet, or a capture forbids the query now */
+    FENCE_LOST, /* the context is broken (a sticky error): no fence will ever tell */
 };
 
 enum fence_record {
     FENCE_RECORDED,
-    FENCE_REFUSED, /* a stream capture is open, which a record would spoil; ask after fence_await */
+    FENCE_REFUSED, /* a capture is open, which a record would spoil; fence_await, then retry */
     FENCE_BARRED,  /* the same, but nothing is known whose end could be awaited */
     FENCE_FAILED,  /* the context is broken */
 };
@@ -35,34 +35,35 @@ struct backend_ops {
     int (*reserve)(struct backend *b, uint64_t size_bytes, uint64_t *addr);
     void (*unreserve)(struct backend *b, uint64_t addr, uint64_t size_bytes);
 
-    /* Physical memory of an arena. create gives a handle of size_bytes; map puts a whole handle at
-     * addr; allow makes a mapped range (several handles) accessible; unmap takes away a range of whole
-     * mappings. unmap and release do not wait for GPU work: the caller has fenced. */
+    /* Physical memory of an arena. create gives a handle of size_bytes. map puts a whole handle at
+     * addr. allow makes a mapped range (several handles) accessible. unmap takes away a range of
+     * whole mappings. unmap and release do not wait for GPU work: the caller has fenced. */
     int (*create)(struct backend *b, uint64_t size_bytes, uint64_t *handle);
     void (*release)(struct backend *b, uint64_t handle, uint64_t size_bytes);
     int (*map)(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle);
     int (*allow)(struct backend *b, uint64_t addr, uint64_t size_bytes);
     void (*unmap)(struct backend *b, uint64_t addr, uint64_t size_bytes);
 
-    /* One allocation of the driver's own. Freeing may wait for all work of the context, as cuMemFree does;
-     * but not if the allocation is idle, no work in flight uses it, and the provider frees_beside. */
+    /* One allocation of the driver's own. Freeing may wait for all work of the context, as
+     * cuMemFree does. It does not if the allocation is idle, no work in flight uses it, and the
+     * provider frees_beside. */
     int (*segment_alloc)(struct backend *b, uint64_t size_bytes, uint64_t *addr);
     int (*segment_free)(struct backend *b, uint64_t addr, bool idle);
 
     /* Fences. A recorded fence captures all activity of the context up to the record, on every
-     * stream. order: all work submitted afterwards to the context runs behind the fence, without
-     * blocking the host. wait: blocks the host until done; 0, or a code (timeout or broken
-     * context). A fence may be recorded again at any time: what was ordered behind it before stays
-     * so. fence_create may fail at any time, for want of memory: only a record or a query tells
-     * that the context is broken. */
+     * stream. order: all work submitted to the context afterwards runs behind the fence; the host
+     * does not wait. wait: the host waits until the fence is done; 0, or a code (timeout or broken
+     * context). A fence may be recorded again at any time: work that was ordered behind it stays
+     * so. fence_create may fail at any time for want of memory. Only a record or a query tells that
+     * the context is broken. */
     int (*fence_create)(struct backend *b, uint64_t *fence);
     void (*fence_destroy)(struct backend *b, uint64_t fence);
     enum fence_record (*fence_record)(struct backend *b, uint64_t fence);
     enum fence_state (*fence_query)(struct backend *b, uint64_t fence);
     int (*fence_order)(struct backend *b, uint64_t fence);
     int (*fence_wait)(struct backend *b, uint64_t fence, uint64_t timeout_ns);
-    /* After a refused record: blocks the host until one may be taken; false: not within that time, or in vain,
-     * since the calling thread is in the way itself. */
+    /* After a refused record: the host waits until a fence may be recorded. False: not within that
+     * time, or never, because the calling thread itself is in the way. */
     bool (*fence_await)(struct backend *b, uint64_t timeout_ns);
 
     /* Bytes that the driver reports as free on the device, and in all. */
@@ -73,12 +74,12 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
-    uint64_t granularity_bytes; /* of create, map, reserve: a power of two, 2 MiB on every GPU so far */
+    uint64_t granularity_bytes; /* of create, map, reserve: a power of two; 2 MiB so far */
     uint64_t total_bytes;       /* device memory */
     int nomem_code;             /* what create, map and segment_alloc return when memory is short */
     bool has_arena;             /* reserve..unmap work */
     _Atomic bool has_order;     /* fence_order works (context events, CUDA 12.5); may cease to */
-    bool sees_all;              /* whoever calls the pool looks at each block: no quick ways (pool.h) */
+    bool sees_all;              /* the caller looks at each block: no magazines (pool.h) */
     _Atomic bool frees_beside;  /* see segment_free; may cease to */
     bool single_stream;         /* so far the program uses only the legacy default stream */
 };

@@ -17,7 +17,7 @@
 /* The map's page: the commit granularity of every GPU so far. */
 #define GRANULE_SHIFT 21
 #define GRANULE_BYTES (UINT64_C(1) << GRANULE_SHIFT)
-/* Largest block of the small zone. More than this apart, at most two blocks start in one granule. */
+/* Largest block of the small zone. At most two blocks larger than this start in one granule. */
 #define SMALL_MAX_BYTES (UINT64_C(1) << 20)
 /* Device addresses are below this on every platform with unified addressing. */
 #define ADDR_LIMIT (UINT64_C(1) << 48)

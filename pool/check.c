@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool_check: walks a pool and names the first broken invariant. The invariants are those of
- * pool/README.md. Quiet moments only: what another thread has in work is BUSY and counted as such.
+ * pool_check: walks a pool and names the first broken invariant of pool/README.md. For quiet
+ * moments: what another thread has in work is BUSY and counted as such.
  */
 #include "pool/chunk.h"
 #include "pool/magazine.h"
@@ -17,9 +17,9 @@
 struct sums {
     uint64_t bytes[STATES]; /* by block state, holes included */
     uint64_t live_bytes, live_count, requested_bytes;
-    uint64_t cached_bytes, cached_count; /* live, but the program does not hold it and it is not pending */
+    uint64_t cached_bytes, cached_count; /* live, but in a magazine */
     uint64_t slack_bytes;                /* of segments */
-    uint64_t starts;                     /* words of the map that lead to what is live, in either zone */
+    uint64_t starts; /* words of the map that lead to live memory, in either zone */
     uint64_t open_slabs;                 /* with free objects */
 };
 
@@ -52,7 +52,8 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
         sums->cached_bytes += o->live && !held ? s->object_bytes : 0;
         sums->cached_count += o->live && !held;
         CHECK(o->live || !held, "what the program holds is live");
-        CHECK(!held || piece_addr(piece) == slab_object_addr(s, i), "what the program holds knows its address");
+        CHECK(!held || piece_addr(piece) == slab_object_addr(s, i),
+              "what the program holds knows its address");
         if (held) {
             sums->live_bytes += s->object_bytes;
             sums->requested_bytes += piece->requested_bytes;
@@ -61,7 +62,8 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
     }
     sums->starts += s->block->size_bytes / SLAB_PAGE_BYTES;
     sums->open_slabs += s->free_count > 0;
-    CHECK(s->free_count + s->dead_count <= s->object_count, "a slab's objects are free, dead or in use");
+    CHECK(s->free_count + s->dead_count <= s->object_count,
+          "a slab's objects are free, dead or in use");
     CHECK(free_count == s->free_count, "a slab's count of free objects is that of its bitmap");
     return NULL;
 }
@@ -77,7 +79,8 @@ static const char *check_block(const struct block *b, struct sums *sums)
     switch (b->state) {
     case BLOCK_FREE:
         CHECK(!b->next || b->next->state != BLOCK_FREE, "free neighbours are merged");
-        CHECK(b->piece.epoch <= b->zone->pool->fences.open_epoch, "no block is freed in a later epoch");
+        CHECK(b->piece.epoch <= b->zone->pool->fences.open_epoch,
+              "no block is freed in a later epoch");
         break;
     case BLOCK_HOLE:
         CHECK(!b->next || b->next->state != BLOCK_HOLE, "neighbouring holes are merged");
@@ -107,14 +110,16 @@ static const char *check_block(const struct block *b, struct sums *sums)
         CHECK(!map_block(g, b->addr) || map_block(g, b->addr) != b, "a freed block is not found");
         break;
     case BLOCK_GHOST:
-        CHECK(!g || !g->chunk || atomic_load(&g->pool) != b->zone->pool, "a ghost has no memory of its own");
+        CHECK(!g || !g->chunk || atomic_load(&g->pool) != b->zone->pool,
+              "a ghost has no memory of its own");
         return NULL;
     case BLOCK_BUSY:
     case BLOCK_DEAD:
         break;
     }
     if (b->state != BLOCK_BUSY)
-        for (uint64_t at = round_down(b->addr, GRANULE_BYTES); at < block_end(b); at += GRANULE_BYTES)
+        for (uint64_t at = round_down(b->addr, GRANULE_BYTES); at < block_end(b);
+             at += GRANULE_BYTES)
             CHECK(map_find(at) && map_find(at)->chunk, "committed blocks lie on chunks");
     return NULL;
 }
@@ -152,11 +157,12 @@ static bool lies_on(const struct block *b, const struct chunk *c)
     return b && b->addr >= c->addr && b->addr < c->addr + c->size_bytes;
 }
 
-/* A block of a segment, whichever list it is in; if in none, all of it is live, and its first is known by its address.
- * NULL: none is known. */
+/* Any block of a segment, in whichever list. If none is in a list, all blocks are live, and the
+ * first is known by its address. NULL: none is known. */
 static const struct block *block_within(const struct zone *z, const struct chunk *c)
 {
-    for (const struct block *b = placement_largest(&z->placement); b; b = placement_next(&z->placement, b))
+    for (const struct block *b = placement_largest(&z->placement); b;
+         b = placement_next(&z->placement, b))
         if (lies_on(b, c))
             return b;
     for (const struct piece *i = z->pool->pendings.head; i; i = i->next)
@@ -195,7 +201,7 @@ static const char *check_segments(const struct zone *z, struct sums *sums)
     return NULL;
 }
 
-/* Of a block or object that is live to the pool, and starts there; NULL: there is none. */
+/* The piece of a block or object that is live to the pool and starts there; NULL: there is none. */
 static const struct piece *live_piece(const struct pool *p, uint64_t addr)
 {
     const struct granule *g = map_find(addr);
@@ -228,7 +234,8 @@ static const char *check_magazine(const struct pool *p, const struct magazine *m
         for (unsigned i = 1; i <= row->newest / sizeof row->cells[0]; i++) {
             const char *words = check_cell(p, row, at, &row->cells[i]);
             CHECK(!words, words);
-            cached += row->cells[i].piece->weight + (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            cached += row->cells[i].piece->weight +
+                      (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
             kept->cached_bytes += (uint64_t)row->units << UNIT_SHIFT;
             kept->cached_count++;
         }
@@ -237,7 +244,7 @@ static const char *check_magazine(const struct pool *p, const struct magazine *m
     return NULL;
 }
 
-/* Under the lock of each, though their threads should be quiet. */
+/* Takes the lock of each, though their threads should be quiet. */
 static const char *check_magazines(const struct pool *p, const struct sums *sums)
 {
     struct sums kept = {0};
@@ -273,7 +280,8 @@ static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
 
 /* What stands in two words of the map. */
 static const char *check_starts(const struct zone *z, const _Atomic(struct block *) starts[2],
-                                const _Atomic uint16_t start_units[2], uint64_t page_addr, uint64_t *count)
+                                const _Atomic uint16_t start_units[2], uint64_t page_addr,
+                                uint64_t *count)
 {
     for (int i = 0; i < 2; i++) {
         const struct block *b = starts[i];
@@ -282,8 +290,10 @@ static const char *check_starts(const struct zone *z, const _Atomic(struct block
         if (!b)
             continue;
         ++*count;
-        CHECK(b->zone == z && b->state == (slab ? BLOCK_SLAB : BLOCK_LIVE), "the map leads to what is live only");
-        CHECK(slab ? i == 0 && page_addr - b->addr < b->size_bytes : start_units[i] == map_unit_of(b->addr) + 1,
+        CHECK(b->zone == z && b->state == (slab ? BLOCK_SLAB : BLOCK_LIVE),
+              "the map leads to what is live only");
+        CHECK(slab ? i == 0 && page_addr - b->addr < b->size_bytes
+                   : start_units[i] == map_unit_of(b->addr) + 1,
               "the map leads to a block from its place only");
     }
     return NULL;
@@ -303,12 +313,14 @@ static const char *check_map(const struct zone *z, uint64_t *starts)
             const char *words = check_starts(z, g->starts, g->start_units, at, starts);
             CHECK(!words, words);
             CHECK(large || *starts == before, "only large blocks start in a granule's own words");
-            CHECK(map_starts_large(at) == (*starts > before), "a bit for each granule in which a large block starts");
+            CHECK(map_starts_large(at) == (*starts > before),
+                  "a bit for each granule in which a large block starts");
             for (unsigned i = 0; i < GRANULE_PAGES; i++) {
                 const struct map_page *page = g->pages ? &g->pages[i] : NULL;
                 before = *starts;
-                words = check_starts(z, page ? page->starts : none, page ? page->start_units : no_units,
-                                     at + i * SLAB_PAGE_BYTES, starts);
+                words =
+                    check_starts(z, page ? page->starts : none, page ? page->start_units : no_units,
+                                 at + i * SLAB_PAGE_BYTES, starts);
                 CHECK(!words, words);
                 CHECK(!large || *starts == before, "no large block starts in a page");
             }
@@ -319,18 +331,19 @@ static const char *check_map(const struct zone *z, uint64_t *starts)
 
 static const char *check_slab_lists(const struct slabs *slabs, uint64_t open_slabs)
 {
-    for (unsigned c = 0; c < SLAB_CLASSES; c++)
-        for (unsigned f = 0; f <= SLAB_FULLNESS; f++)
-            for (const struct list *n = slabs->partial[c][f].next; n != &slabs->partial[c][f]; n = n->next) {
-                const struct slab *s = list_entry(n, struct slab, link);
-                bool empty = s->free_count == s->object_count;
-                CHECK(s->class_index == c && block_slab(s->block) == s && s->block->state == BLOCK_SLAB,
-                      "a list of slabs holds those of its class");
-                CHECK(s->free_count && f == (empty ? SLAB_FULLNESS
-                                                   : (s->free_count - 1u) * SLAB_FULLNESS / s->object_count),
-                      "a slab is in the list of its fullness");
-                CHECK(open_slabs-- > 0, "a slab is in one list");
-            }
+    for (unsigned at = 0; at < 2 * SLAB_CLASSES; at++) {
+        unsigned c = at / 2;
+        bool empty = at % 2;
+        const struct list *head = empty ? &slabs->empty[c] : &slabs->partial[c];
+        for (const struct list *n = head->next; n != head; n = n->next) {
+            const struct slab *s = list_entry(n, struct slab, link);
+            CHECK(s->class_index == c && block_slab(s->block) == s && s->block->state == BLOCK_SLAB,
+                  "a list of slabs holds those of its class");
+            CHECK(s->free_count && empty == (s->free_count == s->object_count),
+                  "a slab is in the list of its fullness");
+            CHECK(open_slabs-- > 0, "a slab is in one list");
+        }
+    }
     CHECK(!open_slabs, "every slab with a free object is in a list");
     return NULL;
 }
@@ -379,7 +392,7 @@ static const char *check_locked(const struct pool *p)
         CHECK(!words, words);
         if (p->arena)
             words = check_arena(zones[i], &sums);
-        else /* of a segment on its way out no block is known */
+        else /* no block is known of a segment on its way out */
             words = p->busy ? placement_check(zones[i], &ignored) : check_segments(zones[i], &sums);
         CHECK(!words, words);
         words = p->busy ? NULL : check_dead(zones[i]);
@@ -405,9 +418,11 @@ static const char *check_locked(const struct pool *p)
         words = check_map(zones[i], &starts);
         CHECK(!words, words);
     }
-    CHECK(starts == sums.starts, "the map leads to each block once, to a slab from each of its pages");
+    CHECK(starts == sums.starts,
+          "the map leads to each block once, to a slab from each of its pages");
     CHECK(reserved_bytes == p->stats.reserved_bytes, "reserved bytes are those of the chunks");
-    CHECK(sums.live_bytes == p->stats.allocated_bytes, "allocated bytes are those of the live blocks");
+    CHECK(sums.live_bytes == p->stats.allocated_bytes,
+          "allocated bytes are those of the live blocks");
     CHECK(sums.requested_bytes == p->stats.requested_bytes, "requested bytes are counted");
     CHECK(sums.live_count == p->stats.live_blocks, "live blocks are counted");
     CHECK(sums.slack_bytes == p->slack_bytes, "the slack of segments is counted");

@@ -60,10 +60,11 @@ static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
 static bool wants_more(const struct hunt *h)
 {
     return h->got_bytes < h->want_bytes &&
-           (h->move ? h->count < CHUNK_MOVES : h->count < CHUNK_BATCH && h->got_bytes < CHUNK_BATCH_BYTES);
+           (h->move ? h->count < CHUNK_MOVES
+                    : h->count < CHUNK_BATCH && h->got_bytes < CHUNK_BATCH_BYTES);
 }
 
-/* Seizes what is eligible within one free block. */
+/* Seizes eligible chunks within one free block. */
 static void seize_within(struct hunt *h, struct block *b)
 {
     struct chunk *c = chunk_from(b->addr, block_end(b));
@@ -85,8 +86,8 @@ static bool is_idle(const struct block *b, uint64_t complete_epoch)
     return (b->state == BLOCK_FREE || b->state == BLOCK_DEAD) && b->piece.epoch <= complete_epoch;
 }
 
-/* The chunk is idle, and the work of everything in it complete (shared memory was retired before it
- * died). */
+/* Is the chunk idle, and the work of everything in it complete? Dead memory was retired before it
+ * died. */
 static bool covered_by_idle(const struct block *b, const struct chunk *c, uint64_t complete_epoch,
                             int *left)
 {
@@ -111,7 +112,7 @@ static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_ep
     return false;
 }
 
-/* What was looked at comes to the end: the next walk goes on where this one has seen enough. */
+/* Blocks that were looked at go to the end: the next walk goes on where this one has stopped. */
 static void seize_dead(struct hunt *h, struct zone *z)
 {
     uint64_t complete = z->pool->fences.complete_epoch;
@@ -132,10 +133,10 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
     uint64_t complete = z->pool->fences.complete_epoch;
     int left = CHUNK_LOOK;
-    /* Ghosts cost address space only, but not without end: a kernel may run for ever. */
+    /* Ghosts cost address space only, but not without a limit: a kernel may run for ever. */
     bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
-    /* What is left of a block that is taken apart holds nothing eligible. No block below a granule
-     * holds a chunk. */
+    /* The rest of a block that chunks are taken from holds nothing eligible. No block below a
+     * granule holds a chunk. */
     for (struct block *b = placement_largest(&z->placement), *next;
          b && b->size_bytes >= GRANULE_BYTES && wants_more(&h) && (!move || left-- > 0); b = next) {
         next = placement_next(&z->placement, b);
@@ -146,36 +147,6 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
         seize_dead(&h, z);
     *got_bytes = h.got_bytes;
     return h.list;
-}
-
-/* The smallest chunk of at least least_bytes within one free block, or the best so far. */
-static struct chunk *smaller_within(const struct block *b, uint64_t least_bytes, struct chunk *best,
-                                    int *left)
-{
-    struct chunk *c = chunk_from(b->addr, block_end(b));
-    while (c && c->addr + c->size_bytes <= block_end(b) && (*left)-- > 0) {
-        if (c->size_bytes >= least_bytes && (!best || c->size_bytes < best->size_bytes))
-            best = c;
-        c = chunk_from(c->addr + c->size_bytes, block_end(b));
-    }
-    return best;
-}
-
-struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes)
-{
-    struct hunt h = {0};
-    struct chunk *best = NULL;
-    struct block *inside = NULL;
-    int left = CHUNK_LOOK;
-    for (struct block *b = placement_largest(&z->placement);
-         b && b->size_bytes >= least_bytes && left-- > 0; b = placement_next(&z->placement, b)) {
-        if (b->piece.epoch > z->pool->fences.complete_epoch)
-            continue;
-        struct chunk *c = smaller_within(b, least_bytes, best, &left);
-        inside = c == best ? inside : b;
-        best = c;
-    }
-    return best && seize(&h, best, inside) ? best : NULL;
 }
 
 void chunk_unseize(struct chunk *list)
@@ -194,9 +165,10 @@ static struct chunk *release_segment(struct backend *b, struct chunk *c, uint64_
     return c->plan;
 }
 
-/* Chunks that follow each other in the list and in the address space, upwards or downwards, are unmapped
- * by one call. It takes as long as one for each (13 us a mapping, 20 while the GPU is busy, H200), but the
- * driver is entered once; no launch waits for it, however long it is. Returns the first chunk after them. */
+/* Unmaps chunks that follow each other in the list and in the address space, upwards or downwards,
+ * by one call. That takes as long as one call for each (13 us a mapping, 20 while the GPU is busy,
+ * H200), but enters the driver once. No launch waits for it, however long it is. Returns the first
+ * chunk after them. */
 static struct chunk *release_run(struct backend *b, struct chunk *first, uint64_t *bytes)
 {
     uint64_t start = first->addr, end = start + first->size_bytes;
@@ -221,8 +193,8 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     uint64_t bytes = 0;
     if (!list)
         return 0;
-    /* Nobody's from here on: once the driver has a segment back, another thread may get the same
-     * address. */
+    /* The pool disowns them first: once the driver has a segment back, another thread may get the
+     * same address. */
     for (struct chunk *c = list; c; c = c->plan)
         map_disclaim(c);
     p->busy++;

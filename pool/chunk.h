@@ -2,7 +2,7 @@
  *
  * A chunk: physical memory that comes and goes as one piece. In an arena it is a handle mapped at
  * addr, in segment backing one allocation of the driver's. It is idle while it lies within one free
- * block: free neighbours are always merged, so that nothing has to be counted. Belongs to the pool's
+ * block: free neighbours are always merged, so nothing has to be counted. Belongs to the pool's
  * lock.
  */
 #ifndef POOL_CHUNK_H
@@ -21,7 +21,7 @@ enum chunk_outcome {
     CHUNK_STAYED,  /* where it was */
     CHUNK_MOVED,   /* at its target */
     CHUNK_CREATED, /* new, at its target */
-    CHUNK_LOST,    /* taken from where it was, and given back to the driver */
+    CHUNK_LOST,    /* taken from its place, and given back to the driver */
     CHUNK_GONE,    /* never there */
 };
 
@@ -31,33 +31,36 @@ struct chunk {
     struct zone *zone;
     struct list all;        /* zone.chunks */
     struct chunk *plan;     /* while a thread works on it: next in its list */
-    struct block *cover;    /* … the block that covers it where it is */
-    struct block *target;   /* … the block it is to come to */
+    struct block *cover;    /* .. the block that covers it where it is */
+    struct block *target;   /* .. the block that it is to come to */
     enum chunk_outcome outcome;
-    bool lingers;           /* … old work may use it: a moved one's old mapping stays */
-    uint64_t idle_since_ns; /* last use, as far as IDLE_TIMEOUT asks for it, else when it was committed */
+    bool lingers;           /* .. old work may use it: a moved chunk keeps its old mapping */
+    uint64_t idle_since_ns; /* last use, if IDLE_TIMEOUT is set; else when it was committed */
 };
 
 struct pool;
 
-/* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover): as a list through
- * plan. Only chunks unused since unused_ns or earlier; largest free ranges first, until want_bytes are
- * together. To be released: only those whose last use is complete, and CHUNK_BATCH at a time: to be
- * called again until there is none. To be moved (move): not those that are larger than what is still
- * wanted; CHUNK_MOVES at most. *got_bytes is their sum. */
+/* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover), as a list through
+ * plan. Only chunks unused since unused_ns or earlier; the largest free blocks first, until
+ * want_bytes are together. *got_bytes is their sum.
+ *
+ * To be released: only chunks whose last use is complete, and CHUNK_BATCH at a time. The caller
+ * calls again until there is none.
+ *
+ * To be moved (move): only chunks that are no larger than what is still wanted, CHUNK_MOVES at
+ * most. */
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
-/* The smallest idle chunk of at least least_bytes, seized in the same way to be released; NULL: none. */
-struct chunk *chunk_seize_one(struct zone *z, uint64_t least_bytes);
-/* Releases the chunks that hold nothing but dead and free memory, if that is worth the calls. Drops the
+/* Releases the chunks that hold only dead and free memory, if there is enough of it. Without this a
+ * program that shares 2000 blocks of 8 MiB in turn reserves 16.3 GiB instead of 324 MiB. Drops the
  * lock. */
 void chunk_release_dead(struct pool *p);
-/* Seized chunks that were not needed after all. */
+/* Puts back seized chunks that were not needed. */
 void chunk_unseize(struct chunk *list);
-/* Seized chunks go back to the driver. Drops the lock. Returns the bytes given back. */
+/* Gives seized chunks back to the driver; returns their bytes. Drops the lock. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
 
-/* The zone has the chunk, or no more. */
+/* Adds the chunk to the zone, or removes it. */
 void chunk_enter(struct chunk *c, struct zone *z);
 void chunk_leave(struct chunk *c);
 

@@ -11,7 +11,7 @@
 #include "pool/single_stream.h"
 #include "pool/state.h"
 
-/* The address space of an arena, if it is to be one. */
+/* Reserves the address space of an arena, if the pool is to be one. */
 static bool reserve(struct pool *p)
 {
     return p->config->backing != BACKING_SEGMENT && p->backend->has_arena && arena_reserve(p);
@@ -30,7 +30,7 @@ static void preallocate(struct pool *p)
     state_leave(p);
 }
 
-/* Nothing in it, and nothing freed. */
+/* Empty: no memory, no frees. */
 static void init_contents(struct pool *p)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
@@ -58,7 +58,8 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
     slab_init_caches(p->slab_caches);
-    host_cache_init(&p->magazine_cache, sizeof(struct magazine), offsetof(struct magazine, last_serial));
+    host_cache_init(&p->magazine_cache, sizeof(struct magazine),
+                    offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     init_contents(p);
     fence_init(&p->fences);
@@ -73,12 +74,12 @@ void pool_lose(struct pool *p)
     state_lock(p);
     if (!p->fences.lost)
         fence_lose(p);
-    magazines_pass_all(p); /* who looked into a magazine before that is through */
+    magazines_pass_all(p); /* returns when threads that looked into a magazine before are through */
     state_unlock(p);
 }
 
-/* Who comes after the abandonment finds a lost pool without an event, and asks the backend for
- * nothing but the time. */
+/* A thread that comes after the abandonment finds a lost pool without events, and asks the backend
+ * for nothing but the time. */
 bool pool_is_vacant(struct pool *p)
 {
     state_lock(p);
@@ -87,7 +88,7 @@ bool pool_is_vacant(struct pool *p)
     return vacant;
 }
 
-/* Nobody else changes an abandoned pool, but for what comes late (abandon.c); and it finds
+/* No other thread changes an abandoned pool, but for frees that come late (abandon.c); they find
  * nothing. */
 bool pool_revive(struct pool *p)
 {

@@ -14,8 +14,8 @@
 _Atomic unsigned pool_watch;
 _Atomic uint64_t pool_seals;
 
-/* pool_watch counts what makes submissions look here: pools with unsealed frees, and pools that rely on stream
- * order, or may again (single_stream.c). */
+/* pool_watch counts what sends submissions here: pools with unsealed frees, and pools that rely on
+ * stream order, or may again (single_stream.c). */
 static void watch_unsealed(int by)
 {
     atomic_fetch_add(&pool_watch, (unsigned)by << 16);
@@ -23,7 +23,9 @@ static void watch_unsealed(int by)
 
 void fence_publish(struct fences *f)
 {
-    uint64_t ready = f->lost ? FENCE_READY_LOST : f->mode == FENCE_SINGLE ? FENCE_READY_ALL : fence_ready_epoch(f);
+    uint64_t ready = f->lost                   ? FENCE_READY_LOST
+                     : f->mode == FENCE_SINGLE ? FENCE_READY_ALL
+                                               : fence_ready_epoch(f);
     atomic_store(&f->ready, ready);
 }
 
@@ -40,7 +42,7 @@ void fence_arm(struct fences *f)
         atomic_fetch_and(&f->marks, (unsigned char)~FENCE_NO_WAIT);
         return;
     }
-    /* Counted before it is marked: a free that finds the mark of another thread's is told of as well. */
+    /* Counted before it is marked: a free that finds another thread's mark is counted as well. */
     watch_unsealed(1);
     if (atomic_exchange(&f->marks, FENCE_UNSEALED) & FENCE_UNSEALED)
         watch_unsealed(-1);
@@ -53,7 +55,8 @@ uint64_t fence_join(struct pool *p, uint64_t size_bytes)
     return fence_join_unlocked(f);
 }
 
-/* Where one stream follows, memory is ordered before any is spent, and stream order needs its fences. */
+/* With one stream, the pool orders memory before it takes more, and stream order needs its
+ * fences. */
 static bool is_eager(const struct fences *f)
 {
     return atomic_load(&f->ready) == FENCE_READY_ALL || !fence_several_streams(f);
@@ -64,7 +67,7 @@ bool fence_is_wanted(const struct fences *f)
     return is_eager(f) || atomic_load_explicit(&f->wanted, memory_order_relaxed);
 }
 
-/* Nobody may be refused memory because a fence is late: none is where memory is or was scarce. */
+/* No request may fail because a fence is late: none is late where memory is or was scarce. */
 static uint64_t patience_bytes(const struct pool *p)
 {
     const struct pool_config *c = p->config;
@@ -86,8 +89,9 @@ static void note_stream(struct fences *f, uint64_t stream)
     }
 }
 
-/* The mark is set before sealing and eagerness are looked at for good: see fence_seal and single_stream_enter. Refusals are
- * looked at first and last: between no marks during a record and no record any more one may have put marks back. */
+/* The mark is set before `sealing` and eagerness are read for the last time: see fence_seal and
+ * single_stream_enter. Refusals are read first and last: a record that began after the marks were
+ * read and ended before `sealing` was read may have put marks back. */
 bool fence_pass(struct fences *f, uint64_t stream)
 {
     unsigned refusals = atomic_load(&f->refusals), marks = atomic_load(&f->marks);
@@ -118,7 +122,8 @@ void fence_lose(struct pool *p)
 
 static void collect(struct fences *f)
 {
-    ring_collect(&f->ring, f->complete_epoch, f->mode == FENCE_SINGLE ? RING_ALL : f->ordered_epoch);
+    ring_collect(&f->ring, f->complete_epoch,
+                 f->mode == FENCE_SINGLE ? RING_ALL : f->ordered_epoch);
 }
 
 static bool take_spare_event(struct ring *r, uint64_t *event)
@@ -129,9 +134,9 @@ static bool take_spare_event(struct ring *r, uint64_t *event)
     return true;
 }
 
-/* If the driver makes none, the pool goes on with those that it has, as if the ring were full. That
- * the context is broken is for a record or a query to tell: an event may be refused for want of
- * host memory. */
+/* If the driver makes no event, the pool goes on with those that it has, as if the ring were full.
+ * It is no sign of a broken context: an event may be refused for want of host memory, and a record
+ * or a query will tell. */
 static bool take_event(struct pool *p, uint64_t *event)
 {
     struct fences *f = &p->fences;
@@ -149,9 +154,9 @@ static bool take_event(struct pool *p, uint64_t *event)
     return take_spare_event(&f->ring, event);
 }
 
-/* No fence is to be had: the frees wait for a later one, as when the ring is full. It counts as
- * late, because work may follow: it may be asked, but nothing waits for it until another free
- * comes. */
+/* No fence can be had: the frees wait for a later one, as when the ring is full. The epoch counts
+ * as late, because work may follow: the pool may query its fence, but waits for it only after
+ * another free. */
 static void put_off(struct fences *f)
 {
     f->refused = false;
@@ -159,8 +164,9 @@ static void put_off(struct fences *f)
         atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
 }
 
-/* A capture is open: these frees belong to a later fence, as if this one had not been tried, but that work may have
- * been submitted meanwhile. Before the record counts as over: see fence_pass. */
+/* A capture is open: these frees belong to a later fence, as if this record had not been tried. But
+ * work may have been submitted meanwhile. To be called before the record counts as over: see
+ * fence_pass. */
 static void give_back_marks(struct fences *f, bool late)
 {
     unsigned char marks = FENCE_UNSEALED | (late ? FENCE_NO_WAIT : 0);
@@ -189,14 +195,15 @@ void fence_seal(struct pool *p)
             return;
         }
     }
-    atomic_fetch_add(&f->sealing, 1); /* from here on a submission waits, also while the event is being created */
+    atomic_fetch_add(&f->sealing,
+                     1); /* from here on a submission waits, also while the event is made */
     uint64_t event;
     if (!take_event(p, &event)) {
         put_off(f);
         end_record(f);
         return;
     }
-    if (!fence_is_unsealed(f)) { /* somebody else was faster */
+    if (!fence_is_unsealed(f)) { /* another thread was faster */
         ring_put_spare(&f->ring, event);
         end_record(f);
         return;
@@ -245,13 +252,15 @@ void fence_await_records(struct pool *p)
     }
 }
 
-/* Another thread's record may be the one that is refused, and another capture begin before this thread records. */
+/* The refused record may be another thread's, and another capture may begin before this thread
+ * records. */
 bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns)
 {
     struct fences *f = &p->fences;
     const struct backend_ops *ops = p->backend->ops;
     uint64_t start_ns = ops->now_ns(p->backend), waited_ns = 0;
-    for (bool may = true; may && waited_ns < timeout_ns; waited_ns = ops->now_ns(p->backend) - start_ns) {
+    for (bool may = true; may && waited_ns < timeout_ns;
+         waited_ns = ops->now_ns(p->backend) - start_ns) {
         fence_seal(p);
         fence_await_records(p);
         if (!f->refused || !fence_is_unsealed(f) || f->lost)
@@ -310,7 +319,8 @@ bool fence_poll(struct pool *p)
     uint64_t before = f->complete_epoch;
     if (!f->ring.count || f->lost)
         return false;
-    /* Epochs finish in turn: look at the oldest, and only if that is done at the newest, and halve the rest. */
+    /* Epochs finish in turn: ask the oldest, and only if that is done the newest, and then halve
+     * the rest. */
     uint64_t busy = UINT64_MAX;
     for (unsigned asked = 0; !f->lost; asked++) {
         unsigned lo = ring_find(&f->ring, f->complete_epoch + 1), hi = ring_find(&f->ring, busy);
@@ -330,7 +340,7 @@ bool fence_poll(struct pool *p)
     return true;
 }
 
-/* By a fence of its own, which is late: no free wants it waited for. */
+/* By a fence of its own, which is late, because no free needs a wait for it. */
 bool fence_is_idle(struct pool *p)
 {
     struct fences *f = &p->fences;
@@ -372,7 +382,8 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
     if (epoch >= f->open_epoch)
         fence_seal(p);
     unsigned at = ring_find_waitable(&f->ring, epoch, late_too);
-    if (at == f->ring.count || f->lost || !p->backend->has_order || f->ring.at[at].epoch <= f->ordered_epoch)
+    if (at == f->ring.count || f->lost || !p->backend->has_order ||
+        f->ring.at[at].epoch <= f->ordered_epoch)
         return false;
     struct fence taken = ring_pin(&f->ring, at);
     p->stats.num_fence_orders++;
@@ -423,15 +434,15 @@ void fence_finish(struct pool *p)
     f->lost = true;
     fence_publish(f);
     while (f->ring.count || f->ring.spares) {
-        uint64_t event = f->ring.count ? f->ring.at[--f->ring.count].event : f->ring.spare[--f->ring.spares];
+        uint64_t event =
+            f->ring.count ? f->ring.at[--f->ring.count].event : f->ring.spare[--f->ring.spares];
         state_unlock(p);
         p->backend->ops->fence_destroy(p->backend, event);
         state_lock(p);
     }
 }
 
-/* What came late to the abandoned pool (an event that was being recorded, a mark) was of the old
- * context. */
+/* What came late to the abandoned pool (an event under record, a mark) was of the old context. */
 void fence_restart(struct fences *f)
 {
     if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)

@@ -12,7 +12,8 @@
  * doubling, so that sizes that vary a little share segments. */
 static inline uint64_t fit_segment_bytes(uint64_t size_bytes)
 {
-    return round_up(size_bytes, max_u64(GRANULE_BYTES, UINT64_C(1) << (log2_floor(size_bytes) - FIT_SIZES_SHIFT)));
+    uint64_t step = UINT64_C(1) << (log2_floor(size_bytes) - FIT_SIZES_SHIFT);
+    return round_up(size_bytes, max_u64(GRANULE_BYTES, step));
 }
 
 /* The largest segment that a request takes where there is no need to save memory: the slack is an

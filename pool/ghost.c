@@ -15,7 +15,7 @@ void ghost_add(struct block *b)
     p->ghost_bytes += b->size_bytes;
 }
 
-/* Ghosts that follow each other in the list and in the address space are unmapped by one call, see
+/* Unmaps ghosts that follow each other in the list and in the address space by one call, see
  * chunk_release. Returns the first node after them. */
 static struct list *unmap_run(struct backend *b, struct list *node, const struct list *list)
 {

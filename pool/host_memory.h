@@ -9,27 +9,27 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A cache of records of one size. Guarded by the owner's lock. */
+/* A cache of records of one size. The owner's lock guards it. */
 struct host_cache {
     size_t record_bytes; /* a multiple of 16 */
     size_t zeroed_bytes;
-    size_t count;        /* free records, those never used among them */
+    size_t count;        /* free records, never used ones included */
     void *free;          /* used before, linked through the first word */
-    char *fresh;         /* the next that was never used: its page is not touched before it is */
+    char *fresh;         /* the next never used record: its page is not touched before */
     size_t fresh_count;
-    char *batches;       /* all of its memory: the newest batch; its end leads to the one before */
+    char *batches;       /* all memory: the newest batch, whose end leads to the one before */
 };
 
-/* The first zeroed_bytes (a word at least) of a record are zero whenever it is handed out. What
- * lies behind them is zero when the record is new, and then as its last user left it: for what
- * others may look at at any time. */
+/* The first zeroed_bytes (a word at least) of a record are zero whenever it is handed out. The rest
+ * is zero in a new record, and later as its last user left it: for fields that other threads may
+ * read at any time. */
 void host_cache_init(struct host_cache *c, size_t record_bytes, size_t zeroed_bytes);
-/* At least count free records from now on (count is small); false: no host memory. */
+/* Makes sure of count free records (count is small). False: no host memory. */
 bool host_cache_ensure(struct host_cache *c, size_t count);
 /* A record, or NULL (never after enough was ensured). */
 void *host_cache_get(struct host_cache *c);
 void host_cache_put(struct host_cache *c, void *record);
-/* Calls f for each record that was ever used, be it free by now or not. */
+/* Calls f for each record that was ever used, free or not. */
 void host_cache_each(const struct host_cache *c, void (*f)(void *record));
 /* All records are free again, whoever has them. */
 void host_cache_reclaim(struct host_cache *c);

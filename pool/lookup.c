@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See lookup.h, and pool_lookup, pool_expose, pool_set_sync_memops and pool_for_each_range in pool.h.
+ * See lookup.h, and pool_lookup, pool_expose, pool_set_sync_memops and pool_for_each_range in
+ * pool.h.
  */
 #include "pool/lookup.h"
 
@@ -32,7 +33,7 @@ bool pool_owns(uint64_t addr)
     return g && atomic_load_explicit(&g->pool, memory_order_acquire);
 }
 
-/* What lives around an address: a block, or an object of the slab in it. */
+/* What is live around an address: a block, or an object of the slab in it. */
 struct found {
     struct pool *pool;
     struct block *block;
@@ -41,7 +42,7 @@ struct found {
     uint64_t addr, size_bytes;
 };
 
-/* POOL_OK: with the lock of found->pool held. */
+/* On POOL_OK the lock of found->pool is held. */
 static enum pool_status find_live(uint64_t addr, struct found *found)
 {
     struct granule *g;
@@ -74,9 +75,13 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
     enum pool_status status = find_live(addr, &f);
     if (status != POOL_OK)
         return status;
-    *out = (struct pool_block){.pool = f.pool, .addr = f.addr, .size_bytes = f.size_bytes,
-                               .requested_bytes = f.piece->requested_bytes, .serial = f.piece->serial,
-                               .exposed = *f.exposed, .noted = *f.noted};
+    *out = (struct pool_block){.pool = f.pool,
+                               .addr = f.addr,
+                               .size_bytes = f.size_bytes,
+                               .requested_bytes = f.piece->requested_bytes,
+                               .serial = f.piece->serial,
+                               .exposed = *f.exposed,
+                               .noted = *f.noted};
     if (!f.pool->arena)
         out->segment_addr = map_find(f.block->addr)->chunk->addr;
     state_unlock(f.pool);
@@ -110,7 +115,8 @@ struct range {
     uint64_t addr, size_bytes;
 };
 
-/* The next chunks from *at on. */
+/* The next chunks from *at on. They are copied to the stack, because host memory may be short, and
+ * f runs without the lock. */
 static unsigned next_ranges(uint64_t *at, uint64_t end, struct range ranges[RANGES_AT_ONCE])
 {
     unsigned count = 0;
@@ -132,7 +138,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     struct zone *zones[] = {&p->small, &p->large};
     struct range ranges[RANGES_AT_ONCE];
     state_lock(p);
-    if (p->abandoned) { /* and perhaps being revived, which reserves its zones without the lock */
+    if (p->abandoned) { /* and perhaps under revival, which reserves its zones without the lock */
         state_unlock(p);
         return;
     }

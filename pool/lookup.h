@@ -10,7 +10,8 @@
 struct granule;
 struct pool;
 
-/* The pool that owns an address, locked, and the map's record of it; NULL: nobody's address. */
+/* The pool that owns an address, with its lock held, and the map's record of the address. NULL: no
+ * pool owns it. */
 struct pool *find_owner(uint64_t addr, struct granule **g);
 
 #endif

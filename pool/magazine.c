@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See magazine.h. Why a free may look at the map and at its block without the pool's lock:
- *  1. All that is read on the way to a piece (pages and starts of the map, a block's slab, a slab's
- *     shape, the piece's word) is one atomic word each, is never zeroed with its record, and leads
- *     into records, which are never unmapped: whatever a thread finds there, it may follow.
- *  2. For a live pointer all of it was written before the block was handed out, and stays until it
- *     is freed, by the thread that is here: it leads to the block's piece.
- *  3. For any other pointer it may lead to any piece. A piece is freed only if its word says that
- *     the program holds it at this very address, and then by the one thread that takes that mark
- *     away.
- *  4. A record is one pool's for ever. Whose it is: the address was a pool's before the pool handed it out, so after
- *     the mark was seen the map tells that pool, or one that had the address later, to which the record's mark is lost.
- *  5. What is found nowhere is left to the pool, which looks again under its lock.
- * By 3 what a thread was handed out lately may be asked first, whatever has become of it.
+ * 1. All words that it reads on the way to a piece (pages and starts of the map, a block's slab, a
+ *    slab's shape, the piece's word) are atomic. They are never zeroed with their record, and lead
+ *    into records, which are never unmapped. So a thread may follow whatever it finds there.
+ * 2. For a live pointer, all of them were written before the block was handed out. They stay until
+ *    the block is freed, by this thread. So they lead to the block's piece.
+ * 3. For any other pointer they may lead to any piece. A piece is freed only if its word says that
+ *    the program holds it at this very address, and only by the one thread that takes that mark
+ *    away.
+ * 4. A record belongs to one pool for ever. The address was a pool's before the pool handed it out.
+ *    So once the mark is seen, the map names that pool, or one that had the address later; in that
+ *    case the record's mark is lost.
+ * 5. A pointer that is not found is left to the pool, which looks again under its lock. By 3 the
+ *    thread may first look at what it was handed out lately, whatever has become of it.
  */
 #include "pool/magazine.h"
 
@@ -25,18 +26,19 @@
 #define TIMES_4(x) x, x, x, x
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
 struct piece magazine_nothing = {.row = MAGAZINE_NEVER};
-struct magazine magazine_none = {.pool = (struct pool *)&magazine_none, .recent = {TIMES_64(&magazine_nothing)}};
-/* The model again: gcc forgets that of the declaration. */
+struct magazine magazine_none = {.pool = (struct pool *)&magazine_none,
+                                 .recent = {TIMES_64(&magazine_nothing)}};
+/* The model again: gcc forgets the declaration's. */
 __thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"))) = &magazine_none;
 
-/* The quick ways leave a magazine that another thread is at alone: they make no call, so that they
+/* The quick ways do not wait for a magazine that another thread holds. So they make no call, and
  * save no registers for one. */
 static inline bool try_lock(struct magazine *m)
 {
     return !atomic_exchange_explicit(&m->locked, 1, memory_order_acquire);
 }
 
-/* Of a block's size in units, counted from the first for blocks. */
+/* Row of a block's size in units, counted from the first row for blocks. */
 static inline unsigned block_row(uint64_t units)
 {
     return (uint32_t)units * UINT32_C(0x9e3779b1) >> 27;
@@ -50,17 +52,48 @@ static inline unsigned recent_of(uint64_t addr)
 /* The classes of objects by their units. */
 #define TIMES_2(x) x, x
 static const uint8_t class_rows[] = {
-    MAGAZINE_NEVER, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
-    TIMES_2(17), TIMES_2(18), TIMES_2(19), TIMES_2(20), TIMES_2(21), TIMES_2(22), TIMES_2(23), TIMES_2(24),
-    TIMES_4(25), TIMES_4(26), TIMES_4(27), TIMES_4(28), TIMES_4(29), TIMES_4(30), TIMES_4(31), TIMES_4(32),
+    MAGAZINE_NEVER,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    16,
+    TIMES_2(17),
+    TIMES_2(18),
+    TIMES_2(19),
+    TIMES_2(20),
+    TIMES_2(21),
+    TIMES_2(22),
+    TIMES_2(23),
+    TIMES_2(24),
+    TIMES_4(25),
+    TIMES_4(26),
+    TIMES_4(27),
+    TIMES_4(28),
+    TIMES_4(29),
+    TIMES_4(30),
+    TIMES_4(31),
+    TIMES_4(32),
 };
-_Static_assert(sizeof class_rows == 1 + (SLAB_MAX_BYTES >> UNIT_SHIFT), "a row for each size of an object");
+_Static_assert(sizeof class_rows == 1 + (SLAB_MAX_BYTES >> UNIT_SHIFT),
+               "a row for each size of an object");
 
-/* Of a request. 0 bytes, and so many that the sum is, are 0 units. */
+/* Units of a request. 0 bytes give 0 units; so do sizes whose sum overflows. */
 static inline uint64_t units_of(uint64_t size_bytes)
 {
     uint64_t units = (size_bytes + UNIT_BYTES - 1) >> UNIT_SHIFT;
-    __asm__("" : "+r"(units)); /* or the compiler would compare and add what was not shifted yet */
+    __asm__("" : "+r"(units)); /* or the compiler would compare and add the unshifted sum */
     return units;
 }
 
@@ -72,7 +105,7 @@ static inline struct magazine_row *row_at(struct magazine *m, unsigned at)
     return row;
 }
 
-/* The same, for a block's size; its first row is added last, where it costs nothing. */
+/* The same for a size of blocks. Its first row is added last, where that costs nothing. */
 static inline struct magazine_row *block_row_at(struct magazine *m, uint64_t units)
 {
     uint64_t place = block_row(units) * sizeof m->rows[0];
@@ -92,9 +125,9 @@ static inline uint64_t ready_epoch(const struct pool *p)
     return atomic_load_explicit(&p->fences.ready, memory_order_acquire);
 }
 
-/* What came out of the row is the program's. The magazine is unlocked. */
-static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *m, struct magazine_row *row,
-                                                               struct piece *piece, uint64_t size_bytes)
+/* The program holds the piece from here on. Unlocks the magazine. */
+static inline __attribute__((always_inline)) uint64_t
+hand_out(struct magazine *m, struct magazine_row *row, struct piece *piece, uint64_t size_bytes)
 {
     int64_t cached = m->cached - piece->weight;
     row->newest -= sizeof row->cells[0];
@@ -102,7 +135,8 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *
     if (unlikely((uint32_t)cached < m->cached_least_units))
         m->cached_least_units = (uint32_t)cached;
     m->requested_bytes += (int64_t)size_bytes;
-    uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed), serial = m->serial + 1;
+    uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed),
+             serial = m->serial + 1;
     m->serial = serial;
     m->recent[piece->recent] = piece;
     piece->requested_bytes = size_bytes;
@@ -112,7 +146,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *
     return addr;
 }
 
-/* Neither the large block, if there is one. */
+/* The large block, if there is one, does not serve either. */
 static __attribute__((noinline)) uint64_t take_more(struct magazine *m, uint64_t size_bytes)
 {
     struct magazine_row *row = &m->rows[MAGAZINE_MORE];
@@ -127,7 +161,8 @@ static __attribute__((noinline)) uint64_t take_more(struct magazine *m, uint64_t
     return hand_out(m, row, cell->piece, size_bytes);
 }
 
-/* The newest is not ready: the oldest is, or nothing in the row. What stays is in the order of its epochs. */
+/* The newest is not ready: the oldest is, or nothing in the row. The rest stays in the order of its
+ * epochs. */
 static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct magazine_row *row,
                                                       uint64_t size_bytes)
 {
@@ -142,8 +177,8 @@ static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct
 }
 
 /* The magazine is the pool's. */
-static inline __attribute__((always_inline)) uint64_t take_from(const struct pool *p, struct magazine *m,
-                                                                struct magazine_row *row, uint64_t size_bytes)
+static inline __attribute__((always_inline)) uint64_t
+take_from(const struct pool *p, struct magazine *m, struct magazine_row *row, uint64_t size_bytes)
 {
     if (unlikely(!try_lock(m)))
         return 0;
@@ -168,7 +203,7 @@ static inline __attribute__((always_inline)) uint64_t take(const struct pool *p,
     return take_from(p, m, row, size_bytes);
 }
 
-/* The magazine of another pool is the thread's first. This one may be as well from here on. */
+/* The thread's first magazine is another pool's. Puts this pool's first. */
 static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, uint64_t size_bytes)
 {
     for (struct magazine **at = &magazine_mine; *at; at = &(*at)->next)
@@ -188,14 +223,14 @@ uint64_t pool_alloc_fast(struct pool *p, uint64_t size_bytes)
     return likely(m->pool == p) ? take(p, m, size_bytes) : take_elsewhere(p, size_bytes);
 }
 
-/* The last step: false if it is not the program's any more. */
-static inline __attribute__((always_inline)) bool put(struct magazine *m, struct magazine_row *row, uint64_t newest,
-                                                      struct piece *piece, uint64_t addr, uint64_t epoch,
-                                                      int64_t cached)
+/* The last step. False: the program does not hold the piece any more. */
+static inline __attribute__((always_inline)) bool put(struct magazine *m, struct magazine_row *row,
+                                                      uint64_t newest, struct piece *piece,
+                                                      uint64_t addr, uint64_t epoch, int64_t cached)
 {
     uint64_t held = addr + PIECE_HELD;
-    if (unlikely(!atomic_compare_exchange_strong_explicit(&piece->word, &held, addr, memory_order_acquire,
-                                                          memory_order_relaxed)))
+    if (unlikely(!atomic_compare_exchange_strong_explicit(
+            &piece->word, &held, addr, memory_order_acquire, memory_order_relaxed)))
         return false;
     struct magazine_cell *cell = cell_at(row, newest) + 1;
     cell->piece = piece;
@@ -207,7 +242,7 @@ static inline __attribute__((always_inline)) bool put(struct magazine *m, struct
     return true;
 }
 
-/* How much was freed into it in its newest epoch. */
+/* Counts what was freed into the magazine in its newest epoch. */
 static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
 {
     if (m->epoch != epoch) {
@@ -219,10 +254,11 @@ static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
     fence_want(&m->pool->fences, ++m->epoch_frees, m->epoch_bytes);
 }
 
-/* With one stream, the first after a submission: it arms the open epoch. There is room. The magazine is locked, and
- * unlocked here. */
-static __attribute__((noinline)) bool give_first(struct magazine *m, struct piece *piece, uint64_t addr,
-                                                 struct magazine_row *row, int64_t cached)
+/* With one stream, the first free after a submission: it arms the open epoch. There is room. The
+ * magazine is locked; unlocks it. */
+static __attribute__((noinline)) bool give_first(struct magazine *m, struct piece *piece,
+                                                 uint64_t addr, struct magazine_row *row,
+                                                 int64_t cached)
 {
     uint64_t epoch = fence_join_unlocked(&m->pool->fences);
     bool given = put(m, row, row->newest, piece, addr, epoch, cached);
@@ -230,10 +266,11 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
     return given;
 }
 
-/* Into a row that may be of another size, or with several streams. With several streams the fences of large blocks are
- * recorded at once, and how much of them waits is for the pool to weigh: they are left to it. The magazine is
- * locked, and unlocked here. */
-static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece, uint64_t addr)
+/* Into a row that may be of another size, or with several streams. Large blocks are left to the
+ * pool with several streams: their fences are recorded at once, and the pool weighs how much of
+ * them waits. The magazine is locked; unlocks it. */
+static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece,
+                                                     uint64_t addr)
 {
     struct magazine_row *row = row_at(m, piece->row);
     uint32_t units = piece_units(piece);
@@ -276,14 +313,15 @@ static struct piece *find_piece(const struct granule *g, uint64_t addr)
     return piece && is_held_at(piece, addr) ? piece : NULL;
 }
 
-/* What the thread's first magazine has not handed out, or not lately. */
+/* A free of what the thread's first magazine has not handed out, or not lately. */
 static __attribute__((noinline)) bool give_mapped(uint64_t addr)
 {
     const struct granule *g = map_find(addr);
     struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
     struct magazine *m = p ? magazine_find_mine(p) : NULL;
     struct piece *piece = m ? find_piece(g, addr) : NULL;
-    bool ours = piece && atomic_load_explicit(&g->pool, memory_order_relaxed) == p; /* still, or again */
+    bool ours =
+        piece && atomic_load_explicit(&g->pool, memory_order_relaxed) == p; /* still, or again */
     return ours && try_lock(m) && give_carefully(m, piece, addr);
 }
 
@@ -315,7 +353,7 @@ bool pool_free_fast(uint64_t addr)
 }
 
 /* Does the pool serve all requests that a piece of this size would be handed out for? A magazine
- * knows units and classes, the limits of MIN_BLOCK and MAX_BLOCK are bytes. */
+ * knows units and classes; MIN_BLOCK and MAX_BLOCK are bytes. */
 static bool serves_all(const struct pool_config *c, bool object, uint64_t most_bytes)
 {
     unsigned class_index = object ? slab_class(most_bytes) : 0;
@@ -342,19 +380,14 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
         magazine_mine->recent[piece->recent] = piece;
 }
 
-bool magazine_is_empty(const struct pool *p)
-{
-    const struct magazine *m = magazine_find_mine(p);
-    return !m || !magazine_units(m);
-}
-
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes)
 {
     const struct magazine *m = magazine_find_mine(p);
     uint64_t units = units_of(size_bytes);
     if (!m || !magazine_units(m) || size_bytes > MAGAZINE_BLOCK_BYTES)
         return false;
-    unsigned at = units < sizeof class_rows ? class_rows[units] : MAGAZINE_BLOCKS + block_row(units);
+    unsigned at =
+        units < sizeof class_rows ? class_rows[units] : MAGAZINE_BLOCKS + block_row(units);
     const struct magazine_row *row = &m->rows[at];
     return row->newest && (units < sizeof class_rows || row->units == units);
 }

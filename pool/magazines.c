@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-/* The serials of one range: so many that no pool or magazine comes to its end. */
+/* Serials of one range: more than a pool or a magazine ever uses. */
 #define SERIALS_SHIFT 44
 
 static _Atomic uint64_t serials_drawn;
@@ -38,14 +38,15 @@ static inline void lock(struct magazine *m)
         lock_slowly(m);
 }
 
-/* The peaks of what was asked for, and of the number of blocks, are those seen at such moments. */
+/* The peaks of requested bytes and of the number of blocks are those seen at such moments. */
 static void tell(struct pool *p, struct magazine *m)
 {
     struct pool_stats *s = &p->stats;
     uint64_t allocs = m->serial - m->serial_told, before = s->allocated_bytes;
     uint64_t cached_told_bytes = (uint64_t)m->cached_told_units << UNIT_SHIFT;
-    s->allocated_peak_bytes = max_u64(s->allocated_peak_bytes, before + cached_told_bytes -
-                                                                   ((uint64_t)m->cached_least_units << UNIT_SHIFT));
+    s->allocated_peak_bytes =
+        max_u64(s->allocated_peak_bytes,
+                before + cached_told_bytes - ((uint64_t)m->cached_least_units << UNIT_SHIFT));
     s->allocated_bytes = before + cached_told_bytes - ((uint64_t)magazine_units(m) << UNIT_SHIFT);
     stats_raise(&s->requested_bytes, (uint64_t)m->requested_bytes);
     stats_raise(&s->live_blocks, allocs - m->frees);
@@ -56,7 +57,7 @@ static void tell(struct pool *p, struct magazine *m)
     m->requested_bytes = 0;
     m->frees = 0;
     if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
-        m->serial = magazines_serials(); /* half of them are left for what comes until the next time */
+        m->serial = magazines_serials(); /* the other half serves until the next time */
     m->serial_told = m->serial;
 }
 
@@ -122,7 +123,7 @@ static void release(struct pool *p, const struct magazine_cell *cell)
 static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
 {
     if (p->abandoned)
-        return false; /* what a late free has left in it is nobody's */
+        return false; /* what a late free has left in it is forgotten */
     lock(m);
     tell(p, m);
     uint32_t before = magazine_units(m);
@@ -130,7 +131,8 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
         struct magazine_row *row = &m->rows[at];
         uint32_t count = row->newest / sizeof row->cells[0];
         for (uint32_t i = 1; i <= count; i++) {
-            m->cached -= row->cells[i].piece->weight + (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            m->cached -= row->cells[i].piece->weight +
+                         (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
             release(p, &row->cells[i]);
         }
         row->newest = 0;
@@ -148,7 +150,9 @@ static bool empty(struct pool *p, struct magazine *m)
 
 void magazines_empty_blocks(struct pool *p)
 {
-    empty_from(p, magazine_find_mine(p), MAGAZINE_BLOCKS);
+    struct magazine *m = magazine_find_mine(p);
+    if (m && magazine_units(m))
+        empty_from(p, m, MAGAZINE_BLOCKS);
 }
 
 bool magazines_empty_all(struct pool *p)
@@ -157,8 +161,9 @@ bool magazines_empty_all(struct pool *p)
     unsigned count = 0;
     for (const struct list *n = p->magazines.next; n != &p->magazines; n = n->next)
         count++;
-    /* Each comes to the end, and new ones too, so that who comes meanwhile goes on where this thread is: all that were
-     * there are emptied when both are through, and what another thread emptied counts here as well. */
+    /* Each emptied magazine goes to the end of the list, and new ones too. So a thread that comes
+     * meanwhile goes on where this one is: all magazines of the start are emptied when both are
+     * through. What another thread emptied counts here as well. */
     for (unsigned done = 1; done <= count && !list_empty(&p->magazines); done++) {
         struct list *first = p->magazines.next;
         list_remove(first);
@@ -190,8 +195,8 @@ static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static bool key_made;
 
-/* The thread ends: its magazines go back to their pools. Whatever it frees after that makes new
- * ones. */
+/* The thread ends: its magazines go back to their pools. A later free of the thread makes a new
+ * one. */
 static void thread_ends(void *unused)
 {
     struct magazine *m = magazine_mine;
@@ -242,8 +247,9 @@ void magazines_ensure(struct pool *p)
         m->rows[i].never = FENCE_READY_NEVER;
         unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;
         m->rows[i].last = (uint16_t)(depth * sizeof(struct magazine_cell));
-        m->rows[i].units =
-            i < MAGAZINE_BLOCKS ? (uint32_t)(slab_object_bytes(i - MAGAZINE_OBJECTS) >> UNIT_SHIFT) : 0;
+        m->rows[i].units = i < MAGAZINE_BLOCKS
+                               ? (uint32_t)(slab_object_bytes(i - MAGAZINE_OBJECTS) >> UNIT_SHIFT)
+                               : 0;
     }
     m->next = magazine_mine;
     magazine_mine = m;

@@ -13,18 +13,18 @@
 #include "pool/zone.h"
 
 #define LEAF_BITS MAP_LEAF_BITS
-/* So many records are no longer than a page of host memory. */
+/* So many records fit into a page of host memory. */
 #define TOUCHED_BY_ONE (HOST_PAGE_BYTES / sizeof(struct granule))
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
-/* The records of a leaf; behind them a bit for each that says whether a block of the large zone
- * starts there, so that the start of a large block is found from its middle; and the pages of the
+/* The records of a leaf. Behind them a bit for each record says whether a block of the large zone
+ * starts there, so that the start of a large block is found from its middle. Then the pages of the
  * small zone, whose memory is not touched before they are used. */
 struct leaf {
     struct granule granules[LEAF_GRANULES];
     _Atomic uint64_t large_starts[LEAF_GRANULES / 64];
     struct map_page pages[LEAF_GRANULES][GRANULE_PAGES];
 };
-/* A block of the small zone that ends in a granule starts no further below. */
+/* A block of the small zone that ends in a granule starts at most so many granules below. */
 #define SMALL_REACH 2
 _Static_assert(FIT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
 
@@ -42,7 +42,7 @@ static bool leaf_ensure(uint64_t root)
     struct granule *leaf = host_pages(sizeof(struct leaf)), *none = NULL;
     if (!leaf)
         return false;
-    /* Two pools may need the same leaf at the same time; the loser drops his. */
+    /* Two pools may need the same leaf at the same time; the slower one drops its own. */
     if (!atomic_compare_exchange_strong(&map_roots[root], &none, leaf))
         host_pages_free(leaf, sizeof(struct leaf));
     return true;
@@ -196,7 +196,7 @@ void map_clear(const struct block *b)
     }
 }
 
-/* The later of the two, as far as it starts at or below addr. */
+/* The later of the two starts at or below addr. */
 static struct block *nearest(const _Atomic(struct block *) starts[2], uint64_t addr)
 {
     struct block *found = NULL;

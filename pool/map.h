@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * From an address to what is there: one radix map for the process, one record per 2 MiB granule of
- * device address space that a pool owns. map_find and the pool field may be read by any thread
- * without a lock (a free of somebody else's pointer must cost next to nothing); every other field
- * belongs to the lock of the pool named there. The words that lead to blocks (pages, starts,
- * start_units) are atomic, so any thread may read them too: the block that a word names may be
- * another's by then, or a record that is used no more, but records are never unmapped. Leaves are
- * made once and stay, their pages in them.
+ * From an address to what is there: one radix map for the process, with one record for each 2 MiB
+ * granule of device address space that a pool owns.
+ *
+ * Any thread may call map_find and read the pool field without a lock, because a free of a pointer
+ * that is no pool's must cost next to nothing. The words that lead to blocks (pages, starts,
+ * start_units) are atomic, so any thread may read them too. The block that a word names may be
+ * another's by then, or an unused record, but records are never unmapped. Every other field belongs
+ * to the lock of the pool named there. Leaves are made once and stay, with their pages.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
@@ -24,10 +25,11 @@ struct pool;
 #define GRANULE_PAGES (GRANULE_BYTES / SLAB_PAGE_BYTES)
 
 /* Small zone: the live blocks that start in one page of SLAB_PAGE_BYTES, or the slab that covers
- * it. Two blocks at most: none but a slab is smaller than half a page. */
+ * it. At most two blocks start in a page, because a block that is no slab has half a page at
+ * least. */
 struct map_page {
     _Atomic(struct block *) starts[2];
-    /* In the granule, plus one; 0: none; MAP_SLAB, in the first of the two: a slab. */
+    /* In the granule, plus one; 0: none; MAP_SLAB in the first: a slab. */
     _Atomic uint16_t start_units[2];
 };
 #define MAP_SLAB UINT16_MAX
@@ -36,7 +38,7 @@ struct granule {
     _Atomic(struct pool *) pool; /* owner of the address space; NULL: nobody's */
     struct chunk *chunk;         /* physical memory here; NULL: none */
     _Atomic(struct block *) starts[2];   /* large zone: live blocks that start here */
-    _Atomic uint16_t start_units[2];     /* … and at which unit, plus one; 0: none */
+    _Atomic uint16_t start_units[2];     /* .. and at which unit, plus one; 0: none */
     _Atomic(struct map_page *) pages; /* small zone; from its first use on */
 };
 
@@ -56,26 +58,26 @@ static inline struct granule *map_find(uint64_t addr)
     return leaf ? &leaf[(addr >> GRANULE_SHIFT) & ((UINT64_C(1) << MAP_LEAF_BITS) - 1)] : NULL;
 }
 
-/* Makes the records of a range; false: no host memory, or addresses beyond what the map covers. */
+/* Makes the records of a range. False: no host memory, or addresses beyond the map. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
-/* The driver has just handed out a range that a pool may still call its own, because that pool's
- * context has ended and the pool is about to forget the range (map_forget). Waits for that, for a
- * while. No lock held. */
+/* The driver has just handed out a range that a pool may still call its own: that pool's context
+ * has ended, and it is about to forget the range (map_forget). Waits for that, for a while. No lock
+ * held. */
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
-/* Touches the host memory of these records, which are nobody's, so that it is there when they are
+/* Touches the host memory of these records, which are no pool's, so that it is there when they are
  * written under a lock. */
 void map_touch(uint64_t addr, uint64_t size_bytes);
-/* Names pool and chunk as owners of the chunk's range (multiples of GRANULE_BYTES, ensured before). */
+/* Names pool and chunk as owners of the chunk's range, whose records were ensured. */
 void map_claim(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. */
 void map_disclaim(const struct chunk *c);
-/* The same, for a chunk with blocks that are still recorded: they are forgotten. */
+/* The same, for a chunk whose blocks are still recorded: they are forgotten. */
 void map_forget(const struct chunk *c);
 
 /* Records a live block by its start. Undone by map_clear. */
 void map_set(struct block *b);
 void map_clear(const struct block *b);
-/* Is it noted that a block of the large zone starts in addr's granule? For pool_check. */
+/* Does the map say that a block of the large zone starts in addr's granule? For pool_check. */
 bool map_starts_large(uint64_t addr);
 static inline uint64_t map_unit_of(uint64_t addr)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How much of the program's time may go into saving memory. Moving idle memory to where it is
- * needed takes no memory, but time on the program's thread: on a busy GPU half a millisecond for
- * access to be granted and 60 us for each mapping (H200), where a program may take a hundred
- * microseconds for a whole layer. A program whose shapes change from step to step would move memory
- * in every step for ever. So moves have an allowance, a small part of the time that passes; when it
- * is used up, memory is spent instead. Belongs to the pool's lock.
+ * The move budget: how much of the program's time may go into saving memory. Moving idle memory
+ * takes no memory, but time on the program's thread: on a busy GPU half a millisecond for access,
+ * and 60 us for each mapping (H200). A program may take a hundred microseconds for a whole layer. A
+ * program whose shapes change from step to step would move memory in every step for ever. So moves
+ * have a budget, a small part of the time that passes. When it is used up, the pool spends memory
+ * instead. Belongs to the pool's lock.
  */
 #ifndef POOL_MOVE_BUDGET_H
 #define POOL_MOVE_BUDGET_H
@@ -17,11 +17,11 @@
 #define MOVE_BUDGET_OWED_MAX_NS INT64_C(4000000000)
 
 struct move_budget {
-    int64_t left_ns;  /* the allowance now; below zero: overdrawn */
+    int64_t left_ns;  /* the budget now; below zero: overdrawn */
     uint64_t seen_ns; /* when it was last added to; 0: never */
 };
 
-/* Is some of the allowance left? */
+/* Adds what the time since the last call has earned. Is some of the budget left? */
 bool move_budget_is_left(struct move_budget *e, uint64_t now_ns);
 /* So much time went into saving memory. */
 void move_budget_spend(struct move_budget *e, uint64_t ns);

@@ -13,8 +13,8 @@ void pending_init(struct pendings *q)
     *q = (struct pendings){.tail = &q->head};
 }
 
-/* The queue is in the order of epochs: what comes late, from a magazine, finds its place, or waits a little
- * longer. */
+/* The queue is in the order of epochs. A piece that comes late, out of a magazine, finds its place
+ * within a bounded look, or waits a little longer. */
 static struct piece **place_of(struct pendings *q, uint64_t epoch)
 {
     struct piece **at = &q->head;
@@ -157,7 +157,7 @@ void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool orde
 {
     if (!zone_would_cut(z, size_bytes))
         return;
-    z->looked_bytes = z->pending_bytes; /* no second thread meanwhile */
+    z->looked_bytes = z->pending_bytes; /* so that no second thread does the same meanwhile */
     fence_seal(p);
     if (fence_poll(p))
         pending_retire(p);

@@ -19,7 +19,7 @@ static unsigned bin_of(uint64_t size_bytes)
     return bin < PLACEMENT_BINS ? bin : PLACEMENT_BINS - 1;
 }
 
-/* Whose bit is not set has an empty list, or none yet. */
+/* A bin whose bit is not set has an empty list, or none yet. */
 void placement_init(struct placement *pl)
 {
     for (unsigned bin = 0; bin < PLACEMENT_BINS; bin++)
@@ -51,18 +51,13 @@ static bool fits(const struct block *b, uint64_t size_bytes, uint64_t align)
     return round_up(b->addr, align) + size_bytes <= block_end(b);
 }
 
-static struct block *best_in(const struct list *head, uint64_t size_bytes, uint64_t align)
+static struct block *first_in(const struct list *head, uint64_t size_bytes, uint64_t align)
 {
-    struct block *best = NULL;
     int left = PLACEMENT_LOOK;
-    for (const struct list *n = head->next; n != head && left > 0; n = n->next, left--) {
-        struct block *b = list_entry(n, struct block, link);
-        if (fits(b, size_bytes, align) &&
-            (!best || b->size_bytes < best->size_bytes ||
-             (b->size_bytes == best->size_bytes && b->addr < best->addr)))
-            best = b;
-    }
-    return best;
+    for (const struct list *n = head->next; n != head && left > 0; n = n->next, left--)
+        if (fits(list_entry(n, struct block, link), size_bytes, align))
+            return list_entry(n, struct block, link);
+    return NULL;
 }
 
 struct block *placement_find(const struct placement *pl, uint64_t size_bytes, uint64_t align)
@@ -76,7 +71,7 @@ struct block *placement_find(const struct placement *pl, uint64_t size_bytes, ui
                 return NULL;
             word = pl->map[i];
         }
-        b = best_in(&pl->heads[i * 64 + (unsigned)__builtin_ctzll(word)], size_bytes, align);
+        b = first_in(&pl->heads[i * 64 + (unsigned)__builtin_ctzll(word)], size_bytes, align);
         word &= word - 1;
     }
     return b;
@@ -169,7 +164,8 @@ static void consider_run(struct window *best, struct block *run, const struct bl
     }
 }
 
-bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align, struct window *best)
+bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align,
+                           struct window *best)
 {
     int left = PLACEMENT_LOOK_HOLES;
     *best = (struct window){.missing_bytes = UINT64_MAX};
@@ -182,7 +178,7 @@ bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t a
         while (run->prev && run->prev->state == BLOCK_FREE)
             run = run->prev;
         if (is_open(run->prev))
-            continue; /* a hole: it is the lowest of this run, or leads to it */
+            continue; /* a hole: the lowest of this run, or one that leads to it */
         for (; is_open(last->next) && left > 0; left--)
             last = last->next;
         consider_run(best, run, last, size_bytes, align);

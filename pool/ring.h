@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A pool's fences that were recorded and are not known done, oldest epoch first, and the events that may be
- * recorded again. What they mean, and who may wait for which, is the matter of fence.h.
+ * The fences of a pool that were recorded and are not known done, oldest epoch first, and the
+ * events that may be recorded again. fence.h says what they mean, and who may wait for which.
  *
- * All of it belongs to the pool's lock. A thread that hands an event to the driver without the lock pins its
- * fence meanwhile: it keeps the event, though not its place.
+ * All of it belongs to the pool's lock. A thread that hands an event to the driver without the lock
+ * pins its fence meanwhile. The fence keeps its event, though not its place.
  */
 #ifndef POOL_RING_H
 #define POOL_RING_H
@@ -44,7 +44,8 @@ static inline unsigned ring_find(const struct ring *r, uint64_t epoch)
     return lo;
 }
 
-/* Index of the oldest fence that covers epoch and may be waited for, with late_too also of a late one; count: none. */
+/* Index of the oldest fence that covers epoch and may be waited for; with late_too a late fence
+ * counts as well. count: none. */
 static inline unsigned ring_find_waitable(const struct ring *r, uint64_t epoch, bool late_too)
 {
     unsigned at = ring_find(r, epoch);
@@ -58,7 +59,7 @@ static inline void ring_put_spare(struct ring *r, uint64_t event)
     r->spare[r->spares++] = event;
 }
 
-/* There is room. */
+/* The caller has made sure that there is room. */
 static inline void ring_insert(struct ring *r, uint64_t epoch, uint64_t event, bool late)
 {
     unsigned at = r->count;
@@ -70,24 +71,26 @@ static inline void ring_insert(struct ring *r, uint64_t epoch, uint64_t event, b
     r->count++;
 }
 
-/* The fence, and its event for the driver. */
+/* Pins the fence; returns it with its event. */
 static inline struct fence ring_pin(struct ring *r, unsigned at)
 {
     r->at[at].pins++;
     return r->at[at];
 }
-/* Pinned at `at`; meanwhile others may have come and gone, or all. */
+/* The fence was pinned at `at`; meanwhile others may have come and gone. */
 void ring_unpin(struct ring *r, unsigned at, uint64_t event);
 
-/* Events of fences that are known done, up to complete_epoch, or passed by a newer one, those before passed_epoch, can
- * be recorded again; the passed ones are taken many at a time. A pinned one stays until its user is back, and so do the
- * oldest and the newest of the passed. */
-#define RING_ALL UINT64_MAX /* as passed_epoch: nobody waits for any of them */
+/* Takes the events of fences that are known done, up to complete_epoch, and of fences that a newer
+ * ordered one has passed, before passed_epoch, so that they can be recorded again. Passed ones are
+ * taken many at a time. A pinned fence stays until its user is back. So do the oldest and the
+ * newest of the passed. */
+#define RING_ALL UINT64_MAX /* as passed_epoch: no thread waits for any of them */
 void ring_collect(struct ring *r, uint64_t complete_epoch, uint64_t passed_epoch);
-/* The ring is full of fences that are not done: every second one goes, but for the newest. What it
- * covered waits for its successor, which was recorded at a later free: natively that free would have
- * returned only when all of it was done, so that nothing is waited for that the program, having come
- * so far, could be holding up. A fence that may be waited for leaves none behind that may not. */
+/* The ring is full of fences that are not done: drops every second one, but not the newest. The
+ * frees that it covered wait for its successor. The successor was recorded at a later free, and the
+ * driver's own free would have returned only when all of that work was done. So the pool waits for
+ * nothing that the program could be holding up. A fence that may be waited for leaves none behind
+ * that may not. */
 void ring_thin(struct ring *r);
 
 #endif

@@ -16,8 +16,8 @@
 
 _Atomic bool pool_release_due;
 
-/* Bytes that the pool would have beyond what the program needed at its peak, and that part of it.
- */
+/* Bytes that the pool would have beyond the peak need of the program and a part (spare_shift) of
+ * it. */
 static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t size_bytes,
                              unsigned spare_shift)
 {
@@ -33,7 +33,8 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
-        b->piece.slack_bytes = b->size_bytes - min_u64(b->size_bytes, fit_segment_bytes(size_bytes));
+        b->piece.slack_bytes =
+            b->size_bytes - min_u64(b->size_bytes, fit_segment_bytes(size_bytes));
         p->slack_bytes += b->piece.slack_bytes;
     }
     return b;
@@ -44,21 +45,24 @@ struct block *segment_take(struct pool *p, uint64_t size_bytes)
     return take(p, size_bytes, fit_most_bytes(size_bytes));
 }
 
-/* The largest segment that a request takes where that saves another one; 0: it does not. */
+/* The largest segment that a request takes where that saves another one; 0: it saves none. A
+ * segment serves down to half its size, while all slack is at most a part of the peak. Not once the
+ * pool has half of the device, because slack would be missed in the end. */
 static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
     uint64_t have = s->reserved_bytes + p->planned_bytes + fit_segment_bytes(size_bytes);
-    uint64_t slack = s->allocated_bytes - s->requested_bytes, most_slack = peak >> SEGMENT_SLACK_SHIFT;
+    uint64_t slack = s->allocated_bytes - s->requested_bytes,
+             most_slack = peak >> SEGMENT_SLACK_SHIFT;
     bool full = have > p->backend->total_bytes >> SEGMENT_FULL_SHIFT;
     if (have <= peak || full || slack >= most_slack)
         return 0;
     return min_u64(size_bytes + most_slack - slack, size_bytes << SEGMENT_SPARE_SHIFT);
 }
 
-/* May idle segments go back now, without waiting for the program's work? What runs beside it runs
- * behind what is ordered, as all later work of the context does. Drops the lock. */
+/* May idle segments go back now without a wait for the program's work? What is ordered behind other
+ * work must be complete. Drops the lock. */
 static bool may_give_back(struct pool *p)
 {
     if (!p->backend->frees_beside)
@@ -71,15 +75,16 @@ static bool may_give_back(struct pool *p)
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
 {
     const struct block *best = placement_find(&p->large.placement, size_bytes, UNIT_BYTES);
-    /* Beyond that what does not fit goes back instead, if it may. */
+    /* With more excess, segments that do not fit go back instead, if they may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) && may_give_back(p)) ||
+        (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) &&
+         may_give_back(p)) ||
         p->fences.lost)
         return NULL;
     return take(p, size_bytes, spare_bytes(p, size_bytes));
 }
 
-/* Shared segments hold at least two blocks, and more the more there are: little is lost at their
+/* Shared segments hold at least two blocks, and more as the zone grows: little is lost at their
  * ends. */
 static uint64_t shared_bytes(const struct zone *z)
 {
@@ -88,23 +93,28 @@ static uint64_t shared_bytes(const struct zone *z)
     return max_u64(least, min_u64(have, SHARED_STEP_MAX_BYTES));
 }
 
-/* Does rounding cost this program too much? The slack of larger segments is none: it costs nothing. */
+/* Does rounding cost this program too much? The slack of larger segments does not count: it costs
+ * no memory. */
 static bool rounding_hurts(const struct pool *p)
 {
     uint64_t lost = p->stats.allocated_bytes - p->stats.requested_bytes;
-    return lost > max_u64(p->stats.requested_bytes >> ROUNDING_SHIFT, ROUNDING_BYTES) + p->slack_bytes;
+    return lost >
+           max_u64(p->stats.requested_bytes >> ROUNDING_SHIFT, ROUNDING_BYTES) + p->slack_bytes;
 }
 
-/* A debt is paid by the next free that may wait. The GPU has nothing to do while segments are given
- * back, and until the program is ahead of it again; paid too often, training took 1.4 times as long
- * (H200). So a program that goes on overdrawing the allowance may owe more and more. */
+/* Notes what the next free that may wait has to give back. While segments go back, and until the
+ * program is ahead of the GPU again, the GPU is idle: paid too often, training took 1.4 times as
+ * long (H200). So a free pays all that is beyond the peak, and the next payment is far. Each
+ * SEGMENT_PATIENCE_NS of overdrawn move budget doubles what is allowed beyond the peak, of which
+ * half is kept then. Once the pool has half of the device it is a quarter at most. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
     unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
     if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> SEGMENT_FULL_SHIFT)
         most_shift = SEGMENT_FULL_KEPT_SHIFT;
     move_budget_is_left(&p->move_budget, p->backend->ops->now_ns(p->backend));
-    for (int64_t left_ns = p->move_budget.left_ns; left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
+    for (int64_t left_ns = p->move_budget.left_ns;
+         left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
         left_ns += SEGMENT_PATIENCE_NS;
     p->owes_beyond_shift = 0;
     if (!excess_bytes(p, more_bytes, size_bytes, shift))
@@ -113,22 +123,23 @@ static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
     atomic_store_explicit(&pool_release_due, true, memory_order_relaxed);
 }
 
-/* Waits for all work up to the latest free, as that free would natively have done, but not behind work
- * that may never end: one such wait in vain is enough. */
+/* Waits for all work up to the latest free, as that free would do without the pool. Goes on while
+ * work completes within each REPAY_WAIT_NS. Never behind work that may not end: one wait in vain is
+ * enough. */
 static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (fence_was_vain(f))
+    if (fence_was_vain(f, FENCE_WAIT_REPAY))
         fence_poll(p);
-    if (fence_was_vain(f))
+    if (fence_was_vain(f, FENCE_WAIT_REPAY))
         return false;
     do {
         before = f->complete_epoch;
         if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
             fence_poll(p);
     } while (last > f->complete_epoch && f->complete_epoch > before);
-    fence_note_vain(f, last);
+    fence_note_vain(f, FENCE_WAIT_REPAY, last);
     return last <= f->complete_epoch;
 }
 
@@ -151,7 +162,8 @@ void pool_release_at_free(uint64_t freed_addr)
         if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
-        move_budget_spend(&p->move_budget, min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS) + end_ns - waited_ns);
+        move_budget_spend(&p->move_budget,
+                     min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS) + end_ns - waited_ns);
     }
     state_leave(p);
 }
@@ -164,11 +176,10 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     else if (size_bytes <= FIT_SHARED_MAX_BYTES && p->small_max_bytes < FIT_SHARED_MAX_BYTES &&
              rounding_hurts(p))
         p->small_max_bytes = FIT_SHARED_MAX_BYTES; /* from the next request on */
-    /* Segments of other sizes are of no use now. Where giving them back waits for all work of the context,
-     * it is done here only while there is none: a request must not wait for a kernel that never ends. */
+    /* Segments of other sizes are of no use now. Where giving them back waits for all work of the
+     * context, it is done here only while there is none: a request must not wait for a kernel that
+     * never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, SEGMENT_IDLE_SHIFT);
-    if (!list_empty(&p->small.dead) && may_give_back(p))
-        chunk_release_dead(p);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
         pending_retire_all(p);
         trim_release(p, excess, UINT64_MAX);
@@ -188,7 +199,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     p->busy++;
     state_unlock(p);
     int failed = p->backend->ops->segment_alloc(p->backend, bytes, &addr);
-    /* The map wants whole granules; every driver so far aligns allocations of this size to them. */
+    /* The map needs whole granules; every driver so far aligns allocations of this size to them. */
     bool odd = !failed && (addr % GRANULE_BYTES || !map_ensure(addr, bytes));
     if (odd)
         p->backend->ops->segment_free(p->backend, addr, true);

@@ -11,7 +11,7 @@
 
 _Atomic uint64_t pool_single_stream = POOL_STREAM_NONE;
 
-/* Counted in pool_watch, or no more. */
+/* Counts the pool in pool_watch, or no more. */
 static void watch(struct fences *f, bool watches)
 {
     if (f->watches != watches)
@@ -22,7 +22,8 @@ static void watch(struct fences *f, bool watches)
 void single_stream_init(struct fences *f, bool single_stream)
 {
 #ifdef POOL_IGNORES_FENCES
-    single_stream = true; /* for the tests of the tests: the hazard checker and the canary must notice */
+    single_stream =
+        true; /* for the tests of the tests: the hazard checker and the canary must notice */
 #endif
     f->mode = single_stream ? FENCE_SINGLE : FENCE_MULTI;
     watch(f, single_stream);
@@ -44,11 +45,12 @@ bool single_stream_leave(struct pool *p)
             state_wait(p);
         return false;
     }
-    /* From here on frees wait for fences; what is in the bins by now was freed in epochs up to this
-     * one, and everything handed out of them so far too. So with the magazines: whoever saw one stream
-     * and took something out is through when its lock has been had, and the mark of the free is seen. */
+    /* From here on frees wait for fences. Memory in the bins by now was freed in epochs up to this
+     * one, and so was everything handed out of them. The same holds for magazines: once a
+     * magazine's lock has been had, a thread that saw one stream and took something out is through,
+     * and the mark of its free is seen. */
     f->mode = FENCE_LEAVING;
-    atomic_store(&f->wanted, true); /* the single stream's work that comes meanwhile still records first */
+    atomic_store(&f->wanted, true); /* the stream's work that comes meanwhile still records first */
     fence_publish(f);
     magazines_pass_all(p);
     uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
@@ -71,20 +73,22 @@ bool single_stream_leave(struct pool *p)
     return waited;
 }
 
-/* What waits in the queue was freed by then or is the stream's own work: all of it is ready, and
- * who asks for memory retires it before anything else is done (request.c: reuse). The order is that
- * of tests/model/stream.pml: nothing is handed out before the breach was looked for, because who
- * noted it may have seen no single stream, and go on. Who sees one comes to leave it, and waits for
- * the lock. When the stream is left, later work is ordered behind what was handed out meanwhile:
- * that must need no late fence. */
+/* Memory in the queue was freed before the mark or is the stream's own: all of it is ready. A
+ * request retires it before it does anything else (request.c: reuse).
+ *
+ * The order is that of tests/model/stream.pml. The pool hands nothing out before it has looked for
+ * the breach, because the thread that noted it may have seen no single stream, and go on. A thread
+ * that sees one comes to leave it, and waits for the lock. When the mode ends, later work is
+ * ordered behind what was handed out meanwhile. That must need no late fence. */
 bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     struct fences *f = &p->fences;
     if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark ||
         f->late_epoch > f->complete_epoch || atomic_load(&f->sealing))
         return false;
-    /* A submission to the stream by another thread that did not find the pool eager has set the mark by now; one
-     * that sets it from now on finds a record under way, or the pool eager, and comes for the lock. */
+    /* Another thread may submit to the stream without the lock. If it did not find the pool eager,
+     * it has set the mark by now. If it sets the mark from now on, it finds a record under way, or
+     * the pool eager, and comes for the lock. */
     atomic_fetch_add(&f->sealing, 1);
     bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_NO_WAIT);
     if (enters) {

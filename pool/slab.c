@@ -10,9 +10,10 @@
 
 void slab_init(struct slabs *s)
 {
-    for (int c = 0; c < SLAB_CLASSES; c++)
-        for (int f = 0; f <= SLAB_FULLNESS; f++)
-            list_init(&s->partial[c][f]);
+    for (int c = 0; c < SLAB_CLASSES; c++) {
+        list_init(&s->partial[c]);
+        list_init(&s->empty[c]);
+    }
 }
 
 uint64_t slab_object_bytes(unsigned c)
@@ -32,40 +33,39 @@ static bool is_empty(const struct slab *s)
     return s->free_count == s->object_count;
 }
 
-/* Which list a slab with so many free objects is in; -1: none. */
-static int list_of(const struct slab *s, unsigned free_count)
+/* The list of slabs with so many free objects; NULL: none. */
+static struct list *list_of(struct pool *p, const struct slab *s, unsigned free_count)
 {
-    return free_count == s->object_count ? SLAB_FULLNESS
-           : free_count                  ? (int)((free_count - 1) * SLAB_FULLNESS / s->object_count)
-                                         : -1;
+    if (free_count == s->object_count)
+        return &p->slabs.empty[s->class_index];
+    return free_count ? &p->slabs.partial[s->class_index] : NULL;
 }
 
 /* Called whenever free_count changed. */
 static void relink(struct pool *p, struct slab *s, unsigned before)
 {
-    int now = list_of(s, s->free_count);
-    if (now == list_of(s, before))
+    struct list *now = list_of(p, s, s->free_count);
+    if (now == list_of(p, s, before))
         return;
     list_remove(&s->link);
-    if (now >= 0)
-        list_push_front(&p->slabs.partial[s->class_index][now], &s->link);
+    if (now)
+        list_push_front(now, &s->link);
 }
 
 struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot)
 {
-    for (int f = 0; f <= SLAB_FULLNESS; f++) {
-        struct list *head = &p->slabs.partial[class_index][f];
-        if (list_empty(head))
-            continue;
-        struct slab *s = list_entry(head->next, struct slab, link);
-        unsigned word = s->free_map[0] ? 0 : 1, before = s->free_count;
-        *slot = word * 64 + (unsigned)__builtin_ctzll(s->free_map[word]);
-        s->free_map[word] &= s->free_map[word] - 1;
-        s->free_count--;
-        relink(p, s, before);
-        return s;
-    }
-    return NULL;
+    const struct list *head = &p->slabs.partial[class_index];
+    if (list_empty(head))
+        head = &p->slabs.empty[class_index];
+    if (list_empty(head))
+        return NULL;
+    struct slab *s = list_entry(head->next, struct slab, link);
+    unsigned word = s->free_map[0] ? 0 : 1, before = s->free_count;
+    *slot = word * 64 + (unsigned)__builtin_ctzll(s->free_map[word]);
+    s->free_map[word] &= s->free_map[word] - 1;
+    s->free_count--;
+    relink(p, s, before);
+    return s;
 }
 
 static uint64_t object_count(uint64_t block_bytes, unsigned class_index)
@@ -116,7 +116,7 @@ static void destroy(struct pool *p, struct slab *s)
     zone_give(b);
 }
 
-/* The slab's block goes back to the driver with its chunk, as a shared block does. */
+/* The slab's block goes back to the driver with its chunk, as a exposed block does. */
 static void bury(struct pool *p, struct slab *s)
 {
     struct block *b = s->block;
@@ -152,8 +152,9 @@ void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
         return;
     }
     /* The last slab of a size stays, so that a loop with one object does not make and unmake it. */
-    const struct list *thin = &p->slabs.partial[s->class_index][SLAB_FULLNESS - 1];
-    if (is_empty(s) && (!list_empty(thin) || thin[1].next != thin[1].prev))
+    const struct list *empty = &p->slabs.empty[s->class_index];
+    if (is_empty(s) &&
+        (!list_empty(&p->slabs.partial[s->class_index]) || empty->next != empty->prev))
         destroy(p, s);
 }
 
@@ -161,7 +162,7 @@ bool slab_release_empty(struct pool *p)
 {
     bool any = false;
     for (int c = 0; c < SLAB_CLASSES; c++)
-        list_for_each(n, tmp, &p->slabs.partial[c][SLAB_FULLNESS])
+        list_for_each(n, tmp, &p->slabs.empty[c])
         {
             destroy(p, list_entry(n, struct slab, link));
             any = true;

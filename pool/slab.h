@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Slabs: blocks of the small zone carved into objects of one size, for requests up to SLAB_MAX_BYTES.
- * What is free is a bitmap in host memory. Of several slabs of a size the fullest serves first, so
- * that the others drain. All functions want the pool's lock held, but those that only compute and
- * slab_piece_around.
+ * Slabs: blocks of the small zone carved into objects of one size, for requests up to
+ * SLAB_MAX_BYTES. A bitmap in host memory tells which objects are free. An empty slab serves last,
+ * so that it can go back. All functions want the pool's lock held, but for those that only compute
+ * and slab_piece_around.
  */
 #ifndef POOL_SLAB_H
 #define POOL_SLAB_H
@@ -22,25 +22,26 @@ struct pool;
 
 struct slab {
     struct block *block;
-    struct list link;    /* in a fullness list while it has free objects */
+    struct list link;    /* partial or empty, while it has free objects */
     uint64_t epoch;      /* newest epoch in which an object was freed */
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
     uint32_t object_bytes;
     uint8_t class_index, object_count, free_count;
-    uint8_t dead_count; /* freed after they were shared: never handed out again */
+    uint8_t dead_count; /* freed after they were known outside: never handed out again */
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
-     * lock. A record serves one class for ever, so all shapes that it had have as many pieces. */
-    _Atomic uint64_t shape; /* see slab_show; of the past once the slab is gone */
-    struct piece pieces[];  /* of the objects. No free one is exposed or noted */
+     * lock. A record serves one class for ever, so all its shapes have as many pieces. */
+    _Atomic uint64_t shape; /* see slab_show; stays as it was once the slab is gone */
+    struct piece pieces[];  /* of the objects; no free one is exposed or noted */
 };
-_Static_assert(sizeof(struct slab) == sizeof(struct piece), "what a slab costs: tests/bench/LATENCY.md");
+_Static_assert(sizeof(struct slab) == sizeof(struct piece), "see tests/bench/LATENCY.md");
 
 struct slabs {
-    struct list partial[SLAB_CLASSES][SLAB_FULLNESS + 1]; /* fullest first; those with nothing in them last */
+    struct list partial[SLAB_CLASSES]; /* with free objects, and others */
+    struct list empty[SLAB_CLASSES];   /* with nothing in them */
 };
 
 void slab_init(struct slabs *s);
-/* A cache of records for each class: the size of a slab's record is that of its class. */
+/* A cache of records for each class, because a record has one piece for each object. */
 void slab_init_caches(struct host_cache caches[SLAB_CLASSES]);
 /* Steps of 512 bytes up to 8 KiB, then eight to a doubling: at most 12.5 % of a block is lost. */
 static inline unsigned slab_class(uint64_t size_bytes)
@@ -58,12 +59,13 @@ uint64_t slab_block_bytes(unsigned class_index);
 
 /* A free object; NULL slab: none. */
 struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot);
-/* A block in state SLAB, already in use, becomes an empty slab; false: no host memory. */
+/* A block in state SLAB becomes an empty slab. False: no host memory. */
 bool slab_add(struct pool *p, struct block *b, unsigned class_index);
-/* The object is free again (not live, not pending), or dead if it was shared. An empty slab may return to
- * the zone; one in which every object is free or dead, and one dead, is buried. */
+/* The object is neither live nor pending any more: it is free, or dead if it is exposed. An empty
+ * slab may return to the zone. A slab whose objects are all free or dead, one at least dead, is
+ * buried. */
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
-/* Every empty slab goes back to the small zone; true: there was one. */
+/* Every empty slab goes back to the small zone. True: there was one. */
 bool slab_release_empty(struct pool *p);
 
 static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
@@ -71,7 +73,7 @@ static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
     return s->block->addr + slot * s->object_bytes;
 }
 
-/* What a free needs to find a slot, in one word, so that it belongs to one slab: the start of its
+/* What a free needs to find a slot, in one word, so that all of it is of one slab: the start of its
  * block in pages; the reciprocal of an object's units, times 2^16, rounded up; the number of
  * objects. */
 #define SLAB_SHAPE_COUNT_BITS 8
@@ -81,13 +83,12 @@ static inline void slab_show(struct slab *s)
 {
     uint64_t start = s->block->addr / SLAB_PAGE_BYTES, units = s->object_bytes >> UNIT_SHIFT;
     uint64_t reciprocal = ((UINT64_C(1) << 16) + units - 1) / units;
-    atomic_store_explicit(&s->shape,
-                          start << SLAB_SHAPE_START_SHIFT | reciprocal << SLAB_SHAPE_COUNT_BITS | s->object_count,
-                          memory_order_relaxed);
+    uint64_t shape = start << SLAB_SHAPE_START_SHIFT | reciprocal << SLAB_SHAPE_COUNT_BITS;
+    atomic_store_explicit(&s->shape, shape | s->object_count, memory_order_relaxed);
 }
 
-/* The slot that covers addr in a slab of that shape, or -1 (a tail that holds no object). A slab has
- * 512 units at most and an object 64, so that the product of the reciprocal is exact. */
+/* The slot that covers addr in a slab of that shape; -1: the tail, which holds no object. A slab
+ * has 512 units at most and an object 64, so the product with the reciprocal is exact. */
 static inline int slab_slot_in(uint64_t shape, uint64_t addr)
 {
     uint64_t unit = (addr - (shape >> SLAB_SHAPE_START_SHIFT) * SLAB_PAGE_BYTES) >> UNIT_SHIFT;
@@ -96,7 +97,7 @@ static inline int slab_slot_in(uint64_t shape, uint64_t addr)
 }
 
 /* The piece of the slot that covers addr, or NULL. Without the lock, in any record that ever was a
- * slab's: the piece may be of another address, or of nothing, which its word tells. */
+ * slab's. The piece may be of another address, or of none; its word tells. */
 static inline struct piece *slab_piece_around(struct slab *s, uint64_t addr)
 {
     int slot = slab_slot_in(atomic_load_explicit(&s->shape, memory_order_relaxed), addr);

@@ -2,10 +2,12 @@
  *
  * What a pool is made of, for the files of pool/ alone; and its lock.
  *
- * One lock per pool, never held over a driver call, and no other lock is taken while it is held, but
- * for the spin locks of its magazines.
- * What a thread works on while the lock is dropped is BUSY (a block) or pinned (a fence), so that no
- * other thread touches it; `busy` counts such threads, and `changed` tells when one is through.
+ * One lock per pool. No thread holds it over a driver call. A thread that holds it takes no other
+ * lock but the spin locks of the pool's magazines. While a thread has dropped the lock, what it
+ * works on is BUSY (a block) or pinned (a fence), so that no other thread touches it. `busy` counts
+ * such threads, and `changed` tells when one is through.
+ *
+ * The parts of a pool are embedded by value: this header includes those of its parts.
  */
 #ifndef POOL_STATE_H
 #define POOL_STATE_H
@@ -27,23 +29,22 @@ struct pool {
     struct backend *backend;
     const struct pool_config *config;
     void *owner;
-    bool arena;              /* backing */
+    bool arena;              /* arena backing; else segments */
     bool abandoned;
     unsigned inside;         /* threads in a function that may drop the lock on its way */
     unsigned busy;           /* threads that commit, move or release memory */
-    uint64_t settled;        /* counts how often one of them was through */
+    uint64_t settled;        /* how often one of those threads was through */
     uint64_t released_ns;    /* when idle memory went back last; 0: never */
     uint64_t now_ns;         /* coarse clock, read at slow moments */
-    uint64_t serial;         /* of the last block handed out, but for those out of magazines */
-    struct move_budget move_budget;    /* left for moving memory */
-    uint64_t planned_bytes;  /* being taken from the driver by threads without the lock */
-    unsigned owes_beyond_shift; /* segment backing: what is over its peak, and this part of it, is owed
-                                   (pool_release_at_free); 0: nothing */
+    uint64_t serial;         /* of the last block handed out, but for magazines */
+    struct move_budget move_budget;    /* time left for moving memory */
+    uint64_t planned_bytes;  /* threads without the lock are taking it from the driver */
+    unsigned owes_beyond_shift; /* segment backing: see owe in segment.c; 0: nothing is owed */
     uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts;      /* GHOST blocks */
     uint64_t ghost_bytes;
-    uint64_t slack_bytes;    /* segment backing: of the live blocks of the large zone */
+    uint64_t slack_bytes;    /* segment backing: of live large blocks */
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;
@@ -52,8 +53,8 @@ struct pool {
     struct pool_stats stats;
 };
 
-/* Most sections under it take less than a microsecond, so a thread that waits for it looks for a
- * while before it sleeps. How long it is held at worst: tests/bench/LATENCY.md. */
+/* Most sections under the lock take less than a microsecond, so a waiting thread looks for a while
+ * before it sleeps. tests/bench/LATENCY.md has the longest sections. */
 static inline void state_init_lock(struct pool *p)
 {
     pthread_mutexattr_t kind;
@@ -75,7 +76,7 @@ static inline void state_unlock(struct pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Instead of those two, around whatever may drop the lock on its way: see abandon.c. */
+/* To be used instead of those two around whatever may drop the lock on its way: see abandon.c. */
 static inline void state_enter(struct pool *p)
 {
     state_lock(p);
@@ -88,7 +89,7 @@ static inline void state_leave(struct pool *p)
     state_unlock(p);
 }
 
-/* In the middle of long work: other threads may have the lock now. */
+/* In the middle of long work: lets other threads have the lock. */
 static inline void state_breathe(struct pool *p)
 {
     state_unlock(p);
@@ -96,7 +97,7 @@ static inline void state_breathe(struct pool *p)
     state_lock(p);
 }
 
-/* A thread that is cancelled here would end with the lock held, and its caller's marks set. */
+/* A thread that is cancelled here would end with the lock held and its caller's marks set. */
 static inline void state_wait(struct pool *p)
 {
     int cancel;

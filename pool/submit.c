@@ -49,7 +49,8 @@ bool pool_passed(struct pool *p, uint64_t mark)
     return passed;
 }
 
-bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
+bool pool_enter_single_stream(struct pool *p, uint64_t mark, uint64_t stream,
+                              const atomic_bool *breach)
 {
     state_enter(p);
     bool entered = single_stream_enter(p, mark, stream, breach);

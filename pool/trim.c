@@ -21,7 +21,7 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
     struct zone *zones[] = {&p->large, &p->small};
     uint64_t back = 0;
     slab_release_empty(p);
-    /* Not what other threads take from the driver meanwhile, or it might never end. */
+    /* Not what other threads take from the driver meanwhile, or this might never end. */
     want_bytes = min_u64(want_bytes, p->stats.reserved_bytes);
     for (int i = 0; i < 2 && back < want_bytes;) {
         uint64_t got;
@@ -39,7 +39,7 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     struct fences *f = &p->fences;
     magazines_empty_all(p);
     fence_seal(p);
-    /* A full ring of fences refuses another one until some are known done. */
+    /* A full ring refuses another fence until some are known done. */
     if (fence_poll(p) && fence_is_unsealed(f)) {
         fence_seal(p);
         fence_poll(p);
@@ -51,10 +51,10 @@ void trim_settle(struct pool *p, uint64_t wait_ns)
     ghost_reap(p, false);
 }
 
-/* First for what the frees would natively have waited for, then, for a moment, behind later work
- * too; for the end of other threads' captures, which natively forbid no free, as well (see
- * wait_for_more in request.c). With one stream nothing is pending, but chunks want complete
- * fences. */
+/* First waits for work that the frees would wait for without the pool. Then, for a moment, behind
+ * later work too. The thread also waits for the end of other threads' captures, which would forbid
+ * no free without the pool (see wait_for_more in request.c). With one stream nothing is pending,
+ * but chunks need complete fences. */
 static void await_fences(struct pool *p)
 {
     struct fences *f = &p->fences;
@@ -79,10 +79,11 @@ static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
 
 /* Several threads may come at once, each after a call of the driver that failed. None is told that
  * nothing came back while idle memory is on its way to the driver:
- * 1. What another thread gave back between the failure and this lock tells released_ns.
- * 2. What another thread holds is busy. It is waited for, and counts in settled.
- * 3. What is neither idle nor held is live, or behind a fence that the second step waits for.
- * A thread whose call is made again after the second step competes only with what others took. */
+ * 1. Memory that another thread gave back between the failure and this lock shows in released_ns.
+ * 2. Memory that another thread holds is busy. This thread waits for it, and it counts in settled.
+ * 3. Memory that is neither idle nor held is live, or behind a fence that the second step waits
+ *    for. A thread whose call is made again after the second step competes only with what others
+ *    took. */
 bool pool_release(struct pool *p, enum pool_release step)
 {
     bool some = false;
@@ -96,7 +97,7 @@ bool pool_release(struct pool *p, enum pool_release step)
             trim_settle(p, 0);
         uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);
         count_flush(p, start_ns, back);
-        /* What others hold is on its way back, as a rule; each of their turns is a few driver
+        /* What others hold is on its way back, as a rule. Each of their turns is a few driver
          * calls. */
         while (p->busy && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
             state_wait(p);
@@ -115,7 +116,8 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
         trim_settle(p, t->wait_ns);
         uint64_t idle = trim_idle_bytes(p);
         if (idle > t->keep_bytes)
-            back = trim_release(p, idle - t->keep_bytes, p->now_ns - min_u64(t->idle_ns, p->now_ns));
+            back =
+                trim_release(p, idle - t->keep_bytes, p->now_ns - min_u64(t->idle_ns, p->now_ns));
         count_flush(p, start_ns, back);
     }
     state_leave(p);
@@ -135,7 +137,7 @@ uint64_t pool_tick_ns(const struct pool *p)
     return tick;
 }
 
-/* Bytes by which the driver's free memory falls short of MIN_FREE. */
+/* Bytes by which the driver's free memory is below MIN_FREE. */
 static uint64_t free_shortage(struct pool *p)
 {
     uint64_t free_bytes, total_bytes, min = p->config->min_free_bytes;

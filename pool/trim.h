@@ -10,12 +10,12 @@
 
 struct pool;
 
-/* Releases idle chunks, whose work is complete and which nobody used since unused_ns, until at least
- * want_bytes are back. Returns what came back. */
+/* Releases idle chunks, whose work is complete and which were not used since unused_ns, until
+ * want_bytes at least are back. Returns the bytes that came back. */
 uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns);
-/* Learns what is complete, waiting at most wait_ns for all that was freed so far. */
+/* Learns what is complete; waits at most wait_ns for everything freed so far. */
 void trim_settle(struct pool *p, uint64_t wait_ns);
-/* Idle: reserved and neither live nor pending. */
+/* Idle bytes: reserved, and neither live nor pending. */
 uint64_t trim_idle_bytes(const struct pool *p);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See zone.h, chunk.h.
+ * See zone.h.
  */
 #include "pool/zone.h"
 
@@ -60,7 +60,8 @@ void zone_drop_region(struct block *b)
     host_cache_put(&b->zone->pool->block_cache, b);
 }
 
-/* Free blocks sit in bins by size: a change of size means out and in again. */
+/* placement.h keeps free blocks by size: a change of size takes the block out and puts it in
+ * again. */
 static void resize(struct block *b, uint64_t addr, uint64_t size_bytes)
 {
     if (b->state == BLOCK_FREE)
@@ -100,7 +101,7 @@ struct block *zone_split(struct block *b, uint64_t addr)
     return upper;
 }
 
-/* b takes in its upper neighbour, whose record goes. Both are out of every list. */
+/* b takes in its upper neighbour, whose record is free then. Both are out of every list. */
 static void absorb_next(struct block *b)
 {
     struct block *gone = b->next;
@@ -158,7 +159,7 @@ static struct block *merge_same(struct block *b)
     return b;
 }
 
-/* Puts b into the bins, merged. Its chunks' use is the caller's matter. */
+/* Makes b a free block, merged. The caller has stamped its chunks. */
 static void insert_free(struct block *b)
 {
     struct placement *pl = &b->zone->placement;
@@ -185,8 +186,8 @@ void zone_end_live(struct block *b)
         p->slack_bytes -= b->piece.slack_bytes;
 }
 
-/* A walk over chunks at every free is more than the rest of a free costs: only for those who ask.
- */
+/* Notes when the chunks of b were last used. The walk costs more than the rest of a free, so it is
+ * made only for IDLE_TIMEOUT. */
 static void stamp_chunks(const struct block *b)
 {
     const struct pool *p = b->zone->pool;

@@ -50,17 +50,15 @@ void explain_look(struct explain *e, struct pool *p)
         e->large_free_bytes = sum_of_free(&p->large, size_bytes);
         e->slab_empty_bytes = e->slab_free_bytes = 0;
         e->large_idle_bytes = sum_of_free(&p->large, idle_bytes);
-        for (unsigned c = 0; c < SLAB_CLASSES; c++)
-            for (unsigned f = 0; f < SLAB_FULLNESS; f++) {
-                const struct list *head = &p->slabs.partial[c][f];
-                for (const struct list *n = head->next; n != head; n = n->next) {
-                    const struct slab *slab = list_entry(n, struct slab, link);
-                    if (slab->free_count == slab->object_count)
-                        e->slab_empty_bytes += slab->block->size_bytes;
-                    else
-                        e->slab_free_bytes += slab->free_count * slab->object_bytes;
-                }
+        for (unsigned c = 0; c < SLAB_CLASSES; c++) {
+            const struct list *partial = &p->slabs.partial[c], *empty = &p->slabs.empty[c];
+            for (const struct list *n = partial->next; n != partial; n = n->next) {
+                const struct slab *slab = list_entry(n, struct slab, link);
+                e->slab_free_bytes += slab->free_count * slab->object_bytes;
             }
+            for (const struct list *n = empty->next; n != empty; n = n->next)
+                e->slab_empty_bytes += list_entry(n, struct slab, link)->block->size_bytes;
+        }
         uint64_t known = s->allocated_bytes + s->pending_bytes + e->small_free_bytes +
                          e->large_free_bytes + e->slab_empty_bytes + e->slab_free_bytes;
         e->slab_free_bytes += s->reserved_bytes - known; /* what is left are the tails */

@@ -30,6 +30,7 @@ struct life {
     CUdeviceptr block;
     CUstream stream;
     CUcontext context;
+    CUdeviceptr opened;
 };
 
 static uint64_t draw(struct life *l)
@@ -153,7 +154,7 @@ static void sleep_us(unsigned us)
 }
 
 /* Returns how many were not cancelled. */
-static int cancel_some(unsigned round, unsigned ops)
+static int cancel_some(unsigned round, unsigned ops, void *(*body)(void *life))
 {
     pthread_t threads[THREADS];
     struct life lives[THREADS];
@@ -162,7 +163,7 @@ static int cancel_some(unsigned round, unsigned ops)
         bool by_itself = i % 2 == 0;
         lives[i] = (struct life){.random = round * THREADS + i + 1, .ops = ops};
         lives[i].calls_left = by_itself ? round % 7 + 1 : 0;
-        REQUIRE(pthread_create(&threads[i], NULL, live, &lives[i]));
+        REQUIRE(pthread_create(&threads[i], NULL, body, &lives[i]));
     }
     sleep_us(round * 61 % 2000);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -201,10 +202,10 @@ static int threads_that_allocate_may_be_cancelled(void)
     scene_start(1, 60);
     REQUIRE(cuCtxGetCurrent(&primary));
     REQUIRE(gpu_mem_info(&before, NULL));
-    others += cancel_some(0, 1);
+    others += cancel_some(0, 1, live);
     use();
     for (unsigned round = 1; round < 2 * ROUNDS; round++) {
-        others += cancel_some(round, round < ROUNDS ? OPS : OPS_WITH_CONTEXTS);
+        others += cancel_some(round, round < ROUNDS ? OPS : OPS_WITH_CONTEXTS, live);
         if (round % 8 == 0)
             use();
     }
@@ -220,42 +221,30 @@ static int threads_that_allocate_may_be_cancelled(void)
  * end. Calls of the simulated driver are cancellation points as SIM_CANCEL says.
  */
 
-enum { SHARERS = 4, SHARER_ROUNDS = 60 };
+enum { SHARER_ROUNDS = 60 };
 
 static const size_t size_bytes = 300 * KIB;
-static CUcontext sharers_context;
 static uint64_t shared;
 static CUipcMemHandle handle;
 
-struct sharer {
-    unsigned calls_left; /* before it cancels itself; 0: it waits for others */
-    CUdeviceptr opened;
-};
-
-static void maybe_cancel_sharer(struct sharer *l)
-{
-    if (l->calls_left && --l->calls_left == 0)
-        pthread_cancel(pthread_self());
-}
-
 static void close_opened(void *sharer)
 {
-    struct sharer *l = sharer;
+    struct life *l = sharer;
     if (l->opened)
         cuIpcCloseMemHandle(l->opened);
 }
 
 static void *open_and_close(void *sharer)
 {
-    struct sharer *l = sharer;
+    struct life *l = sharer;
     pthread_cleanup_push(close_opened, l);
-    cuCtxSetCurrent(sharers_context);
+    cuCtxSetCurrent(primary);
     for (;;) {
-        maybe_cancel_sharer(l);
+        maybe_cancel(l);
         if (cuIpcOpenMemHandle(&l->opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) !=
             CUDA_SUCCESS)
             l->opened = 0;
-        maybe_cancel_sharer(l);
+        maybe_cancel(l);
         if (l->opened)
             cuIpcCloseMemHandle(l->opened);
         l->opened = 0;
@@ -268,33 +257,13 @@ static void *open_and_close(void *sharer)
 static void *give_out(void *sharer)
 {
     CUipcMemHandle again;
-    cuCtxSetCurrent(sharers_context);
+    cuCtxSetCurrent(primary);
     for (;;) {
-        maybe_cancel_sharer(sharer);
+        maybe_cancel(sharer);
         cuIpcGetMemHandle(&again, shared);
         pthread_testcancel();
     }
     return NULL;
-}
-
-static int cancel_sharers(unsigned round, void *(*body)(void *))
-{
-    pthread_t threads[SHARERS];
-    struct sharer lives[SHARERS];
-    int others = 0;
-    for (unsigned i = 0; i < SHARERS; i++) {
-        lives[i] = (struct sharer){.calls_left = i % 2 ? 0 : round % 5 + 1};
-        REQUIRE(pthread_create(&threads[i], NULL, body, &lives[i]));
-    }
-    nanosleep(&(struct timespec){.tv_nsec = round * 61 % 2000 * 1000}, NULL);
-    for (unsigned i = 0; i < SHARERS; i++) {
-        void *end = NULL;
-        if (i % 2)
-            REQUIRE(pthread_cancel(threads[i]));
-        REQUIRE(pthread_join(threads[i], &end));
-        others += end != PTHREAD_CANCELED;
-    }
-    return others;
 }
 
 static int import(int from, int to)
@@ -303,9 +272,9 @@ static int import(int from, int to)
     int others = 0;
     EXPECT(read(from, &handle, sizeof handle) == sizeof handle);
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&sharers_context));
+    REQUIRE(cuCtxGetCurrent(&primary));
     for (unsigned round = 0; round < SHARER_ROUNDS; round++) {
-        others += cancel_sharers(round, open_and_close);
+        others += cancel_some(round, 0, open_and_close);
         REQUIRE(gpu_ipc_open(&opened, handle));
         others += scene_wrong_bytes(opened, size_bytes, 7) != 0;
         REQUIRE(gpu_ipc_close(opened));
@@ -321,12 +290,12 @@ static int threads_that_share_may_be_cancelled(void)
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(import);
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&sharers_context));
+    REQUIRE(cuCtxGetCurrent(&primary));
     REQUIRE(gpu_malloc(&shared, size_bytes));
     REQUIRE(gpu_memset(shared, 7, size_bytes));
     REQUIRE(gpu_sync());
     for (unsigned round = 0; round < SHARER_ROUNDS; round++)
-        others += cancel_sharers(round, give_out);
+        others += cancel_some(round, 0, give_out);
     ipc_export(&handle, shared);
     EXPECT(write(importer.to, &handle, sizeof handle) == sizeof handle);
     printf("importer ended with %d\n", ipc_peer_join(&importer));

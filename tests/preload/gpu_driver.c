@@ -59,15 +59,12 @@ int gpu_device_count(int *count)
     return (int)(rc == CUDA_SUCCESS ? DRIVER(cuDeviceGetCount)(count) : rc);
 }
 
-int gpu_sync(void)
-{
-    return (int)DRIVER(cuCtxSynchronize)();
-}
-
-int gpu_last_error(void)
-{
-    return 0;
-}
+#define CALL(name, parameters, runtime, driver)                                                    \
+    int name parameters                                                                            \
+    {                                                                                              \
+        return (int)(driver);                                                                      \
+    }
+#include "tests/preload/gpu_calls.def"
 
 int gpu_malloc(uint64_t *address, size_t size_bytes)
 {
@@ -81,11 +78,6 @@ int gpu_free(uint64_t address)
 {
     track_free(address);
     return (int)DRIVER(cuMemFree)((CUdeviceptr)address);
-}
-
-int gpu_malloc_nowhere(size_t size_bytes)
-{
-    return (int)DRIVER(cuMemAlloc)(NULL, size_bytes);
 }
 
 int gpu_malloc_pitch(uint64_t *address, size_t *pitch_bytes, size_t width_bytes, size_t height)
@@ -118,31 +110,6 @@ int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
     return rc;
 }
 
-int gpu_host_alloc(void **host, size_t size_bytes)
-{
-    return (int)DRIVER(cuMemHostAlloc)(host, size_bytes, CU_MEMHOSTALLOC_DEVICEMAP);
-}
-
-int gpu_host_free(void *host)
-{
-    return (int)DRIVER(cuMemFreeHost)(host);
-}
-
-int gpu_host_register(void *host, size_t size_bytes)
-{
-    return (int)DRIVER(cuMemHostRegister)(host, size_bytes, 0);
-}
-
-int gpu_host_unregister(void *host)
-{
-    return (int)DRIVER(cuMemHostUnregister)(host);
-}
-
-int gpu_mem_info(size_t *free_bytes, size_t *total_bytes)
-{
-    return (int)DRIVER(cuMemGetInfo)(free_bytes, total_bytes);
-}
-
 int gpu_array_create(void **array, size_t width, size_t height)
 {
     CUDA_ARRAY_DESCRIPTOR floats = {width, height, CU_AD_FORMAT_FLOAT, 1};
@@ -156,120 +123,9 @@ int gpu_array_destroy(void *array)
     return (int)(destroy != NULL ? destroy((CUarray)array) : CUDA_ERROR_NOT_FOUND);
 }
 
-int gpu_put(uint64_t to, const void *from, size_t size_bytes)
-{
-    return (int)DRIVER(cuMemcpyHtoD)((CUdeviceptr)to, from, size_bytes);
-}
-
-int gpu_get(void *to, uint64_t from, size_t size_bytes)
-{
-    return (int)DRIVER(cuMemcpyDtoH)(to, (CUdeviceptr)from, size_bytes);
-}
-
-int gpu_move(uint64_t to, uint64_t from, size_t size_bytes)
-{
-    return (int)DRIVER(cuMemcpyDtoD)((CUdeviceptr)to, (CUdeviceptr)from, size_bytes);
-}
-
-int gpu_put_async(uint64_t to, const void *from, size_t size_bytes, CUstream stream)
-{
-    return (int)DRIVER(cuMemcpyHtoDAsync)((CUdeviceptr)to, from, size_bytes, stream);
-}
-
-int gpu_get_async(void *to, uint64_t from, size_t size_bytes, CUstream stream)
-{
-    return (int)DRIVER(cuMemcpyDtoHAsync)(to, (CUdeviceptr)from, size_bytes, stream);
-}
-
-int gpu_move_async(uint64_t to, uint64_t from, size_t size_bytes, CUstream stream)
-{
-    return (int)DRIVER(cuMemcpyDtoDAsync)((CUdeviceptr)to, (CUdeviceptr)from, size_bytes, stream);
-}
-
-int gpu_memset(uint64_t to, int byte, size_t size_bytes)
-{
-    return (int)DRIVER(cuMemsetD8)((CUdeviceptr)to, (unsigned char)byte, size_bytes);
-}
-
-int gpu_memset_async(uint64_t to, int byte, size_t size_bytes, CUstream stream)
-{
-    return (int)DRIVER(cuMemsetD8Async)((CUdeviceptr)to, (unsigned char)byte, size_bytes, stream);
-}
-
-int gpu_stream_create(CUstream *stream, bool blocking)
-{
-    return (int)DRIVER(cuStreamCreate)(stream,
-                                       blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING);
-}
-
-int gpu_stream_destroy(CUstream stream)
-{
-    return (int)DRIVER(cuStreamDestroy)(stream);
-}
-
-int gpu_stream_sync(CUstream stream)
-{
-    return (int)DRIVER(cuStreamSynchronize)(stream);
-}
-
-int gpu_stream_query(CUstream stream)
-{
-    return (int)DRIVER(cuStreamQuery)(stream);
-}
-
-int gpu_stream_wait(CUstream stream, CUevent event)
-{
-    return (int)DRIVER(cuStreamWaitEvent)(stream, event, 0);
-}
-
-int gpu_event_create(CUevent *event)
-{
-    return (int)DRIVER(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-}
-
-int gpu_event_destroy(CUevent event)
-{
-    return (int)DRIVER(cuEventDestroy)(event);
-}
-
-int gpu_event_record(CUevent event, CUstream stream)
-{
-    return (int)DRIVER(cuEventRecord)(event, stream);
-}
-
-int gpu_event_query(CUevent event)
-{
-    return (int)DRIVER(cuEventQuery)(event);
-}
-
-int gpu_event_sync(CUevent event)
-{
-    return (int)DRIVER(cuEventSynchronize)(event);
-}
-
-int gpu_capture_begin(CUstream stream, CUstreamCaptureMode mode)
-{
-    return (int)DRIVER(cuStreamBeginCapture)(stream, mode);
-}
-
-int gpu_capture_end(CUstream stream, CUgraph *graph)
-{
-    return (int)DRIVER(cuStreamEndCapture)(stream, graph);
-}
-
 int gpu_capture_exchange(CUstreamCaptureMode *mode)
 {
     return (int)DRIVER(cuThreadExchangeStreamCaptureMode)(mode);
-}
-
-int gpu_graph_instantiate(CUgraphExec *exec, CUgraph graph)
-{
-    return (int)DRIVER(cuGraphInstantiateWithFlags)(exec, graph, 0);
-}
-
-int gpu_graph_launch(CUgraphExec exec, CUstream stream)
-{
-    return (int)DRIVER(cuGraphLaunch)(exec, stream);
 }
 
 int gpu_graph_destroy(CUgraph graph, CUgraphExec exec)

@@ -128,15 +128,12 @@ int gpu_device_count(int *count)
     return cudaGetDeviceCount(count);
 }
 
-int gpu_sync(void)
-{
-    return cudaDeviceSynchronize();
-}
-
-int gpu_last_error(void)
-{
-    return cudaGetLastError();
-}
+#define CALL(name, parameters, runtime, driver)                                                    \
+    int name parameters                                                                            \
+    {                                                                                              \
+        return (int)(runtime);                                                                     \
+    }
+#include "tests/preload/gpu_calls.def"
 
 int gpu_malloc(uint64_t *address, size_t size_bytes)
 {
@@ -150,11 +147,6 @@ int gpu_free(uint64_t address)
 {
     track_free(address);
     return cudaFree(pointer(address));
-}
-
-int gpu_malloc_nowhere(size_t size_bytes)
-{
-    return cudaMalloc(NULL, size_bytes);
 }
 
 int gpu_malloc_pitch(uint64_t *address, size_t *pitch_bytes, size_t width_bytes, size_t height)
@@ -187,31 +179,6 @@ int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
     return rc;
 }
 
-int gpu_host_alloc(void **host, size_t size_bytes)
-{
-    return cudaHostAlloc(host, size_bytes, cudaHostAllocMapped);
-}
-
-int gpu_host_free(void *host)
-{
-    return cudaFreeHost(host);
-}
-
-int gpu_host_register(void *host, size_t size_bytes)
-{
-    return cudaHostRegister(host, size_bytes, cudaHostRegisterDefault);
-}
-
-int gpu_host_unregister(void *host)
-{
-    return cudaHostUnregister(host);
-}
-
-int gpu_mem_info(size_t *free_bytes, size_t *total_bytes)
-{
-    return cudaMemGetInfo(free_bytes, total_bytes);
-}
-
 int gpu_array_create(void **array, size_t width, size_t height)
 {
     struct cudaChannelFormatDesc floats = {32, 0, 0, 0, cudaChannelFormatKindFloat};
@@ -223,123 +190,12 @@ int gpu_array_destroy(void *array)
     return cudaFreeArray(array);
 }
 
-int gpu_put(uint64_t to, const void *from, size_t size_bytes)
-{
-    return cudaMemcpy(pointer(to), from, size_bytes, cudaMemcpyHostToDevice);
-}
-
-int gpu_get(void *to, uint64_t from, size_t size_bytes)
-{
-    return cudaMemcpy(to, pointer(from), size_bytes, cudaMemcpyDeviceToHost);
-}
-
-int gpu_move(uint64_t to, uint64_t from, size_t size_bytes)
-{
-    return cudaMemcpy(pointer(to), pointer(from), size_bytes, cudaMemcpyDeviceToDevice);
-}
-
-int gpu_put_async(uint64_t to, const void *from, size_t size_bytes, CUstream stream)
-{
-    return cudaMemcpyAsync(pointer(to), from, size_bytes, cudaMemcpyHostToDevice, stream);
-}
-
-int gpu_get_async(void *to, uint64_t from, size_t size_bytes, CUstream stream)
-{
-    return cudaMemcpyAsync(to, pointer(from), size_bytes, cudaMemcpyDeviceToHost, stream);
-}
-
-int gpu_move_async(uint64_t to, uint64_t from, size_t size_bytes, CUstream stream)
-{
-    return cudaMemcpyAsync(pointer(to), pointer(from), size_bytes, cudaMemcpyDeviceToDevice,
-                           stream);
-}
-
-int gpu_memset(uint64_t to, int byte, size_t size_bytes)
-{
-    return cudaMemset(pointer(to), byte, size_bytes);
-}
-
-int gpu_memset_async(uint64_t to, int byte, size_t size_bytes, CUstream stream)
-{
-    return cudaMemsetAsync(pointer(to), byte, size_bytes, stream);
-}
-
-int gpu_stream_create(CUstream *stream, bool blocking)
-{
-    return cudaStreamCreateWithFlags(stream, blocking ? cudaStreamDefault : cudaStreamNonBlocking);
-}
-
-int gpu_stream_destroy(CUstream stream)
-{
-    return cudaStreamDestroy(stream);
-}
-
-int gpu_stream_sync(CUstream stream)
-{
-    return cudaStreamSynchronize(stream);
-}
-
-int gpu_stream_query(CUstream stream)
-{
-    return cudaStreamQuery(stream);
-}
-
-int gpu_stream_wait(CUstream stream, CUevent event)
-{
-    return cudaStreamWaitEvent(stream, event, 0);
-}
-
-int gpu_event_create(CUevent *event)
-{
-    return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-}
-
-int gpu_event_destroy(CUevent event)
-{
-    return cudaEventDestroy(event);
-}
-
-int gpu_event_record(CUevent event, CUstream stream)
-{
-    return cudaEventRecord(event, stream);
-}
-
-int gpu_event_query(CUevent event)
-{
-    return cudaEventQuery(event);
-}
-
-int gpu_event_sync(CUevent event)
-{
-    return cudaEventSynchronize(event);
-}
-
-int gpu_capture_begin(CUstream stream, CUstreamCaptureMode mode)
-{
-    return cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)mode);
-}
-
-int gpu_capture_end(CUstream stream, CUgraph *graph)
-{
-    return cudaStreamEndCapture(stream, graph);
-}
-
 int gpu_capture_exchange(CUstreamCaptureMode *mode)
 {
     enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode) * mode;
     int rc = cudaThreadExchangeStreamCaptureMode(&exchanged);
     *mode = (CUstreamCaptureMode)exchanged;
     return rc;
-}
-
-int gpu_graph_instantiate(CUgraphExec *exec, CUgraph graph)
-{
-    return cudaGraphInstantiateWithFlags(exec, graph, 0); /* the same call in every release */
-}
-
-int gpu_graph_launch(CUgraphExec exec, CUstream stream)
-{
-    return cudaGraphLaunch(exec, stream);
 }
 
 int gpu_graph_destroy(CUgraph graph, CUgraphExec exec)

@@ -5,287 +5,12 @@
  * little of it, is taken by each means there is. A call that fails for want of memory gives nobody
  * else's back.
  */
-#include "tests/preload/kernels.h"
-#include "tests/preload/scene.h"
+#include "tests/preload/idle_oom.h"
 
 #include <dlfcn.h>
 
-enum { BLOCKS = 4096 };
-
-static CUcontext primary;
-static uint64_t blocks[BLOCKS];
-static int wrong;
-
-static size_t free_bytes(void)
-{
-    size_t bytes = 0;
-    REQUIRE(gpu_mem_info(&bytes, NULL));
-    return bytes;
-}
-
-static int fill_with(int n, size_t block_bytes)
-{
-    while (n < BLOCKS && gpu_malloc(&blocks[n], block_bytes) == 0)
-        n++;
-    return n;
-}
-
-/* Afterwards all memory is free, as the program sees it; `late`: freed while work uses one of the
- * blocks. */
-static void fill_and_free(bool late)
-{
-    size_t most = free_bytes() / 32 / (2 * MIB) * (2 * MIB);
-    int n = fill_with(fill_with(0, most), 2 * MIB);
-    for (int i = 0; i < n; i++)
-        REQUIRE(gpu_memset_async(blocks[i], i, 4, NULL));
-    if (late)
-        REQUIRE(gpu_spin_fill(blocks[0], 1024, 7, 2 * MS_NS, NULL));
-    for (int i = 0; i < n; i++)
-        REQUIRE(gpu_free(blocks[i]));
-}
-
-static size_t half(void)
-{
-    return free_bytes() / 2 / (32 * MIB) * (32 * MIB);
-}
-
-static int take_async(void)
-{
-    CUdeviceptr block = 0;
-    int rc = cuMemAllocAsync(&block, half(), NULL);
-    if (rc == 0) {
-        REQUIRE(cuMemFreeAsync(block, NULL));
-        REQUIRE(gpu_sync());
-    }
-    return rc;
-}
-
-static CUmemAllocationProp physical_prop(void)
-{
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    return prop;
-}
-
-static int take_pool(void)
-{
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = physical_prop().location};
-    CUmemoryPool pool = NULL;
-    CUdeviceptr block = 0;
-    REQUIRE(cuMemPoolCreate(&pool, &props));
-    int rc = cuMemAllocFromPoolAsync(&block, half(), pool, NULL);
-    if (rc == 0) {
-        REQUIRE(cuMemFreeAsync(block, NULL));
-        REQUIRE(gpu_sync());
-    }
-    REQUIRE(cuMemPoolDestroy(pool));
-    return rc;
-}
-
-static int take_physical(void)
-{
-    CUmemAllocationProp prop = physical_prop();
-    CUmemGenericAllocationHandle handle = 0;
-    int rc = cuMemCreate(&handle, half(), &prop, 0);
-    if (rc == 0)
-        REQUIRE(cuMemRelease(handle));
-    return rc;
-}
-
-/* A segment that grows piece by piece, as frameworks have them, until nothing is left. */
-static int take_pieces(void)
-{
-    enum { MOST = 1024 };
-    CUmemGenericAllocationHandle handles[MOST];
-    CUmemAllocationProp prop = physical_prop();
-    CUmemAccessDesc access = {.location = prop.location,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    size_t there = free_bytes();
-    size_t piece = (there / 100 + 2 * MIB) / (2 * MIB) * (2 * MIB);
-    CUdeviceptr base = 0;
-    int n = 0;
-    int rc = 0;
-    REQUIRE(cuMemAddressReserve(&base, MOST * piece, 0, 0, 0));
-    while (n < MOST && (rc = cuMemCreate(&handles[n], piece, &prop, 0)) == 0) {
-        REQUIRE(cuMemMap(base + (size_t)n * piece, piece, 0, handles[n], 0));
-        REQUIRE(cuMemSetAccess(base + (size_t)n * piece, piece, &access, 1));
-        n++;
-    }
-    bool all = (size_t)n * piece >= there / 100 * 95;
-    if (!all)
-        printf("%d pieces of %zu MiB, of %zu MiB\n", n, piece / MIB, there / MIB);
-    for (int i = 0; i < n; i++) {
-        REQUIRE(cuMemUnmap(base + (size_t)i * piece, piece));
-        REQUIRE(cuMemRelease(handles[i]));
-    }
-    REQUIRE(cuMemAddressFree(base, MOST * piece));
-    return all && rc == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 1;
-}
-
-static int take_array(void)
-{
-    CUDA_ARRAY_DESCRIPTOR shape = {
-        .Width = 65536, .Height = half() / MIB, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
-    CUarray array = NULL;
-    int rc = cuArrayCreate(&array, &shape);
-    if (rc == 0)
-        REQUIRE(cuArrayDestroy(array));
-    return rc;
-}
-
-static int take_array_3d(void)
-{
-    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1024,
-                                     .Height = 1024,
-                                     .Depth = half() / (16 * MIB),
-                                     .Format = CU_AD_FORMAT_FLOAT,
-                                     .NumChannels = 4};
-    CUarray array = NULL;
-    int rc = cuArray3DCreate(&array, &shape);
-    if (rc == 0)
-        REQUIRE(cuArrayDestroy(array));
-    return rc;
-}
-
-static int take_levels(void)
-{
-    size_t rows = half() / (512 * KIB);
-    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 32768,
-                                     .Height = rows < 32768 ? rows : 32768,
-                                     .Format = CU_AD_FORMAT_FLOAT,
-                                     .NumChannels = 4};
-    CUmipmappedArray array = NULL;
-    int rc = cuMipmappedArrayCreate(&array, &shape, 1);
-    if (rc == 0)
-        REQUIRE(cuMipmappedArrayDestroy(array));
-    return rc;
-}
-
-static int take_pitch(void)
-{
-    uint64_t block = 0;
-    size_t pitch = 0;
-    int rc = gpu_malloc_pitch(&block, &pitch, MIB, half() / MIB);
-    if (rc == 0)
-        REQUIRE(gpu_free(block));
-    return rc;
-}
-
-static int take_context(void)
-{
-    CUcontext context = NULL;
-#if CUDA_VERSION >= 13000
-    int rc = cuCtxCreate(&context, NULL, 0, 0);
-#else
-    int rc = cuCtxCreate(&context, 0, 0);
-#endif
-    if (rc == 0)
-        REQUIRE(cuCtxDestroy(context));
-    REQUIRE(cuCtxSetCurrent(primary));
-    return rc;
-}
-
-static int take_stream(void)
-{
-    CUstream stream = NULL;
-    int rc = cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0);
-    if (rc == 0)
-        REQUIRE(cuStreamDestroy(stream));
-    return rc;
-}
-
-static int take_event(void)
-{
-    CUevent event = NULL;
-    int rc = cuEventCreate(&event, 0);
-    if (rc == 0)
-        REQUIRE(cuEventDestroy(event));
-    return rc;
-}
-
-static int take_module(void)
-{
-    CUmodule module = NULL;
-    int rc = cuModuleLoadData(&module, kernels_ptx);
-    if (rc == 0)
-        REQUIRE(cuModuleUnload(module));
-    return rc;
-}
-
-static int take_graph(void)
-{
-    CUgraph graph = NULL;
-    CUgraphNode node = NULL;
-    CUgraphExec exec = NULL;
-    REQUIRE(cuGraphCreate(&graph, 0));
-    REQUIRE(cuGraphAddEmptyNode(&node, graph, NULL, 0));
-    int rc = cuGraphInstantiate(&exec, graph, 0);
-    if (rc == 0)
-        REQUIRE(cuGraphLaunch(exec, NULL));
-    REQUIRE(gpu_sync());
-    if (rc == 0)
-        REQUIRE(cuGraphExecDestroy(exec));
-    REQUIRE(cuGraphDestroy(graph));
-    return rc;
-}
-
-static int take_heap(void)
-{
-    size_t before = 0;
-    REQUIRE(cuCtxGetLimit(&before, CU_LIMIT_MALLOC_HEAP_SIZE));
-    return cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, before + 16 * MIB);
-}
-
-/* Memory for the local variables of kernels is taken by the first that is launched. */
-static int take_launch(void)
-{
-    uint64_t word = 0;
-    REQUIRE(gpu_malloc(&word, 4096));
-    int rc = gpu_fill(word, 1024, 5, NULL);
-    wrong += rc == 0 && scene_wrong_bytes(word, 1, 5) != 0;
-    REQUIRE(gpu_free(word));
-    return rc;
-}
-
-static int take_in_capture(void)
-{
-    CUstream stream = NULL;
-    CUgraph graph = NULL;
-    REQUIRE(gpu_stream_create(&stream, false));
-    fill_and_free(false);
-    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    int rc = take_physical();
-    int ended = gpu_capture_end(stream, &graph);
-    if (ended == 0)
-        REQUIRE(cuGraphDestroy(graph));
-    REQUIRE(gpu_stream_destroy(stream));
-    return rc != 0 ? rc : ended;
-}
-
-/* `symbol`: what it calls, if it is by one call. */
-static const struct means {
-    const char *name;
-    int (*take)(void);
-    const char *symbol;
-} means[] = {
-    {"first launch", take_launch, "cuLaunchKernel"},
-    {"stream-ordered", take_async, "cuMemAllocAsync"},
-    {"memory pool", take_pool, NULL},
-    {"physical", take_physical, "cuMemCreate"},
-    {"physical, piece by piece", take_pieces, NULL},
-    {"array", take_array, "cuArrayCreate_v2"},
-    {"array of three dimensions", take_array_3d, "cuArray3DCreate_v2"},
-    {"mipmapped array", take_levels, "cuMipmappedArrayCreate"},
-    {"pitch", take_pitch, NULL},
-    {"context", take_context, NULL},
-    {"stream", take_stream, "cuStreamCreateWithPriority"},
-    {"event", take_event, NULL},
-    {"module", take_module, "cuModuleLoadData"},
-    {"graph", take_graph, "cuGraphInstantiateWithFlags"},
-    {"heap of kernels", take_heap, "cuCtxSetLimit"},
-    {"physical, in a capture", take_in_capture, NULL},
-};
+CUcontext primary;
+int wrong;
 
 /* Eight threads at once take a tenth each. */
 static int take_tenth(int index, void *bytes)
@@ -320,7 +45,7 @@ static void refuse_once(bool idle)
         (int (*)(const char *, unsigned, int))(uintptr_t)dlsym(driver, "simFail");
     uint64_t (*calls)(const char *) =
         (uint64_t(*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
-    for (size_t i = 0; fail != NULL && i < sizeof means / sizeof *means; i++) {
+    for (size_t i = 0; fail != NULL && i < NUM_MEANS; i++) {
         const char *symbol = means[i].symbol;
         uint64_t block = 0;
         /* The launch allocates by itself. */
@@ -366,7 +91,7 @@ static void leave_other_device_alone(void)
     REQUIRE(gpu_free(block));
     REQUIRE(cuCtxSetCurrent(primary));
     uint64_t before = used_bytes(1);
-    for (size_t i = 0; i < sizeof means / sizeof *means; i++)
+    for (size_t i = 0; i < NUM_MEANS; i++)
         if (means[i].take != take_graph && means[i].take != take_in_capture) {
             fill_and_free(false);
             wrong += means[i].take() != 0;
@@ -382,7 +107,7 @@ int main(void)
 {
     scene_start(1, 200);
     REQUIRE(cuCtxGetCurrent(&primary));
-    for (size_t i = 0; i < sizeof means / sizeof *means; i++) {
+    for (size_t i = 0; i < NUM_MEANS; i++) {
         fill_and_free(false);
         int rc = means[i].take();
         printf("%s: %d\n", means[i].name, rc);

@@ -119,22 +119,6 @@ static int handle(const char *how)
     return 0;
 }
 
-#define HANDLE(act, how)                                                                           \
-    static int act(void)                                                                           \
-    {                                                                                              \
-        return handle(how);                                                                        \
-    }
-HANDLE(a_handler_of_before_runs, "before")
-HANDLE(a_handler_of_later_runs, "after")
-HANDLE(a_handler_with_three_arguments_runs, "siginfo")
-HANDLE(an_ignored_signal_harms_nobody, "ignore")
-HANDLE(a_handler_by_signal_runs, "plain")
-HANDLE(a_handler_for_one_signal_runs_once, "once")
-HANDLE(a_blocked_signal_can_be_taken, "wait")
-HANDLE(another_thread_can_take_it, "sigwait")
-HANDLE(a_descriptor_can_take_it, "signalfd")
-HANDLE(a_masked_signal_comes_late, "masked")
-
 /* ---- calls that it interrupts
  * System calls that SIGUSR1 interrupts, in a program with its own handler for it: a read is
  * restarted if the handler asked for that and ends with EINTR if not, poll and nanosleep end with
@@ -233,19 +217,51 @@ static int interrupt(int flags)
     return 0;
 }
 
-static int calls_are_restarted(void)
+#define PLAY(act, call)                                                                            \
+    static int act(void)                                                                           \
+    {                                                                                              \
+        return call;                                                                               \
+    }
+PLAY(a_handler_of_before_runs, handle("before"))
+PLAY(a_handler_of_later_runs, handle("after"))
+PLAY(a_handler_with_three_arguments_runs, handle("siginfo"))
+PLAY(an_ignored_signal_harms_nobody, handle("ignore"))
+PLAY(a_handler_by_signal_runs, handle("plain"))
+PLAY(a_handler_for_one_signal_runs_once, handle("once"))
+PLAY(a_blocked_signal_can_be_taken, handle("wait"))
+PLAY(another_thread_can_take_it, handle("sigwait"))
+PLAY(a_descriptor_can_take_it, handle("signalfd"))
+PLAY(a_masked_signal_comes_late, handle("masked"))
+PLAY(calls_are_restarted, interrupt(SA_RESTART))
+PLAY(calls_are_interrupted, interrupt(0))
+PLAY(the_handler_has_its_stack, interrupt(SA_ONSTACK))
+
+static void *read_one(void *got)
 {
-    return interrupt(SA_RESTART);
+    char byte = 0;
+    *(long *)got = read(ends[0], &byte, 1);
+    return NULL;
 }
 
-static int calls_are_interrupted(void)
+/* Bare, the signal would end the program, and none is sent. */
+static int without_a_handler_a_read_goes_on(void)
 {
-    return interrupt(0);
-}
-
-static int the_handler_has_its_stack(void)
-{
-    return interrupt(SA_ONSTACK);
+    pthread_t thread;
+    uint64_t block = 0;
+    long got = 0;
+    scene_start(1, 60);
+    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    REQUIRE(pipe(ends));
+    REQUIRE(pthread_create(&thread, NULL, read_one, &got));
+    scene_sleep_ms(200); /* now it is in the call */
+    if (scene_preloaded())
+        REQUIRE(pthread_kill(thread, SIGUSR1));
+    scene_sleep_ms(100);
+    EXPECT(write(ends[1], "x", 1) == 1);
+    REQUIRE(pthread_join(thread, NULL));
+    printf("read: %ld\n", got);
+    REQUIRE(gpu_free(block));
+    return 0;
 }
 
 /* ---- an ignored signal stays ignored
@@ -323,6 +339,7 @@ int main(int argc, char **argv)
         ACT(calls_are_restarted),
         ACT(calls_are_interrupted),
         ACT(the_handler_has_its_stack),
+        ACT(without_a_handler_a_read_goes_on),
         ACT(an_ignored_signal_stays_ignored),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Advice about managed memory, and stream attributes. These calls have no effect on simulated memory
- * and check their arguments only. */
+/* Advice about managed memory, and stream attributes. These calls check their arguments and have no
+ * effect on simulated memory. */
 #include "tests/sim/api.h"
 #include "tests/sim/memory.h"
 
@@ -22,7 +22,7 @@ static CUresult prefetch(CUdeviceptr addr, size_t size, CUstream handle)
     return rc == CUDA_SUCCESS ? stream_submit(stream, &marker) : rc;
 }
 
-/* Of managed memory: what it is where nobody advised anything. */
+/* Answers as for managed memory that nobody advised about. */
 static CUresult range_attribute(void *out, size_t out_bytes, CUmem_range_attribute which,
                                 CUdeviceptr addr, size_t size)
 {
@@ -48,8 +48,8 @@ static CUresult range_attributes(void **out, size_t *out_bytes, CUmem_range_attr
     return rc;
 }
 
-/* The attributes that an H200's streams have, and its 4 domains. They do not change what simulated
- * work does, and nobody reads them back: only the values are checked. */
+/* An H200's streams have these attributes, and 4 domains. They do not change what simulated work
+ * does, and no call reads them back. So this function only checks the values. */
 #define DOMAINS 4
 
 static CUresult set_attribute(CUstream handle, CUstreamAttrID which, const CUstreamAttrValue *value)
@@ -71,7 +71,8 @@ static CUresult set_attribute(CUstream handle, CUstreamAttrID which, const CUstr
                 value->syncPolicy <= CU_SYNC_POLICY_BLOCKING_SYNC;
         break;
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-        valid = value->memSyncDomainMap.default_ < DOMAINS && value->memSyncDomainMap.remote < DOMAINS;
+        valid = value->memSyncDomainMap.default_ < DOMAINS &&
+                value->memSyncDomainMap.remote < DOMAINS;
         break;
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
         valid = (unsigned)value->memSyncDomain <= CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;

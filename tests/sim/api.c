@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Entry and exit of all exported functions, cuInit, fork, the exit, and the one lock of the driver. */
+/* The entry and the exit of all exported functions, cuInit, fork, the exit of the process, and the
+ * one lock of the driver. */
 #include "tests/sim/api.h"
 
 #include <errno.h>
@@ -24,9 +25,11 @@ static const struct row {
 } rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) {#symbol, flags, cost_ns, mib_ns},
 #define UNSIMULATED(symbol, base, since, flags)
+#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
 #undef FUNCTION
 #undef UNSIMULATED
+#undef LOOKUP_ONLY
 };
 
 enum { FRESH, READY, FORKED, GONE };
@@ -38,7 +41,8 @@ static bool cancels[FUNCTION_COUNT];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-/* With the lock held the thread must not end: what simulates the driver sleeps, and uses files. */
+/* A thread must not be cancelled while it holds the lock. The simulator sleeps and uses files
+ * there, which are cancellation points. */
 static __thread int cancel_state;
 
 void api_lock(void)
@@ -71,8 +75,8 @@ void api_wake(void)
     pthread_cond_broadcast(&changed);
 }
 
-/* The child of a process that has initialised CUDA cannot use it, as natively. The lock may have been
- * copied while another thread of the parent held it. */
+/* After cuInit a forked child cannot use CUDA, as natively. Another thread of the parent may have
+ * held the lock at the fork, so the child starts with a fresh one. */
 static void after_fork_in_child(void)
 {
     static pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
@@ -81,16 +85,18 @@ static void after_fork_in_child(void)
         atomic_store(&state, FORKED);
 }
 
-/* At exit the driver goes before the threads do. Nothing is given back: some may still be inside of a call. */
+/* At exit the driver ends before the threads do. It gives nothing back, because threads may still
+ * be inside a call. */
 static void shut_down(void)
 {
     int expected = READY;
-    struct timespec time = {(time_t)(config.exit_ms / 1000), (long)(config.exit_ms % 1000) * 1000000};
+    struct timespec time = {.tv_sec = (time_t)(config.exit_ms / 1000),
+                            .tv_nsec = (long)(config.exit_ms % 1000) * 1000000};
     if (atomic_compare_exchange_strong(&state, &expected, GONE))
         nanosleep(&time, NULL);
 }
 
-/* Of a driver in this state, which is not ready. */
+/* The error of a driver that is in this state, which is not READY. */
 static CUresult refuse(int now)
 {
     return now == GONE ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
@@ -113,8 +119,8 @@ static void set_costs(void)
     }
 }
 
-/* A driver sleeps, reads and writes in some calls, and so may be left by a thread that is
- * cancelled. */
+/* A driver sleeps, reads and writes in some calls. A cancelled thread may therefore leave such a
+ * call. */
 static void set_cancellation_points(void)
 {
     bool all = config.cancel != NULL && strcmp(config.cancel, "all") == 0;
@@ -131,7 +137,7 @@ static void set_cancellation_points(void)
     free(copy);
 }
 
-CUresult api_init(unsigned flags)
+static CUresult initialise(unsigned flags)
 {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -230,17 +236,11 @@ void api_charge_size(enum function function, uint64_t size_bytes)
     clock_charge(mib_ns[function] * (size_bytes / MIB));
 }
 
-void api_set_cost(enum function function, uint64_t value_ns)
-{
-    cost_ns[function] = value_ns;
-    mib_ns[function] = 0;
-}
-
 CUresult CUDAAPI cuInit(unsigned flags)
 {
     CUresult rc = api_enter(FN_cuInit);
     if (rc == CUDA_SUCCESS)
-        rc = api_leave(api_init(flags));
+        rc = api_leave(initialise(flags));
     if (rc == CUDA_SUCCESS)
         inject();
     return rc;

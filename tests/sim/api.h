@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The frame around every exported function: state of the driver, the one big lock, call counts,
- * faults, costs. Each export is one line: API(name, parameters, body), where body runs under the
+/* The frame around every exported function: the state of the driver, the one lock, call counts,
+ * faults and costs. API(name, parameters, body) exports a function whose body runs under the
  * lock. */
 #ifndef SIM_API_H
 #define SIM_API_H
@@ -17,18 +17,22 @@ enum function_flag {
 enum function {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) FN_##symbol,
 #define UNSIMULATED(symbol, base, since, flags)
+#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
 #undef FUNCTION
 #undef UNSIMULATED
+#undef LOOKUP_ONLY
     FUNCTION_COUNT
 };
 
-/* Counts the call, applies faults and costs, checks state. On CUDA_SUCCESS the lock is held. */
+/* Counts the call, applies faults and costs, and checks the state. If it returns CUDA_SUCCESS, the
+ * caller holds the lock. */
 CUresult api_enter(enum function function);
-/* Releases the lock; returns result. */
+/* Releases the lock and returns result. */
 CUresult api_leave(CUresult result);
 
-/* As api_enter and api_leave, for calls that touch only the calling thread's own state: no lock. */
+/* As api_enter, for calls that touch only the calling thread's own state. It returns without the
+ * lock. */
 CUresult api_touch(enum function function);
 
 #define API(symbol, params, body)                                                                  \
@@ -52,8 +56,8 @@ CUresult api_touch(enum function function);
 /* The body of an API that only stores an answer. */
 #define GIVE(out, value) (*(out) = (value), CUDA_SUCCESS)
 
-/* Both variants of a function with a default stream. In body, STREAM(h) is h, or the variant's
- * default stream when h is NULL; `standard` is that default stream. */
+/* Exports both variants of a function with a default stream. In body, STREAM(h) is h, or the
+ * variant's default stream if h is NULL; `standard` is that default stream. */
 #define API_VARIANT(symbol, default_stream, params, body)                                          \
     CUresult CUDAAPI symbol params                                                                 \
     {                                                                                              \
@@ -67,23 +71,23 @@ CUresult api_touch(enum function function);
     API_VARIANT(per_thread, CU_STREAM_PER_THREAD, params, body)
 #define STREAM(h) ((h) != NULL ? (h) : standard)
 
-/* The lock, for what is not an API call. */
+/* The lock, for code outside of API calls. */
 void api_lock(void);
 void api_unlock(void);
-/* Gives the lock up for a while of real time (at most wait_us), or until api_wake. Lock held. */
+/* Gives the lock up for at most wait_us of real time, or until api_wake. The caller holds the
+ * lock. */
 void api_sleep(unsigned wait_us);
 void api_wake(void);
 
-CUresult api_init(unsigned flags);
-/* In this process, be it over by now. */
+/* The driver was initialised in this process, even if it has ended since. */
 bool api_used(void);
 
 const char *api_name(enum function function);
-/* FUNCTION_COUNT when there is no such symbol. */
+/* Returns FUNCTION_COUNT if no function has this symbol. */
 enum function api_by_name(const char *symbol);
 uint64_t api_calls(enum function function);
-/* Extra virtual time of a call whose price depends on a size. Lock held. */
+/* Charges the extra virtual time of a call whose cost depends on a size. The caller holds the
+ * lock. */
 void api_charge_size(enum function function, uint64_t size_bytes);
-void api_set_cost(enum function function, uint64_t cost_ns);
 
 #endif

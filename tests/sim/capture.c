@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The rules of capture.h. What starts, ends and inspects a capture is in capture_api.c. */
+/* The rules of capture.h. capture_api.c begins and ends captures. */
 #include "tests/sim/capture.h"
 
 #include <stdlib.h>
@@ -89,7 +89,7 @@ void capture_set_tail(CUstream stream, CUgraphNode const *nodes, size_t count)
     stream->capture_tail_count = count;
 }
 
-void capture_leave(CUstream stream)
+static void leave(CUstream stream)
 {
     stream->capture = NULL;
     free(stream->capture_tail);
@@ -182,7 +182,7 @@ void capture_close(struct capture *capture)
     struct capture **link = &capture_list;
     for (CUstream stream = capture->context->streams; stream != NULL; stream = stream->next)
         if (stream->capture == capture)
-            capture_leave(stream);
+            leave(stream);
     while (*link != capture)
         link = &(*link)->next;
     *link = capture->next;
@@ -195,7 +195,7 @@ void capture_forget_stream(CUstream stream)
     if (capture == NULL)
         return;
     capture->invalid = true;
-    capture_leave(stream);
+    leave(stream);
     if (capture->origin == stream)
         capture_close(capture);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Stream captures: which calls they forbid, which calls invalidate them, and how work becomes graph
- * nodes. Driver lock. */
+/* Stream captures: the calls that they forbid, the calls that invalidate them, and how work becomes
+ * graph nodes. Driver lock. */
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
@@ -18,27 +18,28 @@ struct capture {
 };
 
 /* The calling thread is about to make a call that is unsafe during captures (cuMemAlloc of new
- * pages, cuMemFree of pages, event queries). Where its capture mode and the open captures forbid
- * that: invalidates them and returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. */
+ * pages, cuMemFree of pages, event queries). If its capture mode and an open capture forbid the
+ * call, this function invalidates the capture and returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. */
 CUresult capture_unsafe(void);
 
-/* The same for calls that no stream of the context may be capturing under, whatever the mode; nor, if
- * green_too, one of its green contexts. */
+/* The same for a call that no stream of the context may be capturing under, in any mode. With
+ * green_too this covers the green contexts of the context. */
 CUresult capture_context_unsafe(CUcontext context, bool green_too);
 
-/* The same for waiting for a stream, or asking whether it is done. */
+/* The same for a call that waits for a stream or asks whether it is done. */
 CUresult capture_stream_unsafe(CUstream stream);
 
-/* Work for the legacy stream while a blocking stream of its context captures, which would depend on
- * uncaptured work: invalidates the capture and returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT. */
+/* Work on the legacy stream would depend on uncaptured work if a blocking stream of its context
+ * captures. Invalidates such a capture and returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT. */
 CUresult capture_implicit(CUstream stream);
-/* The same for who only asks: it spoils nothing. */
+/* The same for a query, which does not invalidate the capture. */
 CUresult capture_ambiguous(CUstream stream);
 
-/* The stream captures: the command becomes a node behind the stream's captured tail. */
+/* Adds the command to the stream's capture, as a node behind the captured tail. */
 CUresult capture_add(CUstream stream, const struct command *command);
 
-/* Record on a capturing stream; wait of a stream for an event where either belongs to a capture. */
+/* A record on a capturing stream; a wait of a stream for an event, where one of them belongs to a
+ * capture. */
 CUresult capture_record(CUstream stream, CUevent event);
 CUresult capture_wait(CUstream stream, CUevent event);
 
@@ -47,7 +48,7 @@ bool capture_holds(CUevent event);
 /* Invalidates that capture and returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. */
 CUresult capture_invalidate_event(CUevent event);
 
-/* The stream or context goes away: captures that it is part of become invalid. */
+/* The stream or the context ends. Captures that it is part of become invalid. */
 void capture_forget_stream(CUstream stream);
 void capture_forget_context(CUcontext context);
 

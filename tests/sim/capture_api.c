@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Begin, end and inspection of stream captures. */
+/* The exported functions that begin, end and inspect stream captures. */
 #include <stdlib.h>
 
 #include "tests/sim/api.h"
@@ -40,7 +40,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
     return CUDA_SUCCESS;
 }
 
-/* Every captured node has to lead to the origin stream's end. */
+/* Every captured node has to lead to the end of the origin stream. */
 static bool joined(struct capture *capture)
 {
     for (CUstream stream = capture->context->streams; stream != NULL; stream = stream->next) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Discrete-event scheduler: a heap of running work by its end, and a list of work that ends when
- * the program sets a flag, or a host function returns. */
+/* A discrete-event scheduler. A heap holds running work by its end. A list holds work that ends
+ * when the program sets a flag or a host function returns. */
 #include "tests/sim/clock.h"
 
 #include <stdio.h>

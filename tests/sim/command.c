@@ -26,8 +26,8 @@ unsigned command_accesses(const struct command *command, struct access *out)
         break;
     }
     case COMMAND_SET:
-        out[count++] = (struct access){command->set.dst,
-                                       command->set.count * command->set.element_bytes, ACCESS_WRITE};
+        out[count++] = (struct access){
+            command->set.dst, command->set.count * command->set.element_bytes, ACCESS_WRITE};
         break;
     default:
         break;
@@ -89,11 +89,12 @@ bool command_condition(const struct command *command)
 bool command_holds(const struct command *command, struct CUctx_st *context)
 {
     size_t room;
-    if (command->kind == COMMAND_WAIT_VALUE)
-        return memory_find((uint64_t)(uintptr_t)command->wait.word) == NULL || /* the event is gone */
-               atomic_load(command->wait.word) >= command->wait.value;
+    if (command->kind == COMMAND_WAIT_VALUE) {
+        bool gone = memory_find((uint64_t)(uintptr_t)command->wait.word) == NULL;
+        return gone || atomic_load(command->wait.word) >= command->wait.value;
+    }
     const uint32_t *at = memory_at(context, command->launch.args[0], false, &room);
-    /* Without a word there the command ends with the fault that running it reports. */
+    /* If there is no word, the command ends. Running it then reports the fault. */
     return at == NULL || room < 4 || __atomic_load_n(at, __ATOMIC_ACQUIRE) != 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What a piece of work does: one value that streams, graphs and the clock pass around. Says which
- * memory it touches, how long it takes, and does it. Driver lock. */
+/* A command is what a piece of work does. Streams, graphs and the clock pass it around. These
+ * functions say which memory it touches and how long it takes, and run it. Driver lock. */
 #ifndef SIM_COMMAND_H
 #define SIM_COMMAND_H
 
@@ -71,22 +71,23 @@ struct access {
 
 #define COMMAND_ACCESSES_MAX 3
 
-/* Fills out (room for COMMAND_ACCESSES_MAX) with the device memory that the command touches; the
- * count. */
+/* Fills out (room for COMMAND_ACCESSES_MAX) with the device memory that the command touches.
+ * Returns the count. */
 unsigned command_accesses(const struct command *command, struct access *out);
 
 const char *command_name(const struct command *command);
 uint64_t command_duration_ns(const struct command *command);
 
-/* Does the work as seen from the context. CUDA_ERROR_ILLEGAL_ADDRESS when it touches what is not
- * there. */
+/* Runs the command as seen from the context. Returns CUDA_ERROR_ILLEGAL_ADDRESS if the command
+ * touches memory that does not exist or that the context cannot access. */
 CUresult command_run(struct command *command, struct CUctx_st *context);
 
-/* The command ends when a word in memory says so, rather than at a time. */
+/* The command has no duration: it ends when a word in memory has some value. command_holds: it
+ * has. */
 bool command_condition(const struct command *command);
 bool command_holds(const struct command *command, struct CUctx_st *context);
 
-/* Frees what a command that never ran owns. */
+/* Frees what a command owns that never ran. */
 void command_drop(struct command *command);
 
 #endif

@@ -15,11 +15,11 @@ struct config {
 
 extern struct config config;
 
-/* Reads the environment, once. A value that cannot be parsed is named on stderr and the default
- * kept. */
+/* Reads the environment, once. If a value cannot be parsed, it is named on stderr and the default
+ * stays. */
 void config_read(void);
 
-/* A number with an optional K, M, G or T. False when text is not one. */
+/* Parses a number with an optional K, M, G or T. Returns false if text is not one. */
 bool config_parse_number(const char *text, uint64_t *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Life and death of contexts, and waiting for all of their work. Exports: context_api.c, primary.c.
- */
+/* Contexts: creation, end, and waiting for all of their work. context_api.c and primary.c export
+ * the functions. */
 #include "tests/sim/context.h"
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/module.h"
 
-/* All structs ever made, in slabs of which each is twice as long as the one before. The list holds
- * those that are alive: a program may make and end any number of contexts. */
+/* All structs that were ever made, in slabs; each slab is twice as long as the one before. The list
+ * holds live contexts only, because a program may make and end any number of them. */
 #define SLABS_MAX 32
 #define SLAB_LENGTH(i) ((size_t)64 << (i))
 
@@ -137,7 +137,7 @@ void context_fail(CUcontext context, CUresult error)
         context->error = error;
 }
 
-/* Adds one more piece of work to what a frontier waits for. */
+/* Adds a piece of work to what a frontier waits for. */
 static void gather(CUcontext context, struct work *pending, struct work **one, struct work **join)
 {
     if (work_done(pending) || pending == *one)
@@ -157,7 +157,7 @@ struct work *context_frontier(CUcontext context, struct vector *clock)
 {
     struct work *one = NULL, *join = NULL;
     vector_join(clock, &stream_host_clock);
-    /* The context, and the green contexts in it. */
+    /* The context itself and its green contexts. */
     for (CUcontext part = contexts; part != NULL; part = part->next) {
         if (part != context && part->parent != context)
             continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Contexts, primary and created. The structs are never freed, so that a stale handle is recognised.
- * Driver lock. */
+/* Contexts, primary and created. Their structs are never freed, so that the driver recognises a
+ * stale handle. Driver lock. */
 #ifndef SIM_CONTEXT_H
 #define SIM_CONTEXT_H
 
@@ -33,22 +33,23 @@ struct CUctx_st {
 };
 
 CUcontext context_create(int device);
-/* Makes the dead struct of a primary context live. */
+/* Brings the dead struct of a primary context to life. */
 CUresult context_revive(CUcontext context);
-/* A dead struct for a primary context. */
+/* Makes a dead struct for a primary context. */
 CUcontext context_blank(int device);
 
-/* Waits for its work, then frees everything in it but VMM memory. */
+/* Waits for the work of the context, then frees everything in it, but not VMM memory. */
 void context_destroy(CUcontext context);
 
-/* Device memory for an object that lives in it, and back; what is left goes with the context. */
+/* Takes device memory for an object of the context, and gives it back. The end of the context gives
+ * back the rest. */
 bool context_take(CUcontext context, uint64_t bytes);
 void context_give(CUcontext context, uint64_t bytes);
 
 /* CUDA_SUCCESS, INVALID_CONTEXT (NULL), CONTEXT_IS_DESTROYED, or the sticky error. */
 CUresult context_usable(CUcontext context);
 
-/* context is a handle that was given out once. */
+/* The driver gave out this handle at some time. Needs no lock. */
 bool context_known(CUcontext context);
 /* The context is alive and still the one with this id. */
 bool context_is(CUcontext context, uint64_t id);
@@ -56,23 +57,23 @@ bool context_is(CUcontext context, uint64_t id);
 /* The first error sticks. */
 void context_fail(CUcontext context, CUresult error);
 
-/* Blocks until all work of the context is done, and records that the host knows. */
+/* Blocks until all work of the context is done. Records that the host knows. */
 CUresult context_wait(CUcontext context);
 
 /* The same for all contexts of the device. */
 CUresult context_wait_device(int device);
 
-/* The context that memory belongs to which is allocated while this one is current. */
+/* Memory that is allocated while this context is current belongs to the returned one. */
 static inline CUcontext context_owner(CUcontext context)
 {
     return context->parent != NULL ? context->parent : context;
 }
 
-/* Calls `each` for all contexts that are alive. */
+/* Calls `each` for all live contexts. */
 void context_each(void (*each)(CUcontext context, void *data), void *data);
 
-/* Work that is done when all of the context is, or NULL, with a reference; *clock grows by what it
- * covers. */
+/* Returns work that is done when all work of the context is, with a reference; or NULL. Joins into
+ * *clock what it covers. */
 struct work *context_frontier(CUcontext context, struct vector *clock);
 
 #endif

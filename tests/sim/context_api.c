@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The exported context functions but those of primary contexts, peers and events. */
+/* The exported context functions, without those for primary contexts, peers and events. */
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/clock.h"
@@ -28,13 +28,14 @@ static CUresult destroy(CUcontext context)
     if (!context->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     context_destroy(context);
-    /* Popped where it is current on top; elsewhere it stays and answers CONTEXT_IS_DESTROYED. */
+    /* Pops the context if it is current. On other stacks it stays, and its use gives
+     * CONTEXT_IS_DESTROYED. */
     if (thread_current() == context)
         thread_self()->depth--;
     return CUDA_SUCCESS;
 }
 
-/* A primary context has counted uses of its own (primary.c). */
+/* primary.c counts the uses of a primary context. */
 static CUresult attach(CUcontext *out)
 {
     CUcontext context = thread_current();
@@ -48,7 +49,7 @@ static CUresult attach(CUcontext *out)
     return CUDA_SUCCESS;
 }
 
-/* The context has to be current (so documented). The last use ends it. */
+/* The context has to be current (documented). The last use ends it. */
 static CUresult detach(CUcontext context)
 {
     if (context == NULL || context != thread_current() || context->primary ||
@@ -78,7 +79,8 @@ static CUcontext named(CUcontext context)
 static CUresult set_limit(CUlimit limit, size_t value)
 {
     CUcontext context = thread_current();
-    /* The heap of kernels is device memory; what is there at first is part of the context's own. */
+    /* The heap of kernels is device memory. Its initial size is part of the context's own
+     * memory. */
     size_t have = context->limits[limit];
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && value > have && !context_take(context, value - have))
         return CUDA_ERROR_OUT_OF_MEMORY;

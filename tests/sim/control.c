@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The functions of sim.h, and what is said at exit. */
+/* The functions of sim.h, and the reports at exit. */
 #include "tests/sim/sim.h"
 
 #include <stdio.h>
@@ -55,7 +55,7 @@ uint64_t simWorkPending(void)
 void simOwnerBegin(uint64_t addr, size_t size_bytes)
 {
     if (!api_used())
-        return; /* a forked child: the owners may have been copied half changed */
+        return; /* a forked child: another thread may have been changing the owners */
     api_lock();
     owner_begin(addr, size_bytes);
     api_unlock();
@@ -122,17 +122,6 @@ void simFailClear(const char *symbol)
     api_unlock();
 }
 
-int simSetCost_ns(const char *symbol, uint64_t ns)
-{
-    enum function function = api_by_name(symbol);
-    if (function == FUNCTION_COUNT)
-        return -1;
-    api_lock();
-    api_set_cost(function, ns);
-    api_unlock();
-    return 0;
-}
-
 static void print_calls(void)
 {
     const char *name = strchr(config.trace, ':');
@@ -146,7 +135,7 @@ static void print_calls(void)
         fclose(file);
 }
 
-/* No lock: threads of the program may still be inside of a call. */
+/* Takes no lock: threads of the program may still be inside a call. */
 __attribute__((destructor)) static void at_exit(void)
 {
     if (!api_used())

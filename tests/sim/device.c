@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Device table, capacity, and the exported device functions. */
+/* The device table, the capacity, and the exported device functions. */
 #include "tests/sim/device.h"
 
 #include <stdio.h>
@@ -97,7 +97,8 @@ API(cuDeviceGetCount, (int *out), OUT GIVE(out, (int)config.devices))
 API(cuDeviceGet, (CUdevice * out, int ordinal), OUT NEEDS_DEVICE(ordinal) GIVE(out, ordinal))
 API(cuDeviceGetName, (char *out, int length, CUdevice device),
     NEEDS(out != NULL && length > 0, INVALID_VALUE) NEEDS_DEVICE(device) get_name(out, length))
-API(cuDeviceGetUuid, (CUuuid * out, CUdevice device), OUT NEEDS_DEVICE(device) get_uuid(out, device))
+API(cuDeviceGetUuid, (CUuuid * out, CUdevice device),
+    OUT NEEDS_DEVICE(device) get_uuid(out, device))
 API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device),
     OUT NEEDS_DEVICE(device) GIVE(out, config.capacity_bytes))
 API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),

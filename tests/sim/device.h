@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The virtual devices and what of their memory is taken, by this process and by those that share
- * it. Driver lock. */
+/* The virtual devices, and how much of their memory this process and those that share it take.
+ * Driver lock. */
 #ifndef SIM_DEVICE_H
 #define SIM_DEVICE_H
 
@@ -15,14 +15,14 @@ struct device {
     uint64_t used_bytes;        /* by this process */
 };
 
-/* From the configuration; called once. */
+/* Reads the configuration. Called once. */
 CUresult device_init(void);
 
 bool device_valid(CUdevice ordinal);
 /* ordinal is valid. */
 struct device *device_at(CUdevice ordinal);
 
-/* Takes bytes of the device's capacity; false when there is not that much. */
+/* Takes bytes of the device's capacity. Returns false if less is left. */
 bool device_take(CUdevice ordinal, uint64_t bytes);
 void device_give(CUdevice ordinal, uint64_t bytes);
 uint64_t device_available(CUdevice ordinal);

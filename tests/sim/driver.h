@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuda.h as the author of a driver sees it: every ABI variant (_v2, _ptds, _ptsz) declared under
- * its own name, with default visibility. Included by every file of the simulated driver instead of
+/* cuda.h for the author of a driver: it declares each ABI variant (_v2, _ptds, _ptsz) under its own
+ * name, with default visibility. Every file of the simulated driver includes it instead of
  * <cuda.h>. */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
@@ -8,13 +8,12 @@
 #define __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_PUSH_VISIBILITY_DEFAULT
 #include <cuda.h>
-#pragma GCC visibility push(default) /* this header does not look at the macro */
-#include <cudaProfiler.h>
 #if CUDA_VERSION < 13010
-CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t,
-                                        unsigned long long);
-#endif
+#pragma GCC visibility push(default)
+CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr,
+                                        size_t, unsigned long long);
 #pragma GCC visibility pop
+#endif
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,7 +24,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 
-/* A 2 MiB page: VMM granularity, and the unit in which physical memory is handed out. */
+/* A 2 MiB page: the VMM granularity, and the unit of physical memory. */
 #define PAGE_BYTES (2 * MIB)
 
 static inline uint64_t round_up(uint64_t value, uint64_t power_of_two)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Events on streams, and context events: cuCtxRecordEvent covers all work of a context,
+/* Events on streams, and context events. cuCtxRecordEvent covers all work of a context;
  * cuCtxWaitEvent puts all its future work behind an event. */
 #include "tests/sim/event.h"
 
@@ -69,7 +69,7 @@ static CUresult destroy(CUevent event)
     return rc;
 }
 
-/* The event covers all until last, whose end it has seen or will see. */
+/* Makes the event cover all work until `last`. */
 static void cover(CUevent event, struct work *last, const struct vector *clock)
 {
     work_assign(&event->work, work_done(last) ? NULL : last);
@@ -154,9 +154,23 @@ static CUresult synchronize(CUevent event)
     return rc != CUDA_SUCCESS ? rc : context->error;
 }
 
-CUresult event_record_context(CUcontext context, CUevent event)
+/* Resolves a context that the program names; NULL is the current one. */
+static CUresult named(CUcontext *context)
 {
-    CUresult rc = event_check(event);
+    if (!config.ctx_events)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (*context == NULL)
+        *context = thread_current();
+    if (*context != NULL && !context_known(*context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context_usable(*context);
+}
+
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    CUresult rc = named(&context);
+    if (rc == CUDA_SUCCESS)
+        rc = event_check(event);
     if (rc == CUDA_SUCCESS && event->context != context)
         rc = CUDA_ERROR_INVALID_HANDLE;
     if (rc == CUDA_SUCCESS)
@@ -172,9 +186,11 @@ CUresult event_record_context(CUcontext context, CUevent event)
     return CUDA_SUCCESS;
 }
 
-CUresult event_wait_context(CUcontext context, CUevent event)
+static CUresult wait_context(CUcontext context, CUevent event)
 {
-    CUresult rc = event_check(event);
+    CUresult rc = named(&context);
+    if (rc == CUDA_SUCCESS)
+        rc = event_check(event);
     if (rc == CUDA_SUCCESS)
         rc = capture_context_unsafe(context, true);
     if (rc == CUDA_SUCCESS && capture_holds(event))
@@ -191,30 +207,6 @@ CUresult event_wait_context(CUcontext context, CUevent event)
     work_release(context->gate);
     context->gate = gate;
     return CUDA_SUCCESS;
-}
-
-/* A context named by the program, or the current one for NULL. */
-static CUresult named(CUcontext *context)
-{
-    if (!config.ctx_events)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (*context == NULL)
-        *context = thread_current();
-    if (*context != NULL && !context_known(*context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return context_usable(*context);
-}
-
-static CUresult record_context(CUcontext context, CUevent event)
-{
-    CUresult rc = named(&context);
-    return rc == CUDA_SUCCESS ? event_record_context(context, event) : rc;
-}
-
-static CUresult wait_context(CUcontext context, CUevent event)
-{
-    CUresult rc = named(&context);
-    return rc == CUDA_SUCCESS ? event_wait_context(context, event) : rc;
 }
 
 API(cuEventCreate, (CUevent * out, unsigned flags), event_create(thread_current(), flags, out))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Events: a point in the work of a stream or of a whole context. Driver lock. */
+/* An event is a point in the work of a stream or of a whole context. Driver lock. */
 #ifndef SIM_EVENT_H
 #define SIM_EVENT_H
 
@@ -20,15 +20,11 @@ struct CUevent_st {
     struct ipc_event *shared; /* the other process's side, or NULL */
 };
 
-/* A handle of the program whose context is alive, else CUDA_ERROR_INVALID_HANDLE or
- * CONTEXT_IS_DESTROYED. */
+/* Checks a handle of the program: CUDA_ERROR_INVALID_HANDLE, CONTEXT_IS_DESTROYED, or the sticky
+ * error of its context. */
 CUresult event_check(CUevent event);
 
 CUresult event_create(CUcontext context, unsigned flags, CUevent *out);
-
-/* cuCtxRecordEvent and cuCtxWaitEvent for a usable context. */
-CUresult event_record_context(CUcontext context, CUevent event);
-CUresult event_wait_context(CUcontext context, CUevent event);
 
 /* cuStreamWaitEvent */
 CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags);

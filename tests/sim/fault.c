@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The fault plan: a short list, looked at only while it is not empty. */
+/* The fault plan is a short list. Calls look at it only if it is not empty. */
 #include "tests/sim/fault.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the tests of the simulated driver share: a context, the kernels, short names for the usual
- * calls. The tests are ordinary driver API programs, linked with the simulated library. */
+/* What the tests of the simulated driver share: a context, the kernels, and short names for
+ * frequent calls. The tests are driver API programs that are linked with the simulated library. */
 #ifndef SIM_FIXTURE_H
 #define SIM_FIXTURE_H
 
@@ -26,9 +26,10 @@
 /* The primary context of device 0, current in the main thread. */
 extern CUcontext context;
 
-/* Group set-up: initialises CUDA and loads the kernels into the primary context of device 0. */
+/* Set-up of a group: initialises CUDA and loads the kernels into the primary context of device
+ * 0. */
 int fixture_start(void **state);
-/* Test set-up and tear-down: no hazard and no fault is left from another test, nor left behind. */
+/* Set-up and tear-down of a test: clears faults, and fails if there was a hazard. */
 int fixture_clean(void **state);
 
 CUfunction kernel(const char *name);
@@ -37,7 +38,7 @@ CUdeviceptr alloc(size_t bytes);
 CUstream stream(unsigned flags);
 CUevent event(void);
 
-/* Launches, on words of 4 bytes. */
+/* Launches. A word has 4 bytes. */
 void fill(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value);
 void copy(CUstream on, CUdeviceptr dst, CUdeviceptr src, uint64_t words);
 void spin(CUstream on, uint64_t ns);
@@ -46,10 +47,10 @@ void late_check(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value, CUd
                 uint64_t ns);
 void wait_flag(CUstream on, CUdeviceptr flag);
 
-/* Words in [at, at + 4 * words) that are not value, after all work of the context. */
+/* Waits for the context and counts the words in [at, at + 4 * words) that are not value. */
 uint64_t wrong(CUdeviceptr at, uint64_t words, uint32_t value);
 
-/* A VMM mapping of one new handle, readable and writable on device 0. */
+/* Maps one new handle, readable and writable on device 0. */
 CUdeviceptr map(size_t bytes, CUmemGenericAllocationHandle *handle);
 CUmemAllocationProp on_device(int device);
 void allow(CUdeviceptr at, size_t bytes, int device, CUmemAccess_flags flags);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A libcuda.so.1 that is only a front: each function jumps to that of the driver behind it, which is
- * opened by its path and searched by dlsym, as the libcuda.so.1 of Windows' subsystem for Linux does. Two
- * it looks up anew at every call, and it looks itself up. Built with FRONT_UNTIL, it has the functions
- * of that CUDA version and no newer ones: an old driver's symbol table. x86-64.
+ * A libcuda.so.1 in front of the driver. Each function jumps to the same function of the driver
+ * behind it, which this library opens by its path and searches with dlsym. The libcuda.so.1 of
+ * Windows' subsystem for Linux does the same. Two functions are looked up again at every call, and
+ * the library looks itself up. With FRONT_UNTIL it has the functions until that CUDA version only,
+ * as the symbol table of an old driver. x86-64.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -14,7 +15,7 @@
 #ifndef FRONT_UNTIL
 #define FRONT_UNTIL 99999
 #endif
-/* Not those of cuda.h, which renames functions. */
+/* These are not from cuda.h, because it renames functions. */
 typedef int CUresult;
 typedef uint64_t CUdeviceptr;
 
@@ -22,15 +23,17 @@ typedef uint64_t CUdeviceptr;
 #define STRING(text) STRING_OF(text)
 #define EXPORT __attribute__((visibility("default")))
 
-/* The simulated driver's control functions that the scenes use. */
+/* The control functions of the simulated driver that the scenes use. */
 #define CONTROL(F) F(simOwnerBegin) F(simOwnerEnd) F(simHazardCount) F(simCallCount)
 
 static const char *const names[] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) #symbol,
 #define UNSIMULATED(symbol, base, since, flags) #symbol,
+#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
 #undef FUNCTION
 #undef UNSIMULATED
+#undef LOOKUP_ONLY
 #define NAME(symbol) #symbol,
     CONTROL(NAME)};
 
@@ -56,9 +59,11 @@ __asm__(".text\n"
         ".set front_n, 0\n"
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) JUMP(symbol, since)
 #define UNSIMULATED(symbol, base, since, flags) JUMP(symbol, since)
+#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
 #undef FUNCTION
 #undef UNSIMULATED
+#undef LOOKUP_ONLY
 #define JUMP_ALWAYS(symbol) JUMP(symbol, 0)
         CONTROL(JUMP_ALWAYS));
 

@@ -88,7 +88,7 @@ bool graph_leads(CUgraph graph, CUgraphNode node, CUgraphNode const *ends, size_
     return leads;
 }
 
-/* Copies all nodes of from behind `roots`; a child graph takes the place of its node. */
+/* Copies all nodes of `from` behind `roots`. A child graph takes the place of its node. */
 static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size_t root_count)
 {
     CUgraphNode *map = malloc((from->count + 1) * sizeof *map);
@@ -124,7 +124,8 @@ static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size
     free(map);
 }
 
-CUgraph graph_clone(CUgraph graph)
+/* Returns a copy in which child graphs take the places of their nodes. */
+static CUgraph graph_clone(CUgraph graph)
 {
     CUgraph clone = graph_create();
     inline_into(clone, graph, NULL, 0);
@@ -181,8 +182,8 @@ static CUresult launch(CUgraphExec exec, CUstream handle)
     rc = capture_implicit(stream);
     if (rc != CUDA_SUCCESS)
         return rc;
-    /* Each node waits for what was in the stream before, and for its own dependencies only; for the
-     * hazard checker a graph is one piece of work of the stream. */
+    /* Each node waits for what was in the stream before and for its own dependencies. The hazard
+     * checker sees a graph as one piece of work of the stream. */
     CUgraph graph = exec->graph;
     struct work *entry = work_retain(stream_frontier(stream));
     struct work **works = calloc(graph->count + 1, sizeof *works);
@@ -248,7 +249,7 @@ static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
     return CUDA_SUCCESS;
 }
 
-/* `before` has to be nodes of the graph. */
+/* Adds a node without an effect. `before` has to be nodes of the graph. */
 static CUresult add_empty(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count)
 {
     if (out == NULL || !graph_valid(graph) || (count > 0 && before == NULL))

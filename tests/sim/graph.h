@@ -22,15 +22,13 @@ struct CUgraph_st {
 };
 
 CUgraph graph_create(void);
-/* A copy with child graphs in the place of their nodes. */
-CUgraph graph_clone(CUgraph graph);
 void graph_destroy(CUgraph graph);
 
-/* A new node behind `before`. The graph owns it. */
+/* Adds a node behind `before`. The graph owns it. */
 CUgraphNode graph_add(CUgraph graph, const struct command *command, CUgraphNode const *before,
                       size_t before_count);
 
-/* node is one of ends, or one of ends depends on it. */
+/* `node` is one of `ends`, or one of `ends` depends on it. */
 bool graph_leads(CUgraph graph, CUgraphNode node, CUgraphNode const *ends, size_t end_count);
 
 #endif

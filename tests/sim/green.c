@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Green contexts: a part of the primary context's processors with streams of its own. Here a green
- * context is a context whose parent is the primary one: the parent's events and waits cover it, and
- * memory allocated while it is current is the parent's. Processors are counted, not simulated. */
+/* Green contexts. A green context is a part of the primary context's processors with streams of its
+ * own. Here it is a context whose parent is the primary one. Events and waits of the parent cover
+ * it, and memory that is allocated while it is current belongs to the parent. Processors are
+ * counted, not simulated. */
 #include <string.h>
 
 #include "tests/sim/api.h"
@@ -41,7 +42,7 @@ static CUresult whole(CUdevResource *out)
     return CUDA_SUCCESS;
 }
 
-/* Asking for the count alone, and for what remains, is not simulated. */
+/* A query of the count alone, and of what remains, is not simulated. */
 static CUresult split(CUdevResource *result, unsigned *groups, const CUdevResource *input,
                       const CUdevResource *remaining, unsigned least)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Memory for objects that the program holds handles of. It is never returned to the system: a stale
- * handle must be recognised by its magic number, not crash, and what a program forgets to destroy
- * is no leak of the driver's. Driver lock. */
+/* Memory for the objects behind handles of the program. It never goes back to the system: the
+ * driver must recognise a stale handle by its magic number. So an object that a program does not
+ * destroy is no leak of the driver. Driver lock. */
 #ifndef SIM_HANDLES_H
 #define SIM_HANDLES_H
 
@@ -13,7 +13,7 @@ struct handles {
     size_t count, capacity, spare_count;
 };
 
-/* An object: zeroed, or as handles_give got it. */
+/* Returns an object: zeroed, or as handles_give got it. */
 void *handles_take(struct handles *handles);
 void handles_give(struct handles *handles, void *object);
 

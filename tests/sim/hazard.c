@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A race detector over ranges: a set of segments, each with the accesses that a later one may still
- * conflict with. An access is forgotten once the host has seen it complete, or once a later one
+ * conflict with. It forgets an access when the host has seen it complete, or when a later access
  * that is ordered behind it stands for it. */
 #include "tests/sim/hazard.h"
 
@@ -13,7 +13,7 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/owner.h"
 
-/* One submitted access, shared by the segments that remember it. */
+/* One submitted access. The segments that remember it share it. */
 struct touch {
     unsigned references;
     unsigned slot;
@@ -74,7 +74,7 @@ static void remember(struct segment *segment, struct touch *touch)
     touch->references++;
 }
 
-/* Cuts a segment that reaches over addr in two. */
+/* Cuts the segment that contains addr in two. */
 static void cut(uint64_t addr)
 {
     struct segment *low = (struct segment *)range_find(&segments, addr);
@@ -101,7 +101,7 @@ static void describe(char *out, size_t size, const struct touch *touch)
              touch->owner != 0 ? "" : " (unannounced)");
 }
 
-/* later is NULL when it is a call that takes the memory away. */
+/* later is NULL if a call takes the memory away. */
 static void report(struct touch *earlier, struct touch *later, const char *call)
 {
     char first[160], second[160] = "";
@@ -124,16 +124,18 @@ static bool conflicts(const struct touch *earlier, const struct touch *later)
     return earlier->owner == 0 || earlier->owner != later->owner;
 }
 
-/* later is ordered behind earlier. Whatever would conflict with earlier and is not ordered behind
- * it, is not ordered behind later either: is it certain to be reported as a conflict with later? */
+/* later is ordered behind earlier. Take a third access that conflicts with earlier and is not
+ * ordered behind it. It is not ordered behind later either. Returns whether the checker would
+ * report it as a conflict with later for certain, so that later stands for earlier. */
 static bool stands_for(const struct touch *later, struct touch *earlier)
 {
     if (later->kind != ACCESS_WRITE && later->kind != earlier->kind)
         return false;
     if (later->owner == 0 || later->owner == earlier->owner)
         return true;
-    /* Not for more accesses of later's own ownership. But once a second owner follows, the first
-     * one who did has ended, and its access stands for the earlier one. */
+    /* (1) later does not stand for earlier towards more accesses of its own ownership. (2) But once
+     * a second owner follows, the ownership of the first one that followed has ended. Its access
+     * then stands for earlier. */
     if (earlier->followed_by != 0 && earlier->followed_by != later->owner)
         return true;
     earlier->followed_by = later->owner;
@@ -166,7 +168,8 @@ static bool enabled(void)
     return known;
 }
 
-/* Only memory of devices: the host's own accesses to other memory are not seen. */
+/* Watches memory of devices only: the checker does not see the accesses of the host to other
+ * memory. */
 static bool watched(uint64_t addr)
 {
     struct memory *memory = memory_find(addr);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Host functions, which interprocess events need: a thread of the driver runs them without the lock.
- * The thread exists once one has been submitted. While one is outstanding, the thread also moves the
- * virtual clock, because another process may wait for it, and the program need not call CUDA. Driver
- * lock. */
+/* Host functions, which interprocess events need. A thread of the driver runs them without the
+ * lock. It exists once one has been submitted. While one is outstanding, the thread also moves the
+ * virtual clock: another process may wait, and this program need not call CUDA. Driver lock. */
 #ifndef SIM_HOSTCALL_H
 #define SIM_HOSTCALL_H
 
 struct work;
 
-/* A command that calls the host has been submitted. */
+/* A host function has been submitted. */
 void hostcall_expect(void);
 
-/* All that comes before the work is done: call its function. */
+/* All work before it is done: calls its function. */
 void hostcall_queue(struct work *work);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* See inject.h. What the library is offered beyond that by a real driver, by way of CUPTI, is private. */
+/* See inject.h. A real driver offers the library more than that through CUPTI, which is private. */
 #include "tests/sim/inject.h"
 
 #include <dlfcn.h>

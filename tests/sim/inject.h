@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The library that CUDA_INJECTION64_PATH names, as profilers set it: loaded by the first cuInit that
- * succeeds, and told so by its InitializeInjection. Without the driver's lock; once. */
+/* Profilers name a library in CUDA_INJECTION64_PATH. The first cuInit that succeeds loads it and
+ * calls its InitializeInjection, once and without the lock of the driver. */
 #pragma once
 
 void inject(void);

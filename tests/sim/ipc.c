@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Legacy IPC of device memory. A handle names a part of the exporter's memory file; for a small
- * allocation it carries the offset in its page, so that it arrives at the right address. The opener
- * maps the whole of the physical memory once, however many allocations of it are opened. */
+/* Legacy IPC of device memory. A handle names a part of the exporter's memory file. For a small
+ * allocation it carries the offset in its page. The opener maps the whole physical memory once,
+ * even if it opens several allocations in it. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ static CUresult get(CUipcMemHandle *out, CUdeviceptr addr)
     return CUDA_SUCCESS;
 }
 
-/* What has been opened of this physical memory, or NULL. */
+/* Returns the opened memory of this physical memory, or NULL. */
 static struct memory *opened(const struct ticket *ticket)
 {
     for (struct memory *memory = memory_from(0); memory != NULL;

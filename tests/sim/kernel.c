@@ -87,7 +87,8 @@ uint64_t kernel_busy_ns(enum kernel kernel, const uint64_t *args)
     }
 }
 
-MEMORY_LOOP static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value)
+MEMORY_LOOP static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words,
+                                 uint32_t value)
 {
     for (uint64_t left = words * 4; left > 0;) {
         size_t room;
@@ -143,7 +144,7 @@ MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64
     return CUDA_SUCCESS;
 }
 
-/* Loads that leave nothing behind but a word at out. */
+/* Loads that write nothing but a word at out. */
 static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint64_t out)
 {
     size_t room;

@@ -6,7 +6,7 @@
 
 #include "tests/sim/command.h"
 
-/* KERNEL_COUNT when the simulator does not know the name. */
+/* Returns KERNEL_COUNT if the simulator does not know the name. */
 enum kernel kernel_by_name(const char *name);
 const char *kernel_name(enum kernel kernel);
 unsigned kernel_parameter_count(enum kernel kernel);

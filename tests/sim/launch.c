@@ -9,7 +9,7 @@
 #include "tests/sim/module.h"
 #include "tests/sim/thread.h"
 
-/* shape: grid x, y, z, block x, y, z. The parameters are read now. */
+/* shape is grid x, y, z and block x, y, z. The parameters are read now. */
 static CUresult launch_command(struct command *out, CUcontext context, CUfunction handle,
                                const unsigned *shape, void **params)
 {
@@ -39,7 +39,8 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
     CUresult rc = stream_resolve(stream_handle, &stream);
     if (rc != CUDA_SUCCESS)
         return rc;
-    /* A green context's streams are for who is in the primary one too, and the other way round. */
+    /* A stream of a green context takes launches while the primary context is current, and the
+     * other way round. */
     if (thread_current() == NULL ||
         context_owner(stream->context) != context_owner(thread_current()))
         return CUDA_ERROR_INVALID_HANDLE;

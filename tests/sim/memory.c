@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The registry of memory, and device memory of whole pages. Exports: memory_api.c. */
+/* The registry of memory, and device memory of whole pages. memory_api.c exports the functions. */
 #include "tests/sim/memory.h"
 
 #include <stdlib.h>
@@ -19,7 +19,8 @@ struct memory *memory_find(uint64_t addr)
 struct memory *memory_asked(uint64_t addr)
 {
     struct memory *memory = memory_find(addr);
-    return memory != NULL && !memory->freeing && addr - memory->range.lo < memory->size ? memory : NULL;
+    bool inside = memory != NULL && !memory->freeing && addr - memory->range.lo < memory->size;
+    return inside ? memory : NULL;
 }
 
 struct memory *memory_from(uint64_t addr)
@@ -39,7 +40,8 @@ static bool accessible(const struct memory *memory, CUcontext context, bool writ
     case MEMORY_IMPORTED:
         if (memory->pool != NULL)
             return mempool_allows(memory->pool, context->device);
-        if (memory->kind == MEMORY_IMPORTED) /* peer access does not reach it (seen: a kernel ends with 700) */
+        /* Seen: peer access does not reach imported memory. The kernel ends with 700. */
+        if (memory->kind == MEMORY_IMPORTED)
             return memory->device == context->device || memory->context->device == context->device;
         return memory->device == context->device || ((context->peers >> memory->device) & 1);
     case MEMORY_MANAGED:

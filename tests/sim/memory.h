@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* All memory that the driver knows, by device address: what a pointer belongs to, and where the
- * host finds its bytes. Driver lock. */
+/* All memory that the driver knows, by device address: its owner, and where the host finds its
+ * bytes. Driver lock. */
 #ifndef SIM_MEMORY_H
 #define SIM_MEMORY_H
 
@@ -8,8 +8,9 @@
 #include "tests/sim/physical.h"
 #include "tests/sim/range.h"
 
-/* A loop over a device's words. The driver lock orders such loops, and the hazard check finds unordered
- * work; the thread sanitizer would look at each word, which takes most of its time here. */
+/* A loop over a device's words. The driver lock orders such loops, and the hazard check finds
+ * unordered work; the thread sanitizer would look at each word, which takes most of its time
+ * here. */
 #define MEMORY_LOOP __attribute__((no_sanitize("thread")))
 
 enum memory_kind {
@@ -40,40 +41,40 @@ struct memory {
     CUmemoryPool pool;
 };
 
-/* The memory that contains the address, or NULL. */
+/* Returns the memory that contains the address, or NULL. */
 struct memory *memory_find(uint64_t addr);
-/* The same for who asks about a pointer: what follows the bytes asked for belongs to nobody. */
+/* The same for questions about a pointer. The bytes behind the size that was asked for belong to
+ * nobody. */
 struct memory *memory_asked(uint64_t addr);
-/* The lowest memory that ends above the address, or NULL. */
+/* Returns the lowest memory that ends above the address, or NULL. */
 struct memory *memory_from(uint64_t addr);
 
-/* The address is the device's, whether or not there is memory now: never the host's own. (vmm.c) */
+/* The address belongs to the device, with or without memory, and never to the host. (vmm.c) */
 bool memory_reserved(uint64_t addr);
 
-/* Where the host reaches the device address as seen from the context (NULL: without regard to
- * access), and how many bytes are in one piece there. NULL when there is nothing or it may not be
- * accessed. */
+/* Returns where the host reaches the device address as seen from the context, and the bytes in one
+ * piece there. NULL: no memory, or no access. With a NULL context access does not matter. */
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room);
-/* False: mapped memory that the context's device cannot read. NULL: any context. */
+/* Returns false for mapped memory that the context's device cannot read. NULL: any context. */
 bool memory_is_for(const struct memory *memory, CUcontext context);
 
-/* Ends a multicast object; false: the handle is none. (multicast.c) */
+/* Ends a multicast object. Returns false if the handle is none. (multicast.c) */
 bool multicast_release(CUmemGenericAllocationHandle handle);
 
-/* Adds memory at [addr, addr + extent). Gives it a buffer id. */
+/* Adds memory at [addr, addr + extent) with a new buffer id. */
 struct memory *memory_add(enum memory_kind kind, uint64_t addr, uint64_t extent, CUcontext context);
-/* Takes it out, releases its physical memory and frees the struct. */
+/* Takes the memory out of the registry, releases its physical memory and frees the struct. */
 void memory_drop(struct memory *memory);
 
-/* Device memory for cuMemAlloc and memory pools. */
+/* Allocates device memory for cuMemAlloc and memory pools. */
 CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out);
-/* Undoes memory_alloc, whatever is in flight. */
+/* Undoes memory_alloc. Does not wait for work. */
 void memory_give_back(struct memory *memory);
 
 /* Frees all memory of the context, and its shared pages. */
 void memory_free_context(CUcontext context);
 
-/* The part of a page that the small allocation is. */
+/* Allocations that are parts of a page. */
 void small_free(struct memory *memory);
 struct memory *small_alloc(CUcontext context, uint64_t size);
 void small_free_blocks(CUcontext context);

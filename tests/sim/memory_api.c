@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuMemAlloc and its kin: device and managed memory, freeing, sizes. */
+/* cuMemAlloc and similar functions: device and managed memory, freeing, sizes. */
 #include <sys/mman.h>
 
 #include "tests/sim/api.h"
@@ -17,7 +17,7 @@ static CUresult alloc(CUdeviceptr *out, uint64_t size)
 {
     if (out == NULL || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Small allocations succeed in captures, allocations of new pages invalidate them: measured. */
+    /* Measured: a capture permits a small allocation; an allocation of new pages invalidates it. */
     CUresult rc = size >= MIB ? capture_unsafe() : CUDA_SUCCESS;
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -58,7 +58,7 @@ static CUresult free_device(CUdeviceptr addr)
 {
     if (addr == 0)
         return CUDA_SUCCESS;
-    /* Of anything, in a context that is lost: measured. */
+    /* Measured: in a lost context the free of any pointer gives its error. */
     if (thread_current() != NULL && thread_current()->error != CUDA_SUCCESS)
         return thread_current()->error;
     struct memory *memory = memory_find(addr);
@@ -66,15 +66,15 @@ static CUresult free_device(CUdeviceptr addr)
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL &&
          memory->kind != MEMORY_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    /* Sticks here too. */
+    /* The error of the memory's context as well. */
     CUresult rc = memory->context != NULL ? memory->context->error : CUDA_SUCCESS;
     if (rc == CUDA_SUCCESS && memory->kind != MEMORY_SMALL)
         rc = capture_unsafe();
     if (rc != CUDA_SUCCESS)
         return rc;
     api_charge_size(FN_cuMemFree_v2, memory->size);
-    /* Waits for all work in flight on the device, also on non-blocking streams: measured. The lock
-     * may be given up meanwhile, so that the memory has to be looked up again. */
+    /* Measured: cuMemFree waits for all work of the device, also on non-blocking streams. The wait
+     * may give the lock up, so the memory is looked up again. */
     memory->freeing = true;
     rc = context_wait_device(memory->device);
     memory = memory_find(addr);

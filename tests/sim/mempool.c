@@ -122,10 +122,11 @@ static CUresult destroy(CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-/* The pools keep nothing, so that no attribute has an effect. */
+/* The pools keep no memory, so attributes have no effect. */
 static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute which, const void *value)
 {
-    bool high = which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || which == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+    bool high =
+        which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || which == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
     bool settable = which >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
                     which <= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     if (!valid(pool) || value == NULL || !(high || settable))
@@ -157,4 +158,5 @@ API(cuMemPoolGetAccess, (CUmemAccess_flags * out, CUmemoryPool pool, CUmemLocati
     NEEDS(device_valid(location->id), INVALID_VALUE)
     GIVE(out, mempool_allows(pool, location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                  : CU_MEM_ACCESS_FLAGS_PROT_NONE))
-API(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device), NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) GIVE(out, standard_pool(device)))
+API(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device),
+    NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) GIVE(out, standard_pool(device)))

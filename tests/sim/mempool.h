@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Stream-ordered allocation. The pools keep nothing: memory goes back to the device when the free
- * is reached in its stream. Driver lock. */
+/* Stream-ordered allocation. The pools keep nothing: when the stream reaches the free, the memory
+ * goes back to the device. Driver lock. */
 #ifndef SIM_MEMPOOL_H
 #define SIM_MEMPOOL_H
 
 #include "tests/sim/driver.h"
 
-/* Memory of the pool may be accessed from the device. Peer access between contexts does not matter
- * for it. */
+/* The device may access memory of the pool. Peer access between contexts does not matter. */
 bool mempool_allows(CUmemoryPool pool, int device);
 
-/* A cuMemFreeAsync of this address has been reached. */
+/* The stream has reached the cuMemFreeAsync of this address. */
 void mempool_reclaim(uint64_t addr);
 
 #endif

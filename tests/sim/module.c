@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Loading of PTX text: the simulator looks for entry names only, and knows what their kernels do.
- */
+/* Loads PTX text. The simulator looks for the names of entries and knows what their kernels do. */
 #include "tests/sim/module.h"
 
 #include <ctype.h>

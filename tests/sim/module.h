@@ -14,8 +14,8 @@ struct CUfunc_st {
     CUlibrary library;
 };
 
-/* A CUfunction, or the CUkernel of a library used as one, that may be launched in the context.
- * NULL when the handle is neither. */
+/* Returns the CUfunction, or the CUkernel of a library, if it may be launched in the context.
+ * Returns NULL if the handle is neither. */
 CUfunction module_function(CUfunction handle, CUcontext context);
 
 /* Unloads the context's modules. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Multicast objects: their team, and what may not be bound. Binding itself is not simulated. The
- * documentation says that memory of cuMemAlloc is refused; it is not measured. */
+/* Multicast objects: their team, and memory that may not be bound. Binding itself is not simulated.
+ * That memory of cuMemAlloc is refused is documented, not measured. */
 #include <stdlib.h>
 
 #include "tests/sim/api.h"
@@ -25,8 +25,8 @@ static struct multicast *of_handle(CUmemGenericAllocationHandle handle)
 
 static CUresult create(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *prop)
 {
-    if (out == NULL || prop == NULL || prop->numDevices == 0 || prop->size == 0 || prop->size % PAGE_BYTES != 0 ||
-        prop->handleTypes != 0 || prop->flags != 0)
+    if (out == NULL || prop == NULL || prop->numDevices == 0 || prop->size == 0 ||
+        prop->size % PAGE_BYTES != 0 || prop->handleTypes != 0 || prop->flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct multicast *m = calloc(1, sizeof *m);
     if (m == NULL)
@@ -51,9 +51,9 @@ static CUresult add_device(CUmemGenericAllocationHandle handle, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* device -1: that of the memory */
-static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr,
-                     size_t size, unsigned long long flags)
+/* device -1 means the device of the memory. */
+static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
+                     CUdeviceptr addr, size_t size, unsigned long long flags)
 {
     struct multicast *m = of_handle(handle);
     const struct memory *memory = memory_find(addr);
@@ -87,6 +87,6 @@ API(cuMulticastBindAddr,
      unsigned long long flags),
     bind(handle, -1, offset, addr, size, flags))
 API(cuMulticastBindAddr_v2,
-    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr, size_t size,
-     unsigned long long flags),
-    device_valid(device) ? bind(handle, device, offset, addr, size, flags) : CUDA_ERROR_INVALID_DEVICE)
+    (CUmemGenericAllocationHandle handle, CUdevice device, size_t offset, CUdeviceptr addr,
+     size_t size, unsigned long long flags),
+    NEEDS_DEVICE(device) bind(handle, device, offset, addr, size, flags))

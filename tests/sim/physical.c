@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* One sparse memory file per process, mapped once as a whole. System calls are made directly: under
- * a sanitizer the intercepted ones would walk shadow memory of the whole span. */
+/* One sparse memory file per process, mapped once as a whole. This file makes system calls
+ * directly, because the intercepted ones of a sanitizer would walk the shadow memory of the whole
+ * span. */
 #include "tests/sim/physical.h"
 
 #include <fcntl.h>
@@ -52,7 +53,8 @@ static int open_file(int device, uint64_t size)
 
 CUresult physical_init(void)
 {
-    /* Room for four times the memory, so that fragmentation never fails an allocation that fits. */
+    /* There is room for four times the memory, so fragmentation never fails an allocation that
+     * fits. */
     uint64_t span = 4 * config.capacity_bytes * config.devices + 16 * GIB;
     file = open_file(0, span);
     if (file < 0)

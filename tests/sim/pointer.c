@@ -22,7 +22,7 @@ static bool is_mapped(const struct memory *memory)
     return memory->kind == MEMORY_MAPPED;
 }
 
-/* Seen: the mapping of a small block is the whole page that it is a part of. */
+/* Seen: the mapping of a small block is its whole page. */
 static struct range mapping_of(const struct memory *memory)
 {
     struct range mapping = memory->range;
@@ -33,7 +33,7 @@ static struct range mapping_of(const struct memory *memory)
     return mapping;
 }
 
-/* From the current context, which is there. */
+/* The access that the current context has. There is a current context. */
 static CUmemAccess_flags access_flags(const struct memory *memory, uint64_t addr)
 {
     size_t room;
@@ -46,7 +46,7 @@ static CUmemAccess_flags access_flags(const struct memory *memory, uint64_t addr
                : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
-/* The size of what an attribute writes, or 0 for one that is not simulated. */
+/* Returns the size of the answer, or 0 for an attribute that is not simulated. */
 static size_t size_of(CUpointer_attribute attribute)
 {
     switch ((int)attribute) {
@@ -81,7 +81,7 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
     return CUDA_SUCCESS;
 }
 
-/* Asking for them sets SYNC_MEMOPS, also where that cannot be set otherwise. */
+/* This query sets SYNC_MEMOPS, even where it cannot be set otherwise. */
 static CUresult get_tokens(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS *out, struct memory *memory)
 {
     if (is_host(memory))
@@ -107,8 +107,7 @@ static CUresult get(void *out, CUpointer_attribute attribute, CUdeviceptr addr)
     return rc;
 }
 
-/* Attributes that do not apply come back as zero, and the call succeeds: also for unknown pointers.
- */
+/* The call succeeds even for unknown pointers. Attributes that do not apply are zero. */
 static CUresult get_many(unsigned count, CUpointer_attribute *attributes, void **out,
                          CUdeviceptr addr)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Primary contexts: one per device, counted, the same handle in each of its lives. Driver lock. */
+/* Primary contexts: one for each device, counted, with the same handle in each life. Driver
+ * lock. */
 #include "tests/sim/primary.h"
 
 #include "tests/sim/api.h"
@@ -65,8 +66,8 @@ static CUresult get_state(CUdevice ordinal, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
-/* The runtimes' own way to it, past the exported one (measured: hooks do not see it). It counts and
- * costs the same. */
+/* The runtimes retain the primary context by a private route that hooks do not see (measured).
+ * Counts and costs are those of the exported function. */
 __attribute__((visibility("default"))) CUresult simPrimaryRetain(CUcontext *out, CUdevice device);
 CUresult simPrimaryRetain(CUcontext *out, CUdevice device)
 {

@@ -10,9 +10,11 @@ static const struct proc_row rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)                                      \
     {#base, since, flags, (void (*)(void))symbol},
 #define UNSIMULATED(symbol, base, since, flags)
+#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
 #undef FUNCTION
 #undef UNSIMULATED
+#undef LOOKUP_ONLY
 };
 
 /* Functions that this configuration's driver does not have. */
@@ -21,7 +23,7 @@ static bool missing(enum function function)
     return !config.ctx_events && (function == FN_cuCtxRecordEvent || function == FN_cuCtxWaitEvent);
 }
 
-/* What was asked for, and the best answer so far. */
+/* What the caller asked for, and the best answer so far. */
 struct search {
     const char *name;
     int version;
@@ -40,7 +42,7 @@ static void consider(struct search *search, const struct proc_row *row)
     search->exists = true;
     if (row->since > search->version)
         return;
-    /* The flavour that was asked for comes before a newer one of the other. */
+    /* The default stream that was asked for counts more than a newer variant of the other. */
     if (best == NULL || (per_thread && !(best->flags & PER_THREAD)) ||
         (per_thread == (bool)(best->flags & PER_THREAD) && row->since > best->since))
         search->best = row;
@@ -79,6 +81,6 @@ API(cuGetProcAddress_v2,
     (const char *name, void **out, int version, cuuint64_t flags,
      CUdriverProcAddressQueryResult *status),
     look_up(name, out, version, flags, status))
-/* The tables behind it are private: there are none. */
+/* The tables that it gives out are private: the simulator has none. */
 API(cuGetExportTable, (const void **out, const CUuuid *id),
     out == NULL || id == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What cuGetProcAddress knows of a function: the base name, the version that brought this variant,
- * enum function_flag, and where it is. */
+ * enum function_flag, and the address. */
 #ifndef SIM_PROC_H
 #define SIM_PROC_H
 
@@ -11,7 +11,7 @@ struct proc_row {
     void (*address)(void);
 };
 
-/* The functions that are found and not simulated (UNSIMULATED in variants.def). The last row has a
+/* The functions that are found and not simulated (variants.def). The last row has a
  * base of NULL. */
 extern const struct proc_row proc_unsimulated[];
 

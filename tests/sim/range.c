@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The treap behind range.h: a search tree by address, a heap by random priority, so that its
- * expected depth is logarithmic whatever the order of insertion. */
+/* The treap behind range.h: a search tree by address and a heap by random priority. Its expected
+ * depth is logarithmic for any order of insertion. */
 #include "tests/sim/range.h"
 
 struct range *range_find(const struct ranges *set, uint64_t addr)

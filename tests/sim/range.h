@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* An ordered set of non-overlapping address ranges [lo, hi), as an intrusive treap. Owns no memory.
- * No lock of its own: all users run under the driver's lock. */
+/* An ordered set of address ranges [lo, hi) that do not overlap, as an intrusive treap. It owns no
+ * memory. Driver lock. */
 #ifndef SIM_RANGE_H
 #define SIM_RANGE_H
 
@@ -19,10 +19,11 @@ struct ranges {
     uint32_t seed;
 };
 
-/* The range that contains addr, or NULL. */
+/* Returns the range that contains addr, or NULL. */
 struct range *range_find(const struct ranges *set, uint64_t addr);
 
-/* The lowest range with hi > addr, or NULL: the one that contains addr, else the next above. */
+/* Returns the lowest range with hi > addr, or NULL: the one that contains addr, else the next
+ * above. */
 struct range *range_from(const struct ranges *set, uint64_t addr);
 
 /* node->lo and node->hi are set, lo < hi, and overlap no member. */

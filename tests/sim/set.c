@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Memsets. On device memory even the plain functions do not wait. */
+/* Memsets. On device memory the synchronous functions do not wait either. */
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/memory.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* One shared-memory table with a row per process. A row whose process is gone counts as free, so
- * that a crash gives its memory back, as with a real driver. No lock: each row has one writer. */
+/* A shared-memory table with a row for each process. The row of a process that is gone is free, so
+ * a crash gives its memory back, as with a real driver. No lock: each row has one writer. */
 #include "tests/sim/shared.h"
 
 #include <errno.h>

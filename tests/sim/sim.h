@@ -17,18 +17,18 @@
 
 /* Virtual time of the host. */
 SIM_EXPORT uint64_t simNow_ns(void);
-/* Lets virtual time pass; work that ends by then completes. */
+/* Lets virtual time pass. Work that ends by then completes. */
 SIM_EXPORT void simAdvance_ns(uint64_t ns);
 
 /* Device memory that this process takes. */
 SIM_EXPORT uint64_t simDeviceBytesUsed(int device);
 
-/* Pieces of submitted work that are not complete. Looks only, no time passes. */
+/* Pieces of submitted work that are not complete. No time passes. */
 SIM_EXPORT uint64_t simWorkPending(void);
 
-/* The program's allocator has handed out, has taken back, this device memory. Announcing it lets
- * the hazard checker tell a reuse of memory from a program's own sharing. end: before the memory is
- * freed. */
+/* The program's allocator has handed out this device memory, or takes it back. With that the hazard
+ * checker can tell a reuse of memory from sharing within the program. simOwnerEnd comes before the
+ * memory is freed. */
 SIM_EXPORT void simOwnerBegin(uint64_t addr, size_t size_bytes);
 SIM_EXPORT void simOwnerEnd(uint64_t addr);
 
@@ -36,23 +36,20 @@ SIM_EXPORT void simOwnerEnd(uint64_t addr);
 SIM_EXPORT uint64_t simHazardCount(void);
 SIM_EXPORT void simHazardReset(void);
 
-/* Calls of an exported function by its exact symbol ("cuMemAlloc_v2"); UINT64_MAX for an unknown
- * one. */
+/* Calls of a simulated function by its exact symbol ("cuMemAlloc_v2"). UINT64_MAX for other
+ * symbols. */
 SIM_EXPORT uint64_t simCallCount(const char *symbol);
 
-/* Whether the memory around the address has SYNC_MEMOPS; 0 for what is no memory. */
+/* The memory around the address has SYNC_MEMOPS. 0 if there is no memory. */
 SIM_EXPORT int simSyncMemops(uint64_t addr);
 
-/* The nth call from now (1 = the next) of the symbol fails with code, once. 0: done, -1: unknown
- * symbol. */
+/* The nth call from now (1 = the next) of the symbol fails with code, once. Returns -1 for an
+ * unknown symbol, else 0. */
 SIM_EXPORT int simFail(const char *symbol, unsigned nth, int code);
-/* A fault as in SIM_FAIL: "symbol:N:code", "symbol:N+:code", "symbol:pP:code", with '!' behind the
- * code for an error that sticks in the current context. */
+/* Adds a fault as in SIM_FAIL: "symbol:N:code", "symbol:N+:code" or "symbol:pP:code". With a '!'
+ * behind the code the error sticks to the current context. Returns 0 or -1. */
 SIM_EXPORT int simFailSpec(const char *spec);
 /* Forgets the faults of a symbol, or all for NULL. */
 SIM_EXPORT void simFailClear(const char *symbol);
-
-/* Virtual cost of a call, as SIM_COST_<symbol>. 0 or -1. */
-SIM_EXPORT int simSetCost_ns(const char *symbol, uint64_t ns);
 
 #endif

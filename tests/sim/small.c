@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Allocations below 1 MiB: parts of 2 MiB pages, in steps of 512 bytes, as measured. A page whose
- * last part is freed goes back to the device. Freed parts are overwritten, so that a stale read
+/* Allocations below 1 MiB are parts of 2 MiB pages, in steps of 512 bytes (measured). When its last
+ * part is freed, a page goes back to the device. Freed parts are overwritten, so that a stale read
  * shows. */
 #include <stdlib.h>
 #include <string.h>

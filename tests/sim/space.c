@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* space.h over a set of free ranges, merged on free. */
+/* space.h, as a set of free ranges. A free merges neighbours. */
 #include "tests/sim/space.h"
 
 #include <stdlib.h>

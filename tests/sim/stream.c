@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Submission: which unfinished work and which vector clock come before the next command of a
- * stream. The exported stream functions are in stream_api.c. */
+/* Submission: the unfinished work and the vector clock that come before the next command of a
+ * stream. stream_api.c exports the functions. */
 #include "tests/sim/stream.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static struct handles streams = {.size = sizeof(struct CUstream_st)};
 
 static uint64_t last_id;
 
-/* A slot may be used again once the host has seen all work of its last stream complete. */
+/* A slot may be used again when the host has seen all work of its last stream complete. */
 static struct slot {
     uint64_t seq;
     bool used;
@@ -106,8 +106,9 @@ CUresult stream_resolve(CUstream handle, CUstream *out)
     return context_usable(handle->context);
 }
 
-/* Brings the stream's clock up to date with all that its next work comes after, and collects the
- * unfinished part of it: either into work's predecessors, or counts it and remembers one. */
+/* Brings the stream's clock up to date with all work that its next work comes after. Makes the
+ * unfinished part of it predecessors of `target`; without a target it counts this part and
+ * remembers one. */
 struct gathering {
     struct work *target; /* or NULL */
     struct work *one;
@@ -157,9 +158,10 @@ static uint64_t max_seq(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A launch with programmatic stream serialization follows the kernels before it, back to the last one
- * without, as soon as they let it: it is not ordered behind them. A copy, a fill or a host function in
- * between, and a wait of the whole context, keep it back; events of its own stream do not (seen on an H100). */
+/* A launch with programmatic stream serialization may start before the kernels in front of it end,
+ * back to the last kernel without that attribute. So it is not ordered behind them. A copy, a fill
+ * or a host function in between orders it, and so does a wait of the whole context. Events of its
+ * own stream do not (seen on an H100). */
 static void check_hazards(CUstream stream, const struct command *command)
 {
     uint64_t before = vector_get(&stream->clock, stream->slot);
@@ -232,7 +234,7 @@ CUresult stream_submit(CUstream stream, const struct command *command)
     CUresult rc = capture_implicit(stream);
     if (rc != CUDA_SUCCESS)
         return rc;
-    /* A full queue blocks the host; behind work that waits for the host it may grow instead. */
+    /* A full queue blocks the host. But it may grow behind work that waits for the host. */
     while (context->pending >= config.queue_depth && clock_step())
         ;
     work_release(stream_enqueue(stream, command, NULL, 0));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Streams: queues of work, with the rules that order the legacy default stream against the others.
- * Driver lock. */
+/* Streams are queues of work. The legacy default stream is ordered against the others by rules of
+ * its own. Driver lock. */
 #ifndef SIM_STREAM_H
 #define SIM_STREAM_H
 
@@ -18,14 +18,14 @@ struct CUstream_st {
     uint32_t magic;
     enum stream_kind kind;
     CUcontext context;
-    uint64_t id; /* unique */
-    struct work *tail;                    /* the last work, or NULL */
-    unsigned slot;                        /* in vector clocks */
-    uint64_t seq;                         /* of the last access-bearing work */
-    struct vector clock;                  /* what comes before the stream's next work */
-    bool chained;                         /* its latest work are kernels, of which ... */
-    uint64_t chain_seq;                   /* ... the last that may not start early comes after this */
-    struct capture *capture;              /* the capture that the stream is part of, or NULL */
+    uint64_t id;             /* unique */
+    struct work *tail;       /* the last work, or NULL */
+    unsigned slot;           /* in vector clocks */
+    uint64_t seq;            /* of the last work that accesses memory */
+    struct vector clock;     /* what comes before the stream's next work */
+    bool chained;            /* the last work was a kernel */
+    uint64_t chain_seq;      /* what the last kernel that may not start early comes after */
+    struct capture *capture; /* that the stream is part of, or NULL */
     struct CUgraphNode_st **capture_tail; /* the nodes that the next captured node depends on */
     size_t capture_tail_count;
     CUstream next; /* in the context's list */
@@ -33,37 +33,38 @@ struct CUstream_st {
 
 /* Never NULL. */
 CUstream stream_create(CUcontext context, enum stream_kind kind);
-/* Its unfinished work goes on, as part of the context. */
+/* Ends the stream. Its unfinished work goes on, as part of the context. */
 void stream_destroy(CUstream stream);
 
-/* A handle of the program: NULL and CU_STREAM_LEGACY, CU_STREAM_PER_THREAD of the current context,
- * or a live stream. CUDA_ERROR_INVALID_HANDLE, or what context_usable says of its context. */
+/* Resolves a handle of the program: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of the current
+ * context, or a live stream. Returns CUDA_ERROR_INVALID_HANDLE, or what context_usable says of the
+ * context. */
 CUresult stream_resolve(CUstream handle, CUstream *out);
 
-/* Makes the stream's next work come after `before` and all that `clock` says. */
+/* Makes the stream's next work come after `before` and after all that `clock` covers. */
 void stream_order(CUstream stream, struct work *before, const struct vector *clock);
 
-/* The work that is done when all that was submitted to the stream is, or NULL when nothing is
- * pending. Borrowed: the stream keeps it. Brings stream->clock up to date. */
+/* Returns the work that is done when all work of the stream is, or NULL if none is pending. The
+ * stream keeps the reference. Brings stream->clock up to date. */
 struct work *stream_frontier(CUstream stream);
 
-/* Submits the command and reports hazards. The call may block while the context has too much work in
- * flight. In a capture it adds a node instead. */
+/* Submits the command and reports hazards. The call may block while the context has too much work
+ * in flight. In a capture it adds a node instead. */
 CUresult stream_submit(CUstream stream, const struct command *command);
 
-/* Submits, without any look at captures and queue depth, work that also waits for `after`. */
+/* Submits work that also waits for `after`. Does not look at captures and the queue depth. */
 struct work *stream_enqueue(CUstream stream, const struct command *command, struct work **after,
                             size_t after_count);
 
-/* A node of a graph that is launched into the stream: waits for `after` only, and does not become
- * the stream's tail. Returns the work with a reference. */
+/* Submits a node of a graph that is launched into the stream. It waits for `after` only and does
+ * not become the tail of the stream. Returns the work with a reference. */
 struct work *stream_enqueue_node(CUstream stream, const struct command *command,
                                  struct work **after, size_t after_count);
 
-/* Blocks until all that was submitted before is done, and records that the host knows. */
+/* Blocks until all work that was submitted before is done. Records that the host knows. */
 CUresult stream_wait(CUstream stream);
 
-/* What the host has seen complete: all its later submissions come after that. */
+/* What the host has seen complete. All its later submissions come after that. */
 extern struct vector stream_host_clock;
 
 #endif

@@ -75,7 +75,8 @@ static CUresult get_context(CUstream handle, CUcontext *out)
     return rc;
 }
 
-/* Of a green context: it, and the primary context of the device (documented). */
+/* For a stream of a green context: that context, and the primary context of the device
+ * (documented). */
 static CUresult get_contexts(CUstream handle, CUcontext *out, CUgreenCtx *green)
 {
     CUresult rc = get_context(handle, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Stream captures: what invalidates them, in which mode, from which thread; and the graphs that
+/* Stream captures: what invalidates them, in which mode and from which thread; and the graphs that
  * they make. */
 #include "tests/sim/fixture.h"
 
@@ -14,7 +14,7 @@ static CUstream on;
 static CUevent idle;
 static CUdeviceptr large, small, allocated;
 
-/* Things a program, or a library in it, may do while a capture is open. */
+/* Calls that a program, or a library in it, may make while a capture is open. */
 static CUresult large_alloc(void)
 {
     return cuMemAlloc(&allocated, 64 * MIB);
@@ -87,7 +87,8 @@ static void *in_thread(void *argument)
     return NULL;
 }
 
-/* Captures a kernel, with the call in between. `from`: the capturing thread, or another. */
+/* Captures a kernel and makes the call during the capture, from the capturing thread or from
+ * another. */
 static void expect(CUstreamCaptureMode capture, int other_thread, CUstreamCaptureMode mode,
                    CUresult (*call)(void), CUresult wanted)
 {
@@ -193,7 +194,7 @@ static void legacy_stream_conflicts_with_blocking_captures(void **state)
     CUgraph graph;
     CUstreamCaptureStatus status;
     uint64_t ns = 1;
-    /* Asking is no use of the legacy stream (documented). */
+    /* A query is no use of the legacy stream (documented). */
     OK(cuStreamBeginCapture(blocking, RELAXED));
     GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
     OK(cuStreamEndCapture(blocking, &graph));

@@ -99,7 +99,7 @@ static void attached_contexts_end_with_their_last_use(void **state)
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(own));
 }
 
-/* Handles stay known for ever, and yet a context that ended costs nothing. */
+/* The driver recognises every stale handle, and a context that ended costs nothing. */
 static void any_number_of_contexts_may_end(void **state)
 {
     enum { CONTEXTS = 20000 };
@@ -218,7 +218,7 @@ static void current_context_is_the_threads_own(void **state)
     assert_null(seen);
 }
 
-/* As natively: a child of a process that has initialised CUDA can use nothing of it. */
+/* As natively, the child of a process that has initialised CUDA cannot use it. */
 static void a_forked_child_is_not_initialised(void **state)
 {
     pid_t child = fork();

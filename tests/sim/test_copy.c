@@ -75,7 +75,7 @@ static void what_is_synchronous(void **state)
     spin(NULL, 10 * MS);
     OK(cuMemcpyDtoHAsync(back, a, 100, NULL)); /* to pageable memory: waits */
     assert_true(simNow_ns() - start >= 10 * MS);
-    /* Page-locked memory is read when the copy runs, staged memory when it is submitted. */
+    /* The copy reads page-locked memory when it runs, and staged memory when it is submitted. */
     pinned[0] = host[0] = 1;
     spin(NULL, MS);
     OK(cuMemcpyHtoDAsync(a, pinned, 1, NULL));
@@ -94,7 +94,8 @@ static void what_is_synchronous(void **state)
 
 static void memsets_write_whole_elements(void **state)
 {
-    const uint8_t want[] = {0, 0, 7, 7, 0, 0, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0xef, 0xbe, 0xad, 0xde, 0};
+    const uint8_t want[] = {0,    0,    7,    7,    0,    0,    0,    0,   0xef,
+                            0xbe, 0xad, 0xde, 0xef, 0xbe, 0xad, 0xde, 0};
     OK(cuMemsetD8(a, 0, MIB));
     OK(cuMemsetD8(a + 2, 7, 2));
     OK(cuMemsetD32(a + 8, 0xdeadbeef, 2));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Green contexts: streams of a part of the device, covered by the primary context's events and
- * waits. */
+/* Green contexts: streams on a part of the device. Events and waits of the primary context cover
+ * them. */
 #include "tests/sim/fixture.h"
 
 #define WORDS 1024
@@ -33,7 +33,7 @@ static CUstream green_stream(void)
     return made;
 }
 
-/* Green work needs its own current context to be launched. */
+/* A launch on a green stream, with the green context current. */
 static void green_late_fill(CUstream on, CUdeviceptr at, uint32_t value)
 {
     OK(cuCtxPushCurrent(converted));

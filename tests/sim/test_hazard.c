@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Each kind of hazard is caught, and programs that are in order get no report. */
+/* The checker catches each kind of hazard and reports nothing for programs that order their
+ * work. */
 #include "tests/sim/fixture.h"
 
 #define WORDS 1024
@@ -69,7 +70,7 @@ static void disjoint_writes_and_shared_reads_are_fine(void **state)
     finish();
 }
 
-/* Every way to order two streams is understood. */
+/* The checker knows every way to order two streams. */
 static void order_by_event(CUstream from, CUstream to)
 {
     CUevent between = event();
@@ -193,7 +194,7 @@ static void one_ownership_is_the_programs_business(void **state)
     finish();
 }
 
-/* The next owner has to come after all that the last one did, on whichever stream. */
+/* The work of the next owner has to come after all work of the last one, on any stream. */
 static void change_of_owner_is_checked_against_all_of_the_last(void **state)
 {
     CUdeviceptr at = alloc(WORDS * 4);
@@ -209,7 +210,7 @@ static void change_of_owner_is_checked_against_all_of_the_last(void **state)
     finish();
 }
 
-/* That one stream of the new owner came after the old one, does not order another stream. */
+/* If one stream of the new owner comes after the old one, this does not order another stream. */
 static void each_stream_of_the_new_owner_is_checked(void **state)
 {
     CUdeviceptr at = alloc(WORDS * 4);
@@ -226,7 +227,7 @@ static void each_stream_of_the_new_owner_is_checked(void **state)
     finish();
 }
 
-/* Long chains of owners without a host wait are exact, and cheap. */
+/* Long chains of owners without a host wait are checked exactly, at little cost. */
 static void many_owners_in_stream_order_are_fine(void **state)
 {
     CUdeviceptr at = alloc(WORDS * 4);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Memory, events and capacity between processes. The other process is this program again, started
- * with a word that says what it has to do; it answers with its exit status and a line on stdout. */
+/* Memory, events and capacity between processes. The other process is this program again with a
+ * word that names its role. It answers with its exit status and a line on stdout. */
 #include "tests/sim/fixture.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ static void from_hex(void *bytes, const char *text, size_t size)
         sscanf(text + 2 * i, "%2hhx", (unsigned char *)bytes + i);
 }
 
-/* Runs the other process to its end; its exit status. */
+/* Runs the other process to its end. Returns its exit status. */
 static int other(const char *what, const char *first, const char *second)
 {
     pid_t child = fork();
@@ -211,8 +211,8 @@ static void shareable_handles_show_the_same_bytes(void **state)
     assert_int_equal(simDeviceBytesUsed(1), 0);
 }
 
-/* Other process: sees the event complete only when the first one's work is; its own work waits for
- * it. */
+/* Other process: sees the event complete only when the first process's work is done. Its own work
+ * waits for it. */
 static int follow(const char *event_text, const char *memory_text)
 {
     CUipcEventHandle event_handle;
@@ -255,8 +255,8 @@ static void interprocess_events_order_processes(void **state)
     OK(cuMemFree(at));
 }
 
-/* Other process: sees what the first one has taken; takes memory and goes without giving it back.
- */
+/* Other process: sees what the first process takes. It takes memory and exits without giving it
+ * back. */
 static int share(const char *expected, const char *unused)
 {
     (void)unused;

@@ -119,7 +119,7 @@ static void free_does_not_wait_for_another_device(void **state)
     OK(cuDevicePrimaryCtxRelease(1));
 }
 
-/* Freed memory reads as something else when it is used again, and cannot be used before. */
+/* Freed memory cannot be used. When it is allocated again, its contents have changed. */
 static void freed_memory_is_gone(void **state)
 {
     uint32_t word;
@@ -177,7 +177,7 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuMemGetAddressRange(&base, &size, at + 4999));
     assert_int_equal(base, at);
     assert_int_equal(size, 5000);
-    /* What follows is nobody's, as far as rounding goes. */
+    /* The bytes behind it belong to nobody, though the size is rounded. */
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5000));
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5119));
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, 4096));
@@ -334,7 +334,7 @@ static void async_free_takes_plain_memory(void **state)
     assert_int_equal(before - used(), 4 * MIB);
 }
 
-/* Peer access between contexts does not matter for it. */
+/* Peer access between contexts does not matter for memory of a pool. */
 static void memory_of_a_pool_is_for_its_device(void **state)
 {
     CUcontext other;

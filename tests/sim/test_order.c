@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The 19 kinds of later write that were measured on a real device, and one more: behind a context
- * event's record and wait each comes after a late writer on a non-blocking stream; without the wait
- * each is overwritten by it, and is reported as a hazard. */
+/* Kinds of later write that were measured on a real device. With record and wait of a context event
+ * each comes after a late writer on a non-blocking stream. Without the wait the late writer
+ * overwrites each, and the checker reports a hazard. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -169,7 +169,7 @@ static void later_write_without_wait_is_overwritten_and_reported(void **state)
         play(&kinds[i], 0);
 }
 
-/* Waiting on the host is as good as a wait on the device. */
+/* A wait on the host orders as a wait on the device does. */
 static void later_write_after_host_wait_is_ordered(void **state)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -184,7 +184,8 @@ static void later_write_after_host_wait_is_ordered(void **state)
     }
 }
 
-/* A record covers what was submitted before it, not what comes between it and the wait. */
+/* A record covers the work that was submitted before it, but not the work between it and the
+ * wait. */
 static void work_between_record_and_wait_is_not_covered(void **state)
 {
     CUevent fence = event();
@@ -198,7 +199,7 @@ static void work_between_record_and_wait_is_not_covered(void **state)
     OK(cuEventDestroy(fence));
 }
 
-/* The event of one device's context orders the work of another's. */
+/* The event of one device's context orders the work of another device. */
 static void wait_for_an_event_of_another_device_orders(void **state)
 {
     CUcontext other;

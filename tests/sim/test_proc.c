@@ -116,8 +116,8 @@ static bool simulated(const char *name)
     return simCallCount(name) != UINT64_MAX;
 }
 
-/* All that the runtimes of every release ask for at start: each answer is a variant of that name
- * and flavour, none newer than what was asked for. */
+/* What the runtimes of every release ask for at start. Each answer is a variant of that name and
+ * default stream, and none is newer than what was asked for. */
 static void the_query_lists_of_runtimes_are_answered(void **state)
 {
     static const struct {
@@ -139,7 +139,7 @@ static void the_query_lists_of_runtimes_are_answered(void **state)
         }
         OK(cuGetProcAddress(entries[i].name, &found, entries[i].version,
                             (cuuint64_t)entries[i].flags, &status));
-        /* A slip of 12.0 to 12.2: the driver does not know it either. */
+        /* A slip of the releases 12.0 to 12.2: the driver does not know this name either. */
         int slip = strcmp(entries[i].name, "cuGraphInstantiateWithParams_ptsz") == 0;
         if ((found == NULL) != slip)
             fail_msg("%s %d %d", entries[i].name, entries[i].version, entries[i].flags);
@@ -148,7 +148,10 @@ static void the_query_lists_of_runtimes_are_answered(void **state)
         if (slip)
             continue;
         size_t length = strlen(entries[i].name);
-        assert_true(dladdr(found, &info) != 0 && info.dli_saddr == found);
+        if (dladdr(found, &info) == 0 || info.dli_saddr != found) {
+            not_simulated(found);
+            continue;
+        }
         const char *rest = info.dli_sname + length;
         assert_memory_equal(info.dli_sname, entries[i].name, length);
         assert_true(*rest == '\0' || *rest == '_');

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the environment and the end of a process do: this program runs itself in several roles and
- * looks at the exit status and at what was said. */
+/* The effects of the environment, and the end of a process. This program runs itself in several
+ * roles and looks at the exit status and the output. */
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
@@ -12,7 +12,8 @@
 
 static char self[4096];
 
-/* Runs the role with one more environment variable; all that it said into out. Its exit status. */
+/* Runs the role with one more environment variable. Stores its output in out and returns its exit
+ * status. */
 static int role(const char *name, const char *variable, const char *value, char *out, size_t size)
 {
     int ends[2];
@@ -195,10 +196,20 @@ static void other_drivers_and_devices_can_be_had(void **state)
     assert_int_equal(role("no_vmm", "SIM_VMM", "0", out, sizeof out), 0);
     assert_int_equal(role("three_devices", "SIM_DEVICES", "3", out, sizeof out), 0);
     assert_int_equal(role("measured_costs", "SIM_COST", "h200", out, sizeof out), 0);
+    assert_int_equal(role("own_cost", "SIM_COST_cuEventRecord", "777", out, sizeof out), 0);
     assert_int_equal(role("nothing", "SIM_DEVICES", "0", out, sizeof out), 100);
 }
 
-/* A program that closes all descriptors, and opens files of its own in their place. */
+static int own_cost(void)
+{
+    CUevent fence = event();
+    uint64_t start = simNow_ns();
+    OK(cuEventRecord(fence, NULL));
+    assert_int_equal(simNow_ns() - start, 777);
+    return 0;
+}
+
+/* The program closes all descriptors and opens files of its own in their place. */
 static int closed_files(void)
 {
     CUdeviceptr at = alloc(4 * MIB);
@@ -273,7 +284,7 @@ static void *hammer(void *unused)
     return unused;
 }
 
-/* Threads in the middle of calls do not disturb the end of the process, nor it them. */
+/* Threads inside calls do not disturb the end of the process. */
 static int leave(void)
 {
     pthread_t thread;
@@ -335,6 +346,7 @@ int main(int argc, char **argv)
                  {"look_back", look_back},
                  {"three_devices", three_devices},
                  {"measured_costs", measured_costs},
+                 {"own_cost", own_cost},
                  {"closed_files", closed_files},
                  {"slow", slow}};
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)

@@ -73,7 +73,8 @@ static void mappings_are_whole_and_do_not_overlap(void **state)
     OK(cuMemAddressFree(at, 8 * MIB));
 }
 
-/* Physical memory lives as long as a handle or a mapping does, and keeps its bytes on the move. */
+/* Physical memory lives as long as a handle or a mapping. It keeps its bytes when it is mapped
+ * elsewhere. */
 static void remapped_memory_keeps_its_bytes(void **state)
 {
     CUmemAllocationProp prop = on_device(0);
@@ -132,7 +133,7 @@ static void copies_cross_handles(void **state)
     OK(cuMemAddressFree(at, 6 * MIB));
 }
 
-/* A kernel that touches what it may not: the error is the context's end. */
+/* A kernel that touches memory without access fails its context for good. */
 static void forbidden_access_is_an_illegal_address(void **state)
 {
     const CUmemAccess_flags flags[] = {CU_MEM_ACCESS_FLAGS_PROT_NONE,

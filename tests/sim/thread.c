@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Thread-local state, and the calls that touch nothing else: current context and capture mode. */
+/* Thread-local state, and the calls that touch nothing else: current contexts and the capture
+ * mode. */
 #include "tests/sim/thread.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the driver keeps per host thread: the stack of current contexts, the capture mode, the
- * per-thread default streams. Only the thread itself reads and writes it; its streams die with it.
- */
+/* What the driver keeps for each host thread: the stack of current contexts, the capture mode, and
+ * the per-thread default streams. Only the thread itself reads and writes it. Its streams end with
+ * it. */
 #ifndef SIM_THREAD_H
 #define SIM_THREAD_H
 
@@ -22,13 +22,14 @@ struct thread {
     unsigned stream_count;
 };
 
-/* The calling thread's; never NULL. */
+/* The state of the calling thread. Never NULL. */
 struct thread *thread_self(void);
 
-/* The current context, or NULL. It may have been destroyed: see context_usable. */
+/* The current context, or NULL. It may be destroyed: see context_usable. */
 CUcontext thread_current(void);
 
-/* The calling thread's default stream in the context, created at first use. Driver lock. */
+/* The default stream of the calling thread in the context. The first use creates it. Driver
+ * lock. */
 CUresult thread_stream(CUcontext context, CUstream *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The functions that are exported and not simulated (UNSIMULATED in variants.def). A program that
- * calls one gets CUDA_ERROR_NOT_SUPPORTED, and stderr names the function. The parameters do not
- * matter. This file does not include cuda.h, which declares the functions with their parameters. */
+/* The functions that are not simulated, from variants.def. A program that calls one gets
+ * CUDA_ERROR_NOT_SUPPORTED, and stderr names the function. The parameters do not matter. This file
+ * does not include cuda.h, which declares the functions with their parameters. */
 #include "tests/sim/proc.h"
 
 #include <errno.h>
@@ -20,17 +20,22 @@ static int refuse(const char *symbol)
 }
 
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)
-#define UNSIMULATED(symbol, base, since, flags)                                                    \
-    __attribute__((visibility("default"))) int symbol(void);                                       \
+#define ANSWER(symbol)                                                                             \
+    int symbol(void);                                                                              \
     int symbol(void)                                                                               \
     {                                                                                              \
         return refuse(#symbol);                                                                    \
     }
+#define UNSIMULATED(symbol, base, since, flags)                                                    \
+    __attribute__((visibility("default"))) ANSWER(symbol)
+#define LOOKUP_ONLY(symbol, base, since, flags) ANSWER(symbol)
 #include "tests/sim/variants.def"
 #undef UNSIMULATED
+#undef LOOKUP_ONLY
 
 const struct proc_row proc_unsimulated[] = {
 #define UNSIMULATED(symbol, base, since, flags) {#base, since, flags, (void (*)(void))symbol},
+#define LOOKUP_ONLY(symbol, base, since, flags) {#base, since, flags, (void (*)(void))symbol},
 #include "tests/sim/variants.def"
     {NULL, 0, 0, NULL},
 };

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes variants.def, the table of all driver functions that the simulator knows:
 variants.py INCLUDE functions.def entries.def > variants.def
-INCLUDE is the toolkit's folder of headers. Its *Typedefs.h name each variant of a function: the base
-name, the CUDA version that brought the variant, and the default stream. The rows are
-    FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)    simulated, from functions.def
-    UNSIMULATED(symbol, base, version, flags)                  the other variants of these functions,
-                                                               and what runtimes ask for (entries.def)"""
+INCLUDE is the toolkit's folder of headers. Its *Typedefs.h name each variant of a function: the
+base name, the CUDA version that brought the variant, and the default stream. The rows are
+    FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)
+    UNSIMULATED(symbol, base, version, flags)
+    LOOKUP_ONLY(symbol, base, version, flags)
+FUNCTION rows are the simulated variants, from functions.def. UNSIMULATED rows are the other
+variants of all functions there. LOOKUP_ONLY rows are what only runtimes ask for (entries.def)."""
 import pathlib
 import re
 import sys
@@ -20,21 +22,24 @@ NEWER = {("cuMulticastBindAddr", 13010, "")}
 def known_variants(include, entries):
     """{base: {(version, stream suffix)}}"""
     variants = {}
-    for header in HEADERS:
-        text = (include / header).read_text()
+    for header in filter(pathlib.Path.exists, (include / name for name in HEADERS)):
+        text = header.read_text()
         for base, version, stream in re.findall(r"\*\s*PFN_(cu\w+?)_v(\d+)(_pt[ds][sz])?\)", text):
             variants.setdefault(base, set()).add((int(version), stream))
     newest = max(version for of_base in variants.values() for version, _ in of_base)
     newer = {(base, int(version), "_ptsz" if flag == "2" else "")
              for base, version, flag in re.findall(r"^ENTRY\((\w+), (\d+), (\d+),", entries, re.M)}
+    # What the toolkit does not know, because it is older or lacks a header. One name that runtimes
+    # 12.0 to 12.2 ask for is a slip of theirs, with the stream's suffix in it.
+    given = set(variants)
     for base, version, stream in newer | NEWER:
-        if version > newest:
+        if version > newest or not (base in given or base.endswith("_ptsz")):
             variants.setdefault(base, set()).add((version, stream))
     return variants
 
 
 def symbols(base, variants):
-    """{symbol: (version, stream suffix)}: NVIDIA counts the variants of a function in their order."""
+    """{symbol: (version, stream suffix)}. NVIDIA numbers the variants of a function by version."""
     plain = sorted(version for version, stream in variants if not stream)
     found = {}
     for version, stream in variants:
@@ -47,7 +52,7 @@ def main(include, functions, entries):
     functions, entries = (pathlib.Path(name).read_text() for name in (functions, entries))
     variants = known_variants(pathlib.Path(include), entries)
     rows = re.findall(r"^FUNCTION\((\w+), ([\w ]+), (\w+), (\d+), (\d+)\)$", functions, re.M)
-    others = re.findall(r"^UNSIMULATED\((\w+)\)$", functions, re.M)
+    others = re.findall(r"^UNSIMULATED\(([\w\s]+)\)$", functions, re.M)
     if len(rows) + len(others) != len(re.findall(r"^(?:FUNCTION|UNSIMULATED)\(", functions, re.M)):
         sys.exit("functions.def: a row that is none")
     table = {}
@@ -61,10 +66,12 @@ def main(include, functions, entries):
             table[symbol] = f"FUNCTION({symbol}, {base}, {version}, " \
                 f"{'PER_THREAD' if stream else flags}, {cost_ns}, {mib_ns})"
     asked = set(re.findall(r"^ENTRY\((\w+),", entries, re.M))
-    for base in sorted({row[0] for row in rows} | set(others) | (asked & set(variants))):
+    named = {row[0] for row in rows} | set(" ".join(others).split())
+    for base in sorted(named | (asked & set(variants))):
+        kind = "UNSIMULATED" if base in named else "LOOKUP_ONLY"
         for symbol, (version, stream) in sorted(symbols(base, variants.get(base, ())).items()):
             if symbol not in table:
-                table[symbol] = f"UNSIMULATED({symbol}, {base}, {version}, " \
+                table[symbol] = f"{kind}({symbol}, {base}, {version}, " \
                     f"{'PER_THREAD' if stream else 'BARE'})"
     print("\n".join(table.values()))
 

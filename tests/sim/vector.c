@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Vector clocks as growing arrays; a slot beyond the length counts as zero. */
+/* Vector clocks as growing arrays. A slot beyond the length counts as zero. */
 #include "tests/sim/vector.h"
 
 #include <stdlib.h>

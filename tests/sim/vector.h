@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Vector clocks: for each slot (one per stream) the number of the last piece of work that is known
- * to come before. They carry the happens-before relation of the hazard checker. Driver lock. */
+/* Vector clocks: for each slot (one per stream) the number of the last work that is known to come
+ * before. They carry the happens-before relation of the hazard checker. Driver lock. */
 #ifndef SIM_VECTOR_H
 #define SIM_VECTOR_H
 

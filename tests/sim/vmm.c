@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Virtual memory management: reservations, physical handles, mappings, access per device. Needs no
- * current context and is legal in captures; orders nothing and waits for nothing (measured):
- * unmapping what work in flight may touch is a hazard. */
+/* Virtual memory management: reservations, physical handles, mappings, access per device. The calls
+ * need no current context and are legal in captures. They order nothing and wait for nothing
+ * (measured), so to unmap memory that work in flight may touch is a hazard. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -145,7 +145,7 @@ static CUresult map(CUdeviceptr addr, uint64_t size, uint64_t offset,
     return CUDA_SUCCESS;
 }
 
-/* [addr, addr + size) is made of whole mappings without a gap. */
+/* [addr, addr + size) consists of whole mappings without a gap. */
 static bool whole_mappings(CUdeviceptr addr, uint64_t size)
 {
     if (!aligned(addr, size))
@@ -206,11 +206,13 @@ static CUresult get_access(unsigned long long *out, const CUmemLocation *locatio
 {
     struct memory *memory = memory_find(addr);
     bool plain = memory != NULL && (memory->kind == MEMORY_PAGES || memory->kind == MEMORY_SMALL);
-    if (out == NULL || location == NULL || memory == NULL || (memory->kind != MEMORY_MAPPED && !plain))
+    if (out == NULL || location == NULL || memory == NULL ||
+        (memory->kind != MEMORY_MAPPED && !plain))
         return CUDA_ERROR_INVALID_VALUE;
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
         return CUDA_ERROR_INVALID_DEVICE;
-    *out = plain                                    ? CU_MEM_ACCESS_FLAGS_PROT_NONE /* measured, H200 */
+    /* Plain memory: measured on an H200. */
+    *out = plain                                    ? CU_MEM_ACCESS_FLAGS_PROT_NONE
            : (memory->writable >> location->id) & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
            : (memory->readable >> location->id) & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READ
                                                     : CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -236,7 +238,7 @@ static CUresult properties(CUmemAllocationProp *out, CUmemGenericAllocationHandl
     return CUDA_SUCCESS;
 }
 
-/* The guard of all VMM calls: devices without it. */
+/* VMM calls fail on devices without it. */
 static CUresult supported(void)
 {
     return config.vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* VMM memory between processes, as file descriptors. The bytes are shared; they count against the
- * device in the process that created them. */
+/* VMM memory between processes, as file descriptors. The processes share the bytes. The memory
+ * counts against the device in the process that created it. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -56,8 +56,8 @@ static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle
     return CUDA_SUCCESS;
 }
 
-/* A dma-buf of pages: only a descriptor, since there is no other device to give it to. Pages that hold
- * several small allocations count as one piece. */
+/* A dma-buf of pages. It is a descriptor only, because no other device could use it. A page with
+ * several small allocations counts as one piece. */
 static CUresult range_handle(int *out, uint64_t addr, uint64_t size, CUmemRangeHandleType type)
 {
     uint64_t end = addr + size;
@@ -72,7 +72,8 @@ static CUresult range_handle(int *out, uint64_t addr, uint64_t size, CUmemRangeH
             at = (at / SMALL_PAGE + 1) * SMALL_PAGE;
             continue;
         }
-        if (memory->range.lo > at || (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_MAPPED))
+        if (memory->range.lo > at ||
+            (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_MAPPED))
             return CUDA_ERROR_INVALID_VALUE;
         at = memory->range.hi;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The graph of unfinished work. */
+/* Work and its order. */
 #include "tests/sim/work.h"
 
 #include <stdlib.h>

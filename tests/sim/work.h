@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A piece of submitted work: what it does, what it waits for, when it ends. Counted references; the
+/* A piece of submitted work: its command, its predecessors, its end. References are counted; the
  * submission holds one until completion. Driver lock. */
 #ifndef SIM_WORK_H
 #define SIM_WORK_H
@@ -27,16 +27,16 @@ struct work {
     struct work *next; /* in the clock's list of polling or calling work */
 };
 
-/* A new piece of work with one reference, owned by the caller. Copies the command. */
+/* Makes a piece of work with one reference for the caller. Copies the command. */
 struct work *work_create(struct CUctx_st *context, const struct command *command);
 
-/* work shall not start before `before` (NULL and finished work: no effect) is done. */
+/* `work` does not start before `before` is done. NULL and finished work have no effect. */
 void work_after(struct work *work, struct work *before);
 
-/* All predecessors are named. */
+/* All predecessors are known: the work may start. */
 void work_submit(struct work *work);
 
-/* Runs the command's effect, unless it has none, and lets the successors go. */
+/* Runs the command and lets the successors start. */
 void work_complete(struct work *work, uint64_t end_ns);
 
 struct work *work_retain(struct work *work);

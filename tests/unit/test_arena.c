@@ -206,38 +206,6 @@ static void a_large_arena_grows_by_more_than_a_granule(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 1, "64 MiB at most");
 }
 
-static void a_chunk_leaves_room_below_max_reserved(void **state)
-{
-    struct rig *r = rig_create(GIB(4));
-    rig_destroy(*state);
-    *state = r;
-    r->model->backend.single_stream = true;
-    r->config.max_reserved_bytes = MIB(64);
-    rig_start(r);
-    rig_free(r, rig_alloc(r, MIB(32)));
-    uint64_t below = rig_alloc(r, MIB(14));
-    uint64_t between = rig_alloc(r, MIB(4));
-    uint64_t above = rig_alloc(r, MIB(14));
-    EXPECT(below < between && between < above, "all in what was 32 MiB");
-    rig_free(r, below);
-    rig_free(r, above);
-    EXPECT(rig_alloc(r, MIB(56)), "4 MiB in the middle do not pin the 28 around them");
-    EXPECT_SOUND(r);
-}
-
-static void a_step_leaves_room_below_max_reserved(void **state)
-{
-    struct rig *r = rig_create(GIB(16));
-    rig_destroy(*state);
-    *state = r;
-    r->model->backend.single_stream = true;
-    r->config.max_reserved_bytes = MIB(4200);
-    rig_start(r);
-    rig_alloc(r, MIB(4100));
-    rig_alloc(r, MIB(2));
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(4112), "an eighth of the 100 MiB that are left");
-}
-
 static void chunks_are_small_once_memory_is_fragmented(void **state)
 {
     struct rig *r = started(state);
@@ -280,21 +248,6 @@ static void settle(struct rig *r)
 {
     rig_launch(r, 0, 0, 0);
     rig_trim(r, GIB(1), true);
-}
-
-static void a_larger_chunk_goes_back_for_less(void **state)
-{
-    struct rig *r = started(state);
-    uint64_t a = rig_alloc(r, MIB(64));
-    rig_alloc(r, MIB(8));
-    uint64_t c = rig_alloc(r, MIB(80));
-    rig_free(r, a);
-    rig_free(r, c);
-    settle(r);
-    EXPECT_EQ(rig_alloc(r, MIB(100)), c, "where only 20 MiB are missing");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8 + 100), "the idle 64 MiB are not needed besides");
-    EXPECT_EQ(rig_stats(r).reserved_peak_bytes, MIB(64 + 8 + 80), "nor were they for a moment");
-    EXPECT_SOUND(r);
 }
 
 static void large_idle_chunks_are_taken_apart(void **state)
@@ -542,11 +495,8 @@ int main(void)
         RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),
         RIG_TEST(a_large_arena_grows_by_more_than_a_granule),
-        RIG_TEST(a_chunk_leaves_room_below_max_reserved),
-        RIG_TEST(a_step_leaves_room_below_max_reserved),
         RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
-        RIG_TEST(a_larger_chunk_goes_back_for_less),
         RIG_TEST(large_idle_chunks_are_taken_apart),
         RIG_TEST(memory_is_spent_where_moves_take_too_long),
         RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),

@@ -114,10 +114,10 @@ static void broken_slabs_are_named(void **state)
     struct list *node = &s->link, *after = node->next;
     list_remove(node);
     expect_words(r, "every slab with a free object is in a list");
-    list_push_front(&r->pool->slabs.partial[s->class_index][SLAB_FULLNESS], node);
+    list_push_front(&r->pool->slabs.empty[s->class_index], node);
     expect_words(r, "a slab is in the list of its fullness");
     list_remove(node);
-    list_push_front(&r->pool->slabs.partial[0][0], node);
+    list_push_front(&r->pool->slabs.partial[0], node);
     expect_words(r, "a list of slabs holds those of its class");
     list_remove(node);
     list_push_front(after, node);

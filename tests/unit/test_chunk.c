@@ -43,28 +43,6 @@ static uint64_t seize(struct rig *r, uint64_t want_bytes, bool fit)
     return got;
 }
 
-static void the_smallest_that_is_large_enough_is_seized(void **state)
-{
-    struct rig *r = expect_single(state);
-    uint64_t addr[5];
-    for (int i = 0; i < 5; i++)
-        addr[i] = rig_alloc(r, MIB(4) * (uint64_t)(5 - i));
-    for (int i = 0; i < 5; i++)
-        if (i != 2)
-            rig_free(r, addr[i]);
-    settle(r);
-    state_lock(r->pool);
-    struct chunk *c = chunk_seize_one(&r->pool->large, MIB(7));
-    EXPECT(c && c->addr == addr[3], "of 20, 16, 8 and 4 MiB the 8; 12 are live");
-    struct chunk *d = chunk_seize_one(&r->pool->large, MIB(7));
-    EXPECT(d && d->addr == addr[1], "then the 16");
-    EXPECT(!chunk_seize_one(&r->pool->large, MIB(21)), "none is so large");
-    chunk_unseize(c);
-    chunk_unseize(d);
-    state_unlock(r->pool);
-    EXPECT_SOUND(r);
-}
-
 static void live_chunks_are_not_idle(void **state)
 {
     uint64_t addr[8];
@@ -260,7 +238,6 @@ static void what_is_ordered_but_not_complete_stays_mapped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(the_smallest_that_is_large_enough_is_seized),
         RIG_TEST(live_chunks_are_not_idle),
         RIG_TEST(a_chunk_that_is_partly_live_is_not_idle),
         RIG_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free),

@@ -70,27 +70,6 @@ static void the_smallest_block_that_fits_is_found(void **state)
     EXPECT(!placement_find(&bins, blocks[39]->size_bytes + 512, 512), "nothing is large enough");
 }
 
-static void the_smallest_of_one_bin_is_found(void **state)
-{
-    struct block *blocks[8];
-    for (int i = 0; i < 8; i++) {
-        int k = i * 3 % 8;
-        blocks[k] = insert(GRANULE_BYTES * 64 * (uint64_t)(k + 1), MIB(8) + (uint64_t)k * 4096);
-    }
-    for (int k = 0; k < 8; k++)
-        EXPECT(placement_find(&bins, blocks[k]->size_bytes, 512) == blocks[k],
-               "best fit, also within a bin");
-}
-
-static void of_equal_blocks_the_lowest_is_found(void **state)
-{
-    insert(MIB(300), MIB(4));
-    struct block *low = insert(MIB(100), MIB(4));
-    insert(MIB(200), MIB(4));
-    EXPECT(placement_find(&bins, MIB(4), 512) == low,
-           "low addresses fill first, so that high ones empty");
-}
-
 static void a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit(void **state)
 {
     /* The bins of 1 MiB are 32 KiB apart. */
@@ -243,8 +222,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         BINS_TEST(nothing_is_found_in_empty_bins),
         BINS_TEST(the_smallest_block_that_fits_is_found),
-        BINS_TEST(the_smallest_of_one_bin_is_found),
-        BINS_TEST(of_equal_blocks_the_lowest_is_found),
         BINS_TEST(a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit),
         BINS_TEST(alignment_counts),
         BINS_TEST(sizes_beyond_the_last_bin_are_kept_in_it),

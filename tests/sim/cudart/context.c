@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Which context a runtime call works in. A context that the program made current through the
- * driver is used as it is; otherwise the primary context of the thread's device is retained at the
- * first call that needs it. `primary_lock` guards the retained contexts, and is not held by the
- * thread-local part.
+ * The context that a runtime call works in. If the program made a context current through the
+ * driver, the runtime uses it. Otherwise it retains the primary context of the thread's device at
+ * the first call that needs it. `primary_lock` guards the retained contexts; thread-local state
+ * needs no lock.
  */
 #include "tests/sim/cudart/cudart.h"
 
@@ -58,8 +58,8 @@ static cudaError_t make_current(int device)
     return error;
 }
 
-/* Older runtimes make the primary context current as it is, and bring it to life in the next call
- * that needs it. Only who retains it can tell its handle. */
+/* Older runtimes make the primary context current as it is. The next call that needs it brings it
+ * to life. Only a retain gives its handle. */
 static cudaError_t make_current_later(int device)
 {
     CUcontext context = NULL;

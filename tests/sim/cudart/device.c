@@ -76,7 +76,7 @@ cudaError_t cudaDriverGetVersion(int *version)
 {
     if (version == NULL)
         return error_record(cudaErrorInvalidValue);
-    /* Without a driver this call succeeds and says 0. */
+    /* Without a driver this call succeeds with 0. */
     *version = 0;
     if (driver_load() == cudaErrorInsufficientDriver)
         return cudaSuccess;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Opens the driver the way NVIDIA's runtime does: one dlopen, one dlsym (two from release 13.1
- * on), then everything through cuGetProcAddress. Holds the table of driver functions. Written once
+ * Opens the driver as NVIDIA's runtime does: one dlopen, one dlsym (two from release 13.1 on), then
+ * everything through cuGetProcAddress. Holds the table of driver functions, which is written once
  * under pthread_once.
  */
 #include "tests/sim/cudart/cudart.h"
@@ -12,9 +12,9 @@
 
 /* Release 12 brought the form of cuGetProcAddress that also reports a status. */
 #define HAS_LOOKUP_STATUS (RUNTIME_VERSION >= 12000)
-/* And from 12.2 on the runtimes begin with a probe of the empty name. */
+/* From 12.2 on the runtimes begin with a query of the empty name. */
 #define PROBES_EMPTY_NAME (RUNTIME_VERSION >= 12020)
-/* From 13.1 on, before anything else, they have the driver tell its version. */
+/* From 13.1 on the runtimes first ask the driver for its version. */
 #define ASKS_VERSION_FIRST (RUNTIME_VERSION >= 13010)
 
 static const struct query {
@@ -51,13 +51,13 @@ static CUresult ask(const char *symbol, void **pfn, int version, cuuint64_t flag
 #endif
 }
 
-/* Asks for one row. The runtimes look up the look-up function itself too, and go on with what they
- * got. */
+/* Queries one row. The runtimes also look up the look-up function itself, and continue with the
+ * answer. */
 static void ask_row(int row)
 {
     const struct query *query = &queries[row];
     void *pfn = NULL;
-    /* They do not want to know why something is missing. */
+    /* The runtimes do not ask why something is missing. */
     if (ask(query->name, &pfn, query->version, (cuuint64_t)query->flag, NULL) != CUDA_SUCCESS)
         return;
     memcpy(&driver_entries[row], &pfn, sizeof pfn);
@@ -65,7 +65,7 @@ static void ask_row(int row)
         memcpy(&lookup, &pfn, sizeof lookup);
 }
 
-/* Those that know the driver's version do not ask for what is newer. */
+/* A runtime that knows the driver's version does not query newer rows. */
 static void ask_all(int newest)
 {
     void *pfn = NULL;
@@ -79,7 +79,7 @@ static void ask_all(int newest)
             ask_row(i);
 }
 
-/* The driver's release, as its symbol says it; 0 if it does not. */
+/* The driver's version from its exported function, or 0. */
 static int version_of(void *driver)
 {
     CUresult (*get_version)(int *);

@@ -15,7 +15,7 @@ static cudaError_t find(bool per_thread, const char *symbol, void **function, un
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
     void *answer = NULL;
     cudaError_t error = driver_lookup(symbol, &answer, (int)version, flags, &found);
-    /* A name that the driver lacks is an answer, not an error, for those who look at the status. */
+    /* If the caller looks at the status, a name that the driver lacks is no error. */
     if (error == cudaErrorSymbolNotFound && status != NULL)
         error = cudaSuccess;
     if (error != cudaSuccess)

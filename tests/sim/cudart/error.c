@@ -32,7 +32,7 @@ cudaError_t error_record(cudaError_t error)
     return error;
 }
 
-/* Without a usable driver both say so for ever, asked first or after a failure. */
+/* Without a usable driver both functions return that error for ever. */
 cudaError_t cudaGetLastError(void)
 {
     cudaError_t error = driver_load();

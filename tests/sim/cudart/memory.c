@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The runtime's allocation calls and what they tell of a pointer. Only device memory of size zero
- * is the runtime's own answer; all else is the driver's. No state of its own.
+ * The runtime's allocation calls and pointer attributes. The runtime itself answers only for device
+ * memory of size zero; all else is the driver's answer. No state of its own.
  */
 #include "tests/sim/cudart/cudart.h"
 

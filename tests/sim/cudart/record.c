@@ -35,14 +35,14 @@ static int init(unsigned flags)
     return SUCCESS;
 }
 
-/* No driver's release is too old for a runtime here. */
+/* No runtime finds this driver too old. */
 static int driver_version(int *version)
 {
     *version = 99000;
     return SUCCESS;
 }
 
-/* The private tables are not imitated: here ends what can be recorded. */
+/* The private tables are not imitated, so recording ends here. */
 static int export_table(const void **table, const void *id)
 {
     (void)table;

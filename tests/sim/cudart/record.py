@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Whether runtimes ask the driver for what entries.def says: record.py RECORDER RUNTIME..
-RECORDER is the library made of record.c. Each RUNTIME is a libcudart.so or libcudart_static.a, NVIDIA's or
-a stand-in, or a folder of such folders as scripts/fetch-cudarts makes. TEST_CUDARTS may name one
-more. Prints what differs. A release that is not in the table yet is held against the newest one there.
-Exit status: 0 equal, 1 not, 77 nothing to look at."""
+"""Checks that runtimes ask the driver for what entries.def says: record.py RECORDER RUNTIME..
+RECORDER is the library made of record.c. Each RUNTIME is a libcudart.so or libcudart_static.a, of
+NVIDIA or a stand-in, or a folder of such folders as scripts/fetch-cudarts makes. TEST_CUDARTS may
+name one more. Prints what differs. A release that is not in the table yet is compared with the
+newest one there. Exit status: 0 equal, 1 not, 77 nothing to look at."""
 import glob
 import os
 import re
@@ -13,8 +13,10 @@ import sys
 import tempfile
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entries.def")
-CALL = "int cudaRuntimeGetVersion(int *); int cudaFree(void *); int printf(const char *, ...);\n" \
-       "int main(void) { int v = 0; cudaFree(0); cudaRuntimeGetVersion(&v); printf(\"%d\\n\", v); }\n"
+CALL = """
+int cudaRuntimeGetVersion(int *); int cudaFree(void *); int printf(const char *, ...);
+int main(void) { int v = 0; cudaFree(0); cudaRuntimeGetVersion(&v); printf("%d\\n", v); }
+"""
 
 
 def table():
@@ -54,8 +56,8 @@ def record(recorder, runtime, scratch):
     with open(source, "w") as out:
         out.write(CALL)
     rpath = f"-Wl,-rpath,{os.path.dirname(os.path.abspath(runtime))}"
-    command = [os.environ.get("CC", "cc").split()[0], "-o", program, source, runtime, rpath, "-lpthread", "-ldl",
-               "-lrt"]
+    command = [os.environ.get("CC", "cc").split()[0], "-o", program, source, runtime, rpath,
+               "-lpthread", "-ldl", "-lrt"]
     linked = subprocess.run(command, capture_output=True, text=True)
     if linked.returncode:
         print(f"{runtime}: {linked.stderr.strip().splitlines()[-1]}")
@@ -64,7 +66,8 @@ def record(recorder, runtime, scratch):
         os.unlink(file)
     env = dict(os.environ, LD_LIBRARY_PATH=os.path.dirname(driver), RECORD_FILE=file)
     env.pop("LD_PRELOAD", None)
-    version = int(subprocess.run([program], env=env, capture_output=True, text=True, timeout=60).stdout)
+    told = subprocess.run([program], env=env, capture_output=True, text=True, timeout=60)
+    version = int(told.stdout)
     with open(file) as questions:
         found = [(m[1], int(m[2]), m[3], int(m[4]), int(m[5])) for m in
                  re.finditer(r'^(\w+) (\d) "(\w*)" (\d+) (\d+)$', questions.read(), re.MULTILINE)]
@@ -97,7 +100,8 @@ def main(recorder, *arguments):
             wanted = list(expected(rows, min(max(release, oldest), newest)))
             same = wanted == found
             wrong += not same
-            print(f"{runtime}: {release}, {len(found)} questions, {'as in the table' if same else 'DIFFERS'}")
+            verdict = "as in the table" if same else "DIFFERS"
+            print(f"{runtime}: {release}, {len(found)} questions, {verdict}")
             for title, some in (("asked, not in the table", [q for q in found if q not in wanted]),
                                 ("in the table, not asked", [q for q in wanted if q not in found])):
                 for question in some[:40]:
