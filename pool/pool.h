@@ -100,7 +100,7 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *block);
 
 /* The block that holds addr goes back to the driver when freed, and the pool never reissues it. */
 enum pool_status pool_expose(uint64_t addr);
-/* Sets a flag of the caller's own at a exposed block. It is false at first. */
+/* Sets a flag of the caller's own at an exposed block. It is false at first. */
 enum pool_status pool_set_sync_memops(uint64_t addr, bool noted);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of earlier

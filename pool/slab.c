@@ -116,7 +116,7 @@ static void destroy(struct pool *p, struct slab *s)
     zone_give(b);
 }
 
-/* The slab's block goes back to the driver with its chunk, as a exposed block does. */
+/* The slab's block goes back to the driver with its chunk, as an exposed block does. */
 static void bury(struct pool *p, struct slab *s)
 {
     struct block *b = s->block;

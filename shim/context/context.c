@@ -117,8 +117,8 @@ void context_asked(struct context *c)
     pthread_mutex_unlock(&lives_lock);
 }
 
-/* True: the caller is to bury the record. A record that is being made is left to its maker. Lock
- * held. */
+/* True: the caller calls context_abandon. If a maker still fills the record, context_made does it.
+ * Lock held. */
 static bool condemn(struct context *c)
 {
     c->condemned = c->state == CONTEXT_MAKING;
@@ -138,7 +138,7 @@ void context_give_up(struct context *c)
     pthread_mutex_unlock(&lives_lock);
 }
 
-void context_bury(struct context *c)
+void context_abandon(struct context *c)
 {
     if (c->pool)
         pool_abandon(c->pool);
@@ -324,7 +324,7 @@ bool context_made(struct context *c, CUcontext ctx)
     show(c);
     pthread_mutex_unlock(&lives_lock);
     if (mine)
-        context_bury(c);
+        context_abandon(c);
     return atomic_load(&c->handle) == ctx;
 }
 

@@ -2,14 +2,14 @@
  *
  * The room context/: CUDA contexts, their pools, and the streams that work is submitted to. It
  * includes nothing of control/, share/, entry/ or route/. Its one seam is this header: the record
- * of a context, and what is done to all pools.
+ * of a context, and the functions for all pools.
  *
  * A thread makes a record at the first allocation in a context. Records are never freed, so any
  * thread may read one without a lock. `handle` leads to the record. It is NULL while a thread makes
  * the record, while a thread may be ending the context, and after the context has ended. Then the
- * next context of the device gets the record and its pool. For good there remain one record for
- * each context of a device that was alive at the same time (some 70 KiB), and 768 bytes of the map
- * for each 2 MiB of addresses that ever held small blocks.
+ * next context of the device gets the record and its pool. This memory remains for the life of the
+ * process: one record for each context of a device that was alive at the same time (some 70 KiB),
+ * and 768 bytes of the map for each 2 MiB of addresses that ever held small blocks.
  *
  * The lives of contexts. The library asks the driver whether a context has ended. It holds no
  * reference of its own, because a primary context would then end later than the program wants. It
@@ -23,7 +23,7 @@
  *    (context_end_judge). The context's id differs in each life, even where the handle is the same.
  *    So a context that was retained anew meanwhile gets no memory of the last life's pool. Between
  *    the two steps requests go to the driver.
- * 2. After the call the ender looks again for records that came meanwhile. A maker lists its record
+ * 2. After the call the ender looks again, for records that are new since. A maker lists its record
  *    (context_add), then asks the driver whether the life goes on for which it made the record, and
  *    only then lets allocations find it, unless an ender holds it (context_made). One of the two
  *    sees the other. Either the ender's second look comes after the listing and finds the record,
@@ -31,7 +31,7 @@
  * 3. The thread that finds a life over ends the record. Several threads may find it over; the lock
  *    of lives chooses one.
  * 4. A thread asks the driver about a context only while no other thread destroys it, because the
- *    handle of a created context may be invalid afterwards. That of a primary context never is.
+ *    handle of a created context may be invalid afterwards. A primary context's handle stays valid.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -88,7 +88,7 @@ extern atomic_int context_count __attribute__((visibility("hidden")));
         for (struct context *c = atomic_load_explicit(&context_records[i_], memory_order_acquire); \
              c; c = NULL)
 
-/* The records for what is done to all pools. */
+/* The records that a call for all pools reaches. */
 #define FOR_EACH_CONTEXT(c)                                                                        \
     FOR_EACH_RECORD(c)                                                                             \
         if (!atomic_load(&c->hidden) && c->pool)
@@ -130,7 +130,7 @@ unsigned long long context_life(CUcontext ctx);
 bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
                      CUdevice device);
 
-/* What may end with one call of the program. */
+/* The contexts that one call of the program may end. */
 struct context_end {
     CUcontext ctx;           /* a created context; NULL: primary contexts */
     CUdevice device;         /* of the primary contexts; -1: any */
@@ -147,10 +147,10 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx);
 void context_release_begins(struct context_end *e, CUdevice device, bool reset);
 /* After the driver's answer (done: the call succeeded), once for each record, new ones included.
  * True: the life is over. Then the caller alone forgets what else the library keeps for c->ctx, and
- * calls context_bury. May ask the driver. */
+ * calls context_abandon. May ask the driver. */
 bool context_end_judge(const struct context_end *e, struct context *c, bool done);
 /* Abandons the pool. The next context of the device may have the record. */
-void context_bury(struct context *c);
+void context_abandon(struct context *c);
 /* Did the call withdraw the record when it began? */
 bool context_end_holds(const struct context_end *e, const struct context *c);
 /* For a record whose life goes on: calls for all pools reach it again. True: they skipped it until
@@ -181,7 +181,7 @@ bool context_is_withdrawn(CUcontext ctx);
 bool context_asks(struct context *c);
 void context_asked(struct context *c);
 
-/* The rest is done to all pools, without a lock.
+/* The functions below work on all pools. They take no lock.
  *
  * Calls f for each range committed in arenas of the device. */
 void context_for_each_range(CUdevice device,
@@ -203,8 +203,8 @@ uint64_t context_idle_bytes(int device);
 /* Fills at most max rows, for the pools of ended contexts too. Returns how many. */
 size_t context_report(struct report_pool *out, size_t max);
 
-/* Asks the driver about each context with a pool. The pool of a lost context hands nothing out any
- * more. */
+/* Asks the driver about each context with a pool. The pool of a lost context serves no allocation
+ * any more. */
 void context_look_for_loss(void);
 /* The error of a free of an address where a lost context has a live block. CUDA_SUCCESS: there is
  * no such block. */

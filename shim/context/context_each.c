@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See context.h: what is done to all contexts and pools, and how a lost context is found. No lock.
+ * See context.h: functions for all contexts and pools, and the search for lost contexts. No lock.
  */
 #include "shim/context/context.h"
 

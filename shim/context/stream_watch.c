@@ -8,11 +8,11 @@
  * Why the single stream is enough:
  * 1. Every submission is seen. While pool_watch asks for it, every entry point in
  *    shim/driver/submit.def calls stream_watch_note before the driver. The call returns only when
- * the work is for the single stream, or when no pool relies on one. Driver libraries that submit
+ *    the work is for the single stream, or when no pool relies on one. Driver libraries that submit
  *    work in ways of their own (rendering, video) end the single stream for good.
  * 2. A stream is known by its handle, the per-thread default stream by its thread. Before a handle
- *    is destroyed its stream ceases to be the single one (stream_watch_forget), so no other stream
- * with that handle is taken for it.
+ *    is destroyed its stream ceases to be the single one (stream_watch_forget). So a new stream
+ *    with the same handle does not count as the single one.
  * 3. A launch may start before its predecessors in the stream end (programmatic dependent launch).
  *    Where that matters it loses this leave: see "Early launches". A launch with attributes that
  *    are not known to keep it in order counts as work for another stream.
@@ -28,9 +28,9 @@
  * 7. Work that the driver puts on streams of its own (copies from pageable memory) is ordered with
  *    the program's stream (documented).
  * 8. Work from before the first pool was not seen. The pool begins with a single stream if the
- *    driver says that nothing runs; drivers before 12.5 cannot be asked. There may be work that is
- *    just on its way to the driver. It can touch the pool's memory only if an address reaches it
- *    while it runs.
+ *    driver says that nothing runs; drivers before 12.5 do not answer that. Another thread may be
+ *    submitting work at that moment. This work can touch the pool's memory only if an address
+ *    reaches it while it runs.
  *
  * Early launches. E is a kernel with leave to start early. K is the last kernel before E in its
  * stream that has no such leave.
@@ -48,8 +48,8 @@
  * 6. With several streams memory is handed out only behind complete work, or behind a wait of the
  *    whole context. No launch passes such a wait (seen on an H100). A launch does pass waits for
  *    events of its own stream.
- * Not covered is memory that is freed just beside E's submission and whose address reaches E while
- * E runs. tests/model/early.pml models this rule.
+ * The rule does not cover memory that is freed during E's submission and whose address reaches E
+ * while E runs. tests/model/early.pml models this rule.
  *
  * Domains. A memory fence on the device orders only the writes of its kernel's memory
  * synchronisation domain. Kernels of two domains are as far apart as two devices (CUDA programming
@@ -62,7 +62,7 @@
  * 2. by its stream: cuStreamSetAttribute ends the single stream for good, and
  *    cuStreamCopyAttributes copies only what was set by that call;
  * 3. by its node of a graph: setting the attribute there, or launching with it under capture, ends
- *    the single stream for good. A kernel captured before there was a pool is not noticed.
+ *    the single stream for good. We do not see a kernel that was captured before the first pool.
  *
  * The single stream begins again after a run of submissions to one stream, once all work for
  * others is complete. X is the thread at the end of a run. T is a thread with work for another
@@ -73,7 +73,7 @@
  * 3. T says in its record that it submits, and sees that there is no single stream.
  * 4. If T sees the candidate, T notes the breach, and looks again for a single stream.
  * 5. Later, when all work before the mark is complete, X announces its stream as the single one,
- *    and then looks for a breach. No memory is handed out in its order before.
+ *    and then looks for a breach. Before that no pool hands out memory in its order.
  * All of these steps have one order for all threads. Either X sees T's record in 2, or T sees the
  * candidate in 4. Then either X sees the breach in 5 and takes the announcement back, or T sees the
  * single stream in 4 and leaves it before T submits. A candidate stays until there is a new one,
@@ -82,7 +82,7 @@
  *
  * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
  * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream
- * are sequentially consistent. Weaker are only
+ * are sequentially consistent. Only these are weaker:
  * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
  * 2. pool_watch: it changes in a pool's life only when the pool gives up, and it is set before the
  *    pool has any memory;

@@ -29,8 +29,8 @@
 
 _Atomic bool flush_requested;
 
-static struct sigaction chained;  /* what the program had before our handler */
-static atomic_bool chained_gone; /* that was for one signal, which came (SA_RESETHAND) */
+static struct sigaction chained;  /* the program's setting before our handler */
+static atomic_bool chained_gone; /* it was for one signal (SA_RESETHAND), which has come */
 static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The driver needs some; the rest of the default 8 MiB would count as the program's memory. */
+/* Enough for calls of the driver. The default of 8 MiB would count as the program's memory. */
 #define STACK_BYTES (512 * 1024)
 
 atomic_bool control_started;
@@ -80,7 +80,8 @@ static bool is_calm(bool *held)
     return !open;
 }
 
-/* Runs what is due. Returns when the next duty is; one that waits for calm is not among them. */
+/* Runs the duties that are due. Returns the time of the next one, without those that wait for calm.
+ */
 static uint64_t pass(void)
 {
     uint64_t now_ns = state_clock_ns(), next_ns = DUTY_NEVER;

@@ -38,7 +38,7 @@
  *  9. No duty starts once the process leaves (driver_call_at_exit). The driver calls of a duty
  * under way are visits: no new one begins, and the exit waits a moment for the one that runs.
  * 10. A forked child has no control thread and makes none: the library is off there. In the child
- *     control_due changes a number that nobody reads.
+ *     control_due changes a number that no thread reads.
  */
 #ifndef SHIM_THREAD_H
 #define SHIM_THREAD_H
@@ -65,7 +65,7 @@ struct duty {
  * Adds the duty to the list if it is not there, and wakes the thread. The thread sees all that the
  * caller stored before. Any thread, also in a signal handler. Keeps errno. */
 void control_due(struct duty *duty, uint64_t due_ns);
-/* now_ns + interval_ns; DUTY_NEVER where that is past the end of the clock. */
+/* now_ns + interval_ns; DUTY_NEVER if that is past the end of the clock. */
 uint64_t control_after(uint64_t now_ns, uint64_t interval_ns);
 
 /* A pool exists: from here on the thread may be made. */

@@ -111,7 +111,7 @@ bool capture_hold_off_patiently(uint64_t timeout_ns)
 }
 
 /* 1. Once it is counted as open, threads see the capture and do not hold it off.
- * 2. A holder that does not wait is through in no time. The capture waits for it.
+ * 2. A holder that does not wait is done at once. The capture waits for it.
  * 3. When all holders wait, the capture waits for BEGIN_NS more: by then their calls have begun.
  * 4. A waiter is a holder before it becomes a waiter, and after it ceases to be one. So holders > 0
  *    misses no waiter.

@@ -56,16 +56,16 @@ void capture_begins(void);
 /* The driver has begun the capture on this stream. A default stream goes by CU_STREAM_LEGACY or
  * CU_STREAM_PER_THREAD. */
 void capture_began(CUstream stream);
-/* The driver has not begun it: it is no more among the open ones. */
+/* The driver has not begun it, so it no longer counts as open. */
 void capture_failed(void);
 /* The number of the stream's open capture, to be asked for before the driver ends the capture or
  * the stream; 0: there is none. */
 uint64_t capture_number(CUstream stream);
 /* Does the driver say that the stream still captures? */
 bool capture_goes_on(CUstream stream);
-/* That capture is over. Its end may be told twice (the capture's end, then the stream's). */
+/* That capture is over. May be called twice: at the end of the capture, and at the stream's. */
 size_t capture_ended(uint64_t number);
-/* The context is gone, and with it its captures and those of its green contexts. */
+/* The context has ended, and with it its captures and those of its green contexts. */
 size_t capture_forget(CUcontext ctx);
 
 #endif

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Types of driver functions that <cuda.h> does not declare: those of cudaEGL.h, and for builds
- * against older headers those of releases after 13.0. Each is as in cudaTypedefs.h, and guarded by
- * the release that first declares it. Structs behind pointers remain opaque. A driver hands the
- * newer functions out to runtimes of its release, so the tables have to know them (TABLES_KNOW in
- * shim/route/resolve.c). Headers before 13.0 lack too many types: builds against them know only the
- * newer functions that begin captures.
+ * Types of driver functions that <cuda.h> does not declare: those of cudaEGL.h and, for builds
+ * against older headers, those of releases after 13.0. Each type is as in cudaTypedefs.h, under a
+ * guard with the release that first declares it. Structs behind pointers are incomplete types. A
+ * runtime of a newer release gets the newer functions from its driver, so our tables need them
+ * (TABLES_KNOW in shim/route/resolve.c). Headers before 13.0 lack too many types: builds against
+ * them have only the newer functions that begin captures.
  */
 #ifndef SHIM_CUDA_COMPAT_H
 #define SHIM_CUDA_COMPAT_H
 
-/* As in cudaEGL.h, which needs the headers of EGL and must not be included too. A frame goes by
- * value, so its size and alignment are the ABI: three planes and nine words about them. */
+/* As in cudaEGL.h. That header needs those of EGL, and must not be included with this one. A frame
+ * is passed by value, so size and alignment are part of the ABI: three planes and nine words. */
 typedef struct CUeglStreamConnection_st *CUeglStreamConnection;
 typedef struct {
     void *plane[3];

@@ -99,7 +99,7 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
     return (int)rc;
 }
 
-/* The stream for nothing but frees. Two threads may make one each: then one of them is destroyed.
+/* The stream for frees only. Two threads may make one each: then one of them is destroyed.
  * The stream ends with its context. */
 static CUstream freeing_stream(struct device_backend *d)
 {

@@ -6,7 +6,7 @@
  * 2. The thread is not cancelled in it.
  * 3. After it the caller's context, mode and errno are as before.
  * 4. At exit the driver takes itself down while threads of the program may still allocate. One call
- *    of the driver's bears that. Several calls of ours, with state in between, might not. So once
+ *    of the driver is safe then. Several calls of ours, with state in between, may not be. So once
  *    the process leaves no visit begins, and those under way have a moment to end.
  * No lock.
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The table of the driver's functions and of our wrappers of them. The wrappers stand in entry/ and
- * route/: this file names their addresses because it is the table, and calls none. Atomics, no
- * lock: a thread may come here from a dlopen, with the loader's lock held. Several threads may come
- * at once: all find and store the same.
+ * The table of the driver's functions and of our wrappers of them. The wrappers are in entry/ and
+ * route/. This file has their addresses because it is the table; it calls none of them. Atomics, no
+ * lock of ours: a thread may call hooks_init inside a dlopen, with the loader's lock held. Several
+ * threads may do so at once; all find and store the same addresses.
  */
 #include "shim/driver/hooks.h"
 
@@ -18,7 +18,7 @@
 
 static _Atomic bool filled;
 
-/* What the slot of a wrapped function holds before the driver's function. */
+/* The first value of the slot of a wrapped function. */
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group)                                                     \
     static CUresult first_##symbol params                                                          \
@@ -67,12 +67,12 @@ bool hooks_present(enum hook_id id)
     return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
 }
 
-/* Where the driver's functions are looked up. */
+/* The place in which fill() looks the driver's functions up. */
 struct source {
     void *handle;               /* NULL: in the scope */
     const struct object *scope; /* the driver, then its dependencies */
     size_t num_objects;
-    bool is_unsure; /* one function at least only the loader can tell */
+    bool is_unsure; /* at least one function only the loader can find */
 };
 
 static uintptr_t find_in_scope(struct source *source, const char *name)
@@ -87,7 +87,7 @@ static uintptr_t find_in_scope(struct source *source, const char *name)
     return 0;
 }
 
-/* 0 for our own wrapper: as the driver's function it would call itself for ever. */
+/* 0 instead of our own wrapper, which as the driver's function would call itself for ever. */
 static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper)
 {
     uintptr_t address = source->handle ? (uintptr_t)symbol_lookup(source->handle, name)
@@ -103,9 +103,9 @@ static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper
             atomic_compare_exchange_strong(&(slot), &before_, (pfn)(address));                     \
     } while (0)
 
-/* The slot before the address: a thread that finds the address may hand out the wrapper, which uses
- * the slot. Compilers call through an _Atomic pointer with one plain load. The thread sanitizer
- * would take this load and the one write of the slot for a race. */
+/* Writes the slot before the address: a thread that reads the address may hand out the wrapper, and
+ * the wrapper uses the slot. Compilers call through an _Atomic pointer with one plain load. The
+ * thread sanitizer would report this load and the one write of the slot as a race. */
 __attribute__((no_sanitize("thread"))) static void fill(struct source *source)
 {
     uintptr_t address;
@@ -149,8 +149,8 @@ static void fill_from_scope(const struct object *objects, size_t num_objects, vo
     *(bool *)is_filled = !source.is_unsure;
 }
 
-/* A driver that the process started with stays loaded, and is found without the loader's lock, for
- * which a thread may not wait: see shim/process/scope.h. */
+/* Fills the slots without the loader's lock, for which later threads must not wait (see
+ * shim/process/scope.h). Works if the process started with the driver, which then stays loaded. */
 static bool fill_from_start(void)
 {
     static atomic_bool tried;
@@ -158,7 +158,7 @@ static bool fill_from_start(void)
     if (atomic_load_explicit(&tried, memory_order_relaxed) || !scope_may_be_walked())
         return false;
     scope_of_library("libcuda.so.1", fill_from_scope, &is_filled);
-    if (!is_filled) /* nor will it be: the process has started */
+    if (!is_filled) /* a later try would fail too: the start-up objects do not change */
         atomic_store_explicit(&tried, true, memory_order_relaxed);
     return is_filled;
 }
@@ -172,14 +172,14 @@ bool hooks_init(void)
         return true;
     }
     int saved_errno = errno;
-    /* The soname finds the driver also if it was opened as libcuda.so, by a path, or RTLD_LOCAL.
-     * The reference is never given up: the wrappers need the code behind their pointers. */
+    /* The soname finds the driver also if the process opened it as libcuda.so, by a path, or with
+     * RTLD_LOCAL. We keep the reference, because the slots point into the driver. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
         struct source source = {.handle = driver};
         keep_entries();
         fill(&source);
-        /* A function that this driver lacks has left a message that is not the program's. */
+        /* Clears the message of a lookup of ours that this driver could not answer. */
         dlerror();
         atomic_store_explicit(&filled, true, memory_order_release);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The room driver/ holds all that the library itself asks of the driver, and the pool's backend on
- * it. Its one seam is the table `real` below: every call of the driver goes through it. The room
- * knows no context record, and of the wrappers only their addresses and first bytes.
+ * The room driver/ holds the library's own calls of the driver, and the pool's backend on it. Its
+ * one seam is the table `real` below, through which the library calls the driver. The room knows no
+ * context record. Of the wrappers it knows only the addresses and the first bytes.
  *
  * This file: the driver's functions (`real.cuMemAlloc_v2(...)`), the prototypes of the exported
  * wrappers and their identifiers, generated from hooks.def and submit.def. Files of shim/ include
@@ -33,7 +33,7 @@
 
 /* In front of each exported wrapper's definition. */
 #define SHIM_EXPORT __attribute__((visibility("default")))
-/* For a function that is seldom called: it is not inlined, so its callers save no registers. */
+/* For a function that is seldom called: no inlining, so its callers save no registers. */
 #define SHIM_COLD __attribute__((noinline, cold))
 
 /* One for each wrapped function, in the order of the .def files: HOOK_cuMemAlloc_v2, ... */
@@ -84,7 +84,8 @@ extern struct hooks_real real __attribute__((visibility("hidden")));
 /* True once the process has loaded libcuda.so.1, by whatever route, and the slots are filled from
  * it. From then on that library remains loaded. Never loads it itself, calls no driver function,
  * keeps errno, may clear a pending dlerror(). Costs two instructions after the first success, and a
- * search of the loaded libraries before. Several threads may fill the slots at once: none waits. */
+ * search of the loaded libraries before. Several threads may fill the slots at once: none waits
+ * for another. The search may take the loader's lock (see hooks.c). */
 bool hooks_init(void);
 
 /* Does this driver have the wrapped function? */
@@ -95,7 +96,7 @@ bool hooks_present(enum hook_id id);
 extern _Atomic uint64_t hooks_alloc_entry __attribute__((visibility("hidden")));
 extern _Atomic uint64_t hooks_free_entry __attribute__((visibility("hidden")));
 
-/* Has somebody put a jump there since? Communication libraries watch memory in this way. */
+/* Has a tool put a jump there since? Communication libraries watch memory in this way. */
 static inline bool hooks_entry_patched(uintptr_t function, _Atomic uint64_t *entry)
 {
     uint64_t before = atomic_load_explicit(entry, memory_order_relaxed), now;

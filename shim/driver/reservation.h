@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The device addresses that the library has reserved: arenas, and memory opened by IPC. The program
- * must see them as addresses that nobody reserved. A leaf lock of its own.
+ * must see them as addresses without a reservation. A leaf lock of its own.
  */
 #ifndef SHIM_RESERVATION_H
 #define SHIM_RESERVATION_H

@@ -217,7 +217,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     return true;
 }
 
-/* Quick frees do not come here: the next slow free gives back what is due. */
+/* Quick frees skip this: the next slow free gives back the memory that is due. */
 static void repay(CUdeviceptr dptr)
 {
     if (likely(!atomic_load_explicit(&pool_release_due, memory_order_relaxed)))

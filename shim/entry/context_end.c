@@ -24,7 +24,7 @@
 
 enum { ATTACHED_MAX = 256, OTHERS_MAX = 48 };
 
-/* What may end with one call of the program. */
+/* What one call of the program may end. */
 struct ending {
     struct context_end records;
     /* Contexts without a record that the library keeps something else for, and their lives. */
@@ -146,7 +146,7 @@ static void finish(const struct ending *e, bool done)
     FOR_EACH_RECORD(c) {
         if (context_end_judge(r, c, done)) {
             forget_rest(atomic_load(&c->ctx));
-            context_bury(c);
+            context_abandon(c);
         } else if (context_end_holds(r, c)) {
             reopen(c);
         }

@@ -93,7 +93,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     return rc;
 }
 
-/* What the driver would say of an allocation of its own in place of the block: one of this process,
+/* The driver's answer for an allocation of its own in place of the block: one of this process,
  * or one opened by IPC. */
 struct description {
     CUcontext ctx;
@@ -204,9 +204,8 @@ static void set_memops(CUresult rc, CUdeviceptr dptr)
         pool_set_sync_memops(dptr, true);
 }
 
-/* A program that asks for tokens sets SYNC_MEMOPS by that (documentation of
- * cuPointerGetAttribute). */
-static void told(CUresult rc, CUpointer_attribute attribute, CUdeviceptr dptr)
+/* A question for tokens also sets SYNC_MEMOPS (documentation of cuPointerGetAttribute). */
+static void note_question(CUresult rc, CUpointer_attribute attribute, CUdeviceptr dptr)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
         set_memops(rc, dptr);
@@ -218,7 +217,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
     if (rc == CUDA_SUCCESS && data && find_description(ptr, &d))
         describe(&d, attribute, data);
-    told(rc, attribute, ptr);
+    note_question(rc, attribute, ptr);
     return rc;
 }
 
@@ -232,7 +231,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
             if (data[i])
                 describe(&d, attributes[i], data[i]);
     for (unsigned i = 0; rc == CUDA_SUCCESS && i < count; i++)
-        told(rc, attributes[i], ptr);
+        note_question(rc, attributes[i], ptr);
     return rc;
 }
 

@@ -14,8 +14,8 @@
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 
-/* The captures are no more among the open ones, so fences can be recorded again: with them a pool
- * leaves its one stream. If another capture is open by now, its end is told to control instead. */
+/* These captures no longer count as open, so the library can record fences again. A pool needs them
+ * to leave its single stream. If another capture is open, its end will wake the control thread. */
 void entry_captures_closed(size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -27,7 +27,7 @@ void entry_captures_closed(size_t count)
 static void announce(void)
 {
     stream_watch_capture_opens();
-    /* What was freed before need not wait for the capture's end: natively it is free by now. */
+    /* Memory that was freed before need not wait for the capture: natively it is free by now. */
     if (state_is_on() && !capture_open())
         context_for_each_pool(pool_seal);
     capture_begins();
@@ -130,7 +130,7 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
           real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, user_data));
 }
 
-/* Into a command list of a graphics API, which submits it: no stream says when that runs. */
+/* The work goes to a command list of a graphics API, so no stream says when it runs. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
 {
     stream_watch_give_up();

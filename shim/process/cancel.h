@@ -6,10 +6,10 @@
  *
  * 1. The library's cancellation points are calls of the driver (its code may sleep, read and
  *    write), waits for a condition, and sleeps. Locks, atomics, host memory and pthread_create are
- *    none. The pool's work without the driver has no such point: there no thread ends, and no time
- *    is spent here.
+ *    none. The pool's work without the driver has no such point, so no thread ends there and the
+ *    work needs no stretch.
  * 2. The library makes its own driver calls in visits (shim/driver/driver_call.h), which are
- * stretches. So are the waits of the pool (pool/state.h) and of a fence. Some functions mark
+ *    stretches. So are the waits of the pool (pool/state.h) and of a fence. Some functions mark
  * something and then call the driver outside a visit: those that make or end a context, and those
  * of shared memory, captures and peers. Each of these functions is one stretch as a whole.
  * 3. Calls that the library only passes on stay as they are: allocations that the driver serves,

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define PATIENCE (SPIN_YIELDS + 100) /* turns: some 10 ms */
+#define PATIENCE (SPIN_YIELDS + 100) /* in turns of spin_pause: some 10 ms */
 
 static atomic_int writers;
 static atomic_bool reading;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The gate between our reading of the environment and the program's writing of it. The library
- * reads the environment once, at the first allocation. Another thread of the program may set a
- * variable at that moment, and the C library then moves the environment under the reader.
+ * Keeps our reading of the environment apart from the program's writing. The library reads the
+ * environment once, when it starts (shim/entry/start.h). At that moment another thread of the
+ * program may set a variable, and the C library may then move the environment.
  *
- * Between environ_hold and environ_release the writers wait; environ_hold waits for the writers
- * that have begun. A forked child may inherit either side unfinished, so both waits are bounded
- * (some 10 ms). Atomics, no lock.
+ * environ_hold waits for the writers that have begun. New writers wait until environ_release. A
+ * forked child may inherit a reader or writer that never ends, so both waits are bounded (some
+ * 10 ms). We do not see unsetenv, clearenv, and writes to `environ`. Atomics, no lock.
  */
 #ifndef SHIM_ENVIRON_H
 #define SHIM_ENVIRON_H
 
-/* Around the library's reading. One reader at a time. */
+/* Before and after the library reads. One reader at a time. */
 void environ_hold(void);
 void environ_release(void);
 
-/* Around each call of the C library that changes the environment (shim/route/setenv.c). Any
+/* Before and after each call of the C library's setenv and putenv (shim/route/setenv.c). Any
  * thread. */
 void environ_write_begin(void);
 void environ_write_end(void);

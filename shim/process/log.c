@@ -29,7 +29,7 @@ static atomic_flag complained = ATOMIC_FLAG_INIT; /* about a file that cannot be
 static char log_path[PATH_MAX];
 
 /* The file that was stderr at the first look. A program may close fd 2 and get the same number for
- * a file of its own. A message in that file would be damage. */
+ * a file of its own. A message would damage that file. */
 enum { STDERR_UNSEEN, STDERR_LOOKING, STDERR_OPEN, STDERR_CLOSED };
 static _Atomic int stderr_seen = STDERR_UNSEEN;
 static dev_t stderr_dev;
@@ -282,7 +282,7 @@ void log_line(enum log_level level, const char *format, ...)
         line[n] = '\n'; /* takes the place of the NUL */
         if (!put(log_path, ADD, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
             !atomic_flag_test_and_set(&complained)) {
-            /* A user who asked for a file and finds none looks here. */
+            /* A user without the expected file looks at stderr. */
             put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line),
                                  "gpucache: warning: the log cannot be written to %.900s: name a "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See second_copy.h. Of two pools in one process each would report its own part of the memory, and
- * each short cut of the runtime would lead to the other one's. One atomic, no lock.
+ * See second_copy.h. If two copies worked in one process, each would report its own part of the
+ * memory. Each copy would take the other's cudaMalloc for the runtime's. One atomic, no lock.
  */
 #include "shim/process/second_copy.h"
 
@@ -29,7 +29,7 @@ static bool is_other(const void *marker)
     return marker && marker != (const void *)(uintptr_t)gpucache_version;
 }
 
-bool twin_may_be(const struct object *object)
+bool second_copy_may_be(const struct object *object)
 {
     uintptr_t marker;
     enum object_answer answer = object_symbol(object, MARKER, &marker);
@@ -50,8 +50,8 @@ static bool look_for_marker(const struct object *object, void *arg)
     return false; /* the walk has to reach us */
 }
 
-/* A process's first thread asks the loader, a thread that may not wait for the loader's lock looks
- * itself: see shim/process/scope.h. */
+/* A process's first thread asks the loader. Other threads must not wait for the loader's lock, so
+ * they look at the objects before us (shim/process/scope.h). */
 static bool is_second(void)
 {
     struct earlier earlier = {false, false};
@@ -60,8 +60,8 @@ static bool is_second(void)
     return is_other(symbol_lookup(RTLD_DEFAULT, MARKER));
 }
 
-/* The first in the global scope is the one whose exports programs are bound to. A copy that was
- * opened by itself, outside that scope, is found here in its own, and works. */
+/* Programs are bound to the exports of the first copy in the global scope. If dlopen() has loaded a
+ * copy outside that scope, the copy finds itself in its own scope, and works. */
 bool second_copy_comes_first(void)
 {
     static atomic_int seen;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Two copies of this library in one process, as when two tools each bring one. The copy that the
- * loader finds first works; the other passes every call on. No lock.
+ * Two copies of this library in one process: two tools may each preload one. The copy that precedes
+ * the other in the global scope works. The other copy passes every call on. No lock of ours.
  */
 #ifndef SHIM_SECOND_COPY_H
 #define SHIM_SECOND_COPY_H
@@ -10,16 +10,16 @@
 
 #include <stdbool.h>
 
-/* Whether another copy comes before this one; the answer stays. Keeps errno. */
+/* Does another copy precede this one? Asks once and keeps the answer. Keeps errno. */
 bool second_copy_comes_first(void);
 
-/* Whether this address lies in another copy's code. */
+/* Is this an address in another copy? Takes the loader's lock. */
 bool second_copy_has(const void *address);
 
-/* Whether this object is another copy; also true if that cannot be told. Takes no lock. */
-bool twin_may_be(const struct object *object);
+/* Is this object another copy? Also true if only the loader knows. Takes no lock. */
+bool second_copy_may_be(const struct object *object);
 
-/* The export by which one copy recognises another. Its value is for people only. */
+/* The export by which one copy recognises another. No code reads its value. */
 const char *gpucache_version(void) __attribute__((visibility("default")));
 
 #endif

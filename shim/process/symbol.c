@@ -12,14 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The sanitizers look names up while they start. */
+/* May run before the sanitizers have started: they look names up while they start. */
 #define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
 
 _Atomic(void *) symbol_real_dlsym;
 
-/* The versions of dlsym, the oldest first. A versioned lookup passes over our own export, which has
- * no version. Both name the same function; the older is tried first because a failed lookup leaves
- * a message for dlerror(). */
+/* The versions of dlsym, the oldest first. A lookup with a version does not find our own export,
+ * which has none. In a new C library both versions name the same function. In an old one only the
+ * older exists, so it is tried first: a failed lookup leaves a message for dlerror(). */
 static const char *const dlsym_versions[] = {
 #if defined(__x86_64__)
     "GLIBC_2.2.5",

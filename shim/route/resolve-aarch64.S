@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * dlsym. The C library takes the caller's object from its return address, for RTLD_NEXT and
- * RTLD_DEFAULT. So a call that is not for us goes on by a branch, with x30, stack and arguments as
- * they came.
- * Names that do not begin with "cu" touch no memory but two bytes of the name and one pointer.
- * No lock, no state; see resolve.h for what it asks.
+ * dlsym. For RTLD_NEXT and RTLD_DEFAULT the C library finds the caller's object by the return
+ * address. So a call that we do not answer goes to the C library by a branch, with x30, stack and
+ * arguments unchanged. For a name that does not begin with "cu" the stub reads only two bytes of
+ * the name and one pointer. No lock, no state; resolve.h has the contract of resolve_pick.
  */
         .text
         .globl  dlsym
@@ -31,7 +30,7 @@ ask:
         .cfi_offset x30, -24
         mov     x29, sp
         str     x1, [sp, #16]
-        bl      resolve_pick            /* x0: the answer; x1: the handle to go on with */
+        bl      resolve_pick            /* x0: the answer; x1: the handle for the C library */
         mov     x16, x0
         mov     x0, x1
         ldr     x1, [sp, #16]
@@ -44,7 +43,7 @@ ask:
         cbnz    x16, answer
         adrp    x16, symbol_real_dlsym
         ldr     x16, [x16, #:lo12:symbol_real_dlsym]
-        cbz     x16, answer             /* no dlsym anywhere: nothing is found */
+        cbz     x16, answer             /* there is no other dlsym: the answer is NULL */
         br      x16
 answer:
         mov     x0, x16
@@ -52,14 +51,14 @@ answer:
 pass:
         adrp    x16, symbol_real_dlsym
         ldr     x16, [x16, #:lo12:symbol_real_dlsym]
-        cbz     x16, ask                /* the first call of all; also finds symbol_real_dlsym */
+        cbz     x16, ask                /* first call: resolve_pick sets symbol_real_dlsym */
         br      x16
         .cfi_endproc
         .size   dlsym, . - dlsym
 
         .section .note.GNU-stack, "", %progbits
 
-/* Branch targets are marked, return addresses signed: the process may keep both protections. */
+/* Branch targets are marked and return addresses signed, so the process may keep BTI and PAC. */
         .section .note.gnu.property, "a", %note
         .p2align 3
         .long   4                       /* name size */

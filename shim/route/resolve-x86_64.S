@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * dlsym. The C library takes the caller's object from its return address, for RTLD_NEXT and
- * RTLD_DEFAULT: so whatever is not ours goes on by a jump, with stack and arguments as they came.
- * Names that do not begin with "cu" touch no memory but two bytes of the name and one pointer.
- * No lock, no state; see resolve.h for what it asks.
+ * dlsym. For RTLD_NEXT and RTLD_DEFAULT the C library finds the caller's object by the return
+ * address. So a call that we do not answer goes to the C library by a jump, with stack and
+ * arguments unchanged. For a name that does not begin with "cu" the stub reads only two bytes of
+ * the name and one pointer. No lock, no state; resolve.h has the contract of resolve_pick.
  */
         .text
         .globl  dlsym
@@ -26,7 +26,7 @@ ask:
         .cfi_adjust_cfa_offset 8
         subq    $8, %rsp                /* the ABI's 16-byte alignment */
         .cfi_adjust_cfa_offset 8
-        call    resolve_pick            /* rax: the answer; rdx: the handle to go on with */
+        call    resolve_pick            /* rax: the answer; rdx: the handle for the C library */
         addq    $8, %rsp
         .cfi_adjust_cfa_offset -8
         popq    %rsi
@@ -38,23 +38,23 @@ ask:
         movq    %rdx, %rdi
         movq    symbol_real_dlsym(%rip), %rax
         testq   %rax, %rax
-        je      answer                  /* no dlsym anywhere: nothing is found */
+        je      answer                  /* there is no other dlsym: the answer is NULL */
         jmp     *%rax
 answer:
         ret
 pass:
         movq    symbol_real_dlsym(%rip), %rax
         testq   %rax, %rax
-        je      ask                     /* the first call of all; also finds symbol_real_dlsym */
+        je      ask                     /* first call: resolve_pick sets symbol_real_dlsym */
         jmp     *%rax
         .cfi_endproc
         .size   dlsym, . - dlsym
 
         .section .note.GNU-stack, "", @progbits
 
-/* Calls and returns stay balanced, so the process may keep its shadow stack. No IBT: it needs
- * endbr64 at the entries. Tools that patch entries cannot move it, and Linux has no IBT for
- * programs. */
+/* Calls and returns are balanced, so the process may keep its shadow stack. The note does not claim
+ * IBT: it needs endbr64 at the entries, and tools that patch entries cannot move that instruction.
+ * Linux has no user-space IBT. */
         .section .note.gnu.property, "a", @note
         .p2align 3
         .long   4                       /* name size */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Name lookup: what our dlsym answers, and our cuGetProcAddress. Both ask the real one first, with
- * the caller's own handle, version and flags, and put a wrapper in the place of an answer only if
- * it *is* the driver's function that the wrapper wraps. Atomics, no lock of ours.
+ * The answers of our dlsym, and our cuGetProcAddress. Both use the caller's own handle, version and
+ * flags for the real lookup. If the real answer is a driver function that we wrap, the caller gets
+ * the wrapper. Any other answer stays. With RTLD_DEFAULT the C library's dlsym itself finds our
+ * export, which precedes the driver's. Atomics, no lock of ours.
  */
 #include "shim/route/resolve.h"
 
@@ -17,9 +18,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* The latest release of CUDA of which shim/driver/hooks.def and shim/driver/submit.def have every
- * function that submits work or begins a capture, as far as the headers of this build declare their
- * types. */
+/* hooks.def and submit.def have every function up to this release of CUDA that submits work or
+ * begins a capture. The release depends on the types that the headers of this build declare. */
 #if CUDA_VERSION >= 13000
 #define TABLES_KNOW 13050
 #elif CUDA_VERSION >= 12080
@@ -28,7 +28,7 @@
 #define TABLES_KNOW 12050
 #endif
 
-/* Runs before sanitizers are ready: their own start-up looks names up. */
+/* May run before the sanitizers have started: they look names up while they start. */
 #define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
 
 static int id_of(const char *name)
@@ -40,9 +40,9 @@ static int id_of(const char *name)
     return -1;
 }
 
-/* Without us the name would not be found in this process: let the lookup fail. The C library's own
- * scope has none of these names, and the message for dlerror() is the C library's but for the name
- * of the object. */
+/* A handle with which the lookup fails, because without us the process has no such function. The
+ * scope of the C library has none of these names. The C library then writes the message for
+ * dlerror(), in which only the name of the object differs. If libc.so.6 is not loaded: `handle`. */
 static void *nowhere(void *handle)
 {
     void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
@@ -52,9 +52,9 @@ static void *nowhere(void *handle)
     return libc;
 }
 
-/* RTLD_DEFAULT, or a handle of the main program: our exports come first there, as they do for
- * whoever is linked to the driver. Right if the driver is there; otherwise somebody else may still
- * have the name. */
+/* For RTLD_DEFAULT or a handle of the main program, where the lookup finds our export first. That
+ * is right if the driver (or runtime) is loaded: a program that is linked to it gets our export
+ * too. Otherwise it is right only if an object behind us has the name. */
 static void *global_scope(void *handle, const char *name, bool present)
 {
     if (present || symbol_lookup(RTLD_NEXT, name))
@@ -70,13 +70,13 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
     if (handle == RTLD_DEFAULT)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
 
-    /* After hooks_init(): dlerror() must speak of this lookup. If it fails, it is done again, by
-     * the stub, in the caller's name. */
+    /* This lookup follows hooks_init(), so a message for dlerror() is about this name. If it fails,
+     * the stub repeats it with the caller's return address. */
     void *found = symbol_lookup(handle, name);
     if (found == wrapper)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
-    /* Not by its alias: that is a function of the driver's behind the one that programs open, and
-     * whoever asks for it by name is that driver. */
+    /* hook_alias does not count here. An alias is an inner function of the driver, behind the
+     * library that programs open, and only the driver asks for it by name. */
     if (found &&
         (uintptr_t)found == atomic_load_explicit(&hook_address[id], memory_order_acquire))
         found = wrapper;
@@ -102,7 +102,8 @@ EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
     return pick;
 }
 
-/* PFN_<base>_v<version>[_ptds|_ptsz], as cuGetProcAddress knows the function */
+/* The version and flags by which cuGetProcAddress knows a function. The name of a row's type has
+ * them: PFN_<base>_v<version>[_ptds|_ptsz]. */
 struct query {
     int version;
     cuuint64_t flags;
@@ -131,8 +132,8 @@ static CUresult ask(const char *base, const struct query *query, void **pfn)
     return real.cuGetProcAddress(base, pfn, query->version, query->flags);
 }
 
-/* A driver may answer with another address than its symbol table has. Which one it means by each
- * wrapped function of this base name, it says when asked. */
+/* cuGetProcAddress of a driver may return other addresses than its symbol table has. So we ask it
+ * for each wrapped function of this base name and keep the answers. True: there were new ones. */
 static bool learn_aliases(const char *base)
 {
     bool learned = false;
@@ -150,8 +151,9 @@ static bool learn_aliases(const char *base)
     return learned;
 }
 
-/* The wrapper of the function at this address. A driver may have several names for one function:
- * then the one that was asked for, first by its base name, then by its default stream. */
+/* The wrapper of the function at this address. A driver may have several names for one function.
+ * Then the best row wins: one with this base name and default stream, then one with this base name.
+ */
 static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
 {
     int best = -1, best_score = -1;
@@ -172,8 +174,8 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
     return best < 0 ? NULL : (void *)(uintptr_t)hook_table[best].wrapper;
 }
 
-/* Whether the driver has this function from a later release than the tables of wrapped functions
- * know. */
+/* Is the function newer than our tables? The caller asked for a later release than TABLES_KNOW, and
+ * for TABLES_KNOW the driver has another answer or none. */
 static bool is_newer(const char *base, void *answer, const struct query *query)
 {
     struct query known = {TABLES_KNOW, query->flags};
@@ -189,7 +191,7 @@ static void *substitute(const char *base, void *answer, int version, cuuint64_t 
     void *wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     if (!wrapper && learn_aliases(base))
         wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
-    /* It may submit work to a stream of which we hear nothing. */
+    /* The program may submit work by this function, and we would not see it. */
     if (!wrapper && is_newer(base, answer, &query))
         stream_watch_give_up();
     return wrapper ? wrapper : answer;

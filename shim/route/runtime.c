@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * cudaMalloc and cudaFree of a shared libcudart: served from the pool where that is possible,
- * passed to the caller's own runtime where not. A process may have several runtimes, and a runtime
- * that came in under an RTLD_LOCAL library is not in the global scope; so the real functions are
- * found from the caller's object, and kept for it and for each place that calls, until code is
- * unloaded. Atomics, no lock.
+ * cudaMalloc and cudaFree of a shared libcudart. The pool serves a call where it can. All other
+ * calls go to the caller's own runtime. A process may have several runtimes, and a runtime below an
+ * RTLD_LOCAL library is not in the global scope. So we find the real functions from the caller's
+ * object. We keep them per object, and per calling address until the next dlclose. Atomics, no lock
+ * of ours.
  */
 #include "shim/route/runtime.h"
 
@@ -28,13 +28,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* 11.x makes a device's context current first and brings it to life in a later call, which is its
- * own affair. (Of those, only 11.8 has been watched.) */
+/* A runtime of 11.x makes a device's context current, but starts it only in a later call. We leave
+ * that to the runtime: its calls get no short cut. (Of 11.x we have tried 11.8 only.) */
 enum { SHORT_CUT_SINCE = 12000 };
 
-/* Of a runtime beyond these every call goes to it, and is searched for. */
 enum {
-    MAX_RUNTIMES = 1024,
+    MAX_RUNTIMES = 1024, /* every call of a further runtime is searched for, and goes to it */
     MAX_SITES = 256, /* a power of two */
     MAX_PROBES = 8,
     MAX_OBJECTS = 256,
@@ -43,68 +42,74 @@ enum {
 typedef cudaError_t malloc_fn(void **, size_t);
 typedef cudaError_t free_fn(void *);
 
-/* One libcudart. Its functions and its version are its key; the malloc function is written last.
+/* One libcudart. Its two functions and its version are the key. A thread writes `malloc` last.
  *
- * Why a kept function is never one of code that is gone:
+ * Why no call goes to a function whose code is unloaded:
  * 1. The runtime of a caller stays loaded while the call runs: it is a dependency of the caller's
- *    object, or was loaded with the process. So a row is right when it is made.
- * 2. Our dlclose takes a reference to each runtime that has none of ours yet, before it closes
- *    anything (pin_runtimes). A runtime of which the first call comes later was not unloaded by
- *    that dlclose before the call, by 1. A dlclose that does not come here (see `sites`) may unload
- *    a runtime without a reference, so no site keeps such a one. The control thread soon takes the
- *    reference.
- * 3. A call that comes while that dlclose runs may make a row of a runtime that the dlclose
- *    unloads. The row stays, but nothing leads to it: its site is not kept (see `sites`), its
- *    caller's object is found again (see `objects`), and a runtime that is loaded at the same place
- *    gets this row only if version and both functions are the same. */
+ *    object, or was loaded with the process. So a row is right when a call makes it.
+ * 2. Our dlclose first takes a reference to each runtime in the table that has none of ours
+ *    (pin_runtimes). If a runtime's first call comes after that, the dlclose has not unloaded the
+ *    runtime before the call, by 1. A dlclose that does not come here (see `sites`) may unload a
+ *    runtime without a reference, so no site keeps such a runtime. The control thread soon takes
+ *    the reference.
+ * 3. A call during that dlclose may make a row for a runtime that the dlclose then unloads. The row
+ *    stays, but no later call uses it for other code:
+ *    a. the call does not keep its site (see `sites`);
+ *    b. the count of unloaded objects has changed, so the caller's object is searched again (see
+ *       `objects`);
+ *    c. a runtime that is later loaded at the same address gets this row only if its version and
+ *       both functions are the same. */
 struct runtime {
     _Alignas(32) _Atomic(malloc_fn *) malloc;
     _Atomic(free_fn *) free;
     atomic_int version;
-    atomic_bool is_pinned;  /* we have a reference, so that it stays loaded */
-    atomic_bool
-        reaches_us; /* SHORT_CUT_SINCE and newer: its calls were seen to come to our hooks */
+    atomic_bool is_pinned;  /* we hold a reference, so it stays loaded */
+    atomic_bool reaches_us; /* from SHORT_CUT_SINCE on: a call of it has reached our hooks */
 };
 
 static struct runtime runtimes[MAX_RUNTIMES];
 static atomic_int num_runtimes; /* may exceed MAX_RUNTIMES */
 
-/* A place that calls: its return address and, in the low bits, its runtime's place in the table; 0:
- * free. In one word, because a slot is forgotten and filled again while others read it.
+/* The sites: places in the program's code that call cudaMalloc or cudaFree. A slot holds the return
+ * address and, in the low bits, the index of the runtime's row; 0: free. It is one word, because
+ * threads clear and fill a slot while others read it.
  *
- * Why no call goes to the runtime of code that lay at its address before:
- * 1. An object is unloaded inside a dlclose, which counts itself in `closing` first and then
- * forgets all sites.
- * 2. A site is kept only by a call from it, so its object is loaded until that call is over; and
- * only if `closing` is 0 after it was written (all in one order, seq_cst). So the dlclose that
- * unloads its object begins later, and forgets it.
- * 3. A call from a site runs in its object: no dlclose that unloads the object has begun to unload,
- * so what the call reads there was written by 2 for this object.
+ * Why no call from a site goes to the runtime of an earlier object at the same address:
+ * 1. An object is unloaded inside a dlclose. Our dlclose first adds 1 to `closing`, then clears all
+ *    slots.
+ * 2. Only a call from the site itself fills a slot, so the site's object stays loaded until that
+ *    call is over. The call keeps the slot only if it reads `closing` as 0 after the write. All
+ *    these accesses are in one order (seq_cst). So the dlclose that unloads the object begins after
+ *    that read, and clears the slot.
+ * 3. A call from a site runs in its object, so no dlclose has begun to unload that object. What the
+ *    call reads in the slot was therefore written by 2 for this object.
  *
- * A dlclose that does not come here (an object loaded with RTLD_DEEPBIND calls the C library's) is
- * not seen. */
+ * We do not see a dlclose that does not call ours: an object loaded with RTLD_DEEPBIND calls the C
+ * library's. */
 static _Atomic uint64_t sites[MAX_SITES];
 static atomic_bool any_site;
 static atomic_int closing;
 enum { SITE_SHIFT = 16 };
 _Static_assert(MAX_RUNTIMES <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
 
-/* The objects that called: where the code starts (written once, 0: free) and, in one word, how many
- * objects had been unloaded when the search began and, in the low bits, the runtime's place in the
- * table.
+/* The objects that have called. `code` is the address of the segment with the calling code, written
+ * once; 0: free. `found` holds two numbers in one word. The high bits count the objects that the
+ * process had unloaded when the search began, plus 1. The low bits are the index of the row.
  *
- * Why a call from a known object waits for nobody: a search takes the loader's lock, which dlopen
- * and dlclose hold while constructors and destructors run, and those may wait for a thread that
- * frees its memory. Where code lies and how many objects were unloaded is to be had without that
- * lock (dl_iterate_phdr).
+ * Why a call from a known object does not wait for other threads:
+ * 1. A search may take the loader's lock. dlopen and dlclose hold it while constructors and
+ *    destructors run. These may wait for a thread that frees its memory.
+ * 2. dl_iterate_phdr reports both the segments and the number of unloaded objects, without that
+ *    lock.
  *
- * Why it is the same object: one that calls is loaded, so it was loaded after the one that was
- * found by its code before only if that one was unloaded meanwhile. Then the count is another: an
- * unloading is counted before its dlclose lets go of the loader's lock, and nothing is loaded at
- * the address without that lock. */
+ * Why it is the same object:
+ * 1. The object that calls now is loaded. If it is not the object of the entry, that one was
+ *    unloaded since, because both have code at the same address.
+ * 2. Then the count has changed: dlclose counts the unloaded object before it releases the
+ *    loader's lock. The loader needs that lock to load another object at the address. */
 static struct caller_object {
     _Atomic uintptr_t code;
-    _Atomic uint64_t found; /* 0: nothing yet */
+    _Atomic uint64_t found; /* 0: no runtime found yet */
 } objects[MAX_OBJECTS];
 
 bool runtime_exports(const char *name)
@@ -112,8 +117,8 @@ bool runtime_exports(const char *name)
     return strcmp(name, "cudaMalloc") == 0 || strcmp(name, "cudaFree") == 0;
 }
 
-/* In `handle`, past ours and past another copy's, which would come back to us: a handle of the main
- * program is the global scope, and finds us first. */
+/* The cudaMalloc in the scope of `handle`. NULL for ours and for that of another copy of this
+ * library, which would call us. A handle of the main program is the global scope and finds ours. */
 static malloc_fn *malloc_in(void *handle)
 {
     malloc_fn *found = (malloc_fn *)(uintptr_t)symbol_lookup(handle, "cudaMalloc");
@@ -121,16 +126,16 @@ static malloc_fn *malloc_in(void *handle)
                                                                                       : found;
 }
 
-/* The start of the object that an address lies in. */
+/* The base address of the object with this address; NULL: no object has it. */
 static const void *object_of(void *address)
 {
     Dl_info info;
     return dladdr(address, &info) ? info.dli_fbase : NULL;
 }
 
-/* A cudaMalloc of the object that calls: of a runtime that is linked into it, or of a tool that
- * wraps the function as we do, and is calling us as what comes next. A runtime has all the others
- * too. */
+/* Does the caller belong to a tool that wraps cudaMalloc as we do, and calls us as the next object?
+ * The caller's own object then has the cudaMalloc that was found. So has an object into which a
+ * runtime is linked, but a runtime also has cudaRuntimeGetVersion. */
 static bool is_tool(malloc_fn *found, void *handle, void *caller)
 {
     const void *object = object_of(caller);
@@ -138,7 +143,7 @@ static bool is_tool(malloc_fn *found, void *handle, void *caller)
     return object == object_of((void *)(uintptr_t)found) && (!other || object_of(other) != object);
 }
 
-/* arg: where to put the name of the first loaded libcudart, PATH_MAX bytes; or NULL. */
+/* Stops at the first loaded libcudart. arg: PATH_MAX bytes for its name, or NULL. */
 static int is_runtime(struct dl_phdr_info *info, size_t size, void *arg)
 {
     const char *slash = strrchr(info->dlpi_name, '/');
@@ -170,13 +175,13 @@ static int is_nth(struct dl_phdr_info *info, size_t size, void *arg)
     return 1;
 }
 
-/* That of a libcudart, else of the first object that has or needs a runtime by another name (Python
- * packages rename theirs). No lock of the loader's is held over dlopen, so each object is asked for
- * by its number. */
+/* The cudaMalloc of a loaded libcudart. If there is none: that of the first object with cudaMalloc
+ * in its scope, because Python packages rename their runtimes. We must not call dlopen inside
+ * dl_iterate_phdr, whose lock it may need. So each step fetches one object's name by its number. */
 static malloc_fn *malloc_of_any_runtime(void)
 {
     malloc_fn *found = NULL;
-    char *name = calloc(1, PATH_MAX); /* not on the stack, of which there may be 16 KiB */
+    char *name = calloc(1, PATH_MAX); /* a thread's stack may have 16 KiB only */
     if (!name)
         return NULL;
     bool more = dl_iterate_phdr(is_runtime, name);
@@ -184,7 +189,7 @@ static malloc_fn *malloc_of_any_runtime(void)
         void *handle = more && name[0] ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (handle) {
             found = malloc_in(handle);
-            symbol_close(handle); /* remember() keeps it */
+            symbol_close(handle); /* remember() takes a reference of its own */
         }
         struct nth nth = {i, name};
         more = dl_iterate_phdr(is_nth, &nth);
@@ -195,8 +200,11 @@ static malloc_fn *malloc_of_any_runtime(void)
     return found;
 }
 
-/* The caller's own object and its dependencies first. Then, for callers in the main program or in
- * no object at all, what comes after us in the global scope; then whatever runtime is loaded. */
+/* The order of the search:
+ * 1. the caller's own object and its dependencies (not for callers in the main program or in no
+ *    object);
+ * 2. the objects behind us in the global scope;
+ * 3. any loaded runtime. */
 static malloc_fn *find_malloc(void *caller)
 {
     malloc_fn *found = NULL;
@@ -208,7 +216,7 @@ static malloc_fn *find_malloc(void *caller)
             found = malloc_in(handle);
             if (found && is_tool(found, handle, caller))
                 found = NULL;
-            symbol_close(handle); /* the caller's object stays: it is running */
+            symbol_close(handle); /* the caller's object stays loaded: its code is running */
         }
     }
     if (!found)
@@ -216,8 +224,8 @@ static malloc_fn *find_malloc(void *caller)
     return found ? found : malloc_of_any_runtime();
 }
 
-/* The object that has the function. An executable with the runtime in it has no name, and finds its
- * own functions in itself. */
+/* A handle of the object with the function. The program itself has an empty name. If it contains
+ * the runtime, its handle is that of the global scope and finds its own functions. */
 static void *open_object_of(malloc_fn *real_malloc)
 {
     struct link_map *map = NULL;
@@ -227,7 +235,7 @@ static void *open_object_of(malloc_fn *real_malloc)
     return dlopen(map->l_name[0] ? map->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-/* A tool may wrap the one and not the other. */
+/* The cudaFree in the scope of `handle`, else behind us. A tool may wrap cudaMalloc only. */
 static free_fn *free_in(void *handle)
 {
     free_fn *found = (free_fn *)(uintptr_t)symbol_lookup(handle, "cudaFree");
@@ -236,24 +244,24 @@ static free_fn *free_in(void *handle)
     return found == cudaFree ? NULL : found;
 }
 
-/* A place that calls, and its object. */
+/* A site and its object. */
 struct place {
     uintptr_t address;
-    uintptr_t code; /* 0: in no object, or not looked for */
+    uintptr_t code; /* start of the segment; 0: in no object, or not searched */
     uint64_t num_unloaded;
 };
 
 typedef cudaError_t version_fn(int *);
 
-/* 0, and so no short cut, if the runtime does not say. */
+/* 0 if the runtime gives no version. Then its calls get no short cut. */
 static int version_from(version_fn *get_version)
 {
     int version = 0;
     return get_version && get_version(&version) == cudaSuccess ? version : 0;
 }
 
-/* Fills a row, or finds the one that has been filled; two threads at once may fill two, which does
- * no harm. */
+/* Finds the row with these values, or fills a new one. Two threads at once may fill two equal rows,
+ * which does no harm. NULL: the table is full. */
 static struct runtime *row_of(malloc_fn *real_malloc, free_fn *real_free, int version)
 {
     int count = atomic_load(&num_runtimes);
@@ -274,7 +282,7 @@ static struct runtime *row_of(malloc_fn *real_malloc, free_fn *real_free, int ve
     return r;
 }
 
-/* The row of the runtime with this malloc, which is pinned. */
+/* The row of the runtime with this cudaMalloc. If the row has no reference to it, takes one. */
 static struct runtime *remember(malloc_fn *real_malloc)
 {
     int count = atomic_load(&num_runtimes);
@@ -319,9 +327,9 @@ struct functions {
     uintptr_t malloc, free, get_version;
 };
 
-/* The first cudaMalloc of a scope, if its object is a runtime. A tool that wraps the function has
- * not all three functions as a rule, and a copy of this library has its own mark: the loader is to
- * tell there. */
+/* The first cudaMalloc of a scope, if its object is a runtime. A tool that wraps cudaMalloc seldom
+ * has all three functions, and another copy of this library has its marker. In these cases the
+ * result stays empty, and the caller asks the loader. */
 static void find_functions(const struct object *scope, size_t num_objects, void *arg)
 {
     struct functions found, *out = arg;
@@ -330,7 +338,7 @@ static void find_functions(const struct object *scope, size_t num_objects, void 
         if (answer == OBJECT_LACKS)
             continue;
         if (answer == OBJECT_HAS && found.malloc != (uintptr_t)cudaMalloc &&
-            !twin_may_be(&scope[i]) &&
+            !second_copy_may_be(&scope[i]) &&
             object_symbol(&scope[i], "cudaFree", &found.free) == OBJECT_HAS &&
             object_symbol(&scope[i], "cudaRuntimeGetVersion", &found.get_version) == OBJECT_HAS)
             *out = found;
@@ -346,8 +354,9 @@ static uint64_t run_pin(uint64_t now_ns)
 
 static struct duty pin_duty = {.run = run_pin, .due_ns = DUTY_NEVER};
 
-/* Without the loader's lock where the caller's own scope has a runtime. To take a reference needs
- * that lock. So the control thread does it: that thread may wait for constructors. */
+/* If the caller's own scope has a runtime, this takes no loader's lock. Else it asks the loader. A
+ * reference needs that lock, so the control thread takes it: that thread may wait for
+ * constructors. */
 static struct runtime *find_runtime(const struct place *place)
 {
     int saved_errno = errno;
@@ -363,7 +372,7 @@ static struct runtime *find_runtime(const struct place *place)
     }
     malloc_fn *real_malloc = find_malloc((void *)place->address);
     struct runtime *r = real_malloc ? remember(real_malloc) : NULL;
-    dlerror(); /* the program has not asked for anything */
+    dlerror(); /* clears our messages: the program made no lookup */
     errno = saved_errno;
     return r;
 }
@@ -383,7 +392,7 @@ static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-/* The object's place, which is free if it is not there; NULL: the table is full. */
+/* The entry of this object; else the first free one; NULL: the table is full. */
 static struct caller_object *object_at(uintptr_t code)
 {
     for (size_t i = 0; i < MAX_OBJECTS; i++) {
@@ -417,9 +426,10 @@ static void keep_object(const struct place *place, const struct runtime *r)
     }
 }
 
-/* In a forked child another thread's hold of the list of objects is for ever; the C library frees
- * the loader's lock there, but not that one. The places that the parent kept stand, and CUDA has no
- * use for more in a child. */
+/* Is this a child of a process that has searched before? There the lock of dl_iterate_phdr may
+ * remain locked for ever (shim/process/scope.h, 3), so runtime_at does without it. The sites that
+ * the parent has kept remain. Other sites are searched for at each call, which is no loss: CUDA
+ * does not work in a child whose parent has used it. */
 static bool is_forked_child(void)
 {
     static atomic_int searcher;
@@ -427,8 +437,8 @@ static bool is_forked_child(void)
     return !atomic_compare_exchange_strong(&searcher, &first, self) && first != self;
 }
 
-/* Code in no object (a compiler made it) goes without a dlclose: it is searched for at each
- * call. */
+/* Code in no object (a just-in-time compiler made it) may disappear without a dlclose. So its sites
+ * are not kept: each call searches. */
 static struct runtime *runtime_at(struct place *place)
 {
     if (!is_forked_child())
@@ -446,10 +456,10 @@ static inline size_t first_site(uintptr_t address)
 {
     return (uint32_t)address * UINT32_C(0x9e3779b1) >> 24;
 }
-_Static_assert(MAX_SITES == 1 << 8, "as many as eight bits tell apart");
+_Static_assert(MAX_SITES == 1 << 8, "the hash has eight bits");
 
-/* In a free slot; see `sites`. Not a place that is in no object, whose runtime may be unloaded, or
- * for whose address the word has no room. */
+/* Fills a free slot; see `sites`. Keeps no site that is in no object or whose runtime may be
+ * unloaded, and no address that the word has no room for. */
 static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
     uint64_t free_slot = 0;
@@ -479,8 +489,8 @@ static SHIM_COLD struct runtime *search_runtime(void *caller)
     return runtime_at(&place);
 }
 
-/* Whoever closes code in a destructor of closed code comes here once more. The C library's answer
- * and dlerror() are its own. */
+/* May be called again inside itself, by a destructor of the closed object. Returns the C library's
+ * answer, and leaves its message for dlerror(). */
 SHIM_EXPORT int dlclose(void *handle);
 int dlclose(void *handle)
 {
@@ -494,7 +504,7 @@ int dlclose(void *handle)
     return rc;
 }
 
-/* For a runtime that the table has no room for. */
+/* For a caller whose runtime has no row: the table is full, or the search found none. */
 static SHIM_COLD cudaError_t malloc_unlisted(void *caller, void **p, size_t size)
 {
     int saved_errno = errno;
@@ -511,15 +521,16 @@ static SHIM_COLD cudaError_t free_unlisted(void *caller, void *p)
     void *handle = real_malloc ? open_object_of(real_malloc) : NULL;
     free_fn *real_free = handle ? free_in(handle) : NULL;
     if (handle)
-        symbol_close(handle); /* the caller's object needs its runtime */
+        symbol_close(handle); /* the caller's object keeps its runtime loaded */
     dlerror();
     errno = saved_errno;
     return real_free ? real_free(p) : cudaErrorInitializationError;
 }
 
-/* Through the runtime: the first allocation goes so, and shows whether it comes to us. It does not
- * if another tool answers its look-ups of driver functions. What else it asks of the driver would
- * not come to us either, and the driver knows nothing of the pool's blocks. */
+/* Passes the allocation to the runtime. A runtime's first allocation shows whether its driver calls
+ * reach us. They do not if another tool answers its lookups of driver functions. Then its other
+ * calls would not reach us either, and the driver does not know the pool's blocks. So cudaMalloc
+ * serves no call of such a runtime from the pool. */
 static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
 {
     cudaError_t rc = atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
@@ -544,8 +555,8 @@ SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
     struct runtime *r = runtime_of(__builtin_return_address(0));
     if (unlikely(!r))
         return malloc_unlisted(__builtin_return_address(0), p, size);
-    /* Nor past somebody who watches the driver's functions: natively he sees what goes through the
-     * runtime. */
+    /* No short cut if a tool has patched the driver's function: without us the tool sees the
+     * runtime's calls. */
     if (likely(atomic_load_explicit(&r->reaches_us, memory_order_relaxed) &&
                !hooks_alloc_patched() && entry_runtime_malloc(p, size)))
         return cudaSuccess;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What name lookup (resolve.c) has to know of the exported cudaMalloc and cudaFree (runtime.c).
+ * What lookup by name (resolve.c) asks about the exported cudaMalloc and cudaFree (runtime.c). No
+ * lock of ours.
  */
 #ifndef SHIM_RUNTIME_H
 #define SHIM_RUNTIME_H
 
 #include <stdbool.h>
 
-/* Whether the name is one of the runtime's that we export. */
+/* Is the name one of the runtime's functions that we export? */
 bool runtime_exports(const char *name);
 
-/* Whether the process has loaded a shared libcudart. */
+/* Has the process loaded a shared libcudart? Takes the lock of dl_iterate_phdr(). */
 bool runtime_loaded(void);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * setenv and putenv: the C library's own, then a look at whether the program set the variable of a
- * request. To scan the environment at every allocation would cost more than the allocation. A
- * program that writes to `environ` itself is not seen. Atomics, no lock.
+ * setenv and putenv call the C library's function. If the program has set the variable REQUEST,
+ * they hand its value to flush_request. We do not scan the environment at every allocation, because
+ * the scan would take longer than the allocation. We do not see a program that writes to `environ`
+ * itself. Atomics; a request takes a lock in flush_request.
  */
 #include "shim/control/flush.h"
 #include "shim/driver/hooks.h"
@@ -19,7 +20,7 @@
 SHIM_EXPORT int setenv(const char *name, const char *value, int overwrite);
 SHIM_EXPORT int putenv(char *text);
 
-/* The C library's function, kept in `slot`. 0, and errno, if there is none. */
+/* The C library's function, kept in `slot`. If there is none: 0, with errno ENOSYS. */
 static uintptr_t real_function(_Atomic(uintptr_t) *slot, const char *name)
 {
     uintptr_t f = atomic_load_explicit(slot, memory_order_relaxed);

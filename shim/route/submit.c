@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The wrappers of everything in shim/driver/submit.def. They tell the pool that work is about to be
- * submitted, if the pool wants to know, make the call, and look at the driver's answer. No state
- * but the driver's functions, no lock.
- *
- * The wrappers do so only while the pool asks for it (pool_watch, pool/pool.h). From the first pool
- * on they look at the driver's answer (shim/entry/answer.h); before it a wrapper is a compare, a
- * branch and a jump, with the caller's arguments where they were.
+ * The wrappers of all rows of shim/driver/submit.def. They read the word pool_watch (pool/pool.h).
+ * 1. While it is 0, a wrapper is a compare, a branch and a jump to the driver. The caller's
+ *    arguments stay in place.
+ * 2. Once the process has a pool or an imported block, the word has POOL_WATCH_ANSWERS. Then the
+ *    wrapper looks at the driver's answer (shim/entry/answer.h).
+ * 3. While the word has other bits, a pool needs to know of submissions. Then the wrapper also
+ *    calls stream_watch_note before the driver.
+ * No state but the slots of the driver's functions, no lock of this file.
  */
 #include "shim/context/stream_watch.h"
 
@@ -16,12 +17,12 @@
 
 #include <stdatomic.h>
 
-/* The caller may pass NULL where the driver expects a structure: the refusal is the driver's. */
+/* The caller may pass NULL for the structure. The wrapper then leaves the refusal to the driver. */
 #define SUBMIT_CONFIG_STREAM(config) ((config) ? (config)->hStream : NULL)
 #define SUBMIT_CONFIG_FLAGS(config) flags_of(config)
 #define SUBMIT_CONFIG(config) (seen == SUBMIT_IN_TURN ? wait_turn(config, &turn) : (config))
 
-/* Programmatic serialisation: unless it is 0, the kernel may start early. */
+/* Programmatic stream serialization: unless its value is 0, the kernel may start early. */
 #define ATTRIBUTE_SERIALIZATION 6
 #define ATTRIBUTES_MAX 24
 
@@ -42,8 +43,8 @@ static unsigned flags_of(const CUlaunchConfig *config)
     return flags;
 }
 
-/* The launch without its leave to start early. Natively nothing is left for it to overlap either:
- * the free that stands between it and the kernels before it has waited for them. */
+/* A launch that may not start early. Without us it would not overlap the kernels before it either:
+ * the program called cudaFree between them, and natively that call waits for those kernels. */
 struct turn {
     CUlaunchConfig config;
     CUlaunchAttribute attributes[ATTRIBUTES_MAX];
@@ -61,10 +62,9 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
     return &turn->config;
 }
 
-/* The wrapper proper. Compilers load and store again the arguments that lie on the stack (five of a
- * kernel launch's eleven) even for a call that leaves them where they are; hence assembler. Flags
- * and scratch registers are free at a function's entry. The tail jump leaves the shadow stack
- * balanced. */
+/* The wrapper, in assembler. Compilers load and store the arguments on the stack (five of a kernel
+ * launch's eleven) even for a tail call that keeps them in place. At its entry a function may
+ * change flags and scratch registers. The tail jump leaves the shadow stack balanced. */
 #if defined(__x86_64__)
 #define SUBMIT_ENTRY(symbol)                                                                       \
     "    cmpl $0, pool_watch(%rip)\n"                                                              \
@@ -102,7 +102,8 @@ static enum submit_seen enter(CUstream stream, unsigned flags)
     return is_wanted ? stream_watch_note(stream, flags) : SUBMIT_UNSEEN;
 }
 
-/* What cannot be made again as a whole needs memory of no device. */
+/* The devices whose idle memory may help the submission. No device for a submission of several
+ * parts: some parts may be submitted already, so the wrapper does not repeat it. */
 static uint64_t devices_of(CUstream stream, unsigned flags)
 {
     if (flags & (SUBMIT_FLAG_PARTS | SUBMIT_FLAG_MANY))
@@ -110,10 +111,12 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
     return flags & SUBMIT_FLAG_ANYWHERE ? ANSWER_ANYWHERE : answer_stream(stream);
 }
 
-/* The way through the pool, for who looks at the answers, and through the search for the driver at
- * the first call of all. A submission for which there was no memory is over for the pool before
- * idle memory goes back, and is noted anew when it is made again: frees that came meanwhile lie
- * before it, as for any other one. */
+/* The slow half of a wrapper. It runs while pool_watch is not 0, and at the first call, when it
+ * looks for the driver. If the driver has no memory for a submission:
+ * 1. The wrapper ends the record of the submission (stream_watch_done).
+ * 2. It gives idle memory back to the driver.
+ * 3. It notes the submission again and repeats it. So frees since 1 precede it, as they precede any
+ *    other submission. */
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
     CUresult slow_##symbol params __attribute__((used, visibility("hidden")));                     \
     CUresult slow_##symbol params                                                                  \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The exporter's side of legacy IPC, see ticket.h. It remembers nothing of an export: a ticket
+ * The exporter's side of legacy IPC, see ticket.h. It keeps no record of exports: a ticket
  * names the block by address and serial, and the pool knows whether that block is still live.
  */
 #ifndef SHIM_EXPORT_H

@@ -30,8 +30,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* When the control thread tries again after a capture that it does not know refused the wait:
- * nothing tells of that capture's end. */
+/* When the control thread tries again after a capture that the library did not see refused the
+ * wait. The library does not see that capture's end either. */
 #define TIDY_AGAIN_NS UINT64_C(100000000)
 
 struct opened {
@@ -113,7 +113,7 @@ static void clear_closed(void)
             o->next = closed;
             closed = o;
             atomic_fetch_add(&closed_count, 1);
-            /* The end of a capture that we know runs the duty; of another nothing tells. */
+            /* The end of a capture that we have seen runs the duty. Else it runs by the clock. */
             control_due(&tidy_duty, capture_open() ? 0 : state_clock_ns() + TIDY_AGAIN_NS);
             return;
         }

@@ -19,7 +19,7 @@ bool import_close(CUdeviceptr addr, CUresult *rc);
 bool import_any_open(void);
 /* Does closed memory wait for the end of a capture before it is unmapped? */
 bool import_any_closed(void);
-/* The context is gone: everything that was opened in it goes. */
+/* The context has ended. Unmaps and forgets all memory that was opened in it. */
 void import_forget(CUcontext ctx);
 /* The contexts that have opened or closed memory that is still there: up to max of them. Returns
  * how many. */

@@ -164,7 +164,7 @@ static CUresult fetch_some(struct arrival *a, unsigned flags, mapping_open_fn na
     } else if (find_device(&a->answer.device) < 0) {
         rc = CUDA_ERROR_INVALID_DEVICE;
     } else if (a->answer.kind == TICKET_NATIVE) {
-        /* A block of chunks does not become an allocation of the driver's halfway. */
+        /* Between two answers a block of chunks cannot become an allocation of the driver's. */
         rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
     } else if (a->answer.kind == TICKET_CHUNKS) {
         rc = driver_call_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;

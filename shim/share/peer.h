@@ -27,7 +27,7 @@ void peer_revoke(CUcontext peer);
  * Keeps errno. Where devices cannot be peers there are no arenas (shim/driver/backing.h). */
 bool peer_grant_missing(void);
 
-/* The context is gone, with the access that it had and the access that others had to it. */
+/* The context has ended. Takes away the access that it had, and that others had to it. */
 void peer_forget(CUcontext ctx);
 
 #endif

@@ -181,7 +181,7 @@ bool socket_answer(int reply, const void *answer, const int *fds, size_t num_fds
     return send_message(reply, &m, fds, num_fds) == (ssize_t)SOCKET_ANSWER_BYTES;
 }
 
-/* A message as it came, with all that the kernel says of it. */
+/* A received message, with the kernel's data about it. */
 struct parcel {
     ssize_t size_bytes; /* 0: the other side has closed its end; below 0: the receive failed */
     bool cut;           /* the message, or its descriptors, did not fit */

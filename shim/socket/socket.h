@@ -15,12 +15,12 @@
  *     without filters lets others flood the listener; the next checks hold there too.
  *  2. The receiver drops each message that this user or root did not send. The kernel names the
  *     sender (SCM_CREDENTIALS).
- *  3. A question brings one end of a pair of sockets, on which the answer comes. So there is no
- *     second name to which another process could connect. The asking side looks at the
- *     credentials of each answer: the name of an exporter that is gone is free for everybody.
+ *  3. A question carries one end of a pair of sockets, through which the receiver answers. So there
+ *     is no second name to which another process could connect. The asking side looks at the
+ *     credentials of each answer, because any process can take the name of an exporter that ended.
  *
  * What bounds the cost:
- *  4. Every message is sent without waiting. A receiver that does not take it goes without.
+ *  4. No sender waits. If the receiver's queue is full, the message is lost.
  *  5. The receiver takes all descriptors of a message before it judges the message, and closes them
  *     if it drops the message.
  *
@@ -84,9 +84,9 @@ bool socket_hear(int fd, const struct socket_token *token, struct socket_message
 int socket_put(const struct socket_token *to, const void *message, size_t size_bytes,
                const int *fds, size_t num_fds);
 /* Sends a question of SOCKET_QUESTION_BYTES, which begins with a socket_head, to the listener of
- * that token. Returns as socket_put. The caller owns *reply, where the answer comes; -1: failed. */
+ * that token. Returns as socket_put. The caller owns *reply, which gets the answer; -1: failed. */
 int socket_ask(const void *question, int *reply);
-/* Sends an answer of SOCKET_ANSWER_BYTES. False: the other side does not take it. */
+/* Sends an answer of SOCKET_ANSWER_BYTES. False: the other side did not accept it. */
 bool socket_answer(int reply, const void *answer, const int *fds, size_t num_fds);
 
 enum socket_got {

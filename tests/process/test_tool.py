@@ -27,8 +27,8 @@ for line in sys.stdin:
         signal.signal(signal.SIGUSR1, lambda *_: print("own handler ran", flush=True))
     elif line == "all handlers\\n":
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, lambda number, _:
-                          print("own handler of", int(number), flush=True))
+            signal.signal(
+                number, lambda number, _: print("own handler of", int(number), flush=True))
     elif line == "ignore\\n":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     else:

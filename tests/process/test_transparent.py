@@ -3,7 +3,8 @@
 """A process without CUDA cannot tell that the library is preloaded: the same output, exit status,
 threads, descriptors, signal handlers and environment, and no system call after the loader's.
 
-test_transparent.py LIBRARY [--self-test]
+test_transparent.py LIBRARY [PROGRAM...] [--self-test]
+PROGRAM: also run, after the programs of the system; it ends with 0.
 --self-test: LIBRARY is one that does not keep quiet; the test has to notice."""
 import os
 import re
@@ -237,9 +238,13 @@ def extra_calls(name, bare, shim, library):
     return faults
 
 
-def quiet(library):
+def quiet(library, programs):
     """Everything that gives the library away."""
     faults = []
+    for program in programs:
+        faults += same_result(os.path.basename(program), [program], library)
+        if subprocess.run([program], env=environment(), check=False).returncode != 0:
+            faults.append(f"{program}: fails without the library")
     for name, command in PROGRAMS.items():
         faults += same_result(name, command, library)
         # All symbols of all libraries at the start: one that is nowhere would end the program.
@@ -262,7 +267,8 @@ def quiet(library):
 
 def main():
     library = os.path.abspath(sys.argv[1])
-    faults = quiet(library)
+    programs = [os.path.abspath(word) for word in sys.argv[2:] if word != "--self-test"]
+    faults = quiet(library, programs)
     if "--self-test" in sys.argv:
         print(
             f"noticed: {faults[0]}"
