@@ -10,11 +10,12 @@
 
 #include <stdio.h>
 
-/* What count says of all free blocks together. */
+/* The sum of count() over all free blocks. */
 static uint64_t sum_of_free(const struct zone *z, uint64_t (*count)(const struct block *b))
 {
     uint64_t sum = 0;
-    for (const struct block *b = placement_largest(&z->placement); b; b = placement_next(&z->placement, b))
+    for (const struct block *b = placement_largest(&z->placement); b;
+         b = placement_next(&z->placement, b))
         sum += count(b);
     return sum;
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Instructions of a pair of malloc and free in libgpucache.so, counted by callgrind while tests/bench/pair
-runs on the simulated driver. They repeat exactly, where nanoseconds do not. What the library calls in libc
-counts as the library's (the locks); what it calls in the driver does not.
+"""Instructions of a pair of malloc and free in libgpucache.so, counted by callgrind while
+tests/bench/pair runs on the simulated driver. They repeat exactly, where nanoseconds do not. What
+the library calls in libc counts as the library's (the locks); what it calls in the driver does not.
 
   instructions.py [--functions] [--at-most SIZE=N]... PAIR LIBRARY [OPTION OF PAIR]...
 
-prints a line for each interface, mode and size. With --at-most, fails where a size takes more; exits 77
-where there is no valgrind."""
+prints a line for each interface, mode and size. With --at-most, fails where a size takes more;
+exits 77 where there is no valgrind."""
 import argparse
 import collections
 import os
@@ -22,7 +22,8 @@ PAIRS, BATCHES = 400, 4
 
 
 class Profile:
-    """A callgrind output: instructions of each function itself, and of each call with all it calls."""
+    """A callgrind output: instructions of each function itself, and of each call with all it
+    calls."""
 
     def __init__(self, path):
         self.own = collections.Counter()      # (object, function)
@@ -58,13 +59,15 @@ class Profile:
 
 def run(pair, library, options, scratch):
     out = os.path.join(scratch, "callgrind.out")
-    command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=pair_measured",
+    command = ["valgrind", "--tool=callgrind", "--collect-atstart=no",
+               "--toggle-collect=pair_measured",
                "--compress-strings=no", "--compress-pos=no", "--callgrind-out-file=" + out,
                pair, "--threads", "1", "--pairs", str(PAIRS), "--batches", str(BATCHES), *options]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
     # Valgrind has 128 GiB of addresses for a program, its device memory included.
     env.update(LD_PRELOAD=library, DEBUGINFOD_URLS="", SIM_DEVICES="1", SIM_CAPACITY="2G")
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300,
+                          check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.returncode}\n{done.stderr[-2000:]}")
     return Profile(out)
@@ -76,8 +79,8 @@ def bare(function):
 
 
 def count(profile, library):
-    """{function: instructions of a pair}: the library's functions and what they call outside of it, but
-    for the driver."""
+    """{function: instructions of a pair}: the library's functions and what they call outside of it,
+    but for the driver."""
     library = os.path.realpath(library)
     drivers = ("libcuda.so", "libcudart.so")
     by_function = collections.Counter()
@@ -92,7 +95,8 @@ def count(profile, library):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--functions", action="store_true", help="each function's part")
     parser.add_argument("--sizes", default="512,4K,32K,256K,1M,2M,64M,256M")
     parser.add_argument("--api", default="driver")
@@ -105,7 +109,8 @@ def main():
         print("no valgrind")
         return SKIP
     ceilings = {size: int(most) for size, most in (limit.split("=") for limit in options.at_most)}
-    wrong = [f"{size}: not among the sizes" for size in ceilings if size not in options.sizes.split(",")]
+    wrong = [f"{size}: not among the sizes" for size in ceilings
+             if size not in options.sizes.split(",")]
     with tempfile.TemporaryDirectory(prefix="instructions-") as scratch:
         for api in options.api.split(","):
             for mode in options.mode.split(","):

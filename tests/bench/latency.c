@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How long one request keeps the pool's lock, in the states that make it long: over the model of a
- * GPU, with the pool made as full as each scene says. One line for each:
+ * How long one request keeps the pool's lock in the states that make it long. The pool runs over
+ * the model of a GPU, and each scene fills it first. One line for each scene:
  *
  *   scene= lock_us= held_us=
  *
- * lock_us is the longest time that the lock was held at a stretch, held_us the sum: what the
- * request takes but for the driver's calls. Both are processor time of the requesting thread: what
- * other programs do does not count, page faults do. The least of several rounds. The linker leads
- * the pool's calls here (--wrap).
+ * lock_us is the longest time that the request held the lock at a stretch. held_us is the sum: the
+ * time of the request without the driver's calls. Both are processor time of the requesting thread:
+ * they include page faults and exclude other programs. A figure is the least of several rounds. The
+ * linker redirects the pool's lock calls to this file (--wrap).
  */
 #include "pool/magazine.h"
 #include "pool/pool.h"
@@ -108,7 +108,7 @@ static uint64_t take(uint64_t size_bytes)
     return addr;
 }
 
-/* Past the magazines, which keep the latest frees out of the pool. */
+/* Goes past the magazines, which would keep the latest frees out of the pool. */
 static void give(uint64_t addr)
 {
     if (pool_free_slowly(addr) != POOL_OK)
@@ -121,14 +121,14 @@ static void fill(uint64_t count, uint64_t size_bytes)
         run.addr[run.count++] = take(size_bytes);
 }
 
-/* Every step-th of those that fill took, from the first on. */
+/* Frees every step-th block that fill() took, from block `first` on. */
 static void give_every(uint32_t first, uint32_t step)
 {
     for (uint32_t i = first; i < run.count; i += step)
         give(run.addr[i]);
 }
 
-/* The program goes on on two streams, so that frees need their fences. */
+/* Submits work on two streams, so that frees need their fences. */
 static void work(uint64_t duration_ns)
 {
     pool_submit(run.pool, 1);
@@ -142,7 +142,7 @@ static void trim(uint64_t keep_bytes, uint64_t idle_ns)
     pool_trim(run.pool, &(struct pool_trim){.keep_bytes = keep_bytes, .idle_ns = idle_ns});
 }
 
-/* What was freed is free, and stays in the pool. */
+/* Afterwards all freed blocks are idle memory of the pool. */
 static void settle(void)
 {
     work(0);
@@ -160,9 +160,28 @@ static void end(void)
     measures = false;
 }
 
-/* Every second chunk of 64 MiB went back to the driver, the others are idle. */
-static void window(uint64_t bytes)
+/* The measured request, and the end of the scene. */
+static void take_measured(uint64_t size_bytes)
 {
+    begin();
+    take(size_bytes);
+    end();
+    finish();
+}
+
+struct scene {
+    const char *name;
+    void (*play)(const struct scene *scene, uint64_t scale);
+    double at_most_us;   /* of the test: several times what it takes, and less than it took */
+    uint64_t size_bytes; /* of the memory or of a block, as the function says */
+    uint64_t more;       /* the same */
+};
+
+/* Of size_bytes in chunks of 64 MiB every second one went back to the driver; the rest is idle. */
+static void window(const struct scene *scene, uint64_t scale)
+{
+    uint64_t bytes = scene->size_bytes;
+    (void)scale;
     run.config.idle_timeout_ns = 100 * SECOND_NS; /* chunks are stamped with their last use */
     start(bytes + GIB(2), (uint32_t)(bytes / MIB(64)), BACKING_ARENA);
     fill(bytes / MIB(64), MIB(64));
@@ -173,135 +192,81 @@ static void window(uint64_t bytes)
     give_every(1, 2);
     work(0);
     trim(0, SECOND_NS);
-    begin();
-    take(MIB(96));
-    end();
-    finish();
-}
-
-static void window_16(uint64_t unscaled)
-{
-    (void)unscaled;
-    window(GIB(16));
-}
-
-static void window_32(uint64_t unscaled)
-{
-    (void)unscaled;
-    window(GIB(32));
-}
-
-static void window_64(uint64_t unscaled)
-{
-    (void)unscaled;
-    window(GIB(64));
-}
-
-static void window_128(uint64_t unscaled)
-{
-    (void)unscaled;
-    window(GIB(128));
+    take_measured(MIB(96));
 }
 
 /* So many slabs hold one object each. */
-static void slabs(uint64_t scale)
+static void slabs(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 32000 / scale * 128;
+    (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     fill(count, 512);
     for (uint32_t i = 0; i < count; i++)
         if (i % 128)
             give(run.addr[i]);
     settle();
-    begin();
-    take(GIB(1));
-    end();
-    finish();
+    take_measured(GIB(1));
 }
 
-static void retire(uint64_t size_bytes, uint64_t wanted_bytes, uint64_t scale)
+/* 10^6 frees of size_bytes have become ready since the latest request. One of them serves the
+ * request for `more` bytes, or none does. */
+static void retire(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 1000000 / scale;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
-    fill(count, size_bytes);
+    fill(count, scene->size_bytes);
     work(SECOND_NS);
     give_every(0, 1);
     work(0);
     model_advance(run.model, 2 * SECOND_NS);
-    begin();
-    take(wanted_bytes);
-    end();
-    finish();
+    take_measured(scene->more);
 }
 
-/* 10^6 frees have become ready since the latest request, which one of them serves, .. */
-static void retire_serving(uint64_t scale)
-{
-    retire(KIB(64), KIB(64), scale);
-}
-
-/* .. or which they do not serve. */
-static void retire_growing(uint64_t scale)
-{
-    retire(KIB(64), GIB(1), scale);
-}
-
-static void retire_objects(uint64_t scale)
-{
-    retire(512, MIB(64), scale);
-}
-
-static void find(uint64_t bytes, uint64_t offset, bool live)
+static void find_in(uint64_t addr, bool live)
 {
     struct pool_block block;
-    start(bytes + GIB(1), 1, BACKING_ARENA);
-    uint64_t addr = take(bytes);
-    if (!live)
-        give(addr);
     begin();
-    if ((pool_lookup(addr + offset, &block) == POOL_OK) != live)
+    if ((pool_lookup(addr, &block) == POOL_OK) != live)
         fail("a block is found while it lives");
     end();
     finish();
 }
 
-static void find_live(uint64_t unscaled)
+/* The byte at offset `more` of a block of size_bytes. */
+static void find(const struct scene *scene, uint64_t scale)
 {
-    (void)unscaled;
-    find(GIB(128), GIB(128) - 1, true);
+    (void)scale;
+    start(scene->size_bytes + GIB(1), 1, BACKING_ARENA);
+    find_in(take(scene->size_bytes) + scene->more, true);
 }
 
-static void find_freed(uint64_t unscaled)
+/* The last byte of a block of size_bytes that was freed. */
+static void find_freed(const struct scene *scene, uint64_t scale)
 {
-    (void)unscaled;
-    find(GIB(128), GIB(128) - 1, false);
+    (void)scale;
+    start(scene->size_bytes + GIB(1), 1, BACKING_ARENA);
+    uint64_t addr = take(scene->size_bytes);
+    give(addr);
+    find_in(addr + scene->size_bytes - 1, false);
 }
 
-static void find_between(uint64_t unscaled)
+static void find_among_small(const struct scene *scene, uint64_t scale)
 {
-    (void)unscaled;
-    find(GIB(128), GIB(64) - 1, true);
-}
-
-static void find_among_small(uint64_t scale)
-{
-    struct pool_block block;
     uint64_t count = GIB(16) / MIB(1) / scale;
+    (void)scene;
     start(GIB(32), (uint32_t)count, BACKING_ARENA);
     fill(count, MIB(1));
     give_every(0, 1);
     settle();
-    begin();
-    if (pool_lookup(run.addr[count - 1] + 5, &block) == POOL_OK)
-        fail("a freed block is not found");
-    end();
-    finish();
+    find_in(run.addr[count - 1] + 5, false);
 }
 
 /* Half of the memory is free, in ranges of 2 MiB that chunks reach beyond. */
-static void holes_in_chunks(uint64_t scale)
+static void holes_in_chunks(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = GIB(64) / MIB(2) / scale;
+    (void)scene;
     start(GIB(130), (uint32_t)count * 2 + 40, BACKING_ARENA);
     fill(count * 2, MIB(2));
     give_every(0, 2);
@@ -313,35 +278,31 @@ static void holes_in_chunks(uint64_t scale)
 }
 
 /* Half of the memory is idle chunks of 64 MiB, between live ones, and is wanted in one piece. */
-static void moves(uint64_t unscaled)
+static void moves(const struct scene *scene, uint64_t scale)
 {
-    (void)unscaled;
     uint64_t count = GIB(64) / MIB(64);
+    (void)scene, (void)scale;
     start(GIB(129), (uint32_t)count * 2, BACKING_ARENA);
     fill(count * 2, MIB(64));
     give_every(0, 2);
     settle();
-    begin();
-    take(GIB(64));
-    end();
-    finish();
+    take_measured(GIB(64));
 }
 
 /* The first block of a pool. */
-static void first(uint64_t scale)
+static void first(const struct scene *scene, uint64_t scale)
 {
+    (void)scene;
     start(GIB(129), 1, BACKING_ARENA);
-    begin();
-    take(GIB(128) / scale);
-    end();
-    finish();
+    take_measured(GIB(128) / scale);
 }
 
-static void flush(uint64_t size_bytes, uint64_t scale)
+/* All of the blocks of size_bytes that an arena of 128 GiB holds; of segments `more` blocks. */
+static void flush(const struct scene *scene, uint64_t scale)
 {
-    uint64_t count = GIB(128) / size_bytes / scale;
-    start(GIB(129), (uint32_t)count, BACKING_ARENA);
-    fill(count, size_bytes);
+    uint64_t count = (scene->more ? scene->more : GIB(128) / scene->size_bytes) / scale;
+    start(GIB(129), (uint32_t)count, scene->more ? BACKING_SEGMENT : BACKING_ARENA);
+    fill(count, scene->size_bytes);
     give_every(0, 1);
     settle();
     begin();
@@ -350,20 +311,11 @@ static void flush(uint64_t size_bytes, uint64_t scale)
     finish();
 }
 
-static void flush_large(uint64_t scale)
-{
-    flush(GIB(1), scale);
-}
-
-static void flush_fine(uint64_t scale)
-{
-    flush(MIB(64), scale);
-}
-
 /* 10^5 chunks: segments of 2 MiB, one half for large blocks and one for small ones. */
-static void segments(uint64_t scale)
+static void segments(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 50000 / scale;
+    (void)scene;
     start(GIB(240), (uint32_t)count * 3, BACKING_SEGMENT);
     fill(count, MIB(2));
     fill(count * 2, MIB(1));
@@ -374,23 +326,11 @@ static void segments(uint64_t scale)
     finish();
 }
 
-static void segments_flush(uint64_t scale)
-{
-    uint64_t count = 50000 / scale;
-    start(GIB(128), (uint32_t)count, BACKING_SEGMENT);
-    fill(count, MIB(2));
-    give_every(0, 1);
-    settle();
-    begin();
-    trim(0, 0);
-    end();
-    finish();
-}
-
 /* Blocks that were shared with other processes lie between others that live. */
-static void dead(uint64_t scale)
+static void dead(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 100000 / scale;
+    (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     fill(count, KIB(64));
     for (uint32_t i = 0; i < count; i += 2)
@@ -399,10 +339,7 @@ static void dead(uint64_t scale)
     work(0);
     model_advance(run.model, SECOND_NS);
     settle();
-    begin();
-    take(MIB(64));
-    end();
-    finish();
+    take_measured(MIB(64));
 }
 
 #define THREADS 64
@@ -428,9 +365,9 @@ static void *fill_magazine(void *unused)
 }
 
 /* The magazines of 64 threads are full. */
-static void threads(uint64_t unscaled)
+static void threads(const struct scene *scene, uint64_t scale)
 {
-    (void)unscaled;
+    (void)scene, (void)scale;
     pthread_t ids[THREADS];
     start(GIB(16), 1, BACKING_ARENA);
     pthread_barrier_init(&taken, NULL, THREADS);
@@ -454,17 +391,16 @@ static void threads(uint64_t unscaled)
 }
 
 /* The worst of all requests and frees while 10^6 small blocks are made and given back. */
-static void small(uint64_t scale)
+static void small(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 1000000 / scale;
+    (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     begin();
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++)
         run.addr[i] = take(512 * (1 + i % 100));
-    }
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++)
         give(run.addr[i * 7919 % count]);
-    }
     end();
     sum_ns /= 2 * count;
     finish();
@@ -511,33 +447,29 @@ static int tell_host_memory(double at_most_percent)
     return status;
 }
 
-static const struct scene {
-    const char *name;
-    void (*play)(uint64_t scale);
-    double at_most_us; /* of the test: several times what it takes, and less than it took */
-} scenes[] = {
-    {"window-16", window_16, 60},
-    {"window-32", window_32, 120},
-    {"window-64", window_64, 240},
-    {"window-128", window_128, 500},
-    {"slabs", slabs, 300},
-    {"retire-serving", retire_serving, 400},
-    {"retire-growing", retire_growing, 1500},
-    {"retire-objects", retire_objects, 800},
-    {"find", find_live, 100},
-    {"find-between", find_between, 60},
-    {"find-freed", find_freed, 100},
-    {"find-among-small", find_among_small, 60},
-    {"holes-in-chunks", holes_in_chunks, 600},
-    {"moves", moves, 1000},
-    {"first", first, 2000},
-    {"flush-large", flush_large, 1000},
-    {"flush-fine", flush_fine, 500},
-    {"segments", segments, 500},
-    {"segments-flush", segments_flush, 600},
-    {"dead", dead, 1000},
-    {"threads", threads, 350},
-    {"small", small, 2000},
+static const struct scene scenes[] = {
+    {"window-16", window, 60, GIB(16), 0},
+    {"window-32", window, 120, GIB(32), 0},
+    {"window-64", window, 240, GIB(64), 0},
+    {"window-128", window, 500, GIB(128), 0},
+    {"slabs", slabs, 300, 0, 0},
+    {"retire-serving", retire, 400, KIB(64), KIB(64)},
+    {"retire-growing", retire, 1500, KIB(64), GIB(1)},
+    {"retire-objects", retire, 800, 512, MIB(64)},
+    {"find", find, 100, GIB(128), GIB(128) - 1},
+    {"find-between", find, 60, GIB(128), GIB(64) - 1},
+    {"find-freed", find_freed, 100, GIB(128), 0},
+    {"find-among-small", find_among_small, 60, 0, 0},
+    {"holes-in-chunks", holes_in_chunks, 600, 0, 0},
+    {"moves", moves, 1000, 0, 0},
+    {"first", first, 2000, 0, 0},
+    {"flush-large", flush, 1000, GIB(1), 0},
+    {"flush-fine", flush, 500, MIB(64), 0},
+    {"segments", segments, 500, 0, 0},
+    {"segments-flush", flush, 600, MIB(2), 50000},
+    {"dead", dead, 1000, 0, 0},
+    {"threads", threads, 350, 0, 0},
+    {"small", small, 2000, 0, 0},
 };
 
 int main(int argc, char **argv)
@@ -575,7 +507,7 @@ int main(int argc, char **argv)
         if (strncmp(scenes[i].name, only, strlen(only)) != 0)
             continue;
         for (uint64_t round = 0; round < rounds; round++) {
-            scenes[i].play(scale);
+            scenes[i].play(&scenes[i], scale);
             least_ns = longest_ns < least_ns ? longest_ns : least_ns;
             held_ns = sum_ns < held_ns ? sum_ns : held_ns;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What a pair of malloc and free costs the program, through the hooks of a preloaded libgpucache.so
- * on the simulated driver, whose calls take no virtual time and little real time. One line for each
+ * The time of a pair of malloc and free through the hooks of a preloaded libgpucache.so. It runs on
+ * the simulated driver, whose calls take no virtual time and little real time. One line for each
  * interface, mode, size and number of threads:
  *
  *   api= mode= size= threads= live= median_ns= min_ns=
@@ -9,8 +9,8 @@
  * over batches of pairs. Modes: `single`, no work but on the legacy default stream; `launches`, a
  * kernel is launched between malloc and free, on a stream of each thread, and ends at once;
  * `streams`, on two streams of each thread in turn; `fenced`, two streams have work that does not
- * end meanwhile. Launches are not counted: the same ones without pairs are measured beside them and
- * subtracted, which may leave less than nothing on a busy machine.
+ * end meanwhile. The time of the launches alone is measured and subtracted. On a busy machine the
+ * result may be negative.
  */
 #include "tests/preload/gpu.h"
 #include "tests/sim/sim.h"
@@ -290,7 +290,7 @@ static bool run_fenced(void)
     return good;
 }
 
-/* How often the driver was asked for memory: seldom, unless the library is not there. */
+/* Whether the pool asked the driver for memory at most options.at_most times. */
 static bool asked_seldom(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

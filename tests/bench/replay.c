@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Replays recorded programs on the pool over the model of a GPU, and says how much memory the pool
- * took for how much the program held, and how long a call took. One line for each trace:
+ * Replays recorded programs on the pool over the model of a GPU. It prints how much memory the pool
+ * took, how much the program held, and how long a call took. One line for each trace:
  *
  *   trace= events= peak_live= peak_reserved= ratio= ns_per_event= p99_ns=
  *
@@ -23,7 +23,7 @@
 #include <time.h>
 
 #define DEVICE_BYTES (UINT64_C(140) << 30)
-/* A program gets no further ahead of the GPU: with so much submitted, a real driver's launch waits. */
+/* Pieces of work that a program can have in flight: with more, a real driver's launch waits. */
 #define QUEUE_DEPTH 1024
 
 static struct options {
@@ -68,7 +68,8 @@ static void wait_for_queue(struct model *m)
     for (;;) {
         pthread_mutex_lock(&m->lock);
         bool full = m->work_count >= QUEUE_DEPTH;
-        uint64_t wait_ns = full && m->works[0].end_ns > m->now_ns ? m->works[0].end_ns - m->now_ns : 1;
+        uint64_t wait_ns =
+            full && m->works[0].end_ns > m->now_ns ? m->works[0].end_ns - m->now_ns : 1;
         pthread_mutex_unlock(&m->lock);
         if (!full)
             return;
@@ -125,7 +126,7 @@ static bool play(struct run *r, uint32_t at)
     }
     uint64_t addr;
     while (!(addr = atomic_load_explicit(&r->addr[e->alloc], memory_order_acquire)))
-        sched_yield(); /* --threads: the other thread is not so far yet */
+        sched_yield(); /* --threads: the other thread has not made this block yet */
     if (pool_free(addr) != POOL_OK)
         return false;
     if (atomic_load_explicit(&pool_release_due, memory_order_relaxed))
@@ -193,7 +194,8 @@ static void play_threads(struct run *r)
     free(threads);
 }
 
-/* --slow: what driver calls took on an H200 while it was busy; the unmapping of a ghost with its mapping. */
+/* --slow: the time of driver calls on a busy H200. The time of a mapping includes the unmapping of
+ * the ghost before it. */
 static void take_time(struct model *m, enum model_row row)
 {
     uint64_t ns = row == MODEL_ROW_create  ? 8000

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Replays synthetic programs (synthesize.py) on the pool and prints peak reserved / peak live of each, worst
-last; options that sweep.py does not know go to replay.
+"""Replays synthetic programs (synthesize.py) on the pool and prints peak reserved / peak live of
+each, worst last; options that sweep.py does not know go to replay.
 
   sweep.py [--seeds N] [--kinds K,..] [--at-most R] [--traces FOLDER] REPLAY [OPTION OF REPLAY]...
 
@@ -17,15 +17,16 @@ import synthesize
 
 
 def replay(command, options, path):
-    done = subprocess.run([command, "--json", *options, path], capture_output=True, text=True, timeout=300,
-                          check=False)
+    done = subprocess.run([command, "--json", *options, path], capture_output=True, text=True,
+                          timeout=300, check=False)
     if done.returncode:
         sys.exit(f"{path}: replay ends with {done.returncode}\n{done.stderr}")
     return json.loads(done.stdout)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1, help="programs of each kind")
     parser.add_argument("--kinds", default=",".join(synthesize.KINDS))
     parser.add_argument("--at-most", type=float)
@@ -45,7 +46,8 @@ def main():
                 results.append((replay(options.replay, rest, path), f"{kind}.{seed}"))
     results.sort(key=lambda result: result[0]["ratio"])
     for result, name in results:
-        print(f"{name:20} events={result['events']} peak_live={result['peak_live']} ratio={result['ratio']:.4f}")
+        print(f"{name:20} events={result['events']} peak_live={result['peak_live']} "
+              f"ratio={result['ratio']:.4f}")
     ratios = [result["ratio"] for result, _ in results]
     print(f"{len(ratios)} programs: median {ratios[len(ratios) // 2]:.4f}, worst {ratios[-1]:.4f}")
     if options.at_most and ratios[-1] > options.at_most:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Writes what a program of some kind might have allocated, in the form of a recorded trace (RMM's CSV).
+"""Writes what a program of some kind might have allocated, in the form of a recorded trace (RMM's
+CSV).
 
   synthesize.py KIND SEED [FILE]     the same KIND and SEED always give the same trace
   synthesize.py --list
 
-Sizes, lifetimes and the order of frees follow what programs of that kind do; they are for trying the pool
-on more than the recorded programs."""
+Sizes, lifetimes and the order of frees follow what programs of that kind do; they are for trying
+the pool on more than the recorded programs."""
 import random
 import sys
 
@@ -55,18 +56,21 @@ class Program:
         file.write("Thread,Time,Action,Pointer,Size,Stream\n")
         for thread, time_us, action, pointer, size in self.rows:
             seconds, micros = divmod(time_us, 1000000)
-            file.write(f"{thread},{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}:{micros:06},"
+            file.write(f"{thread},{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}:"
+                       f"{micros:06},"
                        f"{action},{pointer:#x},{size},0x0\n")
 
 
 def transformer_weights(p, layers, width):
-    return [p.alloc(width * width * factor * 2) for _ in range(layers) for factor in (3, 1, 4, 4)] + \
+    return [p.alloc(width * width * factor * 2) for _ in range(layers)
+            for factor in (3, 1, 4, 4)] + \
         [p.alloc(width * 4) for _ in range(layers * 4)]
 
 
 @kind
 def kv_cache(p):
-    """Text generation: every token, each layer's keys and values are copied into a block one token longer."""
+    """Text generation: every token, each layer's keys and values are copied into a block one token
+    longer."""
     layers, width = p.random.choice([(12, 768), (24, 2048), (32, 4096)])
     transformer_weights(p, layers, width)
     for _ in range(3):
@@ -94,7 +98,8 @@ def kv_cache(p):
 
 @kind
 def serving(p):
-    """Text generation for requests that come and go: caches of all lengths grow and end beside each other."""
+    """Text generation for requests that come and go: caches of all lengths grow and end beside each
+    other."""
     layers, width = p.random.choice([(4, 1024), (8, 2048)])
     transformer_weights(p, layers, width)
     requests = []
@@ -118,7 +123,8 @@ def serving(p):
 
 
 def train(p, sizes_of_step, parameters, steps):
-    """Forward keeps activations, backward frees them in reverse and makes gradients; then the optimizer."""
+    """Forward keeps activations, backward frees them in reverse and makes gradients; then the
+    optimizer."""
     for size in parameters:
         p.alloc(size)
     state = []
@@ -152,7 +158,8 @@ def train(p, sizes_of_step, parameters, steps):
 
 @kind
 def train_varying(p):
-    """Training on texts of every length: each step's activations have the sizes of its longest text."""
+    """Training on texts of every length: each step's activations have the sizes of its longest
+    text."""
     layers, width = p.random.choice([(12, 768), (16, 1024), (24, 1024)])
 
     def step():
@@ -175,7 +182,8 @@ def train_images(p):
 
 @kind
 def detection(p):
-    """Images of all sizes, each with a ragged number of boxes: large feature maps, many small blocks."""
+    """Images of all sizes, each with a ragged number of boxes: large feature maps, many small
+    blocks."""
     for _ in range(160):
         p.alloc(p.random.choice([KIB, 4 * KIB, 256 * KIB, MIB, 4 * MIB, 9 * MIB]))
     for _ in range(60):
@@ -245,7 +253,8 @@ def adaptive_mesh(p):
 
 @kind
 def dataframe(p):
-    """Tables of columns: filters, joins and groupings make columns of new lengths, with large scratch."""
+    """Tables of columns: filters, joins and groupings make columns of new lengths, with large
+    scratch."""
     tables = []
 
     def table(rows):
@@ -270,7 +279,8 @@ def dataframe(p):
 
 @kind
 def service(p):
-    """Sixteen threads, each with requests of its own: sizes and lifetimes over many orders of magnitude."""
+    """Sixteen threads, each with requests of its own: sizes and lifetimes over many orders of
+    magnitude."""
     queues = [[] for _ in range(16)]
     for _ in range(12000):
         p.thread = p.random.randrange(16)
@@ -283,7 +293,8 @@ def service(p):
 
 @kind
 def ramp(p):
-    """Phases that fill the memory with one mix of sizes, empty most of it, and go on with another mix."""
+    """Phases that fill the memory with one mix of sizes, empty most of it, and go on with another
+    mix."""
     kept = []
     for _ in range(7):
         low = p.random.uniform(9, 24)
@@ -322,7 +333,8 @@ def pinned_holes(p):
 
 @kind
 def diffusion(p):
-    """Image generation: the same pyramid up and down many times, at a resolution of each request."""
+    """Image generation: the same pyramid up and down many times, at a resolution of each
+    request."""
     weights = [p.alloc((320 << s) * (320 << s) * 9 * 2) for s in range(3) for _ in range(10)]
     for _ in range(12):
         side, batch = p.random.choice([48, 64, 80, 96, 112, 128]), p.random.choice([1, 2, 4])

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import unittest
 
-LINE = re.compile(r"trace=(\S+) events=(\d+) peak_live=(\d+) peak_reserved=(\d+) ratio=(\d+\.\d{4}) "
+LINE = re.compile(r"trace=(\S+) events=(\d+) peak_live=(\d+) peak_reserved=(\d+) "
+                  r"ratio=(\d+\.\d{4}) "
                   r"ns_per_event=(\d+\.\d) p99_ns=(\d+)\n")
 HEAD = "Thread,Time,Action,Pointer,Size,Stream\n"
 MIB = 1 << 20
@@ -27,7 +28,8 @@ class Replay(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def replay(self, *arguments):
-        return subprocess.run([self.command, *arguments], capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run([self.command, *arguments], capture_output=True, text=True,
+                              timeout=100, check=False)
 
     def numbers(self, *arguments):
         done = self.replay(*arguments)
@@ -53,7 +55,8 @@ class Replay(unittest.TestCase):
 
     def test_two_streams_in_one_file(self):
         """As `cat a.xz b.xz` makes it."""
-        one, two = HEAD + "0,00:00:00:000001,allocate,0x1000,100,0x0\n", "0,00:00:00:000002,free,0x1000,100,0x0\n"
+        one = HEAD + "0,00:00:00:000001,allocate,0x1000,100,0x0\n"
+        two = "0,00:00:00:000002,free,0x1000,100,0x0\n"
         path = self.write("two.csv.xz", "")
         with open(path, "wb") as file:
             file.write(lzma.compress(one.encode()) + lzma.compress(two.encode()))
@@ -61,7 +64,8 @@ class Replay(unittest.TestCase):
 
     def test_live_is_what_the_program_asked_for(self):
         path = self.write("sum.csv", self.rows(
-            "0,00:00:00:000001,allocate,0x1000,1000,0x0", "0,00:00:00:000002,allocate,0x2000,3000001,0x0",
+            "0,00:00:00:000001,allocate,0x1000,1000,0x0",
+            "0,00:00:00:000002,allocate,0x2000,3000001,0x0",
             "0,00:00:00:000003,free,0x1000,1000,0x0", "0,00:00:00:000004,allocate,0x3000,7,0x0",
             "0,00:00:00:000005,free,0x2000,3000001,0x0", "0,00:00:00:000006,free,0x3000,7,0x0"))
         name, events, live, reserved, ratio, _, _ = self.numbers(path)
@@ -74,7 +78,8 @@ class Replay(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = dict(re.findall(r"^ +(\S.*?)  +(\d+)  +\d+\.\d\d %$", done.stdout, re.MULTILINE))
         reserved = int(lines.pop("reserved at its peak"))
-        self.assertLessEqual(int(lines.pop("... whole chunks of it")), int(lines["free in the large zone"]))
+        self.assertLessEqual(int(lines.pop("... whole chunks of it")),
+                             int(lines["free in the large zone"]))
         self.assertEqual(sum(int(value) for value in lines.values()), reserved, done.stdout)
         self.assertEqual(LINE.match(done.stdout).group(4), str(reserved))
 
@@ -83,9 +88,10 @@ class Replay(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         objects = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual(len(objects), 2)
-        self.assertEqual(list(objects[0]), ["trace", "events", "peak_live", "peak_reserved", "ratio",
-                                            "ns_per_event", "p99_ns"])
-        self.assertEqual([str(objects[0][key]) for key in ("trace", "events", "peak_live", "peak_reserved")],
+        self.assertEqual(list(objects[0]), ["trace", "events", "peak_live", "peak_reserved",
+                                            "ratio", "ns_per_event", "p99_ns"])
+        self.assertEqual([str(objects[0][key]) for key in ("trace", "events", "peak_live",
+                                                           "peak_reserved")],
                          list(self.numbers(self.trace)[:4]))
 
     def test_threads_run_beside_each_other(self):
@@ -99,7 +105,8 @@ class Replay(unittest.TestCase):
 
     def test_both_backings(self):
         """A segment is larger than a block that is no whole number of granules."""
-        path = self.write("one.csv", self.rows(f"0,00:00:00:000001,allocate,0x1000,{130 * MIB},0x0"))
+        row = f"0,00:00:00:000001,allocate,0x1000,{130 * MIB},0x0"
+        path = self.write("one.csv", self.rows(row))
         arena = int(self.numbers("--backing", "arena", path)[3])
         segment = int(self.numbers("--backing", "segment", path)[3])
         self.assertEqual(arena, 130 * MIB)
@@ -114,11 +121,14 @@ class Replay(unittest.TestCase):
     def test_refused(self):
         for name, text, pack, words in [
                 ("row.csv", self.rows("0,00:00:00:000001,allocate,0x1000"), None, "not understood"),
-                ("verb.csv", self.rows("0,00:00:00:000001,forget,0x1000,1,0x0"), None, "not understood"),
-                ("twice.csv", self.rows(*["0,00:00:00:000001,allocate,0x1000,1,0x0"] * 2), None, "not understood"),
+                ("verb.csv", self.rows("0,00:00:00:000001,forget,0x1000,1,0x0"), None,
+                 "not understood"),
+                ("twice.csv", self.rows(*["0,00:00:00:000001,allocate,0x1000,1,0x0"] * 2), None,
+                 "not understood"),
                 ("empty.csv", HEAD, None, "no events"),
                 ("plain.csv.xz", HEAD, None, "not an xz file"),
-                ("cut.csv.xz", HEAD * 99, lambda data: lzma.compress(data)[:-20], "not an xz file")]:
+                ("cut.csv.xz", HEAD * 99, lambda data: lzma.compress(data)[:-20],
+                 "not an xz file")]:
             with self.subTest(name):
                 done = self.replay(self.write(name, text, pack))
                 self.assertEqual(done.returncode, 1)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The allocators that CUDA itself has, and the list of all.
+ * The allocators that CUDA itself has, the list of all, and how a program serves its requests.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -23,7 +23,7 @@ static void malloc_release(void *block, void *stream)
     gpu_free(block);
 }
 
-/* Bare, there is nothing to give back, and nobody to take the signal. */
+/* A bare process has nothing to give back, and no handler for the signal. */
 static void give_back(void)
 {
     if (getenv("LD_PRELOAD"))
@@ -57,4 +57,18 @@ const struct allocator *allocator_find(const char *name)
     }
     fprintf(stderr, "bench: built without the allocator %s\n", name);
     exit(2);
+}
+
+int bench_serve(int argc, char **argv, void (*start)(const struct allocator *allocator),
+                bool (*answer)(void))
+{
+    if (argc != 2)
+        return 2;
+    gpu_start();
+    start(allocator_find(argv[1]));
+    puts("ready");
+    do
+        fflush(stdout);
+    while (answer());
+    return 0;
 }

@@ -6,6 +6,7 @@
 #ifndef TESTS_GPU_BENCH_ALLOCATOR_H
 #define TESTS_GPU_BENCH_ALLOCATOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -20,8 +21,8 @@ struct allocator {
      */
     void *(*allocate)(size_t size_bytes, void *stream);
     void (*release)(void *block, void *stream);
-    /* Gives idle memory back to the driver. The shim is asked by SIGUSR1 and goes on by itself; the
-     * rest are through when this returns. */
+    /* Gives idle memory back to the driver. The shim gets SIGUSR1 and flushes in a thread of its
+     * own. The other allocators are done when this returns. */
     void (*trim)(void);
 };
 
@@ -31,6 +32,13 @@ extern const struct allocator allocator_malloc, allocator_async, allocator_cub, 
 
 /* The allocator of that name; ends the program with status 2 if it was built without it. */
 const struct allocator *allocator_find(const char *name);
+
+/* The main function of a program `NAME ALLOCATOR` that takes requests on stdin: starts the GPU and
+ * the allocator, calls start(), says "ready", and calls answer() until there is no more request.
+ * answer() reads one request and prints one line; it returns false at the end of the input. A
+ * request that is wrong ends the program with status 2. */
+int bench_serve(int argc, char **argv, void (*start)(const struct allocator *allocator),
+                bool (*answer)(void));
 
 #ifdef __cplusplus
 }

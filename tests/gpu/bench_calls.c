@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What single calls cost beside an allocator. Reads one word a line on stdin and answers the
- * nanoseconds of one call, the median over batches:
- *   mem-info  the question for free memory
- *   wild      a free of an address that nobody handed out: an error
- *   foreign   a free of a block that stream-ordered allocation handed out, without the allocation
+ * What single calls cost beside an allocator: bench_calls ALLOCATOR. It reads one word a line on
+ * stdin and answers the nanoseconds of one call, the median over batches:
+ *   mem-info  free memory
+ *   wild      a free of an address that no allocator handed out: an error
+ *   foreign   a free of a block of stream-ordered allocation, without the allocation
  *   launch    a kernel on the legacy stream
  *   pair      malloc and free of 1 MiB
- * The program's argument is the allocator.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -83,23 +82,26 @@ static double measure(const struct call *call)
     return stat_median(ns, BATCHES);
 }
 
-int main(int argc, char **argv)
+static void start(const struct allocator *found)
+{
+    allocator = found;
+    scratch = gpu_malloc(512);
+}
+
+static bool answer(void)
 {
     char word[16];
 
-    if (argc != 2)
-        return 2;
-    gpu_start();
-    allocator = allocator_find(argv[1]);
-    scratch = gpu_malloc(512);
-    puts("ready");
-    fflush(stdout);
-    while (scanf("%15s", word) == 1) {
-        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-            if (!strcmp(word, calls[i].name))
-                printf("%.1f\n", measure(&calls[i]));
-        }
-        fflush(stdout);
+    if (scanf("%15s", word) != 1)
+        return false;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        if (!strcmp(word, calls[i].name))
+            printf("%.1f\n", measure(&calls[i]));
     }
-    return 0;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    return bench_serve(argc, argv, start, answer);
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Single calls, bare and under the shim: free memory, frees of what the pool does not own, launches."""
+"""Single calls, bare and under the shim: free memory, frees of memory that the pool does not
+own, launches."""
 import bench_peers
 import bench_store
-import suite as base
 
 CALLS = ("mem-info", "wild", "foreign", "launch", "pair")
 ROUTES = (("static", "static runtime"), ("shared", "shared runtime"), ("driver", "driver API"))
@@ -14,7 +14,7 @@ def calls(suite, programs):
     times, missing = {}, {}
     # Processes anew in between: what one of them has of luck with its processor, it keeps.
     for _ in range(1 if suite.simulate or suite.quick else 3):
-        processes, missing = bench_peers.start_all(suite, programs, "calls", "bench_calls.c", peers)
+        processes, missing = bench_peers.start_all(suite, programs, "calls", peers)
         for _ in range(1 if suite.simulate else 3):
             for call in CALLS:
                 for key, process in processes.items():
@@ -22,15 +22,6 @@ def calls(suite, programs):
         bench_peers.close_all(processes)
     rows = bench_store.skipped("calls", {name: why for (name, _), why in missing.items()})
     for (call, (route, preload)), values in times.items():
-        rows.append(bench_store.row("calls", call, bench_peers.SHIM if preload else "bare", values, "ns", route=route))
+        rows.append(bench_store.row("calls", call, bench_peers.SHIM if preload else "bare", values,
+                                    "ns", route=route))
     return rows
-
-
-def text(rows):
-    lines = []
-    for entry in bench_store.find(rows, group="calls", peer=bench_peers.SHIM):
-        bare = bench_store.find(rows, group="calls", peer="bare", name=entry["name"], route=entry["route"])
-        if bare:
-            lines.append(f"{entry['name']:10}{entry['route']:16} bare {bare[0]['value']:10.1f} ns, shim "
-                         f"{entry['value']:10.1f} ns  {base.ratio(entry['value'], bare[0]['value'])}")
-    return "\n".join(lines)

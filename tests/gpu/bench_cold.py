@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The first memory of a process: so many bytes in blocks of one size, each case in a process of its own."""
+"""The first memory of a process: a total in blocks of one size, each case in a process of its
+own."""
 import time
 
 import bench_peers
@@ -16,12 +17,14 @@ COMMON = (10 * GIB, 64 * MIB)
 def plan(suite):
     """(total, size, peer) in the order of running, a round."""
     if suite.simulate:
-        return [(64 * MIB, size, peer) for size in (32 * MIB, 256 * KIB) for peer in bench_peers.PEERS]
+        return [(64 * MIB, size, peer) for size in (32 * MIB, 256 * KIB)
+                for peer in bench_peers.PEERS]
     pairs = [(total, size) for total in (TOTALS[:1] if suite.quick else TOTALS) for size in SIZES]
     main = [(total, size, peer) for total, size in pairs for peer in bench_peers.PEERS
             if peer.name in (bench_peers.BARE, bench_peers.SHIM)]
     return main + [(*COMMON, peer) for peer in bench_peers.PEERS
-                   if peer.route in ("static", "torch") and peer.name not in (bench_peers.BARE, bench_peers.SHIM)]
+                   if peer.route in ("static", "torch")
+                   and peer.name not in (bench_peers.BARE, bench_peers.SHIM)]
 
 
 def cold(suite, programs):
@@ -30,20 +33,24 @@ def cold(suite, programs):
     for number in bench_peers.rounds(suite, seconds):
         for total, size, peer in plan(suite):
             if time.monotonic() - begin > seconds:
-                suite.log(f"  cold: no time for {total >> 30} GiB in {size >> 10} KiB, {peer.name}, round {number + 1}")
+                suite.log(f"  cold: no time for {total >> 30} GiB in {size >> 10} KiB, "
+                          f"{peer.name}, round {number + 1}")
                 continue
             try:
-                program = programs.path("cold", "bench_cold.c", peer.route)
+                program = programs.path("cold", peer.route)
             except base.Skip as reason:
                 missing[peer.name] = str(reason)
                 continue
             env = suite.shim_env() if peer.preload else suite.bare_env
-            result = suite.run([program, peer.allocator, str(total), str(size)], dict(env, **dict(peer.env)))
+            result = suite.run([program, peer.allocator, str(total), str(size)],
+                               dict(env, **dict(peer.env)))
             if result.rc:
                 missing[peer.name] = (result.err.strip().splitlines() or ["no message"])[-1]
                 continue
-            times.setdefault((total, size, peer.name), []).append([int(word) for word in result.out.split()])
-            suite.log(f"  cold: {total >> 30} GiB in {size >> 10} KiB, {peer.name}: {result.out.strip()}, {result.seconds:.2f} s")
+            times.setdefault((total, size, peer.name),
+                             []).append([int(word) for word in result.out.split()])
+            suite.log(f"  cold: {total >> 30} GiB in {size >> 10} KiB, {peer.name}: "
+                      f"{result.out.strip()}, {result.seconds:.2f} s")
     for (total, size, peer), values in times.items():
         take, free, p50, p99, worst = (sorted(column) for column in zip(*values))
         middle = len(values) // 2
@@ -51,16 +58,3 @@ def cold(suite, programs):
                                     p50=p50[middle], p99=p99[middle], max=worst[middle]))
         rows.append(bench_store.row("cold", "free", peer, free, "ns", 1, size, total_bytes=total))
     return rows + bench_store.skipped("cold", missing)
-
-
-def text(rows):
-    lines = ["first bytes of a process: ms to take, lowest to highest, and over cudaMalloc"]
-    taken = bench_store.find(rows, group="cold", name="take")
-    for entry in taken:
-        bare = bench_store.find(taken, peer=bench_peers.BARE, total_bytes=entry["total_bytes"],
-                                size_bytes=entry["size_bytes"])
-        ratio = entry["value"] / bare[0]["value"] if bare else 0
-        lines.append(f"{entry['total_bytes'] / GIB:5.2f} GiB in {entry['size_bytes'] / MIB:8.2f} MiB  {entry['peer']:26}"
-                     f"{entry['value'] / 1e6:9.2f}  {entry.get('low', 0) / 1e6:8.2f} .. {entry.get('high', 0) / 1e6:8.2f}"
-                     f"  {ratio:6.2f}  p50 {entry['p50'] / 1e3:.1f} us, worst {entry['max'] / 1e3:.0f} us")
-    return "\n".join(lines)

@@ -104,33 +104,35 @@ static void take(unsigned count, size_t size_bytes)
     printf("idle %zu\n", count * size_bytes);
 }
 
-int main(int argc, char **argv)
+static void start(const struct allocator *allocator)
 {
-    char word[16];
-
-    if (argc != 2)
-        return 2;
-    gpu_start();
-    flush.allocator = allocator_find(argv[1]);
+    flush.allocator = allocator;
     flush.stream = gpu_stream_create();
     flush.scratch = gpu_malloc(512);
     flush.series = series_create(LAUNCHES_MAX);
-    puts("ready");
-    fflush(stdout);
-    while (scanf("%15s", word) == 1) {
-        unsigned count;
-        size_t size_bytes;
+}
 
-        if (!strcmp(word, "take")) {
-            if (scanf("%u %zu", &count, &size_bytes) != 2 || count > BLOCKS_MAX)
-                return 2;
-            take(count, size_bytes);
-        } else {
-            if (scanf("%lu", &flush.launch_ns) != 1)
-                return 2;
-            play(!strcmp(word, "trim"));
-        }
-        fflush(stdout);
+static bool answer(void)
+{
+    char word[16];
+    unsigned count;
+    size_t size_bytes;
+
+    if (scanf("%15s", word) != 1)
+        return false;
+    if (!strcmp(word, "take")) {
+        if (scanf("%u %zu", &count, &size_bytes) != 2 || count > BLOCKS_MAX)
+            exit(2);
+        take(count, size_bytes);
+    } else {
+        if (scanf("%lu", &flush.launch_ns) != 1)
+            exit(2);
+        play(!strcmp(word, "trim"));
     }
-    return 0;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    return bench_serve(argc, argv, start, answer);
 }

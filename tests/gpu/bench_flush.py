@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Idle memory given back while a thread launches kernels: until when another process sees it free, and what the
-launches feel of it, beside launches with nothing else going on."""
+"""Idle memory is given back while a thread launches kernels. The figures say when another
+process sees it free, and how long launches take meanwhile and with nothing else going on."""
 import os
 
 import bench_peers
@@ -10,14 +10,16 @@ import suite as base
 
 MIB, GIB = 1 << 20, 1 << 30
 # Whose cache can be emptied.
-PEERS = (bench_peers.SHIM, bench_peers.ASYNC, bench_peers.CUB, bench_peers.TORCH, bench_peers.EXPANDABLE)
+PEERS = (bench_peers.SHIM, bench_peers.ASYNC, bench_peers.CUB, bench_peers.TORCH,
+         bench_peers.EXPANDABLE)
 # Count and size of the blocks that were idle.
 LOADS = ((32, GIB), (512, 64 * MIB), (4096, 8 * MIB))
 
 
 def play(suite, process, observer, load):
-    """One round: idle bytes, what came free, when it was visible; launches quiet and meanwhile. The observer
-    looks on without a pause, which the launches may feel: so not in the round in which they are looked at."""
+    """One round: idle bytes, what came free, when it was visible; launches quiet and meanwhile. The
+    observer looks on without a pause, which the launches may feel: so not in the round in which
+    they are looked at."""
     count, size = load
     idle = count * size
     window_ns = 20_000_000 if suite.simulate else 200_000_000
@@ -42,7 +44,7 @@ def measured(suite, programs, peer, loads):
     observer = part_flush.Observer(suite, dict(suite.bare_env, **dict(env)))
     process = None
     try:
-        process = bench_peers.start(suite, programs, peer, "flush", "bench_flush.c", env)
+        process = bench_peers.start(suite, programs, peer, "flush", env)
         for load in loads:
             rounds = 1 if suite.simulate else 2 if suite.quick or not peer.preload else 4
             values = [play(suite, process, observer, load) for _ in range(rounds)]
@@ -69,26 +71,18 @@ def flush(suite, programs):
                 common = dict(size_bytes=size, count=count)
                 seen = [value["visible_ns"] for value in values if value["visible_ns"] is not None]
                 if seen:
-                    rows.append(bench_store.row("flush", "visible", peer.name, seen, "ns", **common))
+                    rows.append(bench_store.row("flush", "visible", peer.name, seen, "ns",
+                                                **common))
                 rows.append(bench_store.row("flush", "released", peer.name,
-                                            [value["released"] for value in values], "bytes", **common))
+                                            [value["released"] for value in values], "bytes",
+                                            **common))
                 for name in ("quiet", "loud"):
                     p50, p99, p999, worst, _ = zip(*(value[name] for value in values))
-                    label = "slowest launch, " + ("nothing else" if name == "quiet" else "meanwhile")
-                    rows.append(bench_store.row("flush", label, peer.name, list(worst), "ns", **common,
+                    label = "slowest launch, " + ("nothing else" if name == "quiet"
+                                                  else "meanwhile")
+                    rows.append(bench_store.row("flush", label, peer.name, list(worst), "ns",
+                                                **common,
                                                 p50=max(p50), p99=max(p99), p999=max(p999)))
         except base.Skip as reason:
             missing[peer.name] = str(reason)
     return rows + bench_store.skipped("flush", missing)
-
-
-def text(rows):
-    lines = []
-    for entry in bench_store.find(rows, group="flush"):
-        scale, unit = (1e-6, "ms") if entry["name"] == "visible" else \
-            (1 / GIB, "GiB") if entry["unit"] == "bytes" else (1e-3, "us")
-        low, high = (entry.get(key, entry["value"]) * scale for key in ("low", "high"))
-        lines.append(f"{entry['count']:5} x {entry['size_bytes'] // MIB:5} MiB  {entry['peer']:20}{entry['name']:30}"
-                     f"{entry['value'] * scale:10.2f} {unit}  {low:.2f} .. {high:.2f}  "
-                     f"{entry['p999'] / 1e3 if 'p999' in entry else ''}")
-    return "\n".join(lines)

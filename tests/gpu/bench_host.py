@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What needs no GPU: recorded programs replayed on the pool, instructions of a pair, and what a process that
-does not use CUDA notices. And the machine that all was measured on."""
+"""The parts that need no GPU: recorded programs replayed on the pool, instructions of a pair,
+and the start of a process without CUDA. Also the rows about the machine."""
 import os
 import platform
 import re
@@ -48,8 +48,8 @@ def instructions(suite, programs):
     script = os.path.join(base.ROOT, "tests", "bench", "instructions.py")
     modes = "single" if suite.quick else "single,fenced,launches"
     libraries = [os.path.join(folder, "tests", "sim", sub) for sub in ("lib", "cudart")]
-    result = suite.run([sys.executable, script, "--api", "driver,runtime", "--mode", modes, "--sizes", "512,1M,64M",
-                        os.path.join(folder, "tests", "bench", "pair"),
+    result = suite.run([sys.executable, script, "--api", "driver,runtime", "--mode", modes,
+                        "--sizes", "512,1M,64M", os.path.join(folder, "tests", "bench", "pair"),
                         os.path.join(folder, "shim", "libgpucache.so")],
                        dict(suite.bare_env, LD_LIBRARY_PATH=":".join(libraries)), timeout=300)
     if result.rc == base.EXIT_SKIP:
@@ -57,10 +57,13 @@ def instructions(suite, programs):
     if result.rc:
         raise RuntimeError(result.err)
     rows = []
-    for api, mode, size, count in re.findall(r"api=(\w+) mode=(\w+) size=(\w+) instructions=([\d.]+)", result.out):
+    for api, mode, size, count in re.findall(r"api=(\w+) mode=(\w+) size=(\w+) "
+                                             r"instructions=([\d.]+)", result.out):
         number, unit = re.match(r"(\d+)([KMG]?)", size).groups()
-        rows.append(bench_store.row("instructions", mode, bench_peers.SHIM, float(count), "instructions", route=api,
-                                    size_bytes=int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]))
+        rows.append(bench_store.row("instructions", mode, bench_peers.SHIM, float(count),
+                                    "instructions", route=api,
+                                    size_bytes=int(number) << {"": 0, "K": 10, "M": 20,
+                                                               "G": 30}[unit]))
     return rows
 
 
@@ -73,7 +76,8 @@ def start(suite, programs):
             begin = time.perf_counter_ns()
             subprocess.run(["/bin/true"], env=env, check=True)
             column.append(time.perf_counter_ns() - begin)
-    return [bench_store.row("start", "a process without CUDA", peer, statistics.median(times[preload]), "ns")
+    return [bench_store.row("start", "a process without CUDA", peer,
+                            statistics.median(times[preload]), "ns")
             for peer, preload in (("bare", False), (bench_peers.SHIM, True))]
 
 
@@ -88,7 +92,8 @@ def processor():
 
 def first_line(command):
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip().splitlines()[-1]
+        return subprocess.run(command, capture_output=True, text=True,
+                              timeout=60).stdout.strip().splitlines()[-1]
     except (OSError, IndexError, subprocess.TimeoutExpired):
         return ""
 
@@ -110,14 +115,7 @@ def machine(suite, parts):
         facts["driver"] = first_line([*query, "--query-gpu=driver_version"])
         facts["CUDA Toolkit"] = first_line([suite.nvcc, "--version"]) if suite.nvcc else ""
         python = base.shutil.which("python3") or sys.executable
-        facts["PyTorch"] = first_line([python, "-c", "import importlib.metadata as m; print(m.version('torch'))"])
-    return [bench_store.row("machine", name, "", 0, "", note=fact, parts=", ".join(parts)) for name, fact in facts.items() if fact]
-
-
-def text(rows):
-    lines = []
-    for entry in rows:
-        what = " ".join(str(entry[key]) for key in ("trace", "route", "size_bytes") if entry.get(key))
-        lines.append(f"{entry['group']:13}{entry['name']:26}{entry['peer']:10}{what:24}{entry['value']:12} "
-                     f"{entry['unit'] if entry['unit'] != 'ratio' else ''}")
-    return "\n".join(lines)
+        facts["PyTorch"] = first_line([python, "-c",
+                                       "import importlib.metadata as m; print(m.version('torch'))"])
+    return [bench_store.row("machine", name, "", 0, "", note=fact, parts=", ".join(parts)) for name,
+            fact in facts.items() if fact]

@@ -12,8 +12,9 @@
  *   churn          the same, after blocks of 1 to 64 MiB came and went in a random order
  *   mapped:CHUNK   physical chunks of that size, mapped side by side, from a multiple of 1 GiB on
  *   shifted:CHUNK  the same, 2 MiB further on
- * Every range is one contiguous range of addresses. bench_memory ALLOCATOR (not looked at).
+ * Every range is one contiguous range of addresses. bench_memory ALLOCATOR: malloc.
  */
+#include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
 #include "tests/gpu/bench_stat.h"
 #include "tests/gpu/driver.h"
@@ -328,45 +329,46 @@ static void driver_copy(const struct slot *slot)
         driver.cuMemcpyDtoDAsync_v2(slot->base + half_bytes, slot->base, half_bytes, NULL));
 }
 
-static CUdeviceptr piece_at(const struct slot *slot, uint64_t i)
+/* Copies of the pieces of a range: from and to pinned memory, to and from the peer. */
+enum copy_kind { FROM_HOST, TO_HOST, TO_PEER, FROM_PEER };
+
+static void copy_pieces(const struct slot *slot, enum copy_kind kind)
 {
-    return slot->base + slot->size_bytes / PIECES * i;
+    uint64_t piece_bytes = memory.host_bytes / PIECES;
+
+    for (uint64_t i = 0; i < PIECES; i++) {
+        CUdeviceptr piece = slot->base + slot->size_bytes / PIECES * i;
+        CUdeviceptr peer = memory.peer + piece_bytes * i;
+        char *host = (char *)memory.host + piece_bytes * i;
+        CUresult result =
+            kind == FROM_HOST ? driver.cuMemcpyHtoDAsync_v2(piece, host, piece_bytes, NULL)
+            : kind == TO_HOST ? driver.cuMemcpyDtoHAsync_v2(host, piece, piece_bytes, NULL)
+            : kind == TO_PEER
+                ? driver.cuMemcpyPeer(peer, memory.other, piece, memory.own, piece_bytes)
+                : driver.cuMemcpyPeer(piece, memory.own, peer, memory.other, piece_bytes);
+
+        DRIVER_CHECK(result);
+    }
 }
 
 static void from_host(const struct slot *slot)
 {
-    uint64_t piece_bytes = memory.host_bytes / PIECES;
-
-    for (uint64_t i = 0; i < PIECES; i++)
-        DRIVER_CHECK(driver.cuMemcpyHtoDAsync_v2(
-            piece_at(slot, i), (char *)memory.host + piece_bytes * i, piece_bytes, NULL));
+    copy_pieces(slot, FROM_HOST);
 }
 
 static void to_host(const struct slot *slot)
 {
-    uint64_t piece_bytes = memory.host_bytes / PIECES;
-
-    for (uint64_t i = 0; i < PIECES; i++)
-        DRIVER_CHECK(driver.cuMemcpyDtoHAsync_v2((char *)memory.host + piece_bytes * i,
-                                                 piece_at(slot, i), piece_bytes, NULL));
+    copy_pieces(slot, TO_HOST);
 }
 
 static void to_peer(const struct slot *slot)
 {
-    uint64_t piece_bytes = memory.host_bytes / PIECES;
-
-    for (uint64_t i = 0; i < PIECES; i++)
-        DRIVER_CHECK(driver.cuMemcpyPeer(memory.peer + piece_bytes * i, memory.other,
-                                         piece_at(slot, i), memory.own, piece_bytes));
+    copy_pieces(slot, TO_PEER);
 }
 
 static void from_peer(const struct slot *slot)
 {
-    uint64_t piece_bytes = memory.host_bytes / PIECES;
-
-    for (uint64_t i = 0; i < PIECES; i++)
-        DRIVER_CHECK(driver.cuMemcpyPeer(piece_at(slot, i), memory.own,
-                                         memory.peer + piece_bytes * i, memory.other, piece_bytes));
+    copy_pieces(slot, FROM_PEER);
 }
 
 /* ns of one run, the median. */
@@ -427,12 +429,12 @@ static void find_peer(void)
     DRIVER_CHECK(driver.cuCtxEnablePeerAccess(memory.other, 0));
 }
 
-static void start(void)
+static void start(const struct allocator *allocator)
 {
     CUmodule module;
     size_t free_bytes, total_bytes;
 
-    gpu_start();
+    (void)allocator; /* this program calls the driver itself */
     DRIVER_CHECK(driver.cuDevicePrimaryCtxRetain(&memory.own, 0));
     DRIVER_CHECK(driver.cuModuleLoadData(&module, memory_ptx));
     DRIVER_CHECK(driver.cuModuleGetFunction(&memory.gather, module, "gather"));
@@ -455,15 +457,18 @@ static struct slot *read_slot(void)
     return &memory.slots[slot];
 }
 
-static void play(const char *word)
+static bool answer(void)
 {
-    uint64_t start_ns = gpu_now_ns(), size_bytes;
+    uint64_t start_ns, size_bytes;
     struct slot *slot;
-    char form[32];
+    char word[16], form[32];
 
+    if (scanf("%15s", word) != 1)
+        return false;
+    start_ns = gpu_now_ns();
     if (!strcmp(word, "free")) {
         printf("%zu\n", gpu_mem_info());
-        return;
+        return true;
     }
     slot = read_slot();
     if (!strcmp(word, "make")) {
@@ -477,21 +482,10 @@ static void play(const char *word)
         drop(slot);
         printf("dropped %" PRIu64 "\n", gpu_now_ns() - start_ns);
     }
+    return true;
 }
 
 int main(int argc, char **argv)
 {
-    char word[16];
-
-    (void)argv;
-    if (argc != 2)
-        return 2;
-    start();
-    puts("ready");
-    fflush(stdout);
-    while (scanf("%15s", word) == 1) {
-        play(word);
-        fflush(stdout);
-    }
-    return 0;
+    return bench_serve(argc, argv, start, answer);
 }

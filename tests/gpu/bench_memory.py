@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""How fast the GPU and the copy engines reach device memory: blocks of cudaMalloc, the pool's
-blocks in both backings with different pasts, and memory mapped by hand in chunks of one size, in
-turns. Ranges that fit beside each other stay there for all rounds; where only one fits,
-cudaMalloc's and the other's are made one after the other."""
+"""How fast the GPU and the copy engines reach device memory. The forms are blocks of cudaMalloc,
+the pool's blocks in both backings with different pasts, and memory mapped in chunks of one size.
+All take turns. Ranges that fit beside each other stay for all rounds. Where only one fits,
+cudaMalloc's range and the other one are made one after the other."""
 import contextlib
 import dataclasses
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -73,9 +72,8 @@ class Place:
             self.report = tempfile.NamedTemporaryFile(suffix=".json")
             env = (("GPUCACHE_BACKING", form.backing),
                    ("GPUCACHE_STATS", "exit:" + self.report.name))
-            self.process = bench_peers.start(suite, programs,
-                                             dataclasses.replace(BARE, preload=True), "memory",
-                                             "bench_memory.c", env)
+            peer = dataclasses.replace(BARE, preload=True)
+            self.process = bench_peers.start(suite, programs, peer, "memory", env)
 
     def make(self, size):
         answer = self.process.ask(f"make {self.slot} {self.form.request} {size}")
@@ -183,7 +181,7 @@ def memory(suite, programs):
     rows, failed = [], None
     for case in plan(suite):
         measured = []
-        bare = bench_peers.start(suite, programs, BARE, "memory", "bench_memory.c")
+        bare = bench_peers.start(suite, programs, BARE, "memory")
         try:
             measure_size(suite, programs, bare, case, measured)
             bare.close()
@@ -216,10 +214,3 @@ def table(rows):
         lines.append(line)
     units = dict(METRICS)
     return ["size", "memory", "past, chunks", *(f"{name}, {units[name]}" for name in names)], lines
-
-
-def text(rows):
-    heads, lines = table(rows)
-    widths = [max(len(line[i]) for line in [heads, *lines]) for i in range(len(heads))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-                     for line in [heads, *lines])

@@ -13,6 +13,7 @@
 #include "tests/gpu/bench_gpu.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { STREAMS_MAX = 16, PARTS = 3 };
@@ -77,32 +78,34 @@ static void play_item(const struct test *test, unsigned item)
         pipeline.allocator->release(block[2], stream);
 }
 
-int main(int argc, char **argv)
+static void start(const struct allocator *allocator)
+{
+    pipeline.allocator = allocator;
+}
+
+static bool answer(void)
 {
     struct test test;
+    uint64_t start_ns;
 
-    if (argc != 2)
-        return 2;
-    gpu_start();
-    pipeline.allocator = allocator_find(argv[1]);
-    puts("ready");
-    fflush(stdout);
-    while (scanf("%15s %u %u %u %zu %lu", test.mode, &test.streams, &test.paced, &test.items,
-                 &test.size_bytes, &test.compute_ns) == 6) {
-        uint64_t start_ns;
+    if (scanf("%15s %u %u %u %zu %lu", test.mode, &test.streams, &test.paced, &test.items,
+              &test.size_bytes, &test.compute_ns) != 6)
+        return false;
+    if (!test.streams || test.streams > STREAMS_MAX ||
+        (pipeline.room_bytes && test.size_bytes > pipeline.room_bytes))
+        exit(2);
+    pipeline.room_bytes = pipeline.room_bytes ? pipeline.room_bytes : test.size_bytes;
+    prepare(&test);
+    gpu_synchronize();
+    start_ns = gpu_now_ns();
+    for (unsigned item = 0; item < test.items; item++)
+        play_item(&test, item);
+    gpu_synchronize();
+    printf("%lu\n", gpu_now_ns() - start_ns);
+    return true;
+}
 
-        if (!test.streams || test.streams > STREAMS_MAX ||
-            (pipeline.room_bytes && test.size_bytes > pipeline.room_bytes))
-            return 2;
-        pipeline.room_bytes = pipeline.room_bytes ? pipeline.room_bytes : test.size_bytes;
-        prepare(&test);
-        gpu_synchronize();
-        start_ns = gpu_now_ns();
-        for (unsigned item = 0; item < test.items; item++)
-            play_item(&test, item);
-        gpu_synchronize();
-        printf("%lu\n", gpu_now_ns() - start_ns);
-        fflush(stdout);
-    }
-    return 0;
+int main(int argc, char **argv)
+{
+    return bench_serve(argc, argv, start, answer);
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Copies and kernels that overlap on two and four streams, with allocations inside: the time against the same
-program on memory that it allocated before."""
+"""Copies and kernels that overlap on two and four streams, with allocations inside. The figure
+is the time over that of the same program on memory that it allocated before."""
 import statistics
 
 import bench_peers
@@ -19,7 +19,7 @@ def request(suite, mode, streams, paced):
 
 
 def overlap(suite, programs):
-    processes, missing = bench_peers.start_all(suite, programs, "overlap", "bench_overlap.c")
+    processes, missing = bench_peers.start_all(suite, programs, "overlap")
     rows, times = bench_store.skipped("overlap", missing), {}
     cases = [(streams, paced) for streams in STREAMS for paced in (False, True)]
     if not suite.simulate:    # the first time, memory is new
@@ -29,20 +29,14 @@ def overlap(suite, programs):
     for _ in bench_peers.rounds(suite, 5 if suite.quick else 20, 9):
         for case in cases:
             for peer, process in processes.items():
-                both = [int(process.ask(request(suite, mode, *case))) for mode in ("fixed", "alloc")]
+                both = [int(process.ask(request(suite, mode, *case)))
+                        for mode in ("fixed", "alloc")]
                 times.setdefault((case, peer), []).append(both)
     bench_peers.close_all(processes)
     for ((streams, paced), peer), values in times.items():
         rows.append(bench_store.row("overlap", "paced" if paced else "ahead", peer,
-                                    [alloc / fixed for fixed, alloc in values], "ratio", 1, SIZE, streams,
+                                    [alloc / fixed for fixed, alloc in values], "ratio", 1, SIZE,
+                                    streams,
                                     alloc_ns=statistics.median(alloc for _, alloc in values),
                                     fixed_ns=statistics.median(fixed for fixed, _ in values)))
     return rows
-
-
-def text(rows):
-    lines = ["time with allocations over time without, low to high"]
-    for entry in bench_store.find(rows, group="overlap"):
-        lines.append(f"{entry['streams']} streams, {entry['name']:6}{entry['peer']:26}{entry['value']:7.3f}  "
-                     f"{entry.get('low', 0):6.3f} .. {entry.get('high', 0):6.3f}  {entry['fixed_ns'] / 1e6:8.2f} ms without")
-    return "\n".join(lines)

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What a pair of malloc and free costs the thread that calls. Reads one case a line on stdin,
+ * What a pair of malloc and free costs the thread that calls: bench_pairs ALLOCATOR. It reads one
+ * case a line on stdin,
  *   WORK SIZE_BYTES THREADS BUSY STREAM BATCHES PAIRS NS
- * and answers one line,
+ * and answers one line, in nanoseconds:
  *   MEAN P10 P50 P90 P99 MAX PAIRS
- * in nanoseconds. The mean is from batches that are timed as a whole (the median over batches and
- * threads), the rest from batches in which every pair is timed, without what reading the clock
- * takes. Until a case asks for own or busy streams, the program creates none.
- *
- *   WORK    pair: malloc, free. launch: malloc, a kernel that writes the block, free. kernel: only
- *           that.
- *   BUSY    streams on which long kernels are kept in flight meanwhile
- *   STREAM  of the kernels: own (one for each thread) or legacy
- *   PAIRS   at most in a batch of a thread
- *   NS      a batch ends after this time
- *
- * The program's argument is the allocator.
+ * MEAN is the median over batches and threads, of batches that are timed as a whole. The rest is
+ * from batches in which each pair is timed, less the time of reading the clock.
+ *   WORK    pair: malloc, free; launch: malloc, a kernel that writes the block, free; kernel: only
+ * it BUSY    number of streams on which long kernels are in flight meanwhile STREAM  of the
+ * kernels: own (one for each thread) or legacy PAIRS   at most in a batch of a thread NS      after
+ * this time a batch ends The program creates no stream until a case asks for own or busy ones.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -213,25 +208,28 @@ static void run(struct test *test)
         series_destroy(&workers[i].series);
 }
 
-int main(int argc, char **argv)
+static void start(const struct allocator *allocator)
+{
+    bench.allocator = allocator;
+    bench.scratch = gpu_malloc_host(THREADS_MAX * SCRATCH_BYTES);
+    bench.clock_ns = stat_clock_ns();
+}
+
+static bool answer(void)
 {
     struct test test;
 
-    if (argc != 2)
-        return 2;
-    gpu_start();
-    bench.allocator = allocator_find(argv[1]);
-    bench.scratch = gpu_malloc_host(THREADS_MAX * SCRATCH_BYTES);
-    bench.clock_ns = stat_clock_ns();
-    puts("ready");
-    fflush(stdout);
-    while (scanf("%15s %zu %u %u %15s %u %u %lu", test.work, &test.size_bytes, &test.threads,
-                 &test.busy, test.stream, &test.batches, &test.pairs, &test.ns) == 8) {
-        if (!test.threads || test.threads > THREADS_MAX || test.busy > BUSY_MAX ||
-            test.batches > BATCHES_MAX)
-            return 2;
-        run(&test);
-        fflush(stdout);
-    }
-    return 0;
+    if (scanf("%15s %zu %u %u %15s %u %u %lu", test.work, &test.size_bytes, &test.threads,
+              &test.busy, test.stream, &test.batches, &test.pairs, &test.ns) != 8)
+        return false;
+    if (!test.threads || test.threads > THREADS_MAX || test.busy > BUSY_MAX ||
+        test.batches > BATCHES_MAX)
+        exit(2);
+    run(&test);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    return bench_serve(argc, argv, start, answer);
 }

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Pairs of malloc and free: idle, with a kernel in between, with streams busy, from several threads."""
+"""Pairs of malloc and free: idle, with a kernel in between, with streams busy, from several
+threads."""
 import dataclasses
 import statistics
 import time
 
 import bench_peers
 import bench_store
-import suite as base
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (512, MIB, 64 * MIB)
@@ -36,16 +36,18 @@ class Case:
         if suite.simulate:
             pairs, batches = 40, 1
         stream = "own" if self.stream == "own" else "legacy"
-        return f"{self.work} {self.size_bytes} {self.threads} {self.busy} {stream} {batches} {pairs} {ns}"
+        return (f"{self.work} {self.size_bytes} {self.threads} {self.busy} {stream} {batches} "
+                f"{pairs} {ns}")
 
 
 def idle_cases():
-    """Nothing in flight but what the pairs launch: of a program with the legacy stream alone, and of one with
-    more streams."""
+    """Nothing in flight but what the pairs launch: of a program with the legacy stream alone, and
+    of one with more streams."""
     single, many = [], []
     for threads in THREADS:
         for size in SIZES:
-            single += [Case("pair", size, threads, 0, "single"), Case("launch", size, threads, 0, "single")]
+            single += [Case("pair", size, threads, 0, "single"),
+                       Case("launch", size, threads, 0, "single")]
             many += [Case("launch", size, threads, 0, "own"), Case("pair", size, threads, 0, "own"),
                      Case("launch", size, threads, 0, "legacy")]
         single.append(Case("kernel", 0, threads, 0, "single"))
@@ -69,7 +71,8 @@ def busy_cases():
 def quick(cases):
     """The ends of each scale, and one scale of threads."""
     return [case for case in cases if case.busy in (0, 8) and case.size_bytes != 64 * MIB and
-            (case.threads in (1, 16) or case.stream == "own" and case.size_bytes in (0, MIB) and not case.busy)]
+            (case.threads in (1, 16) or case.stream == "own" and case.size_bytes in (0, MIB)
+             and not case.busy)]
 
 
 def measure(suite, processes, cases, figures, seconds):
@@ -81,16 +84,18 @@ def measure(suite, processes, cases, figures, seconds):
                     continue
                 try:
                     answer = processes[peer].ask(case.request(suite))
-                    figures.setdefault((case, peer), []).append([float(word) for word in answer.split()])
+                    figures.setdefault((case, peer),
+                                       []).append([float(word) for word in answer.split()])
                 except RuntimeError as error:
                     suite.log(f"  pairs: {peer}, {case}: {error}")
                     processes.pop(peer).kill()
 
 
 def played(suite, programs, plan):
-    """Rows of the cases, [(cases, seconds)] one after the other, every peer in one process throughout."""
+    """Rows of the cases, [(cases, seconds)] one after the other, every peer in one process
+    throughout."""
     begin, figures = time.monotonic(), {}
-    processes, missing = bench_peers.start_all(suite, programs, "pairs", "bench_pairs.c")
+    processes, missing = bench_peers.start_all(suite, programs, "pairs")
     rows = bench_store.skipped("pairs", missing)
     suite.log(f"  pairs: started after {time.monotonic() - begin:.1f} s")
     for cases, seconds in plan:
@@ -100,7 +105,8 @@ def played(suite, programs, plan):
     for (case, peer), values in figures.items():
         columns = {name: statistics.median(value[i] for value in values)
                    for i, name in enumerate(STATISTICS) if i}
-        rows.append(bench_store.row("pairs", case.work, peer, [value[0] for value in values], "ns", case.threads,
+        rows.append(bench_store.row("pairs", case.work, peer, [value[0] for value in values], "ns",
+                                    case.threads,
                                     case.size_bytes, case.busy, stream=case.stream, **columns))
     return rows
 
@@ -116,24 +122,3 @@ def pairs(suite, programs):
 def busy(suite, programs):
     cases = list(busy_cases())
     return played(suite, programs, [(quick(cases), 6) if suite.quick else (cases, 38)])
-
-
-def text(rows):
-    """The means, a line for each case, for those who look on."""
-    peers = [peer.name for peer in bench_peers.PEERS if bench_store.find(rows, group="pairs", peer=peer.name)]
-    short = {bench_peers.SHIM_SHARED: "shared", bench_peers.SHIM_DRIVER: "driver", bench_peers.ASYNC: "async",
-             bench_peers.TORCH: "torch", bench_peers.EXPANDABLE: "expandable"}
-    lines = [f"{'work':7}{'stream':7}{'busy':>4}{'size':>9}{'thr':>4}  " +
-             "".join(f"{short.get(peer, peer):>11}" for peer in peers) + "   p99 of gpucache, async, CUB"]
-    table = {}
-    for entry in bench_store.find(rows, group="pairs"):
-        key = tuple(entry[name] for name in ("name", "stream", "streams", "size_bytes", "threads"))
-        table.setdefault(key, {})[entry["peer"]] = entry
-    for key in sorted(table):
-        work, stream, busy, size, threads = key
-        cells = "".join(f"{table[key][peer]['value']:11.0f}" if peer in table[key] else f"{'-':>11}"
-                        for peer in peers)
-        tails = " ".join(f"{table[key][peer]['p99']:.0f}" for peer in (bench_peers.SHIM, bench_peers.ASYNC,
-                                                                       bench_peers.CUB) if peer in table[key])
-        lines.append(f"{work:7}{stream:7}{busy:4}{size:9}{threads:4}  {cells}   {tails}")
-    return "\n".join(lines)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The allocators that are compared, the programs that hold them, and how a process of each is talked to.
-A process stays and takes one case after the other, so that peers can take turns within a round."""
+"""The allocators that the benchmarks compare, the programs that use them, and the requests to a
+process of each. A process stays and takes one case after the other, so that peers can take turns
+within a round."""
 import concurrent.futures
 import dataclasses
 import os
@@ -37,7 +38,8 @@ PEERS = [
     Peer(ASYNC, "static", "async"),
     Peer(CUB, "static", "cub"),
     Peer(TORCH, "torch", "torch", env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False"),)),
-    Peer(EXPANDABLE, "torch", "torch", env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)),
+    Peer(EXPANDABLE, "torch", "torch",
+         env=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)),
     Peer(SHIM, "static", "malloc", preload=True),
     Peer(SHIM_SHARED, "shared", "malloc", preload=True),
     Peer(SHIM_DRIVER, "driver", "malloc", preload=True),
@@ -49,38 +51,44 @@ DRIVER_ONLY = ("memory",)
 
 
 class Programs:
-    """Builds each program once, whatever threads ask for it; what cannot be built is missing, with the reason."""
+    """Builds each program once, whatever threads ask for it; what cannot be built is missing, with
+    the reason."""
 
     def __init__(self, suite):
         self.suite = suite
         self.built = {}
         self.lock, self.locks = threading.Lock(), {}
         self.cxx = base.shutil.which(os.environ.get("CXX", "c++")) or base.shutil.which("g++")
-        sources = [os.path.join(base.HERE, name) for name in os.listdir(base.HERE) if name.endswith((".c", ".h", ".cpp"))]
+        sources = [os.path.join(base.HERE, name) for name in os.listdir(base.HERE)
+                   if name.endswith((".c", ".h", ".cpp"))]
         self.newest = max(os.path.getmtime(source) for source in sources)
 
-    def path(self, name, main, route):
-        """The program with the main function of that file, over that route. Raises Skip."""
-        key = f"bench-{name}-{route}"
+    def result(self, name, route):
+        """The program bench_NAME.c over that route, or the Skip that says why there is none."""
+        key = name, route
         with self.lock:
             lock = self.locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self.built:
-                self.built[key] = self.try_build(key, main, route)
-        if isinstance(self.built[key], base.Skip):
-            raise self.built[key]
+                self.built[key] = self.try_build(name, route)
         return self.built[key]
 
-    def prepare(self, mains, routes):
-        """Builds them all at once: {name: main} over each route."""
-        wanted = [(name, main, route) for name, main in mains.items() for route in routes
+    def path(self, name, route):
+        """The program's path. Raises Skip."""
+        found = self.result(name, route)
+        if isinstance(found, base.Skip):
+            raise found
+        return found
+
+    def prepare(self, names, routes):
+        """Builds these programs over these routes, side by side."""
+        wanted = [(name, route) for name in names for route in routes
                   if route == "driver" or name not in DRIVER_ONLY]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            results = pool.map(lambda w: self.try_build(f"bench-{w[0]}-{w[2]}", w[1], w[2]), wanted)
-        for (name, _, route), result in zip(wanted, results):
-            self.built[f"bench-{name}-{route}"] = result
+            list(pool.map(lambda which: self.result(*which), wanted))
 
-    def try_build(self, key, main, route):
+    def try_build(self, name, route):
+        key = f"bench-{name}-{route}"
         if self.suite.simulate:
             out = os.path.join(self.suite.simulate, "tests", "gpu", key)
             return out if os.path.exists(out) else base.Skip(f"{key} is not there")
@@ -88,7 +96,7 @@ class Programs:
         if os.path.exists(out) and os.path.getmtime(out) > self.newest:
             return out
         try:
-            return self.build(out, main, route)
+            return self.build(out, f"bench_{name}.c", route)
         except base.Skip as reason:
             return reason
         except RuntimeError as reason:
@@ -97,24 +105,27 @@ class Programs:
 
     def object(self, program, source, *flags):
         """A compiled file of this folder, for that program."""
-        compiler, standard = (self.cxx, "-std=c++20") if source.endswith(".cpp") else (self.suite.cc, "-std=c17")
+        compiler, standard = self.suite.cc, "-std=c17"
+        if source.endswith(".cpp"):
+            compiler, standard = self.cxx, "-std=c++20"
         if not compiler:
             raise base.Skip("no C++ compiler")
         out = f"{program}.{source}.o"
         include = os.path.join(self.suite.cuda, "include")
-        self.suite.must([compiler, standard, *FLAGS, *flags, "-I", base.ROOT, "-isystem", include, "-isystem",
-                         os.path.join(include, "cccl"), "-c", "-o", out, os.path.join(base.HERE, source)],
-                        f"compiling {source}")
+        self.suite.must([compiler, standard, *FLAGS, *flags, "-I", base.ROOT, "-isystem", include,
+                         "-isystem", os.path.join(include, "cccl"), "-c", "-o", out,
+                         os.path.join(base.HERE, source)], f"compiling {source}")
         return out
 
     def has_cub(self):
         include = os.path.join(self.suite.cuda, "include")
-        return self.cxx and any(os.path.exists(os.path.join(include, sub, "cub", "util_allocator.cuh"))
-                                for sub in ("", "cccl"))
+        headers = [os.path.join(include, sub, "cub", "util_allocator.cuh") for sub in ("", "cccl")]
+        return self.cxx and any(map(os.path.exists, headers))
 
     def build(self, out, main, route):
         sources, flags, libraries, linker = {main: (), "bench_stat.c": ()}, [], [], self.suite.cc
-        sources.update({"bench_driver.c": (), "driver.c": ()} if route == "driver" else {"bench_runtime.c": ()})
+        sources.update({"bench_driver.c": (), "driver.c": ()} if route == "driver"
+                       else {"bench_runtime.c": ()})
         if route == "static":
             libraries.append(os.path.join(self.suite.cudart_dir(), "libcudart_static.a"))
         elif route in ("shared", "torch"):
@@ -127,8 +138,8 @@ class Programs:
             # Its headers are not written for this set of warnings.
             sources["bench_torch.cpp"] = ("-w", "-isystem", os.path.join(torch, "include"))
             folder = os.path.join(torch, "lib")
-            libraries += [f"-L{folder}", "-Wl,--no-as-needed", "-lc10_cuda", "-lc10", f"-Wl,-rpath,{folder}",
-                          "-Wl,--allow-shlib-undefined"]
+            libraries += [f"-L{folder}", "-Wl,--no-as-needed", "-lc10_cuda", "-lc10",
+                          f"-Wl,-rpath,{folder}", "-Wl,--allow-shlib-undefined"]
             flags, linker = ["-DBENCH_TORCH"], self.cxx
         sources["bench_allocator.c"] = flags
         objects = [self.object(out, source, *more) for source, more in sources.items()]
@@ -140,7 +151,8 @@ class Programs:
 def torch_folder(suite):
     """Where PyTorch is, as the python3 of the machine finds it."""
     python = base.shutil.which("python3") or "python3"
-    found = suite.run([python, "-c", "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"])
+    found = suite.run([python, "-c", "import importlib.util as u; "
+                                     "print(u.find_spec('torch').submodule_search_locations[0])"])
     folder = found.out.strip()
     if found.rc or not folder:
         raise base.Skip("no PyTorch")
@@ -167,10 +179,11 @@ class Process:
         # As many queues as the device has: streams that share one wait for each other.
         environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         if suite.simulate:
-            # Ours has to be sound here too. CUB lets a block go before it records the event of its last use.
+            # Ours has to be sound here too. CUB lets a block go before it records the event of its
+            # last use.
             environment["SIM_HAZARD"] = "abort" if preload else "off"
-        self.process = subprocess.Popen([program, *arguments], env=environment, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([program, *arguments], env=environment,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def line(self, seconds=60):
         timer = threading.Timer(seconds, self.process.kill)
@@ -202,9 +215,9 @@ class Process:
         self.process.wait()
 
 
-def start(suite, programs, peer, name, main, env=()):
+def start(suite, programs, peer, name, env=()):
     """A process of that peer, ready, with more in its environment. Raises Skip."""
-    program = programs.path(name, main, peer.route)
+    program = programs.path(name, peer.route)
     process = Process(suite, program, peer.allocator, preload=peer.preload, env=(*peer.env, *env))
     try:
         first = process.line()
@@ -217,12 +230,12 @@ def start(suite, programs, peer, name, main, env=()):
     return process
 
 
-def start_all(suite, programs, name, main, peers=tuple(PEERS)):
+def start_all(suite, programs, name, peers=tuple(PEERS)):
     """All of them at once: ({key: process}, {key: why not}). peers: Peers, or (key, Peer)."""
     keyed = [(peer.name, peer) if isinstance(peer, Peer) else peer for peer in peers]
     processes, missing = {}, {}
     with concurrent.futures.ThreadPoolExecutor(len(keyed)) as pool:
-        futures = [(key, pool.submit(start, suite, programs, peer, name, main)) for key, peer in keyed]
+        futures = [(key, pool.submit(start, suite, programs, peer, name)) for key, peer in keyed]
         for key, future in futures:
             try:
                 processes[key] = future.result()

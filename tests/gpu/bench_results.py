@@ -3,6 +3,7 @@
 import difflib
 import os
 import sys
+import textwrap
 
 import bench_figure
 import bench_memory
@@ -16,8 +17,8 @@ FOLDER = os.path.join(base.ROOT, "tests", "bench")
 JSON, PAGE, DRAWING = "results.json", "RESULTS.md", "results.svg"
 PEERS = [peer.name for peer in bench_peers.PEERS]
 # What makes two rows speak of the same thing.
-IDENTITY = ("group", "name", "peer", "unit", "threads", "size_bytes", "streams", "stream", "route", "trace",
-            "total_bytes", "count", "parts", "note", "form")
+IDENTITY = ("group", "name", "peer", "unit", "threads", "size_bytes", "streams", "stream", "route",
+            "trace", "total_bytes", "count", "parts", "note", "form")
 
 HEAD = """<!-- Made by `tests/gpu/bench --results` from results.json; changes belong there. -->
 # Benchmarks
@@ -25,10 +26,11 @@ HEAD = """<!-- Made by `tests/gpu/bench --results` from results.json; changes be
     tests/gpu/bench [--quick] [--only PART,..] --json FILE.. [BUILD FOLDER]
     tests/gpu/bench --results FILE..
 
-The first measures on a machine with a GPU, the second makes this page of what it left. Every peer is measured in the
-same run, in turns, each in a process of its own. A figure is the median over the rounds; results.json has their
-extremes. gpucache without more is a program with the static runtime, as nvcc makes it, under `LD_PRELOAD`. CUB has bins
-that double up to 1 GiB, cudaMallocAsync a release threshold without limit; PyTorch's allocators are called from C++.
+The first measures on a machine with a GPU, the second makes this page of what it left. Every peer
+is measured in the same run, in turns, each in a process of its own. A figure is the median over the
+rounds; results.json has their extremes. gpucache without more is a program with the static runtime,
+as nvcc makes it, under `LD_PRELOAD`. CUB has bins that double up to 1 GiB, cudaMallocAsync a
+release threshold without limit; PyTorch's allocators are called from C++.
 """
 
 
@@ -39,6 +41,14 @@ def merged(files):
         for entry in bench_store.load(path):
             rows[tuple(entry.get(key) for key in IDENTITY)] = entry
     return list(rows.values())
+
+
+def folded(line):
+    """Prose in lines of at most 100 columns; tables and what has several lines stay."""
+    if len(line) <= 100 or "\n" in line or line.startswith("|"):
+        return line
+    return textwrap.fill(line, 100, subsequent_indent="  " * line.startswith("- "),
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def table(heads, lines):
@@ -56,7 +66,8 @@ def machine(rows):
         machines.setdefault(tuple(said), []).append(parts)
     lines = []
     for said, parts in machines.items():
-        lines.append(f"- {', '.join(filter(None, parts))}: " + "; ".join(f"{name} {note}" for name, note in said))
+        lines.append(f"- {', '.join(filter(None, parts))}: " +
+                     "; ".join(f"{name} {note}" for name, note in said))
     return lines
 
 
@@ -69,7 +80,8 @@ def pair_table(rows, kernels):
     """Lines by size and threads, columns by peer: the mean, and the 99th percentile behind it."""
     peers = present(rows)
     cells = {(entry["size_bytes"], entry["threads"], entry["peer"]): entry for entry in rows}
-    alone = {entry["threads"]: entry["value"] for entry in kernels if entry["peer"] == bench_peers.BARE}
+    alone = {entry["threads"]: entry["value"] for entry in kernels
+             if entry["peer"] == bench_peers.BARE}
     lines = []
     for size, threads in sorted({key[:2] for key in cells}):
         line = [size_text(size), str(threads)]
@@ -95,9 +107,11 @@ def pairs(rows):
                 part = bench_store.find(rows, name=work, stream=stream, streams=busy)
                 if not part:
                     continue
-                kernels = bench_store.find(rows, name="kernel", stream=stream, streams=busy) if work == "launch" else []
+                kernels = bench_store.find(rows, name="kernel", stream=stream,
+                                           streams=busy) if work == "launch" else []
                 more = f", {busy} other stream{'s' * (busy > 1)} busy" if busy else ""
-                lines += [f"### {WORK[work]}: {STREAM[stream]}{more}", "", *pair_table(part, kernels)]
+                lines += [f"### {WORK[work]}: {STREAM[stream]}{more}", "",
+                          *pair_table(part, kernels)]
     return lines
 
 
@@ -107,10 +121,12 @@ def overlap(rows):
         part = bench_store.find(rows, streams=streams, name=name)
         for peer in present(part):
             entry = bench_store.find(part, peer=peer)[0]
-            lines.append([str(streams), "as far ahead as it can" if name == "ahead" else "takes each result in turn", peer,
+            lines.append([str(streams), "as far ahead as it can" if name == "ahead"
+                          else "takes each result in turn", peer,
                           f"{entry['value']:.3f}", f"{entry.get('low', entry['value']):.3f} to "
                           f"{entry.get('high', entry['value']):.3f}", duration(entry["fixed_ns"])])
-    return table(["streams", "the host goes", "peer", "time over time without allocations", "range", "without"], lines)
+    return table(["streams", "the host goes", "peer", "time over time without allocations", "range",
+                  "without"], lines)
 
 
 def flush(rows):
@@ -121,30 +137,38 @@ def flush(rows):
                     bench_store.find(rows, count=count, size_bytes=size, peer=peer)}
             if not part:
                 continue
-            launches = [part.get(f"slowest launch, {when}") for when in ("nothing else", "meanwhile")]
+            launches = [part.get(f"slowest launch, {when}")
+                        for when in ("nothing else", "meanwhile")]
             seen = part.get("visible")
-            lines.append([f"{count} × {size_text(size)}", peer, duration(seen["value"]) if seen else "not seen",
+            lines.append([f"{count} × {size_text(size)}", peer, duration(seen["value"]) if seen
+                          else "not seen",
                           amount(part["released"]["value"]) if "released" in part else "",
-                          *(f"{duration(entry['value'])}, at most {duration(entry.get('high', entry['value']))}"
+                          *(f"{duration(entry['value'])}, at most "
+                            f"{duration(entry.get('high', entry['value']))}"
                             if entry else "" for entry in launches)])
-    return table(["idle", "peer", "visible after", "given back", "slowest launch, nothing else going on",
-                  "slowest launch meanwhile"], lines)
+    return table(["idle", "peer", "visible after", "given back",
+                  "slowest launch, nothing else going on", "slowest launch meanwhile"], lines)
 
 
 def cold(rows):
     lines = []
     taken = bench_store.find(rows, name="take")
-    for total, size in sorted({(entry["total_bytes"], entry["size_bytes"]) for entry in taken}, key=lambda k: (k[0], -k[1])):
-        part = {entry["peer"]: entry for entry in bench_store.find(taken, total_bytes=total, size_bytes=size)}
+    for total, size in sorted({(entry["total_bytes"], entry["size_bytes"]) for entry in taken},
+                              key=lambda k: (k[0], -k[1])):
+        part = {entry["peer"]: entry for entry in bench_store.find(taken, total_bytes=total,
+                                                                   size_bytes=size)}
         bare, shim = part.get(bench_peers.BARE), part.get(bench_peers.SHIM)
         if not bare or not shim:
             continue
-        others = ", ".join(f"{peer} {duration(part[peer]['value'])}" for peer in present(part.values())
+        others = ", ".join(f"{peer} {duration(part[peer]['value'])}"
+                           for peer in present(part.values())
                            if peer not in (bench_peers.BARE, bench_peers.SHIM))
-        lines.append([amount(total), size_text(size), duration(bare["value"]), duration(shim["value"]),
-                      f"{shim['value'] / bare['value']:.2f}", duration(bare["max"]), duration(shim["max"]), others])
-    return table(["total", "blocks of", "cudaMalloc", "gpucache", "ratio", "slowest cudaMalloc", "slowest under gpucache",
-                  "others"], lines)
+        lines.append([amount(total), size_text(size), duration(bare["value"]),
+                      duration(shim["value"]),
+                      f"{shim['value'] / bare['value']:.2f}", duration(bare["max"]),
+                      duration(shim["max"]), others])
+    return table(["total", "blocks of", "cudaMalloc", "gpucache", "ratio", "slowest cudaMalloc",
+                  "slowest under gpucache", "others"], lines)
 
 
 def calls(rows):
@@ -155,8 +179,9 @@ def calls(rows):
     for entry in bench_store.find(rows, peer=bench_peers.SHIM):
         bare = bench_store.find(rows, peer="bare", name=entry["name"], route=entry["route"])
         if bare and entry["name"] in names:
-            lines.append([names[entry["name"]], entry["route"], duration(bare[0]["value"]), duration(entry["value"]),
-                          f"{entry['value'] - bare[0]['value']:+.0f} ns", f"{entry['value'] / bare[0]['value']:.3f}"])
+            lines.append([names[entry["name"]], entry["route"], duration(bare[0]["value"]),
+                          duration(entry["value"]), f"{entry['value'] - bare[0]['value']:+.0f} ns",
+                          f"{entry['value'] / bare[0]['value']:.3f}"])
     return table(["call", "route", "bare", "gpucache", "more", "ratio"], lines)
 
 
@@ -172,12 +197,16 @@ def torch(rows):
             native = bench_store.find(part, peer=bench_peers.TORCH)
             for peer in present(part):
                 entry = bench_store.find(part, peer=peer)[0]
-                over = f"{entry['value'] / native[0]['value']:.2f}" if native and native[0]["value"] else ""
+                over = ""
+                if native and native[0]["value"]:
+                    over = f"{entry['value'] / native[0]['value']:.2f}"
                 if unit == "ms":
                     for pairs in bench_store.find(rows, name=name, peer=peer, unit="over native"):
                         over = f"{pairs['value']:.2f} ± {pairs['error']:.2f}"
-                lines.append([name, "time of a step" if unit == "ms" else "peak reserved", peer, show(entry["value"]),
-                              f"{show(entry['low'])} to {show(entry['high'])}" if "low" in entry else "", over])
+                lines.append([name, "time of a step" if unit == "ms" else "peak reserved", peer,
+                              show(entry["value"]),
+                              f"{show(entry['low'])} to {show(entry['high'])}" if "low" in entry
+                              else "", over])
     return table(["workload", "", "peer", "value", "range", "over native"], lines)
 
 
@@ -194,53 +223,81 @@ def instructions(rows):
     sizes = sorted({entry["size_bytes"] for entry in rows})
     lines = []
     for route, mode in dict.fromkeys((entry["route"], entry["name"]) for entry in rows):
-        found = {entry["size_bytes"]: entry["value"] for entry in bench_store.find(rows, route=route, name=mode)}
-        lines.append([route, mode, *(f"{found[size]:.0f}" if size in found else "" for size in sizes)])
+        found = {entry["size_bytes"]: entry["value"]
+                 for entry in bench_store.find(rows, route=route, name=mode)}
+        lines.append([route, mode, *(f"{found[size]:.0f}" if size in found else ""
+                                     for size in sizes)])
     return table(["route", "mode", *(size_text(size) for size in sizes)], lines)
 
 
 SECTIONS = [
-    ("pairs", "Pairs of malloc and free", "Time of a pair as its thread sees it: the mean in batches, behind it in "
-     "brackets the 99th percentile of single pairs. With a kernel in between, a launch is in it; what that takes alone, "
-     "bare, stands beside it. Nothing else is allocated: where the driver has part of 2 MiB in use, its cudaMalloc of up to "
-     "1 MiB is faster, see single calls.", pairs),
-    ("overlap", "Copies and kernels that overlap", "Items of 4 to 8 MiB: copy in, two kernels and 150 us of computing, "
-     "copy out; three blocks for each item, against three that were allocated before.", overlap),
-    ("flush", "Idle memory given back", "One thread launches kernels while another empties the cache.", flush),
+    ("pairs", "Pairs of malloc and free",
+     "Time of a pair as its thread sees it: the mean in batches, behind it in brackets the 99th "
+     "percentile of single pairs. With a kernel in between, a launch is in it; what that takes "
+     "alone, bare, stands beside it. Nothing else is allocated: where the driver has part of 2 MiB "
+     "in use, its cudaMalloc of up to 1 MiB is faster, see single calls.", pairs),
+    ("overlap", "Copies and kernels that overlap",
+     "Items of 4 to 8 MiB: copy in, two kernels and 150 us of computing, copy out; three blocks "
+     "for each item, against three that were allocated before.", overlap),
+    ("flush", "Idle memory given back",
+     "One thread launches kernels while another empties the cache.", flush),
     ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
     ("calls", "Single calls", "", calls),
-    ("memory", "Memory as the GPU sees it", "Of one contiguous range: 67 million loads of 4 bytes at random places, by all "
-     "of the GPU; loads of one thread that wait for each other; half of the range copied onto the other half, bytes read "
-     "and written counted; 256 MiB in four pieces from and to pinned host memory and a peer. In brackets: over cudaMalloc "
-     "in the same rounds. Mapped: by cuMemMap, without the pool, chunks of one size, at a multiple of 1 GiB if nothing else "
-     "is said.", memory),
-    ("torch", "PyTorch", "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at its "
-     "peak; libraries: how much of it PyTorch does not count, since its libraries ask cudaMalloc for it themselves: with "
-     "PyTorch's allocators it comes on top.", torch),
+    ("memory", "Memory as the GPU sees it",
+     "Of one contiguous range: 67 million loads of 4 bytes at random places, by all of the GPU; "
+     "loads of one thread that wait for each other; half of the range copied onto the other half, "
+     "bytes read and written counted; 256 MiB in four pieces from and to pinned host memory and a "
+     "peer. In brackets: over cudaMalloc in the same rounds. Mapped: by cuMemMap, without the "
+     "pool, chunks of one size, at a multiple of 1 GiB if nothing else is said.", memory),
+    ("torch", "PyTorch",
+     "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at "
+     "its peak; libraries: how much of it PyTorch does not count, since its libraries ask "
+     "cudaMalloc for it themselves: with PyTorch's allocators it comes on top.", torch),
     ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
-    ("instructions", "Instructions of a pair", "Of the library and what it calls in libc, by callgrind on the simulated "
-     "driver.", instructions),
+    ("instructions", "Instructions of a pair",
+     "Of the library and what it calls in libc, by callgrind on the simulated driver.",
+     instructions),
 ]
 
 
-def page(rows):
-    lines = [HEAD, "Measured on", "", *machine(rows), "", "## Targets", "", *bench_targets.table(rows), ""]
-    notes = bench_store.find(rows, group="note")
-    if notes:
-        lines += ["What stands behind those that are not met:", "", *(f"- {entry['note']}" for entry in notes), ""]
-    if bench_store.find(rows, group="pairs"):
-        lines += ["## The distribution of pairs", "", "Boxes reach from the 10th to the 90th percentile, the bar is the "
-                  "median, the line goes up to the 99th.", "", f"![pairs by size, threads and work in flight]({DRAWING})", ""]
+def sections(rows):
     for group, title, words, show in SECTIONS:
         part = bench_store.find(rows, group=group)
         if part:
-            lines += [f"## {title}", "", *([words, ""] if words else []), *show(part)]
+            yield from (f"## {title}", "", *([words, ""] if words else []), *show(part))
+
+
+def shown(rows):
+    """A part's figures as the page has them, in columns, for those who look on."""
+    started = [f"{entry['name']}, {entry['peer']}: {duration(entry['value'])}"
+               for entry in bench_store.find(rows, group="start")]
+    text = []
+    for line in [*map(folded, sections(rows)), *started]:
+        cells = line.strip("| ").split(" | ")
+        text.append("  ".join(cell.ljust(16) for cell in cells).rstrip()
+                    if line.startswith("| ") else line)
+    return "\n".join(line for line in text if not line.startswith("|-"))
+
+
+def page(rows):
+    lines = [HEAD, "Measured on", "", *machine(rows), "", "## Targets", "",
+             *bench_targets.table(rows), ""]
+    notes = bench_store.find(rows, group="note")
+    if notes:
+        lines += ["What stands behind those that are not met:", "",
+                  *(f"- {entry['note']}" for entry in notes), ""]
+    if bench_store.find(rows, group="pairs"):
+        lines += ["## The distribution of pairs", "",
+                  "Boxes reach from the 10th to the 90th percentile, the bar is the "
+                  "median, the line goes up to the 99th.", "",
+                  f"![pairs by size, threads and work in flight]({DRAWING})", ""]
+    lines += sections(rows)
     missing = dict.fromkeys(f"- {entry['name']}, {entry['peer'] or 'all'}: {entry['note']}"
                             for entry in bench_store.find(rows, group="skipped")
                             if not bench_store.find(rows, group=entry["name"], peer=entry["peer"]))
     if missing:
         lines += ["## Not measured", "", *missing, ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return "\n".join(map(folded, lines)).rstrip("\n") + "\n"
 
 
 def made(rows):
@@ -259,13 +316,15 @@ def publish(files, folder=FOLDER):
 
 
 def check(folder=FOLDER):
-    """1 if the page or the drawing is not what results.json makes, with the first lines that differ."""
+    """1 if the page or the drawing is not what results.json makes, with the first lines that
+    differ."""
     wrong = 0
     for name, contents in made(bench_store.load(os.path.join(folder, JSON))).items():
         with open(os.path.join(folder, name)) as file:
             there = file.read()
         if there != contents:
             wrong = 1
-            sys.stdout.writelines(list(difflib.unified_diff(there.splitlines(True), contents.splitlines(True), name,
+            sys.stdout.writelines(list(difflib.unified_diff(there.splitlines(True),
+                                                            contents.splitlines(True), name,
                                                             "made from results.json", n=0))[:20])
     return wrong

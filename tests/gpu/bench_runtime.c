@@ -139,14 +139,6 @@ void gpu_launch(void *block, void *stream)
     launch(runtime.fill, 1, 32, (void *[]){&block, &words, &value}, stream);
 }
 
-void gpu_fill(void *block, size_t size_bytes, void *stream)
-{
-    uint64_t words = size_bytes / 4;
-    uint32_t value = 1;
-
-    launch(runtime.fill, 256, 256, (void *[]){&block, &words, &value}, stream);
-}
-
 void gpu_copy(void *to, const void *from, size_t size_bytes, void *stream)
 {
     uint64_t words = size_bytes / 4;

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Figures as the benchmarks leave them: a JSON list of rows, one measured thing each, a row a line.
+"""Figures as the benchmarks leave them: rows, one measured thing each. In the JSON file neighbours
+of one case share a line.
 
-Every row has group, name, peer, value, unit, threads, size_bytes, streams. Value is the median over the
-rounds, low and high their extremes. Some have more: stream, work, p10 to max of single calls, note."""
+Every row has group, name, peer, value, unit, threads, size_bytes, streams. `value` is the median
+over the rounds, `low` and `high` are their extremes. Some rows have more: stream, route, p10 to max
+of single calls, note."""
+import itertools
 import json
 import statistics
 
+# What the rows of one line of the file share.
+SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_bytes", "count")
 KEYS = ("group", "name", "peer", "value", "unit", "threads", "size_bytes", "streams")
 
 
@@ -32,7 +37,7 @@ def skipped(group, missing):
 
 def load(path):
     with open(path) as file:
-        rows = json.load(file)
+        rows = [entry for line in json.load(file) for entry in unfolded(line)]
     for entry in rows:
         missing = [key for key in KEYS if key not in entry]
         if missing:
@@ -40,8 +45,25 @@ def load(path):
     return rows
 
 
+def unfolded(line):
+    """The rows of a line of the file; a line without columns is one row."""
+    if "columns" not in line:
+        return [line]
+    shared = {key: value for key, value in line.items() if key not in ("columns", "rows")}
+    return [{**shared, **{key: value for key, value in zip(line["columns"], values)
+                          if value is not None}} for values in line["rows"]]
+
+
 def dump(rows):
-    return "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in rows) + "\n]\n"
+    """Neighbours of one case share a line: what they have in common, and a table of the rest."""
+    lines = []
+    for shared, group in itertools.groupby(rows, lambda entry: {key: entry[key] for key in SHARED
+                                                                if key in entry}):
+        group = list(group)
+        columns = list(dict.fromkeys(key for entry in group for key in entry if key not in shared))
+        table = [[entry.get(key) for key in columns] for entry in group]
+        lines.append(json.dumps({**shared, "columns": columns, "rows": table}, ensure_ascii=False))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def save(path, rows):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The targets, what was measured for each, and whether it is met. A target without its figures says so."""
+"""The targets, the figures for each, and whether it is met. A target without figures is "not
+measured"."""
 import bench_store
-from bench_peers import ASYNC, BARE, CUB, EXPANDABLE, LIBRARIES, SHIM, SHIM_DRIVER, SHIM_SHARED, TORCH
+from bench_peers import (ASYNC, BARE, CUB, EXPANDABLE, LIBRARIES, SHIM, SHIM_DRIVER, SHIM_SHARED,
+                         TORCH)
 from bench_text import amount, duration, size_text
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -21,7 +23,8 @@ class Figures:
         return found[0]["value"] if found else None
 
     def pair(self, peer, work, stream, size, threads, busy=0):
-        return self.one("pairs", peer=peer, name=work, stream=stream, size_bytes=size, threads=threads, streams=busy)
+        return self.one("pairs", peer=peer, name=work, stream=stream, size_bytes=size,
+                        threads=threads, streams=busy)
 
 
 def met(value, limit):
@@ -38,7 +41,9 @@ def by_size(values, limit):
     if not over:
         return "met"
     most = f"{max(over.values()) / limit:.2f} × the target"
-    return most if len(over) == len(values) else f"met, but for {', '.join(map(size_text, over))}: {most}"
+    if len(over) == len(values):
+        return most
+    return f"met, but for {', '.join(map(size_text, over))}: {most}"
 
 
 def single_stream(figures):
@@ -56,20 +61,22 @@ def single_stream(figures):
 def against_malloc(figures):
     ratios = [(bare / shim, size) for size in (512, MIB, 64 * MIB)
               for bare, shim in [(figures.pair(BARE, "pair", "single", size, 1),
-                                  figures.pair(SHIM_SHARED, "pair", "single", size, 1))] if bare and shim]
+                                  figures.pair(SHIM_SHARED, "pair", "single", size, 1))] if bare
+              and shim]
     if not ratios:
         return None
     least = min(ratios)[0]
-    return (", ".join(f"{ratio:.0f} × at {size_text(size)}" for ratio, size in ratios) + ", shared runtime",
-            "met" if least >= 500 else f"{least / 500:.2f} of the target")
+    return (", ".join(f"{ratio:.0f} × at {size_text(size)}" for ratio, size in ratios) +
+            ", shared runtime", "met" if least >= 500 else f"{least / 500:.2f} of the target")
 
 
 def instruction_count(figures):
-    counts = {row["size_bytes"]: row["value"] for row in figures.all("instructions", name="single", route="driver")}
+    counts = {row["size_bytes"]: row["value"] for row in figures.all("instructions", name="single",
+                                                                     route="driver")}
     if not counts:
         return None
-    return (", ".join(f"{value:.0f} at {size_text(size)}" for size, value in counts.items()) + ", driver API",
-            by_size(counts, 150))
+    return (", ".join(f"{value:.0f} at {size_text(size)}" for size, value in counts.items()) +
+            ", driver API", by_size(counts, 150))
 
 
 def overlapping(one, other):
@@ -96,9 +103,11 @@ def fenced(figures):
         if not ratios:
             return None
         worst, row = max(ratios, key=lambda pair: pair[0])
-        said.append(f"below {peer} in {below} of {len(ratios)} cases, above by less than the rounds differ in {alike}, "
+        said.append(f"below {peer} in {below} of {len(ratios)} cases, above by less than the "
+                    f"rounds differ in {alike}, "
                     f"at worst {worst:.2f} × ({row['threads']} thread{'s' * (row['threads'] > 1)}, "
-                    f"{size_text(row['size_bytes'])}, {row['stream']} stream, {row['streams']} busy)")
+                    f"{size_text(row['size_bytes'])}, {row['stream']} stream, {row['streams']} "
+                    f"busy)")
     return "; ".join(said), f"not in {len(above)} of them" if above else "met"
 
 
@@ -106,7 +115,8 @@ def scaling(figures):
     said, verdict = [], "met"
     for stream, what in (("single", "one stream"), ("own", "a stream for each thread")):
         for size in SIZES:
-            one, many = (figures.pair(SHIM_DRIVER, "pair", stream, size, threads) for threads in (1, 16))
+            one, many = (figures.pair(SHIM_DRIVER, "pair", stream, size, threads)
+                         for threads in (1, 16))
             if not one or not many:
                 continue
             said.append(f"{what}, {size_text(size)}: {duration(one)} and {duration(many)}")
@@ -124,7 +134,8 @@ def torch_medians(figures):
             ratios.append((row["value"] / native, row["name"]))
     if not ratios:
         return None
-    return ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios), met(round(max(ratios)[0], 2), 1.0)
+    return ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios), met(round(max(ratios)[0], 2),
+                                                                           1.0)
 
 
 def torch_time(figures):
@@ -172,8 +183,10 @@ def cold_start(figures):
         return None
     worst, row = max(ratios, key=lambda pair: pair[0])
     within = sum(ratio <= 1.1 for ratio, _ in ratios)
-    return (f"{within} of {len(ratios)} cases within 1.10 ×; at worst {worst:.2f} × ({amount(row['total_bytes'])} in blocks "
-            f"of {size_text(row['size_bytes'])}), at best {min(ratios, key=lambda pair: pair[0])[0]:.2f} ×", met(worst, 1.1))
+    return (f"{within} of {len(ratios)} cases within 1.10 ×; at worst {worst:.2f} × "
+            f"({amount(row['total_bytes'])} in blocks "
+            f"of {size_text(row['size_bytes'])}), at best "
+            f"{min(ratios, key=lambda pair: pair[0])[0]:.2f} ×", met(worst, 1.1))
 
 
 def flush_time(figures):
@@ -181,8 +194,10 @@ def flush_time(figures):
     if not rows:
         return None
     idle = [row["count"] * row["size_bytes"] for row in rows]
-    freed = [figures.one("flush", name="released", peer=SHIM, size_bytes=row["size_bytes"]) for row in rows]
-    said = ", ".join(f"{duration(row['value'])} for {row['count']} × {size_text(row['size_bytes'])}, {amount(back)} of "
+    freed = [figures.one("flush", name="released", peer=SHIM, size_bytes=row["size_bytes"])
+             for row in rows]
+    said = ", ".join(f"{duration(row['value'])} for {row['count']} × "
+                     f"{size_text(row['size_bytes'])}, {amount(back)} of "
                      f"{amount(held)} back" for row, held, back in zip(rows, idle, freed))
     return said, met(max(row["value"] for row in rows), 100e6)
 
@@ -193,13 +208,14 @@ def flush_delay(figures):
     if not loud or not quiet:
         return None
     worst, floor = (max(row["value"] for row in rows) for rows in (loud, quiet))
-    return (f"slowest launch {duration(worst)} during a flush, {duration(floor)} with nothing else going on "
+    return (f"slowest launch {duration(worst)} during a flush, {duration(floor)} with nothing "
+            f"else going on "
             f"(median over rounds)", met(worst, 100e3))
 
 
 def least_calls(figures, name):
-    """Yields a route's least of all rounds, bare and under the shim: nothing else happens in such a call, so that
-    whatever is on top of the least is the machine's."""
+    """Yields a route's least of all rounds, bare and under the shim: nothing else happens in such a
+    call, so that whatever is on top of the least is the machine's."""
     for row in figures.all("calls", name=name, peer=SHIM):
         for bare in figures.all("calls", name=name, peer="bare", route=row["route"]):
             yield row["route"], bare.get("low", bare["value"]), row.get("low", row["value"])
@@ -215,7 +231,8 @@ def mem_info(figures):
 def foreign(figures):
     over = []
     for name, what in (("wild", "unknown address"), ("foreign", "stream-ordered block")):
-        over += [(shim - bare, f"{what}, {route}") for route, bare, shim in least_calls(figures, name)]
+        over += [(shim - bare, f"{what}, {route}") for route, bare,
+                 shim in least_calls(figures, name)]
     if not over:
         return None
     worst = max(over)[0]
@@ -234,10 +251,14 @@ TARGETS = [
     ("pair in a program with one stream: at most 60 ns", single_stream),
     ("the same: at least 500 times below cudaMalloc + cudaFree", against_malloc),
     ("the same: at most 150 instructions", instruction_count),
-    ("pair with a kernel in between, several streams: below cudaMallocAsync and CUB at 1 to 16 threads", fenced),
-    ("16 threads scale: with 1 and with 16 threads a pair takes as long, or less than twice that", scaling),
-    ("unmodified PyTorch, its cache off: at most 1.00 × the time of its native allocator", torch_time),
-    ("the same: peak of reserved memory below expandable segments and what libraries take beside them", torch_peak),
+    ("pair with a kernel in between, several streams: below cudaMallocAsync and CUB at 1 to 16 "
+     "threads", fenced),
+    ("16 threads scale: with 1 and with 16 threads a pair takes as long, or less than twice that",
+     scaling),
+    ("unmodified PyTorch, its cache off: at most 1.00 × the time of its native allocator",
+     torch_time),
+    ("the same: peak of reserved memory below expandable segments and what libraries take beside "
+     "them", torch_peak),
     ("peak reserved over peak live, arena: at most 1.05 on every trace", replayed("arena", 1.05)),
     ("the same with work in flight", replayed("arena, work in flight", 1.05)),
     ("the same, segments: at most 1.20", replayed("segments", 1.20)),

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A kernel that writes one word past the end of a block, with another block behind it. What finds the
- * fault, and what cannot, is for whoever runs it to see; the program itself always ends with 0.
+ * A kernel writes one word past the end of a block, with another block behind it. The caller looks
+ * which tool finds the fault. The program itself always ends with 0.
  */
 #include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"
 
 #include <stdio.h>
 
-/* No multiple of what blocks are rounded up to: right behind one of those lies the next. */
+/* No multiple of the rounding of blocks, behind which the next block would follow at once. */
 enum { BLOCK_BYTES = 4000, BLOCKS = 8 };
 
 int main(void)

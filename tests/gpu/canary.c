@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The canary: is memory ever handed out while the GPU may still use it?
+ * The canary: does the allocator ever hand out memory that the GPU may still use?
  *
- * Each round leaves work in flight that writes (or reads) a block late, frees the block, allocates
- * until the address comes back, lets the new owner write to it at once from another stream, waits
- * for both, and looks: a byte that the old work overwrote, or new data that the old work saw, is a
- * failure. Every pair of stream kinds, every kind of first access, same, smaller and coalesced
- * sizes, streams made and destroyed under way, several threads, flushes meanwhile.
+ * Each round leaves work in flight that writes or reads a block late. It frees the block and
+ * allocates until the address comes back. The new owner writes there at once from another stream.
+ * Then the round waits for both. It fails if old work overwrote a byte or saw new data. The rounds
+ * cover every pair of stream kinds, every kind of first access, and the same, smaller and coalesced
+ * sizes. They also create and destroy streams, use several threads, and flush meanwhile.
  *
  * Exit status: 0 sound, 1 memory was disturbed, 2 a driver call failed, 77 no device.
  */
@@ -34,7 +34,8 @@ static void count_signal(int number)
 
 static void usage(void)
 {
-    puts("canary [--rounds N] [--threads N] [--seed N] [--late-us N] [--size BYTES] [--legacy-only]\n"
+    puts("canary [--rounds N] [--threads N] [--seed N] [--late-us N] [--size BYTES] "
+         "[--legacy-only]\n"
          "       [--flush] [--empty] [--runs N] [--broken] [--stats]");
 }
 
@@ -72,8 +73,8 @@ static bool parse(int argc, char **argv, struct canary_options *options)
            options->size_bytes >= 4;
 }
 
-/* Asks for flushes by both routes until the rounds are over. SIGUSR1 has a handler of the program's
- * own, so that a process without the shim lives on. */
+/* Requests flushes by both routes until the rounds are over. The program handles SIGUSR1, so that a
+ * process without the shim survives it. */
 static void *flush_main(void *unused)
 {
     (void)unused;

@@ -54,7 +54,8 @@ struct canary_options {
     bool legacy_only;    /* never use a stream but the legacy one */
     bool flush;          /* SIGUSR1 and setenv requests meanwhile */
     bool empty;          /* a setenv request before each round: then little else can be reused */
-    unsigned long runs;  /* launches on the old work's stream before each round, with memory that comes and goes */
+    unsigned long runs;  /* launches on the old work's stream before each round, with memory that
+                            comes and goes */
     bool stats;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The canary's source of blocks: the driver, or a pseudo-pool that hands freed blocks out again at
- * once, whatever the GPU still does to them. With the pseudo-pool the canary has to fail: that is
- * the proof that it can. Lock: pool_lock, never held over a driver call.
+ * The canary's source of blocks: the driver, or a pseudo-pool. The pseudo-pool hands freed blocks
+ * out again at once and ignores work in flight. With it the canary must fail, which proves that it
+ * can. Lock: pool_lock, never held over a driver call.
  */
 #include "tests/gpu/canary.h"
 

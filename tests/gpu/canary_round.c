@@ -293,8 +293,9 @@ static void verify(struct worker *worker, struct round *round, CUevent old_work)
         report(worker, round, errors);
 }
 
-/* The program uses one stream for a while, so that a pool may rely on its order: frees with work in flight,
- * of what the round will take. In the middle everything ends once, as it must before that. */
+/* The program uses one stream for a while, so that a pool may rely on its order. It frees blocks
+ * with work in flight, which the round then takes. In the middle it waits for all work once: a pool
+ * needs that before it relies on the order. */
 static void run_up(struct worker *worker, const struct round *round)
 {
     unsigned long runs = worker->canary->options.runs;
@@ -302,8 +303,8 @@ static void run_up(struct worker *worker, const struct round *round)
     for (unsigned long i = 0; i < runs; i++) {
         CUdeviceptr block = canary_alloc(worker->canary, round->size_bytes);
 
-        launch_fill(worker, round->old_stream, block, round->size_bytes / 4 < 512 ? round->size_bytes / 4 : 512,
-                    (uint32_t)i);
+        launch_fill(worker, round->old_stream, block,
+                    round->size_bytes / 4 < 512 ? round->size_bytes / 4 : 512, (uint32_t)i);
         canary_free(worker->canary, block, round->size_bytes);
         if (i == runs / 2)
             DRIVER_CHECK(driver.cuStreamSynchronize(round->old_stream));
@@ -318,7 +319,7 @@ void canary_round(struct worker *worker)
     choose(worker, &round);
     if (worker->canary->options.empty)
         setenv("GPUCACHE_EMPTY_CACHE", "1", 1);
-    /* A memset of device memory returns before it has happened, and the streams do not wait for it. */
+    /* A memset of device memory returns before it is done, and the streams do not wait for it. */
     DRIVER_CHECK(driver.cuMemsetD32_v2(worker->errors, 0, 2));
     DRIVER_CHECK(driver.cuStreamSynchronize(NULL));
     prepare_source(worker, &round);

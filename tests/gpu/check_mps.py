@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""The part `mps` with a stand-in for the service's control daemon, on the simulated driver: what it says of a
-service that works, and of some that do not; and that none of them is left. check_mps.py BUILD"""
+"""Tests the part `mps` on the simulated driver, with a stand-in for the service's control
+daemon. The part must judge a service that works and some that do not, and leave no process
+behind. check_mps.py BUILD"""
 import os
 import sys
 import tempfile
@@ -11,12 +12,16 @@ sys.dont_write_bytecode = True
 import part_mps  # noqa: E402
 import suite as base  # noqa: E402
 
-# Starts a process that stands for the daemon, and answers as it does; wrong in the ways that STAND_IN names.
+# Starts a process that stands for the daemon, and answers as it does; wrong in the ways that
+# STAND_IN names.
 CONTROL = """#!/bin/sh
 pid_file="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
 if [ "$1" = -d ]; then
     [ -d "$CUDA_MPS_LOG_DIRECTORY" ] || exit 1
-    if [ "$STAND_IN" = refuses ]; then echo "An instance of this daemon is already running"; exit 1; fi
+    if [ "$STAND_IN" = refuses ]; then
+        echo "An instance of this daemon is already running"
+        exit 1
+    fi
     setsid sleep 300 >/dev/null 2>&1 </dev/null & echo $! > "$pid_file"
     cp "$pid_file" "$STARTED"
     exit 0
@@ -33,7 +38,8 @@ CASES = {"": None, "idle": "FAIL: it knows no server", "stays": "FAIL: it had to
 
 
 def is_running(path):
-    """Whether the process of that number is more than one that has ended (nobody here waits for it)."""
+    """Whether the process of that number is more than one that has ended (nobody here waits for
+    it)."""
     try:
         with open(path) as file, open(f"/proc/{int(file.read())}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -60,12 +66,14 @@ def main():
                 part_mps.mps(suite)
             except base.Skip as reason:
                 said.append(str(reason))
-            said += [row.verdict for row in suite.rows if not row.verdict.startswith(("ok", "measured"))]
+            said += [row.verdict for row in suite.rows
+                     if not row.verdict.startswith(("ok", "measured"))]
             good = [text.startswith(expected) for text in said] == [True] if expected else not said
             good = good and (wrong == "refuses") != os.path.exists(started)
             time.sleep(0.1)
             good = good and not is_running(started) and (expected or len(suite.rows) == 12)
-            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part says {said}, "
+            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part "
+                  f"says {said}, "
                   f"{len(suite.rows)} rows")
             failed += not good
     return failed

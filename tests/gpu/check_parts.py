@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Do the parts of the GPU suite that compare processes notice a difference? Programs stand in for PyTorch's
-that only allocate, on the simulated driver; some of them are wrong on purpose. check_parts.py BUILD"""
+"""Tests that the parts that compare processes notice a difference. Programs that only allocate,
+on the simulated driver, stand in for PyTorch's; some are wrong on purpose. check_parts.py BUILD"""
 import os
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+import bench_store  # noqa: E402
 import part_frameworks as frameworks  # noqa: E402
 import part_torch  # noqa: E402
 import suite as base  # noqa: E402
@@ -19,7 +20,9 @@ cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
 def must(code):
     if code:
         sys.exit(f"CUDA error {code}")
-must(cuda.cuInit(0)); must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)); must(cuda.cuCtxSetCurrent(context))
+must(cuda.cuInit(0))
+must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cuda.cuCtxSetCurrent(context))
 def repeat():
     for i in range(steps):
         for n in range(0 if wrong == "idle" else 120):
@@ -36,13 +39,14 @@ while sys.stdin.readline() == "go\\n":
         os.abort()
     print("turn", flush=True)
 print(count, 1.5 if wrong == "losses" else 1.0)
-print("done", json.dumps({"seconds": [0.25] * count, "waited": [0.0] * count, "reserved_peak_bytes": 1 << 20,
-                         "allocated_peak_bytes": 1 << 19}), flush=True)
+print("done", json.dumps({"seconds": [0.25] * count, "waited": [0.0] * count,
+                          "reserved_peak_bytes": 1 << 20, "allocated_peak_bytes": 1 << 19}),
+      flush=True)
 sys.exit(3 if wrong == "end" else 0)
 '''
 # What is wrong under the shim, and what the part has to say then.
-CASES = {"": None, "losses": "FAIL: line 1", "idle": "FAIL: 0 allocations served", "dies": "FAIL: no 'turn'",
-         "end": "FAIL: status 3"}
+CASES = {"": None, "losses": "FAIL: line 1", "idle": "FAIL: 0 allocations served",
+         "dies": "FAIL: no 'turn'", "end": "FAIL: status 3"}
 
 
 def verdicts(build, folder, wrong):
@@ -51,7 +55,8 @@ def verdicts(build, folder, wrong):
     suite.part = "torch"
     suite.bare_env["WRONG"] = wrong
     part_torch.torch(suite)
-    return [row.verdict for row in suite.rows], frameworks.read_json(os.path.join(folder, "torch.json"))
+    rows = bench_store.load(os.path.join(folder, "torch.json"))
+    return [row.verdict for row in suite.rows], rows
 
 
 # One program, bare and preloaded: what `compared` has to say.
@@ -62,31 +67,36 @@ cuda, context, p = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint
 assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 assert not cuda.cuCtxSetCurrent(context)
 for n in range(3 if wrong == "idle" else 10):
-    assert not cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(4096)) and not cuda.cuMemFree_v2(p)
+    assert not cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(4096))
+    assert not cuda.cuMemFree_v2(p)
 print("wrong" if wrong == "losses" else "right")
 if wrong in ("dies", "end"):
     os.abort()
 """
-SAID = {"": "ok: 10 served", "losses": "FAIL: output", "idle": "FAIL: 3 allocations served", "dies": "FAIL: exit 0 bare",
-        "end": "FAIL: exit 0 bare"}
+SAID = {"": "ok: 10 served", "losses": "FAIL: output", "idle": "FAIL: 3 allocations served",
+        "dies": "FAIL: exit 0 bare", "end": "FAIL: exit 0 bare"}
 
 
 def said_of_one(build, folder, wrong):
     suite = base.Suite(folder, True, build, False)
     suite.build_library()
-    frameworks.compared(suite, "one", "one", [sys.executable, "-c", PROGRAM], {"WRONG": wrong}, at_least=10)
+    frameworks.compared(suite, "one", "one", [sys.executable, "-c", PROGRAM], {"WRONG": wrong},
+                        at_least=10)
     return suite.rows[-1].verdict
 
 
 def benchmark_is_whole(build, folder):
-    """Its rows: several processes of a peer compared pair by pair, and each process's report still there."""
+    """Its rows: several processes of a peer compared pair by pair, and each process's report still
+    there."""
     suite = base.Suite(folder, False, build, False)
     suite.build_library()
     rows = part_torch.rows_of(suite)
     pairs = [row for row in rows if row["unit"] == "over native"]
-    return [(row["peer"], row["value"], row["rounds"], row["error"]) for row in pairs] == \
-        [(peer.name, 1.0, part_torch.PROCESSES, 0.0) for peer in (part_torch.SHIM, part_torch.NATIVE_EXPANDABLE)] and \
-        any(row["peer"] == part_torch.SHIM.name and row["unit"] == "bytes" and row["value"] > 0 for row in rows)
+    said = [(row["peer"], row["value"], row["rounds"], row["error"]) for row in pairs]
+    peers = (part_torch.SHIM, part_torch.NATIVE_EXPANDABLE)
+    return said == [(peer.name, 1.0, part_torch.PROCESSES, 0.0) for peer in peers] and \
+        any(row["peer"] == part_torch.SHIM.name and row["unit"] == "bytes" and row["value"] > 0
+            for row in rows)
 
 
 def main():
@@ -107,11 +117,14 @@ def main():
             faults = [verdict for verdict in said if verdict.startswith("FAIL")]
             good = any(fault.startswith(expected) for fault in faults) if expected else not faults
             peers = {row["peer"] for row in rows if row["unit"] == "ms"}
-            good = good and ("gpucache" in peers) == (wrong not in ("dies", "end")) and "cudaMalloc" in peers
-            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part says {said}")
+            good = good and "cudaMalloc" in peers
+            good = good and ("gpucache" in peers) == (wrong not in ("dies", "end"))
+            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part "
+                  f"says {said}")
             failed += not good
             one = said_of_one(sys.argv[1], folder, wrong)
-            print(f"{'as it should' if one.startswith(SAID[wrong]) else 'WRONG'}: one program, {one}")
+            print(f"{'as it should' if one.startswith(SAID[wrong]) else 'WRONG'}: one program, "
+                  f"{one}")
             failed += not one.startswith(SAID[wrong])
     return failed
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A program as users write them: the CUDA runtime, cudaMalloc and cudaFree all over the place, no
- * knowledge of any cache. It "trains": every step allocates activations and workspaces of varying
- * size, launches kernels on them and frees them; weights live on. Results depend on every copy.
+ * A program as users write them: it calls cudaMalloc and cudaFree of the CUDA runtime often, and
+ * knows of no cache. It "trains": each step allocates activations and workspaces of varying size,
+ * launches kernels on them and frees them. Weights live on. Results depend on every copy.
  *
  * Plain C that is C++ as well: nvcc builds it as CUDA source with its static runtime, a C compiler
  * against any libcudart.
  *
  * demo [--steps N] [--words N] [--pause] [--figures FILE]
  *   --words N   kernels touch at most N words of a block (simulated GPUs are slow)
- *   --pause     half way, with everything freed but the weights, say so and wait for a line on stdin
+ *   --pause     half way, with everything freed but the weights, say so and wait for a line on
+ * stdin
  *   --figures   write "calls N" and "ns N" there; stdout carries nothing but results
  */
 #include "tests/preload/kernels.h"

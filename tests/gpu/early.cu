@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 //
-// Kernels that start before those right before them end (programmatic dependent launch), on memory that was freed
-// while such a kernel was still to write there. One stream at work, two, and the legacy one.
-//   early [--by-hand]    by hand: the memory changes hands without a free, and its new owner's words must be lost.
-// Ends with 0 if no word was lost, 1 if some were, 77 where the GPU has no such launches.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <cuda_runtime.h>
+// Kernels that start before their predecessors end (programmatic dependent launch). They use memory
+// that the program freed while such a predecessor was still to write there. The work is on the
+// legacy stream, on one stream of its own, and on one stream beside another.
+//   early [--by-hand]    see handover.cuh
+// Status 0: no word was lost; 1: some were; 77: the GPU has no such launches.
+#include "tests/gpu/handover.cuh"
 
-enum { ROUNDS = 60, WORDS = 16 * 1024, RUN = 200 };
-
-#define REQUIRE(call)                                                                              \
-    do {                                                                                           \
-        cudaError_t rc_ = (call);                                                                  \
-        if (rc_ != cudaSuccess) {                                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(rc_));                           \
-            exit(2);                                                                               \
-        }                                                                                          \
-    } while (0)
+enum { ROUNDS = 60 };
 
 __global__ void write_late(volatile uint32_t *at, uint32_t value, long long cycles)
 {
@@ -40,13 +28,6 @@ __global__ void write_early(volatile uint32_t *at, uint32_t value)
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;");
 #endif
-}
-
-__global__ void count_wrong(const uint32_t *at, uint32_t value, unsigned *wrong)
-{
-    for (int i = threadIdx.x; i < WORDS; i += blockDim.x)
-        if (at[i] != value)
-            atomicAdd(wrong, 1u);
 }
 
 static void launch_early(uint32_t *at, uint32_t value, cudaStream_t stream)
@@ -79,12 +60,7 @@ static unsigned play(cudaStream_t stream, cudaStream_t beside, bool by_hand)
         if (beside && round % 5 == 0)
             write_late<<<1, 256, 0, beside>>>(scratch, round, 100000);
         write_late<<<1, 256, 0, stream>>>(old, 0xdead, 2000000);
-        if (by_hand) {
-            block = old;
-        } else {
-            REQUIRE(cudaFree(old));
-            REQUIRE(cudaMalloc(&block, WORDS * sizeof *block));
-        }
+        block = handed_over(old, by_hand);
         for (uint32_t i = 0; i < round % 3; i++)
             launch_early(scratch + (i + 1) * WORDS, i, stream);
         launch_early(block, round, stream);
@@ -100,7 +76,7 @@ static unsigned play(cudaStream_t stream, cudaStream_t beside, bool by_hand)
 
 int main(int argc, char **argv)
 {
-    bool by_hand = argc > 1 && !strcmp(argv[1], "--by-hand");
+    bool by_hand = by_hand_asked(argc, argv);
     int major = 0;
     cudaStream_t blocking, non_blocking;
     REQUIRE(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
@@ -108,8 +84,10 @@ int main(int argc, char **argv)
         return 77;
     REQUIRE(cudaStreamCreate(&blocking));
     REQUIRE(cudaStreamCreateWithFlags(&non_blocking, cudaStreamNonBlocking));
-    unsigned legacy = play(cudaStreamLegacy, nullptr, by_hand), one = play(non_blocking, nullptr, by_hand);
+    unsigned legacy = play(cudaStreamLegacy, nullptr, by_hand);
+    unsigned one = play(non_blocking, nullptr, by_hand);
     unsigned two = play(non_blocking, blocking, by_hand);
-    printf("words lost: %u on the legacy stream, %u on one of its own, %u with another beside\n", legacy, one, two);
+    printf("words lost: %u on the legacy stream, %u on one of its own, %u with another beside\n",
+           legacy, one, two);
     return legacy + one + two ? 1 : 0;
 }

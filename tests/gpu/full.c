@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A GPU full of memory that the program freed: 80 % of it, and then 60 % by each means that takes
- * much; all of it, and then by each that takes little. Prints the code of each, natively 0.
+ * A GPU full of memory that the program freed. The program fills and frees 80 % of it, then takes
+ * 60 % by each call that can take much. It fills and frees all of it, then makes each call that
+ * takes little. Prints the code of each call, natively 0.
  */
 #include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A process that holds GPU memory and does what its stdin says, one word a line, one line of answer:
- *   start  context and kernels          -> started
- *   fill   live and idle-to-be blocks   -> bytes of both
- *   free   all of the second kind       -> freed
- *   check  contents of the live blocks  -> sound, or the number of wrong words
- *   again  allocate, fill, check, free  -> sound, or the number of wrong words
- *   end    free everything, exit        -> ended
+ * A process that holds GPU memory. It reads one word a line on stdin and answers each with one
+ * line: start  context and kernels          -> started fill   live and idle-to-be blocks   -> bytes
+ * of both free   all of the second kind       -> freed check  contents of the live blocks  ->
+ * sound, or the number of wrong words again  allocate, fill, check, free  -> sound, or the number
+ * of wrong words end    free everything, exit        -> ended
  */
 #include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Where every route of looking up a driver function leads. Prints one line for each question:
- *   proc NAME VERSION FLAG RESULT STATUS PLACE   cuGetProcAddress_v2, the questions of every CUDA runtime
+ * Prints which function each way of looking up a driver function gives, a line for each question:
+ *   proc NAME VERSION FLAG RESULT STATUS PLACE   cuGetProcAddress_v2, the questions of all runtimes
  *   proc1 NAME VERSION FLAG RESULT PLACE         cuGetProcAddress, the same
  *   sym NAME PLACE                               dlsym, for the names on stdin
- * PLACE is an offset in the driver, a symbol of another library, or null: equal in every run, so that
- * two runs can be compared.
+ * PLACE is an offset in the driver, a symbol of another library, or null. It is equal in every run,
+ * so that two runs can be compared.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -14,7 +14,8 @@
 #include <string.h>
 
 typedef CUresult resolve_v1(const char *, void **, int, cuuint64_t);
-typedef CUresult resolve_v2(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
+typedef CUresult resolve_v2(const char *, void **, int, cuuint64_t,
+                            CUdriverProcAddressQueryResult *);
 
 static const struct entry {
     const char *name;

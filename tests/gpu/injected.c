@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A profiler of the least kind: the driver loads it by CUDA_INJECTION64_PATH, it counts by CUPTI the driver
- * calls, the kernels and the memory operations of a process, and writes them at exit to INJECTED_FILE.
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A minimal profiler. The driver loads it by CUDA_INJECTION64_PATH. It counts a process's driver
+ * calls, kernels and memory operations by CUPTI, and writes the counts to INJECTED_FILE at exit.
  */
 #include <cupti.h>
 #include <stdatomic.h>
@@ -29,8 +29,8 @@ static void CUPTIAPI on_buffer_wanted(uint8_t **buffer, size_t *size_bytes, size
     *most_records = 0;
 }
 
-static void CUPTIAPI on_buffer_full(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size_bytes,
-                                    size_t valid_bytes)
+static void CUPTIAPI on_buffer_full(CUcontext context, uint32_t stream, uint8_t *buffer,
+                                    size_t size_bytes, size_t valid_bytes)
 {
     CUpti_Activity *record = NULL;
     (void)context, (void)stream, (void)size_bytes;

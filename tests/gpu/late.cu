@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 //
-// A kernel that was submitted before a block was allocated, and is told its address while it runs. Natively the
-// free of the block waits for it, as for all work; so it does not help to know which streams were given work
-// while the block was alive.
-//   late [--by-hand]    by hand: the memory changes hands without a free, and its new owner's words must be lost.
-// Ends with 0 if no word was lost, 1 if some were.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <cuda_runtime.h>
+// A kernel is submitted before a block is allocated, and is told the block's address while it runs.
+// Natively the free of the block waits for this kernel, as for all work. So a pool may not rely on
+// knowing which streams got work while the block was alive.
+//   late [--by-hand]    see handover.cuh
+// Status 0: no word was lost; 1: some were.
+#include "tests/gpu/handover.cuh"
 
-enum { ROUNDS = 40, WORDS = 16 * 1024, RUN = 200 };
-
-#define REQUIRE(call)                                                                              \
-    do {                                                                                           \
-        cudaError_t rc_ = (call);                                                                  \
-        if (rc_ != cudaSuccess) {                                                                  \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(rc_));                           \
-            exit(2);                                                                               \
-        }                                                                                          \
-    } while (0)
+enum { ROUNDS = 40 };
 
 struct mailbox {
     volatile uint64_t address; /* the host's, for the kernel */
@@ -51,13 +38,6 @@ __global__ void write(volatile uint32_t *at, uint32_t value)
         at[i] = value;
 }
 
-__global__ void count_wrong(const uint32_t *at, uint32_t value, unsigned *wrong)
-{
-    for (int i = threadIdx.x; i < WORDS; i += blockDim.x)
-        if (at[i] != value)
-            atomicAdd(wrong, 1u);
-}
-
 /* The kernel on one stream, the new owner's work on another, or on the same. */
 static unsigned play(cudaStream_t told, cudaStream_t next, bool by_hand)
 {
@@ -80,12 +60,7 @@ static unsigned play(cudaStream_t told, cudaStream_t next, bool by_hand)
         box->address = (uint64_t)(uintptr_t)old;
         while (!box->seen)
             ;
-        if (by_hand) {
-            block = old;
-        } else {
-            REQUIRE(cudaFree(old));
-            REQUIRE(cudaMalloc(&block, WORDS * sizeof *block));
-        }
+        block = handed_over(old, by_hand);
         write<<<1, 256, 0, next>>>(block, round);
         REQUIRE(cudaDeviceSynchronize());
         count_wrong<<<1, 256, 0, next>>>(block, round, wrong);
@@ -101,7 +76,7 @@ static unsigned play(cudaStream_t told, cudaStream_t next, bool by_hand)
 
 int main(int argc, char **argv)
 {
-    bool by_hand = argc > 1 && !strcmp(argv[1], "--by-hand");
+    bool by_hand = by_hand_asked(argc, argv);
     cudaStream_t one, other;
     REQUIRE(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
     REQUIRE(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));

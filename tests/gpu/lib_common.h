@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the programs on NVIDIA's libraries share: `PROGRAM FIGURES` allocates device memory of
- * varying size, lets the library work in it and frees it, round after round. Results go to stdout,
- * the seconds to the file FIGURES. Values are small integers where sums are involved, so that their
- * order does not show.
+ * Shared by the programs on NVIDIA's libraries. In each round `PROGRAM FIGURES` allocates device
+ * memory of varying size, lets the library work in it, and frees it. Results go to stdout, the
+ * seconds to the file FIGURES. Where a program sums values, they are small integers, so that the
+ * order of the sum does not matter.
  */
 #ifndef LIB_COMMON_H
 #define LIB_COMMON_H
@@ -33,13 +33,19 @@ static inline double lib_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static inline void lib_figures(int argc, char **argv, double seconds)
+/* Asked before each round, from 0 on: whether it is to be played. After the last one the seconds of
+ * all but the first, which warms up, go to the file that argv[1] names. */
+static inline int lib_goes_on(int round, int rounds, int argc, char **argv)
 {
-    FILE *file = argc > 1 ? fopen(argv[1], "w") : NULL;
+    static double start;
+    if (round == 1)
+        start = lib_now();
+    FILE *file = round == rounds && argc > 1 ? fopen(argv[1], "w") : NULL;
     if (file) {
-        fprintf(file, "{\"seconds\": %.6f}\n", seconds);
+        fprintf(file, "{\"seconds\": %.6f}\n", lib_now() - start);
         fclose(file);
     }
+    return round < rounds;
 }
 
 /* Reproducible, and the same on every machine. */

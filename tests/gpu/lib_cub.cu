@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 //
-// CUB: sorts, scans and sums on two streams, with temporary memory from cudaMalloc, freed before the work
-// is done, and from its own caching allocator.
+// CUB: sorts, scans and sums on two streams. Their temporary memory comes from cudaMalloc, freed
+// before the work is done, or from CUB's own caching allocator.
 #include "tests/gpu/lib_common.h"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -17,7 +17,8 @@ struct temporary {
     bool cached;
     cudaStream_t stream;
     void *p;
-    temporary(size_t size_bytes, bool is_cached, cudaStream_t on) : cached(is_cached), stream(on), p(nullptr)
+    temporary(size_t size_bytes, bool is_cached, cudaStream_t on)
+        : cached(is_cached), stream(on), p(nullptr)
     {
         if (cached)
             MUST(cache.DeviceAllocate(&p, size_bytes, stream));
@@ -41,12 +42,15 @@ static void round_of(int round, cudaStream_t stream)
     uint32_t state = (uint32_t)round, *host = (uint32_t *)lib_host(size_bytes);
     for (int i = 0; i < count; i++)
         host[i] = lib_random(&state);
-    uint32_t *keys = (uint32_t *)lib_upload(host, size_bytes, stream), *sorted = (uint32_t *)lib_device(size_bytes);
-    uint32_t *sums = (uint32_t *)lib_device(size_bytes), *total = (uint32_t *)lib_device(sizeof *total), sum = 0;
+    uint32_t *keys = (uint32_t *)lib_upload(host, size_bytes, stream);
+    uint32_t *sorted = (uint32_t *)lib_device(size_bytes);
+    uint32_t *sums = (uint32_t *)lib_device(size_bytes);
+    uint32_t *total = (uint32_t *)lib_device(sizeof *total), sum = 0;
     MUST(cub::DeviceRadixSort::SortKeys(nullptr, temp_bytes, keys, sorted, count, 0, 24, stream));
     {
         temporary area(temp_bytes, cached, stream);
-        MUST(cub::DeviceRadixSort::SortKeys(area.p, temp_bytes, keys, sorted, count, 0, 24, stream));
+        MUST(cub::DeviceRadixSort::SortKeys(area.p, temp_bytes, keys, sorted, count, 0, 24,
+                                            stream));
     }
     MUST(cub::DeviceScan::InclusiveSum(nullptr, temp_bytes, sorted, sums, count, stream));
     {
@@ -64,21 +68,17 @@ static void round_of(int round, cudaStream_t stream)
     MUST(cudaFree(total));
     uint64_t first = lib_hash_device(sorted, host, size_bytes);
     uint64_t second = lib_hash_device(sums, lib_host(size_bytes), size_bytes);
-    printf("%d %d %u %016llx %016llx\n", round, count, sum, (unsigned long long)first, (unsigned long long)second);
+    printf("%d %d %u %016llx %016llx\n", round, count, sum, (unsigned long long)first,
+           (unsigned long long)second);
 }
 
 int main(int argc, char **argv)
 {
     cudaStream_t streams[2];
-    double start = 0;
     MUST(cudaStreamCreateWithFlags(&streams[0], cudaStreamNonBlocking));
     MUST(cudaStreamCreate(&streams[1]));
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; lib_goes_on(round, ROUNDS, argc, argv); round++)
         round_of(round, streams[round % 2]);
-        if (round == 0)
-            start = lib_now();
-    }
     MUST(cache.FreeAllCached());
-    lib_figures(argc, argv, lib_now() - start);
     return 0;
 }

@@ -61,8 +61,7 @@ int main(int argc, char **argv)
     uint32_t state = 5;
     for (int i = 0; i < 2; i++)
         MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
-    double start = 0;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; lib_goes_on(round, ROUNDS, argc, argv); round++) {
         cublasHandle_t handle; /* with a workspace of its own */
         MUST(cublasCreate(&handle));
         MUST(cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH));
@@ -70,9 +69,6 @@ int main(int argc, char **argv)
         single(handle, streams[round % 2], round, &state);
         doubles(handle, streams[round % 2], round, &state);
         MUST(cublasDestroy(handle));
-        if (round == 0)
-            start = lib_now();
     }
-    lib_figures(argc, argv, lib_now() - start);
     return 0;
 }

@@ -28,8 +28,7 @@ static cufftHandle plan_of(int length, int batch, int own_area, void **area)
 int main(int argc, char **argv)
 {
     uint32_t state = 3;
-    double start = 0;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; lib_goes_on(round, ROUNDS, argc, argv); round++) {
         /* powers of two, small primes, and a prime of some size, which takes a work area */
         static const int lengths[] = {1024, 3000, 4096, 1 << 15, 10007, 720720};
         int length = lengths[round % 6], batch = 1 + round % 5;
@@ -56,9 +55,6 @@ int main(int argc, char **argv)
                worst < 0.01 ? "back" : "WRONG");
         free(back);
         free(host);
-        if (round == 0)
-            start = lib_now();
     }
-    lib_figures(argc, argv, lib_now() - start);
     return 0;
 }

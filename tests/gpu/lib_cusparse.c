@@ -103,18 +103,14 @@ int main(int argc, char **argv)
 {
     cusparseHandle_t handle;
     uint32_t state = 7;
-    double start = 0;
     MUST(cusparseCreate(&handle));
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; lib_goes_on(round, ROUNDS, argc, argv); round++) {
         struct sparse s = sparse_make(1000 + round * 7919 % 60000, &state);
         uint64_t vector = by_vector(handle, &s, &state), matrix = by_matrix(handle, &s, &state);
         printf("%d %d %016llx %016llx\n", round, s.n, (unsigned long long)vector,
                (unsigned long long)matrix);
         sparse_free(&s);
-        if (round == 0)
-            start = lib_now();
     }
     MUST(cusparseDestroy(handle));
-    lib_figures(argc, argv, lib_now() - start);
     return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 //
-// Thrust: vectors of varying size sorted, scanned, reduced and made unique; each takes device memory, and
-// the algorithms take more.
+// Thrust sorts, scans, reduces and makes unique vectors of varying size. Each vector takes device
+// memory, and the algorithms take more.
 #include "tests/gpu/lib_common.h"
 
 #include <thrust/copy.h>
@@ -45,12 +45,7 @@ static void round_of(int round)
 
 int main(int argc, char **argv)
 {
-    double start = 0;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; lib_goes_on(round, ROUNDS, argc, argv); round++)
         round_of(round);
-        if (round == 0)
-            start = lib_now();
-    }
-    lib_figures(argc, argv, lib_now() - start);
     return 0;
 }

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The canary: sound bare and under the shim, and able to fail."""
-import os
+"""The canary: it finds no damage bare and under the shim, and it finds damage where there is
+some."""
 import random
 import re
 import tempfile
 
 import suite as base
-
-SOURCES = ["canary.c", "canary_round.c", "canary_pool.c", "driver.c"]
-FLAGS = ["-Wno-overlength-strings"]
 
 
 def stats(text):
@@ -21,7 +18,8 @@ def ending(result):
 
 
 def run_shim(suite, name, program, arguments, must_be_in_flight, **env):
-    """One run under the shim. Some prove nothing unless memory came back while work was in flight."""
+    """One run under the shim. Some prove nothing unless memory came back while work was in
+    flight."""
     result = suite.run([program, *arguments, "--stats"], suite.shim_env(**env), timeout=180)
     reused, in_flight = stats(result.out)
     verdict = "ok"
@@ -35,21 +33,25 @@ def run_shim(suite, name, program, arguments, must_be_in_flight, **env):
 
 
 def runs(suite, program, seed):
-    """One stream at a time, so that its order is enough, and then another. A process gives up after few such
-    ends, hence many processes."""
+    """One stream at a time, so that its order is enough, and then another. A process gives up after
+    few such ends, hence many processes."""
     failed, reused, in_flight, times = [], 0, 0, 0
     for i in range(4 if suite.quick else 16):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            result = suite.run([program, "--rounds", "12", "--runs", "200", "--stats", "--seed", str(seed + i)],
+            result = suite.run([program, "--rounds", "12", "--runs", "200", "--stats", "--seed",
+                                str(seed + i)],
                                suite.shim_env(GPUCACHE_STATS="exit:" + file.name), timeout=60)
             back = stats(result.out)
             reused, in_flight = reused + back[0], in_flight + back[1]
-            times += sum(int(n) for n in re.findall(r'"num_single_streams": *(\d+)', open(file.name).read()))
+            times += sum(int(n) for n in re.findall(r'"num_single_streams": *(\d+)',
+                                                    open(file.name).read()))
         if result.rc != 0:
-            failed.append(f"seed {seed + i}: {ending(result)}: {(result.out + result.err).strip()[:150]}")
+            failed.append(f"seed {seed + i}: {ending(result)}: "
+                          f"{(result.out + result.err).strip()[:150]}")
     verdict = f"FAIL: {failed[0]}" if failed else \
         "FAIL: one stream was never found to be enough again" if not times else \
-        f"ok: {times} times one stream again; {reused} reused, {in_flight} of them with work in flight"
+        f"ok: {times} times one stream again; {reused} reused, {in_flight} of them with work " \
+        "in flight"
     suite.row("one stream at a time", verdict=verdict)
 
 
@@ -62,13 +64,12 @@ def must_bite(suite, name, result):
 
 
 def by_hand(suite, source, name):
-    """A program that reuses memory under work in flight; by hand, without a free, it must lose words."""
+    """A program that reuses memory under work in flight; by hand, without a free, it must lose
+    words."""
     if suite.simulate or not suite.nvcc:
         suite.row(name, verdict="skip: needs a real GPU and nvcc")
         return
-    program = os.path.join(suite.build, source)
-    suite.must([suite.nvcc, "-O2", "-std=c++17", "-arch=native", "-o", program, os.path.join(base.HERE, f"{source}.cu")],
-               f"compiling {source}")
+    program = suite.compile_cuda(source)
     results = [suite.run([program], suite.bare_env), suite.run([program], suite.shim_env()),
                suite.run([program, "--by-hand"], suite.bare_env)]
     if results[0].rc == 77:
@@ -76,7 +77,8 @@ def by_hand(suite, source, name):
         return
     suite.row(name, base.seconds(results[0].seconds), base.seconds(results[1].seconds), "",
               "ok" if not results[0].rc and not results[1].rc else
-              f"FAIL: bare exit {results[0].rc}, shim exit {results[1].rc}: {results[1].out.strip()}")
+              f"FAIL: bare exit {results[0].rc}, shim exit {results[1].rc}: "
+              f"{results[1].out.strip()}")
     suite.row(f"{name} by hand", verdict="ok: bites" if results[2].rc == 1 else
               f"FAIL: they lose no word (exit {results[2].rc})")
 
@@ -84,12 +86,13 @@ def by_hand(suite, source, name):
 def canary(suite):
     by_hand(suite, "early", "early launches")
     by_hand(suite, "late", "addresses told to running kernels")
-    program = suite.compile("canary", SOURCES, *FLAGS)
+    program = suite.small("canary")
     seed = random.SystemRandom().randrange(1, 1 << 31)
     rounds = 100 if suite.quick else 800
     common = ["--seed", str(seed)]
     few = ["--rounds", str(rounds // 2), *common]
-    # Many threads with large blocks are what memory can take on a simulated GPU: seen to need 170 s beside others.
+    # Many threads with large blocks are what memory can take on a simulated GPU: seen to need 170 s
+    # beside others.
     many = [*few, "--threads", "8", *(["--size", str(1 << 20)] if suite.simulate else [])]
     suite.log(f"  seed {seed}")
 
@@ -111,7 +114,8 @@ def canary(suite):
             ("flushes meanwhile", [*few, "--flush"], False, {}),
             ("8 threads", many, False, {}),
             ("8 threads, reuse=order", many, False, {"GPUCACHE_REUSE": "order"}),
-            ("8 threads, flushes meanwhile", [*many, "--flush"], False, {"GPUCACHE_REUSE": "order"}),
+            ("8 threads, flushes meanwhile", [*many, "--flush"], False,
+             {"GPUCACHE_REUSE": "order"}),
             # Captures of other threads forbid fences just when memory is short.
             ("8 threads, little memory", [*few, "--threads", "8", "--size", "65536"], False,
              {"GPUCACHE_MAX_RESERVED": "24M"})):

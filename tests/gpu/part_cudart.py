@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""NVIDIA's runtimes of several releases: the programs of tests/preload/releases, linked again with the real
-libraries in the folder that TEST_CUDARTS names (scripts/fetch-cudarts makes one)."""
+"""NVIDIA's runtimes of several releases: the programs of tests/preload/releases, linked again with
+the real libraries in the folder that TEST_CUDARTS names (scripts/fetch-cudarts makes one)."""
 import dataclasses
 import glob
 import json
@@ -8,6 +8,7 @@ import os
 import re
 import sys
 
+import part_frameworks as frameworks
 import part_programs
 import suite as base
 
@@ -19,7 +20,8 @@ SLOW = re.compile(r"(pitch|reset)-")
 
 
 def release_of(name):
-    """The release that a stand-in library stands for, and whether it is the archive; None for others."""
+    """The release that a stand-in library stands for, and whether it is the archive; None for
+    others."""
     archive = re.fullmatch(r"libcudart_static(?:-([\d.]+))?\.a", name)
     if archive:
         return archive[1] or "13.0", True
@@ -68,23 +70,17 @@ class Releases(part_programs.Relinker):
 
 def served(suite, name, command):
     """How many allocations of a program the pool served."""
-    file = os.path.join(suite.build, f"{name}.stats.json")
-    if os.path.exists(file):
-        os.unlink(file)
-    result = suite.run(command, suite.shim_env(GPUCACHE_STATS=f"exit:{file}"))
-    try:
-        with open(file) as stats:
-            pools = json.load(stats)["pools"]
-    except (OSError, ValueError, KeyError):
-        pools = []
-    count = sum(pool["num_allocs"] for pool in pools)
+    statistics = frameworks.Statistics(suite, name)
+    result = suite.run(command, suite.shim_env(**statistics.env))
+    count = statistics.total("num_allocs")
     verdict = f"ok: {count} allocations served" if result.rc == 0 and count else \
         f"FAIL: exit {result.rc}, {count} allocations served"
     suite.row(f"{name} reaches the pool", verdict=verdict)
 
 
 def static_inside(suite, folder):
-    """NVIDIA's static runtime of release 11.8, which no package has but inside of other libraries."""
+    """NVIDIA's static runtime of release 11.8, which no package has but inside of other
+    libraries."""
     library = os.path.join(folder, "11.8", "libnvjpeg.so.11")
     if not os.path.exists(library):
         suite.row("nvJPEG, static 11.8 inside", verdict="skip: the folder has no libnvjpeg.so.11")
@@ -96,7 +92,8 @@ def static_inside(suite, folder):
 
 def agreement(suite, tree, results):
     """The stand-in runtimes on the simulated driver say of first calls what NVIDIA's said here."""
-    simulated = {"LD_LIBRARY_PATH": os.path.join(tree, "tests", "sim", "lib"), "SIM_DEVICES": str(devices(suite))}
+    simulated = {"LD_LIBRARY_PATH": os.path.join(tree, "tests", "sim", "lib"),
+                 "SIM_DEVICES": str(devices(suite))}
 
     for name, real in results.items():
         if not re.fullmatch(r"first-calls-shared-[\d.]+", name):
@@ -104,8 +101,10 @@ def agreement(suite, tree, results):
         stand_in = suite.run([os.path.join(tree, "tests", "preload", "releases", name)],
                              dict(suite.bare_env, **simulated))
         same = (stand_in.rc, stand_in.out) == (real.rc, real.out)
-        difference = base.first_difference(real.out, stand_in.out).replace("bare", "real").replace("shim", "stand-in")
-        suite.row(f"{name}, the stand-in", verdict="ok: as NVIDIA's" if same else f"FAIL: {difference}")
+        difference = base.first_difference(real.out, stand_in.out)
+        difference = difference.replace("bare", "real").replace("shim", "stand-in")
+        suite.row(f"{name}, the stand-in", verdict="ok: as NVIDIA's" if same
+                  else f"FAIL: {difference}")
 
 
 def devices(suite):
@@ -120,7 +119,8 @@ def cudart(suite):
         raise base.Skip("TEST_CUDARTS is not set (scripts/fetch-cudarts makes such a folder)")
     tree = suite.simulate or part_programs.scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
-    pairs = [p for t in tests if SUITE in part_programs.suites_of(t) for p in part_programs.program_of(t, suite)
+    pairs = [p for t in tests if SUITE in part_programs.suites_of(t)
+             for p in part_programs.program_of(t, suite)
              if not (suite.quick and SLOW.match(p.name))]
     if not pairs:
         raise base.Skip("the build has no programs of several releases, or none of that name")
@@ -129,16 +129,19 @@ def cudart(suite):
     if not suite.simulate:
         wanted = {targets[path_of(w)] for p in pairs for w in p.command if path_of(w) in targets}
         suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
-    linker, first, found = folder and Releases(suite, tree, os.path.abspath(folder)), len(suite.rows), []
+    linker = folder and Releases(suite, tree, os.path.abspath(folder))
+    first, found = len(suite.rows), []
     for p in pairs:
         soname = {"ctypes-11.8": "11.8", "ctypes-12.8": "12.8", "ctypes-13.0": "13.0"}.get(p.name)
         command, env = p.command, p.env
         try:
             if not suite.simulate:
-                command = [linker.link(targets[path_of(w)]) if path_of(w) in targets else w for w in command]
+                command = [linker.link(targets[path_of(w)]) if path_of(w) in targets else w
+                           for w in command]
                 # Nothing that would come before the libraries that the programs were linked with
                 folders = [os.path.dirname(linker.library(soname, False))] if soname else []
-                env = dict(env, LD_LIBRARY_PATH=":".join([*folders, os.path.dirname(suite.libcuda)]))
+                folders.append(os.path.dirname(suite.libcuda))
+                env = dict(env, LD_LIBRARY_PATH=":".join(folders))
             else:
                 command = [path_of(w) if path_of(w) in targets else w for w in command]
         except base.Skip as reason:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch in several processes: tensors handed from one to another on one GPU, and training with
-DistributedDataParallel under torchrun on two."""
+"""PyTorch in several processes: tensors that processes hand each other on one GPU, and training
+with DistributedDataParallel under torchrun on two GPUs."""
 import os
 
 import part_frameworks as frameworks
@@ -12,8 +12,9 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 def share(suite):
-    """torch.multiprocessing. PyTorch shares out of its own cache alone: with that on top of ours, each of its
-    segments is a block of ours. Expandable segments are mapped memory of its own, and pass through."""
+    """torch.multiprocessing. PyTorch shares out of its own cache alone: with that on top of ours,
+    each of its segments is a block of ours. Expandable segments are mapped memory of its own, and
+    pass through."""
     python = frameworks.python_with(suite, "torch")
     segments = {"GPUCACHE_BACKING": "segment"}
     cases = {"native": ("multiprocessing", {}, 1),
@@ -35,7 +36,8 @@ def peers():
               "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
     by_ipc = Peer("gpucache, NCCL by IPC", {**CACHE_OFF, "NCCL_CUMEM_ENABLE": "0"}, True)
     return [Peer(peer.name, {**peer.env, **common}, peer.preload) for peer in
-            (part_torch.NATIVE, part_torch.NATIVE_EXPANDABLE, part_torch.BARE, part_torch.SHIM, part_torch.OVER, by_ipc)]
+            (part_torch.NATIVE, part_torch.NATIVE_EXPANDABLE, part_torch.BARE, part_torch.SHIM,
+             part_torch.OVER, by_ipc)]
 
 
 def measure(suite):
@@ -74,6 +76,6 @@ def ddp(suite):
     part_torch.compare_times(suite, "native against native over shim", native, over)
     if not (native.failure or shim.failure):
         suite.row("peak reserved, native against shim", base.mebibytes(native.reserved_bytes()),
-                  base.mebibytes(shim.reserved_bytes()), base.ratio(shim.reserved_bytes(), native.reserved_bytes()),
-                  "measured: both GPUs")
+                  base.mebibytes(shim.reserved_bytes()),
+                  base.ratio(shim.reserved_bytes(), native.reserved_bytes()), "measured: both GPUs")
     part_torch.save(suite, "ddp.json", part_torch.figures(runs))

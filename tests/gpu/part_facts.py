@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the driver says of memory of cuMemAlloc, and does with it: bare and in both backings, fact
+"""What the driver says of memory of cuMemAlloc and does with it: bare and in both backings, fact
 by fact."""
 import os
-
-import suite as base
 
 SECTIONS = ("attributes", "managed", "domains", "capture")
 BACKINGS = ("arena", "segment")
@@ -19,7 +17,7 @@ def differences(bare, shim):
 
 
 def facts(suite):
-    program = suite.compile("facts", ["facts.c", "driver.c"], "-Wno-overlength-strings")
+    program = suite.small("facts")
     for section in SECTIONS:
         bare = suite.run([program, section], suite.bare_env)
         with open(os.path.join(suite.build, f"facts-{section}.txt"), "w") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Idle memory goes back to the GPU, as another process sees it, and what is live stays as it was."""
+"""Idle memory goes back to the GPU, as another process sees it. Live memory keeps its contents."""
 import os
 import signal
 import subprocess
@@ -7,16 +7,14 @@ import time
 
 import suite as base
 
-FLAGS = ["-Wno-overlength-strings"]
-
 
 class Observer:
     """A second process that says what the driver calls free."""
 
     def __init__(self, suite, env=None):
-        program = suite.compile("observe", ["observe.c", "driver.c"], *FLAGS)
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env=env or suite.bare_env)
+        program = suite.small("observe")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, env=env or suite.bare_env)
         self.free_bytes()
 
     def ask(self, request=""):
@@ -34,7 +32,8 @@ class Observer:
         return int(self.answer())
 
     def settled(self, seconds=3.0, other_than=None):
-        """Free memory once it has not changed for a while, and, if it does in time, is other than it was."""
+        """Free memory once it has not changed for a while, and, if it does in time, is other than
+        it was."""
         end = time.monotonic() + seconds
         while self.free_bytes() == other_than and time.monotonic() < end:
             time.sleep(0.02)
@@ -55,9 +54,9 @@ class Holder:
     """A process under the shim that holds memory and does what it is told (hold.c)."""
 
     def __init__(self, suite, env):
-        program = suite.compile("hold", ["hold.c", "driver.c"], *FLAGS)
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env=dict(env, LD_PRELOAD=suite.lib))
+        program = suite.small("hold")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, env=dict(env, LD_PRELOAD=suite.lib))
 
     def start(self):
         said = self.step("start")
@@ -102,7 +101,8 @@ def flush_seen(suite, observer, holder):
               "ok" if kept <= full + slack else "FAIL: memory went back without being asked for")
     verdict = "ok" if context - after <= live + slack else (
         f"FAIL: {base.mebibytes(context - after)} still taken, {base.mebibytes(live)} live")
-    suite.row(f"SIGUSR1 gives back {base.mebibytes(idle)}", "", base.mebibytes(after - kept), "", verdict)
+    suite.row(f"SIGUSR1 gives back {base.mebibytes(idle)}", "", base.mebibytes(after - kept), "",
+              verdict)
     suite.row("live blocks", verdict="ok" if contents == "sound" else f"FAIL: {contents}")
     suite.row("program goes on", verdict="ok" if pointers == "sound" and status == "ended" and
               code == 0 else f"FAIL: {pointers}, {status}, exit {code}")
@@ -110,8 +110,8 @@ def flush_seen(suite, observer, holder):
 
 
 def shared_env(suite):
-    """The simulated driver counts memory over process bounds, and lets time pass for one that looks on, only if
-    asked to."""
+    """The simulated driver counts memory over process bounds, and lets time pass for one that looks
+    on, only if asked to."""
     simulated = {"SIM_SHARED": f"gpucache-flush-{os.getpid()}", "SIM_POLL_NS": "1000000"}
     return dict(suite.bare_env, **(simulated if suite.simulate else {}))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Python's GPU packages beside PyTorch: the same numbers bare and under the shim, how long both take, and
-how many allocations the pool served. What other parts need to run Python is here too."""
+"""Python's GPU packages other than PyTorch: the same numbers bare and under the shim, the time
+of both, and how many allocations the pool served. Other parts run Python by the functions here."""
 import concurrent.futures
 import json
 import os
@@ -76,12 +76,14 @@ class Statistics:
 
 
 def note_served(row, statistics, at_least):
-    """Adds to a good row how many allocations were served; fewer than the program makes is a failure."""
+    """Adds to a good row how many allocations were served; fewer than the program makes is a
+    failure."""
     if not row.verdict.startswith("ok"):
         return
     served = statistics.total("num_allocs")
     if served < at_least:
-        row.verdict = f"FAIL: {served} allocations served, of at least {at_least} ({len(statistics.paths())} reports)"
+        row.verdict = (f"FAIL: {served} allocations served, of at least {at_least} "
+                       f"({len(statistics.paths())} reports)")
     else:
         row.verdict += f": {statistics.text()}"
 
@@ -96,7 +98,8 @@ def compared(suite, name, label, command, env, at_least=1, timeout=120):
         if os.path.exists(file):
             os.remove(file)
         words = [file if word == "FIGURES" else word for word in command]
-        whole = suite.shim_env(**env, **statistics.env) if side == "shim" else dict(suite.bare_env, **env)
+        whole = suite.shim_env(**env, **statistics.env) if side == "shim" else dict(suite.bare_env,
+                                                                                    **env)
         result = suite.run(words, whole, timeout)
         with open(os.path.join(suite.build, f"{label}-{side}.log"), "w") as log:
             log.write(result.out + result.err)
@@ -119,10 +122,13 @@ def cupy(suite):
     _, off = compared(suite, "pool off", "cupy", command, {}, at_least=100)
     own, over = compared(suite, "its own pool", "cupy-pool", [*command, "pool"], {})
     if off and own:
-        suite.row("its own pool, bare, against pool off under the shim", base.seconds(own["seconds"]),
-                  base.seconds(off["seconds"]), base.ratio(off["seconds"], own["seconds"]), "measured")
+        suite.row("its own pool, bare, against pool off under the shim",
+                  base.seconds(own["seconds"]),
+                  base.seconds(off["seconds"]), base.ratio(off["seconds"], own["seconds"]),
+                  "measured")
         suite.row("its own pool, bare and over the shim", base.seconds(own["seconds"]),
-                  base.seconds(over["seconds"]), base.ratio(over["seconds"], own["seconds"]), "measured")
+                  base.seconds(over["seconds"]), base.ratio(over["seconds"], own["seconds"]),
+                  "measured")
 
 
 def side_by_side(suite, jobs, at_once=6):
@@ -135,17 +141,20 @@ def side_by_side(suite, jobs, at_once=6):
 
 
 def numba(suite):
-    compared(suite, "numba: arrays, kernels", "numba", [python_with(suite, "numba"), script("work_numba.py"), "FIGURES"],
+    compared(suite, "numba: arrays, kernels", "numba", [python_with(suite, "numba"),
+                                                        script("work_numba.py"), "FIGURES"],
              {}, at_least=200)
 
 
 def jax(suite, name, env, at_least):
     command = [python_with(suite, "jax"), script("work_jax.py"), "FIGURES"]
-    compared(suite, f"jax: {name}", f"jax-{name.split()[0]}", command, dict(env, XLA_FLAGS=JAX_EXACT), at_least)
+    compared(suite, f"jax: {name}", f"jax-{name.split()[0]}", command,
+             dict(env, XLA_FLAGS=JAX_EXACT), at_least)
 
 
 def cuda_python(suite, api):
-    command = [python_with(suite, "cuda.bindings", simulated=api == "driver"), script("work_cuda.py"), "FIGURES", api]
+    command = [python_with(suite, "cuda.bindings", simulated=api == "driver"),
+               script("work_cuda.py"), "FIGURES", api]
     compared(suite, f"cuda-python: {api}", f"cuda-{api}", command, {}, at_least=200)
 
 
@@ -155,10 +164,13 @@ def languages(suite):
     jobs = {"numba": lambda: numba(suite),
             "cuda-python: driver": lambda: cuda_python(suite, "driver"),
             "cuda-python: runtime": lambda: cuda_python(suite, "runtime"),
-            "jax: platform": lambda: jax(suite, "platform allocator", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
-                                                                            "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 1),
-            "jax: default": lambda: jax(suite, "default allocator", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"}, 0),
-            "jax: growing": lambda: jax(suite, "growing allocator", {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 0)}
+            "jax: platform": lambda: jax(suite, "platform allocator",
+                                         {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
+                                          "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 1),
+            "jax: default": lambda: jax(suite, "default allocator",
+                                        {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"}, 0),
+            "jax: growing": lambda: jax(suite, "growing allocator",
+                                        {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 0)}
 
     def guarded(name, job):
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A GPU full of memory that the program freed: natively it is free for whatever takes memory next.
-So it has to be under the shim, which holds it idle: for the driver's calls, and for PyTorch and
-what it loads."""
+"""A GPU full of memory that the program freed. Natively that memory is free for every other call
+that takes memory. It must be so under the shim, which holds it idle: for the driver's calls, and
+for PyTorch and its libraries."""
 import os
 
 import part_frameworks as frameworks
@@ -18,7 +18,7 @@ EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 
 
 def full(suite):
-    program = suite.compile("full", ["full.c", "driver.c"], "-Wno-overlength-strings")
+    program = suite.small("full")
     env = SIMULATED if suite.simulate else {}
     for name, more in {"arena": {}, "segments": {"GPUCACHE_BACKING": "segment"}}.items():
         suite.compare(f"the driver's calls, {name}",

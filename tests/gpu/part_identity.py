@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Every look-up of a driver function gives the driver's own address, but for the wrapped functions,
-which are reached by every look-up."""
+"""Every look-up of a driver function gives the driver's own address, except for the wrapped
+functions. Every look-up reaches those."""
 import os
 import subprocess
 
@@ -75,7 +75,8 @@ def identity(suite):
     wrong, replaced = judge(bare_answers, shim_answers, wrapped)
     for line in wrong[:20]:
         suite.log(f"  {line}")
-    suite.row(f"{len(bare_answers)} look-ups", verdict=f"FAIL: {len(wrong)} wrong, first: {wrong[0]}" if wrong
+    suite.row(f"{len(bare_answers)} look-ups", verdict=f"FAIL: {len(wrong)} wrong, first: "
+                                                       f"{wrong[0]}" if wrong
               else f"ok: {replaced} answered by the shim, the others are the driver's")
     missing = aliases(bare_answers, wrapped)
     for name in missing:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Programs on NVIDIA's libraries, in C and C++: the same results bare and under the shim, and how many
-allocations the pool served. They run side by side; their times are only told."""
+"""Programs on NVIDIA's libraries, in C and C++: the same results bare and under the shim, and
+how many allocations the pool served. They run side by side, so their times are no measurement."""
 import glob
 import os
 import shutil
@@ -18,15 +18,18 @@ def packages(suite):
     """Folders of Python packages that bring libraries along."""
     python = shutil.which("python3") or sys.executable
     found = suite.run([python, "-c", "import nvidia; print(*nvidia.__path__, sep='\\n')"])
-    return [folder for path in found.out.split("\n") if path for folder in sorted(glob.glob(os.path.join(path, "*")))]
+    return [folder for path in found.out.split("\n") if path
+            for folder in sorted(glob.glob(os.path.join(path, "*")))]
 
 
 def locate(suite, name, header):
-    """The shared library and the folder of its header: beside the runtime, or a Python package's."""
+    """The shared library and the folder of its header: beside the runtime, or a Python
+    package's."""
     include = os.path.join(suite.cuda, "include")
     places = [(suite.cudart_dir(), include), ("/usr/lib/x86_64-linux-gnu", "/usr/include"),
               ("/usr/lib/aarch64-linux-gnu", "/usr/include")]
-    places += [(os.path.join(folder, "lib"), os.path.join(folder, "include")) for folder in packages(suite)]
+    places += [(os.path.join(folder, "lib"), os.path.join(folder, "include"))
+               for folder in packages(suite)]
     for folder, headers in places:
         libraries = sorted(glob.glob(os.path.join(folder, f"lib{name}.so*")), key=len)
         if libraries and os.path.exists(os.path.join(headers, header)):
@@ -37,17 +40,13 @@ def locate(suite, name, header):
 def build_c(suite, name):
     header = {"cublas": "cublas_v2.h", "cusolver": "cusolverDn.h"}.get(name, f"{name}.h")
     path, headers = locate(suite, name, header)
-    return suite.compile(f"lib_{name}", [f"lib_{name}.c"], path, f"-Wl,-rpath,{os.path.dirname(path)}", "-isystem",
+    return suite.compile(f"lib_{name}", [f"lib_{name}.c"], path,
+                         f"-Wl,-rpath,{os.path.dirname(path)}", "-isystem",
                          headers, "-Wl,--allow-shlib-undefined", "-lm", shared_cudart=True)
 
 
 def build_nvcc(suite, name):
-    if not suite.nvcc:
-        raise base.Skip("no nvcc")
-    out = os.path.join(suite.build, f"lib_{name}")
-    suite.must([suite.nvcc, "-O2", "-std=c++17", "-arch=native", "-I", base.ROOT, "-o", out,
-                os.path.join(base.HERE, f"lib_{name}.cu")], f"compiling lib_{name}")
-    return out
+    return suite.compile_cuda(f"lib_{name}")
 
 
 def one(suite, name, build, at_least):
@@ -61,8 +60,8 @@ def one(suite, name, build, at_least):
     frameworks.compared(suite, name, f"lib-{name}", [program, "FIGURES"], env, at_least)
     if name == "nccl" and not suite.rows[-1].verdict.startswith("skip"):
         # Without VMM memory of its own NCCL shares cudaMalloc's by legacy IPC, or by peer access.
-        frameworks.compared(suite, "nccl, cudaMalloc for itself", "lib-nccl-malloc", [program, "FIGURES"],
-                            dict(env, NCCL_CUMEM_ENABLE="0"), at_least)
+        frameworks.compared(suite, "nccl, cudaMalloc for itself", "lib-nccl-malloc",
+                            [program, "FIGURES"], dict(env, NCCL_CUMEM_ENABLE="0"), at_least)
 
 
 def libraries(suite):

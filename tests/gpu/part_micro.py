@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What pairs and single calls cost, bare and under the shim: a few of the benchmarks' cases."""
+"""The time of pairs and of single calls, bare and under the shim: some of the benchmarks' cases."""
 import bench_calls
 import bench_pairs
 import bench_peers
@@ -14,25 +14,30 @@ ROUTES = {bench_peers.SHIM: "static runtime", bench_peers.SHIM_SHARED: "shared r
 
 def micro(suite):
     programs = bench_peers.Programs(suite)
-    programs.prepare({"pairs": "bench_pairs.c", "calls": "bench_calls.c"}, ("static", "shared", "driver"))
+    programs.prepare(("pairs", "calls"), ("static", "shared", "driver"))
     single, many = (bench_pairs.quick(cases) for cases in bench_pairs.idle_cases())
     rows = bench_pairs.played(suite, programs, [(single, 10), (many, 30)])
     for entry in rows:
         if entry["peer"] not in ROUTES or entry["name"] not in WORK or entry["stream"] == "legacy":
             continue
-        keys = {key: entry[key] for key in ("group", "name", "stream", "size_bytes", "threads", "streams")}
-        bare, other = (bench_store.find(rows, peer=peer, **keys) for peer in (bench_peers.BARE, bench_peers.ASYNC))
+        keys = {key: entry[key] for key in ("group", "name", "stream", "size_bytes", "threads",
+                                            "streams")}
+        bare, other = (bench_store.find(rows, peer=peer, **keys)
+                       for peer in (bench_peers.BARE, bench_peers.ASYNC))
         if not bare:
             continue
         stream = "one stream" if entry["stream"] == "single" else "several streams"
-        suite.row(f"{ROUTES[entry['peer']]}: {WORK[entry['name']]}, {size_text(entry['size_bytes'])}, {stream}" +
+        suite.row(f"{ROUTES[entry['peer']]}: {WORK[entry['name']]}, "
+                  f"{size_text(entry['size_bytes'])}, {stream}" +
                   (f", {entry['threads']} threads" if entry["threads"] > 1 else ""),
                   base.nanoseconds(bare[0]["value"]), base.nanoseconds(entry["value"]),
                   base.ratio(entry["value"], bare[0]["value"]),
-                  f"measured; stream-ordered {base.nanoseconds(other[0]['value'])}" if other else "measured")
+                  f"measured; stream-ordered {base.nanoseconds(other[0]['value'])}" if other
+                  else "measured")
     calls = bench_calls.calls(suite, programs)
     for entry in bench_store.find(calls, group="calls", peer=bench_peers.SHIM):
         bare = bench_store.find(calls, peer="bare", name=entry["name"], route=entry["route"])
         if bare:
             suite.row(f"{entry['route']}: {entry['name']}", base.nanoseconds(bare[0]["value"]),
-                      base.nanoseconds(entry["value"]), base.ratio(entry["value"], bare[0]["value"]), "measured")
+                      base.nanoseconds(entry["value"]),
+                      base.ratio(entry["value"], bare[0]["value"]), "measured")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Clients of NVIDIA's multi-process service: two at a time, bare and under the shim. The part brings a service
-of its own, in folders of its own, and takes it down again whatever happens; one that the machine has is left
-alone."""
+"""Clients of NVIDIA's multi-process service: two at a time, bare and under the shim. The part
+starts a service in folders of its own and stops it in any case. It leaves a service of the
+machine alone."""
 import concurrent.futures
 import os
 import shutil
@@ -28,7 +28,8 @@ class Service:
                         "CUDA_MPS_LOG_DIRECTORY": os.path.join(self.folder, "log")}
         self.env = dict(part_flush.shared_env(suite), **self.folders)
         # The daemon starts the server from beside it.
-        self.env["PATH"] = os.pathsep.join(filter(None, [os.path.dirname(control), self.env.get("PATH")]))
+        self.env["PATH"] = os.pathsep.join(filter(None, [os.path.dirname(control),
+                                                         self.env.get("PATH")]))
         for path in self.folders.values():
             os.mkdir(path)
 
@@ -36,13 +37,14 @@ class Service:
         # Its output goes to a file: the daemon keeps what it inherits, and would keep a pipe open.
         said = os.path.join(self.folder, "said")
         with open(said, "w") as file:
-            done = subprocess.run([self.control, "-d"], env=self.env, stdin=subprocess.DEVNULL, stdout=file,
-                                  stderr=subprocess.STDOUT, timeout=START_S)
+            done = subprocess.run([self.control, "-d"], env=self.env, stdin=subprocess.DEVNULL,
+                                  stdout=file, stderr=subprocess.STDOUT, timeout=START_S)
         if done.returncode:
             with open(said) as file:
                 text = file.read().strip()
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise base.Skip(f"{CONTROL} does not start here: {text[-120:] or f'exit {done.returncode}'}")
+            raise base.Skip(f"{CONTROL} does not start here: "
+                            f"{text[-120:] or f'exit {done.returncode}'}")
         return self
 
     def ask(self, request, timeout=10):
@@ -52,7 +54,8 @@ class Service:
     def pid(self):
         """Of the daemon; 0: it has ended."""
         try:
-            with open(os.path.join(self.folders["CUDA_MPS_PIPE_DIRECTORY"], f"{CONTROL}.pid")) as file:
+            with open(os.path.join(self.folders["CUDA_MPS_PIPE_DIRECTORY"],
+                                   f"{CONTROL}.pid")) as file:
                 pid = int(file.read())
             os.kill(pid, 0)
             return pid
@@ -68,7 +71,8 @@ class Service:
         left = self.pid()
         if left:
             os.kill(left, signal.SIGKILL)
-        self.suite.row("the service has ended", verdict="FAIL: it had to be killed" if left else "ok")
+        self.suite.row("the service has ended", verdict="FAIL: it had to be killed" if left
+                       else "ok")
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -80,7 +84,8 @@ def two_at_once(suite, service, name, command):
     bare = run(service.env)
     if any(result.rc for result in bare):
         worst = max(bare, key=lambda result: result.rc != 0)
-        raise base.Skip(f"{name} does not run bare: exit {worst.rc}, {(worst.out + worst.err).strip()[-120:]}")
+        raise base.Skip(f"{name} does not run bare: exit {worst.rc}, "
+                        f"{(worst.out + worst.err).strip()[-120:]}")
     for number, pair in enumerate(zip(bare, run(dict(service.env, LD_PRELOAD=suite.lib)))):
         suite.compare(f"{name}, {'first' if number == 0 else 'second'} of two", *pair)
 
@@ -94,7 +99,8 @@ def flush_beside(suite, service):
         other.step("fill")
         other.step("free")
         servers = service.ask("get_server_list")
-        suite.row("served by the service", verdict="ok" if servers else "FAIL: it knows no server with clients")
+        suite.row("served by the service", verdict="ok" if servers
+                  else "FAIL: it knows no server with clients")
         part_flush.flush_seen(suite, observer, holder)
         said = other.step("check")
         status = other.end()
@@ -116,9 +122,8 @@ def mps(suite):
     control = find_control(suite)
     if not control:
         raise base.Skip(f"no {CONTROL}")
-    flags = part_flush.FLAGS
-    demo = suite.compile("demo-mps", ["demo.c"], *flags, static_cudart=True)
-    canary = suite.compile("canary", ["canary.c", "canary_round.c", "canary_pool.c", "driver.c"], *flags)
+    demo = suite.compile("demo-mps", ["demo.c"], static_cudart=True)
+    canary = suite.small("canary")
     steps = ["--steps", "10", "--words", "4096"] if suite.simulate else ["--steps", "100"]
     rounds = "20" if suite.quick or suite.simulate else "100"
     with Service(suite, control) as service:

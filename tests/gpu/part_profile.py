@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Profilers over a program under the shim: a library that the driver injects and that counts by CUPTI,
-and Nsight Compute. What the program launches is the same; the driver is asked for memory less often."""
+"""Profilers over a program under the shim: a library that the driver injects and that counts by
+CUPTI, and Nsight Compute. They must see the same launches as bare; the driver gets fewer
+requests for memory."""
 import glob
 import os
 import re
@@ -12,23 +13,18 @@ import suite as base
 PROGRAM = ["--steps", "20", "--words", "4096"]
 
 
-def counts(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return {key: int(value) for key, value in (line.split() for line in file)}
-    except FileNotFoundError:
-        return {}
-
-
 def cupti(suite):
     """The injected library, or a reason."""
     folders = [os.path.join(suite.cuda, "extras", "CUPTI"), suite.cuda,
                os.path.join(suite.cuda, "targets", "x86_64-linux")]
-    include = next((f for f in folders if os.path.exists(os.path.join(f, "include", "cupti.h"))), None)
-    library = next((p for f in folders for p in sorted(glob.glob(os.path.join(f, "lib*", "libcupti.so*")))), None)
+    include = next((f for f in folders if os.path.exists(os.path.join(f, "include", "cupti.h"))),
+                   None)
+    found = [p for f in folders for p in sorted(glob.glob(os.path.join(f, "lib*", "libcupti.so*")))]
+    library = found[0] if found else None
     if not include or not library:
         raise base.Skip("no CUPTI beside the CUDA headers")
-    return suite.compile("injected.so", ["injected.c"], "-shared", "-fPIC", "-I", os.path.join(include, "include"),
+    return suite.compile("injected.so", ["injected.c"], "-shared", "-fPIC", "-I",
+                         os.path.join(include, "include"),
                          library, f"-Wl,-rpath,{os.path.dirname(library)}")
 
 
@@ -39,15 +35,18 @@ def injected(suite, program):
         file = os.path.join(suite.build, f"injected.{kind}")
         if os.path.exists(file):
             os.remove(file)
-        results.append(suite.run([program, *PROGRAM], dict(env, CUDA_INJECTION64_PATH=library, INJECTED_FILE=file)))
-        seen[kind] = counts(file)
+        results.append(suite.run([program, *PROGRAM], dict(env, CUDA_INJECTION64_PATH=library,
+                                                           INJECTED_FILE=file)))
+        seen[kind] = base.numbers(file)
     bare, shim = seen["bare"], seen["shim"]
     if not bare.get("kernels"):
-        raise base.Skip("CUPTI sees no kernels here: " + (results[0].err.strip()[-120:] or "no words"))
+        raise base.Skip("CUPTI sees no kernels here: " +
+                        (results[0].err.strip()[-120:] or "no words"))
     row = suite.compare("CUPTI, injected", *results)
     if row.verdict == "ok":
         same = all(bare[key] == shim.get(key) for key in ("kernels", "memsets"))
-        words = f"{bare['kernels']} kernels, memory {bare['memory']} bare, {shim.get('memory')} under the shim"
+        words = (f"{bare['kernels']} kernels, memory {bare['memory']} bare, "
+                 f"{shim.get('memory')} under the shim")
         row.verdict = f"ok: {words}" if same else f"FAIL: {bare} bare, {shim} under the shim"
 
 
@@ -60,17 +59,19 @@ def nsight(suite, program):
     bare, shim = suite.bare_and_shim(command, timeout=100)
     if bare.rc != 0:
         raise base.Skip("Nsight Compute does not run here: " + (bare.out + bare.err).strip()[-120:])
-    launches = [len(set(re.findall(r'^"(\d+)"', result.out, re.MULTILINE))) for result in (bare, shim)]
+    launches = [len(set(re.findall(r'^"(\d+)"', result.out, re.MULTILINE)))
+                for result in (bare, shim)]
     same = shim.rc == 0 and launches[0] == launches[1] > 0
     suite.row("Nsight Compute", base.seconds(bare.seconds), base.seconds(shim.seconds),
               base.ratio(shim.seconds, bare.seconds),
-              f"ok: {launches[0]} launches" if same else f"FAIL: exit {shim.rc}, launches {launches}")
+              f"ok: {launches[0]} launches" if same
+              else f"FAIL: exit {shim.rc}, launches {launches}")
 
 
 def profile(suite):
     if suite.simulate:
         raise base.Skip("profilers want a real driver")
-    program = suite.compile("demo-cc", ["demo.c"], "-Wno-overlength-strings", static_cudart=True)
+    program = suite.compile("demo-cc", ["demo.c"], static_cudart=True)
     for part in (injected, nsight):
         try:
             part(suite, program)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The small programs of tests/preload and tests/misuse, and one made by nvcc: the same output and the
-same exit status on the real driver, bare and under the shim."""
+"""The small programs of tests/preload and tests/misuse, and one made by nvcc: the same output and
+the same exit status on the real driver, bare and under the shim."""
 import dataclasses
 import json
 import os
@@ -17,14 +17,6 @@ import suite as base
 ALONE = re.compile(r"oom|capacity|mem_?info|flush|observe|hostile|reset|primary|contexts|timing")
 
 
-def figures(path):
-    try:
-        with open(path) as file:
-            return {key: int(value) for key, value in (line.split() for line in file)}
-    except FileNotFoundError:
-        return {}
-
-
 def nvcc(suite):
     """A program as users have it. Without nvcc the C compiler stands in for it."""
     arguments = ["--steps", "100" if suite.quick else "400"]
@@ -36,21 +28,21 @@ def nvcc(suite):
         rpath = ["-Xlinker", "-rpath", "-Xlinker", suite.cudart_dir()]
         for name, flags in (("static cudart", ["-cudart", "static"]),
                             ("shared cudart", ["-cudart", "shared", *rpath]),
-                            ("per-thread stream", ["-cudart", "static", "--default-stream", "per-thread"])):
+                            ("per-thread stream", ["-cudart", "static", "--default-stream",
+                                                   "per-thread"])):
             path = f"{out}-{name.split()[0]}"
             suite.must([suite.nvcc, "-O2", "-x", "cu", "-I", base.ROOT, "-o", path, source, *flags],
                        f"nvcc, {name}")
             programs.append((f"nvcc, {name}", path))
     else:
         suite.row("nvcc", verdict="skip: no nvcc; the C compiler builds the program instead")
-    programs.append(("cc, static cudart", suite.compile("demo-cc", ["demo.c"], "-Wno-overlength-strings",
-                                                        static_cudart=True)))
+    programs.append(("cc, static cudart", suite.compile("demo-cc", ["demo.c"], static_cudart=True)))
     for name, path in programs:
         results = []
         for kind, env in (("bare", suite.bare_env), ("shim", suite.shim_env())):
             file = f"{path}.{kind}"
             result = suite.run([path, *arguments, "--figures", file], env)
-            taken = figures(file)
+            taken = base.numbers(file)
             if "ns" in taken:
                 result.seconds = taken["ns"] / 1e9
             results.append(result)
@@ -92,7 +84,8 @@ def signalled(suite, name, path, arguments, bare):
         out, err = process.communicate()
     sender.join()
     if process.returncode != bare.rc or out != bare.out:
-        verdict = f"FAIL: exit {process.returncode}, {base.first_difference(bare.out, out)} {err[-200:]}"
+        verdict = (f"FAIL: exit {process.returncode}, {base.first_difference(bare.out, out)} "
+                   f"{err[-200:]}")
     elif sent == 0:
         verdict = "FAIL: no SIGUSR1 handler was ever installed"
     else:
@@ -101,8 +94,8 @@ def signalled(suite, name, path, arguments, bare):
 
 
 class Relinker:
-    """Links the project's test programs again, against the machine's own libcuda and libcudart in place
-    of the simulated ones; everything else of the link command stays."""
+    """Links the project's test programs again, against the machine's own libcuda and libcudart in
+    place of the simulated ones; everything else of the link command stays."""
 
     def __init__(self, suite, tree):
         self.suite, self.tree = suite, tree
@@ -131,15 +124,18 @@ class Relinker:
         """The program (or plugin) `target`, relative to the tree, linked again; its new path."""
         if target in self.made:
             return self.made[target]
-        lines = self.suite.must(["ninja", "-C", self.tree, "-t", "commands", target], "ninja").splitlines()
-        command = next(l for l in reversed(lines) if re.search(r"-o " + re.escape(target) + r"(\s|$)", l))
+        lines = self.suite.must(["ninja", "-C", self.tree, "-t", "commands", target],
+                                "ninja").splitlines()
+        command = next(l for l in reversed(lines) if re.search(r"-o " + re.escape(target) +
+                                                               r"(\s|$)", l))
         words = [self.replace(w) for w in shlex.split(command)]
         words = [w for w in words if w is not None]
         new = os.path.join(self.out, target.replace("/", "_"))
         words[words.index("-o") + 1] = new
         if any(w.endswith("libcudart_static.a") for w in words):
             words += ["-lpthread", "-ldl", "-lrt"]
-        words.append("-Wl,-rpath," + ":".join([*self.runtime_folders(), os.path.dirname(self.suite.libcuda)]))
+        words.append("-Wl,-rpath," + ":".join([*self.runtime_folders(),
+                                               os.path.dirname(self.suite.libcuda)]))
         self.suite.must(words, f"linking {target}", cwd=self.tree)
         self.made[target] = new
         return new
@@ -161,7 +157,8 @@ def scenes_tree(suite):
     source = os.path.join(suite.build, "scenes-source")
     os.makedirs(os.path.join(source, "tests"), exist_ok=True)
     links = [(os.path.join(base.ROOT, name), os.path.join(source, name))
-             for name in ("pool", "shim", "scripts", "meson.build", "meson_options.txt", "README.md")]
+             for name in ("pool", "shim", "scripts", "meson.build", "meson_options.txt",
+                          "README.md")]
     links += [(os.path.join(base.ROOT, "tests", name), os.path.join(source, "tests", name))
               for name in ("sim", "preload", "misuse")]
     for target, link in links:
@@ -171,7 +168,8 @@ def scenes_tree(suite):
         file.write(SCENES_BUILD)
     tree = os.path.join(suite.build, "scenes")
     if not os.path.exists(os.path.join(tree, "build.ninja")):
-        suite.must(["meson", "setup", tree, source, "-Dtests=true", "--buildtype=release"], "meson setup")
+        suite.must(["meson", "setup", tree, source, "-Dtests=true", "--buildtype=release"],
+                   "meson setup")
     return tree
 
 
@@ -185,7 +183,8 @@ def programs(suite):
     tree = suite.simulate or scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
     first = len(suite.rows)
-    # Made-up lives are many processes one after the other, each with contexts to make: only if asked for.
+    # Made-up lives are many processes one after the other, each with contexts to make: only if
+    # asked for.
     chosen = {"preload", "misuse"} | ({"preload-lives"} if suite.match.pattern else set())
     pairs = [p for t in tests if chosen & suites_of(t) or "--needs" in t["cmd"]
              for p in program_of(t, suite)]
@@ -198,7 +197,8 @@ def programs(suite):
         suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
     linker = Relinker(suite, tree)
     found = [dataclasses.replace(p, command=[
-        w if path_of(w) not in targets else path_of(w) if suite.simulate else linker.link(targets[path_of(w)])
+        w if path_of(w) not in targets else path_of(w) if suite.simulate
+        else linker.link(targets[path_of(w)])
         for w in p.command]) for p in pairs]
     suite.log(f"  {len(found)} programs")
     suite.run_pairs(found, jobs=6)
@@ -222,8 +222,8 @@ def suites_of(test):
 
 
 def library_of(name, suite):
-    """A library that is preloaded beside the shim: the one in the folder that TEST_LIBRARIES names, or the
-    machine's. None: there is none, which a row says."""
+    """A library that is preloaded beside the shim: the one in the folder that TEST_LIBRARIES names,
+    or the machine's. None: there is none, which a row says."""
     carried = os.path.join(os.environ.get("TEST_LIBRARIES", ""), name)
     path = os.path.abspath(carried) if os.path.exists(carried) else name
     done = suite.run(["true"], dict(suite.bare_env, LD_PRELOAD=path))
@@ -231,9 +231,9 @@ def library_of(name, suite):
 
 
 def program_of(test, suite):
-    """What a test that runs one program bare and preloaded runs, as a list of one; empty for other tests.
-    The program and its arguments follow "--" on the runner's command line. What is only another way of
-    simulating is left out on a real GPU."""
+    """What a test that runs one program bare and preloaded runs, as a list of one; empty for other
+    tests. The program and its arguments follow "--" on the runner's command line. What is only
+    another way of simulating is left out on a real GPU."""
     words = test["cmd"]
     if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words or \
             not suite.match.search(test["name"]):
@@ -249,7 +249,8 @@ def program_of(test, suite):
         elif option in preloaded:
             library = library_of(value, suite)
             if not library:
-                suite.row(test["name"], verdict=f"skip: no {value}, nor in the folder that TEST_LIBRARIES names")
+                suite.row(test["name"], verdict=f"skip: no {value}, nor in the folder that "
+                                                f"TEST_LIBRARIES names")
                 return []
             preloaded[option].append(library)
     alone = not test.get("is_parallel", True) or bool(ALONE.search(test["name"]))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch: training and inference, its cache off under the shim beside its own allocators. A process for
-each workload and peer stays, and they take turns, so that what disturbs the machine disturbs all."""
+"""PyTorch: training and inference. With its cache off under the shim, it runs beside its own
+allocators. Each workload and peer has a process that stays. The processes take turns, so that a
+disturbance of the machine hits all of them."""
 import dataclasses
 import os
 import signal
@@ -27,30 +28,35 @@ OVER_EXPANDABLE = Peer("PyTorch expandable over gpucache", EXPANDABLE, True, ("g
 PEERS = (NATIVE, BARE, SHIM, OVER, OVER_EXPANDABLE)
 WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
-# Where times are compared: processes of each peer for each workload; and how often its steps go before, in which memory
-# finds its place (moves of memory take 20 ms in all, see pool/move_budget.c, a third of the time in the first 20 steps of unet).
+# Where times are compared: processes of each peer for each workload; and how often its steps go
+# before, in which memory finds its place (moves of memory take 20 ms in all, see
+# pool/move_budget.c, a third of the time in the first 20 steps of unet).
 PROCESSES, WARM = 4, 3
 
 
 def measure(suite, peers, workloads, rounds, steps=20, warm=1, tag=""):
     """Yields a list of Run for each workload."""
-    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"), "/dev/null", "--warm", str(warm)]
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"),
+               "/dev/null", "--warm", str(warm)]
     yield from train(suite, peers, command, workloads, steps, rounds, tag)
 
 
 def figures(runs):
-    """The JSON rows: milliseconds a step, and bytes of peak reserved memory, for each workload and peer;
-    the peer "live" is what the program itself asked for."""
+    """The JSON rows: milliseconds a step, and bytes of peak reserved memory, for each workload and
+    peer; the peer "live" is what the program itself asked for."""
     rows = []
     for run in runs:
         if run.failure:
             continue
         name, peer = run.workload, run.peer.name
         streams = 4 if name == "streams" else 1
-        rows.append(bench_store.row("torch", name, peer, [value / run.steps * 1e3 for value in run.seconds()], "ms",
-                                    streams=streams, waited=statistics.median(run.figures["waited"]) / run.steps * 1e3))
+        times = [value / run.steps * 1e3 for value in run.seconds()]
+        waited = statistics.median(run.figures["waited"]) / run.steps * 1e3
+        rows.append(bench_store.row("torch", name, peer, times, "ms", streams=streams,
+                                    waited=waited))
         if run.reserved_bytes():
-            rows.append(bench_store.row("torch", name, peer, run.reserved_bytes(), "bytes", streams=streams))
+            rows.append(bench_store.row("torch", name, peer, run.reserved_bytes(), "bytes",
+                                        streams=streams))
         if run.peer.name == SHIM.name:
             live = run.statistics.total("requested_peak_bytes")
             rows.append(bench_store.row("torch", name, "live", live, "bytes", streams=streams))
@@ -66,20 +72,23 @@ def save(suite, name, rows):
 def joined(runs):
     """The same workload of the same peer in several processes, as one."""
     first = next((run for run in runs if run.failure), runs[0])
-    together = {name: sum((run.figures.get(name, []) for run in runs), []) for name in ("seconds", "waited")}
+    together = {name: sum((run.figures.get(name, []) for run in runs), [])
+                for name in ("seconds", "waited")}
     most = max(runs, key=lambda run: 0 if run.failure else run.reserved_bytes())
     figures_of_most = dict(most.figures, **together)
     return dataclasses.replace(first, figures=figures_of_most, statistics=most.statistics)
 
 
 def rows_of(suite):
-    """What the benchmarks want of this part: the JSON rows of all workloads. Each peer plays each in several
-    processes, since one is faster than the next by up to a tenth for as long as it lives, whatever the allocator;
-    without PyTorch's cache, which is slow and needs no such care, in one."""
+    """What the benchmarks want of this part: the JSON rows of all workloads. Each peer plays each
+    in several processes, since one is faster than the next by up to a tenth for as long as it
+    lives, whatever the allocator; without PyTorch's cache, which is slow and needs no such care, in
+    one."""
     runs, peers = [], (NATIVE, NATIVE_EXPANDABLE, SHIM)
     for number in range(1 if suite.quick else PROCESSES):
         playing = peers if number else (*peers, BARE)
-        for mine in measure(suite, playing, QUICK if suite.quick else WORKLOADS, 2, warm=WARM, tag=f"-{number}"):
+        for mine in measure(suite, playing, QUICK if suite.quick else WORKLOADS, 2, warm=WARM,
+                            tag=f"-{number}"):
             runs += mine
     played = {}
     for run in runs:
@@ -91,15 +100,19 @@ def rows_of(suite):
         if native.failure or shim.failure:
             continue
         for peer in (SHIM, NATIVE_EXPANDABLE):
-            rows += compared(workload, peer, played[workload, NATIVE.name], played[workload, peer.name])
-        libraries = shim.statistics.total("requested_peak_bytes") - native.figures["allocated_peak_bytes"]
-        rows.append(bench_store.row("torch", workload, bench_peers.LIBRARIES, max(libraries, 0), "bytes"))
+            rows += compared(workload, peer, played[workload, NATIVE.name],
+                             played[workload, peer.name])
+        libraries = shim.statistics.total("requested_peak_bytes")
+        libraries -= native.figures["allocated_peak_bytes"]
+        rows.append(bench_store.row("torch", workload, bench_peers.LIBRARIES, max(libraries, 0),
+                                    "bytes"))
     return rows
 
 
 def compared(workload, peer, natives, others):
-    """How the times of processes compare that took turns: the median of the pairs of processes, each by the mean of its
-    rounds, and its standard error. (expandable segments beside it show how far two compare that cost the same.)"""
+    """How the times of processes compare that took turns: the median of the pairs of processes,
+    each by the mean of its rounds, and its standard error. (expandable segments beside it show how
+    far two compare that cost the same.)"""
     ratios = [statistics.mean(b / a for a, b in zip(native.seconds(), other.seconds()))
               for native, other in zip(natives, others) if not native.failure and not other.failure]
     if not ratios:
@@ -124,7 +137,8 @@ def compare_losses(suite, workload, runs):
     bare, shim, native = (runs[peer.name] for peer in (BARE, SHIM, NATIVE))
     for run in runs.values():
         if run.failure and not run.peer.preload:
-            suite.row(f"{workload}: {run.peer.name}", verdict=f"skip: does not run here bare: {run.failure}")
+            suite.row(f"{workload}: {run.peer.name}",
+                      verdict=f"skip: does not run here bare: {run.failure}")
         elif run.failure:
             suite.row(f"{workload}: {run.peer.name}", verdict=f"FAIL: {run.failure}")
     if not bare.failure and not shim.failure:
@@ -133,12 +147,15 @@ def compare_losses(suite, workload, runs):
         frameworks.note_served(row, shim.statistics, at_least=100 * shim.steps)
         if not native.failure:
             equal = native.out == shim.out
-            suite.row(f"{workload}: losses, native", verdict="ok: equal" if equal else "FAIL: differ from cache off "
-                      "under the shim" if native.out == bare.out else "measured: differ from cache off, bare as well")
+            suite.row(f"{workload}: losses, native", verdict="ok: equal" if equal
+                      else "FAIL: differ from cache off "
+                      "under the shim" if native.out == bare.out
+                      else "measured: differ from cache off, bare as well")
     for peer in (OVER, OVER_EXPANDABLE):
         over = runs.get(peer.name)
         if over and not over.failure and not native.failure:
-            row = suite.row(f"{workload}: losses, {peer.name}", verdict="ok" if over.out == native.out else
+            row = suite.row(f"{workload}: losses, {peer.name}", verdict="ok"
+                            if over.out == native.out else
                             "FAIL: " + base.first_difference(native.out, over.out))
             frameworks.note_served(row, over.statistics, at_least=1)
 
@@ -161,21 +178,24 @@ def compare(suite, workload, runs):
         if peer.name in runs:
             compare_times(suite, f"{workload}: native against {peer.name}", native, runs[peer.name])
     if not (native.failure or shim.failure):
-        suite.row(f"{workload}: peak reserved, native against shim", base.mebibytes(native.reserved_bytes()),
-                  base.mebibytes(shim.reserved_bytes()), base.ratio(shim.reserved_bytes(), native.reserved_bytes()),
+        suite.row(f"{workload}: peak reserved, native against shim",
+                  base.mebibytes(native.reserved_bytes()), base.mebibytes(shim.reserved_bytes()),
+                  base.ratio(shim.reserved_bytes(), native.reserved_bytes()),
                   f"measured: live {base.mebibytes(shim.statistics.total('requested_peak_bytes'))}")
 
 
 def torch_graphs(suite):
     """Captures allocate: PyTorch's cache takes its segments from ours meanwhile."""
-    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_graphs.py"), "FIGURES"]
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_graphs.py"),
+               "FIGURES"]
     frameworks.compared(suite, "captured, replayed, captured anew", "torch-graphs", command, EXACT)
     frameworks.compared(suite, "the same, expandable segments", "torch-graphs-expandable", command,
                         {**EXACT, **EXPANDABLE}, at_least=0)
 
 
 def paused_run(suite, observer, command, env, flush):
-    """Runs a training that pauses half way: (result, device memory taken then, and after a flush)."""
+    """Runs a training that pauses half way: (result, device memory taken then, and after a
+    flush)."""
     before = observer.settled()
     start = time.monotonic()
     log = tempfile.TemporaryFile("w+")
@@ -202,11 +222,12 @@ def paused_run(suite, observer, command, env, flush):
 
 
 def torch_flush(suite):
-    """SIGUSR1 in the middle of a training: afterwards the process takes what it takes without a cache."""
+    """SIGUSR1 in the middle of a training: afterwards the process takes what it takes without a
+    cache."""
     python = frameworks.python_with(suite, "torch")
     observer = part_flush.Observer(suite)
-    command = [python, frameworks.script("work_torch.py"), "/dev/null", "--steps", "8", "--repeats", "1", "--pause",
-               "gpt"]
+    command = [python, frameworks.script("work_torch.py"), "/dev/null", "--steps", "8", "--repeats",
+               "1", "--pause", "gpt"]
     try:
         bare, bare_taken, _, live = paused_run(suite, observer, command,
                                                dict(suite.bare_env, **EXACT, **CACHE_OFF), False)
@@ -217,8 +238,9 @@ def torch_flush(suite):
     if bare.rc:
         raise base.Skip(f"does not run here bare: {frameworks.last_line(bare)}")
     suite.compare("SIGUSR1 half way, losses", bare, shim)
-    # Chunks go back whole: what lies beside a live block in one stays, and where that is depends on when memory was
-    # moved. With 853 MiB live, 14 runs on an H100 ended between 36 MiB less than bare and 96 more.
+    # Chunks go back whole: what lies beside a live block in one stays, and where that is depends on
+    # when memory was moved. With 853 MiB live, 14 runs on an H100 ended between 36 MiB less than
+    # bare and 96 more.
     slack = max(64 << 20, live // 8)
     verdict = "ok" if after <= bare_taken + slack else (
         f"FAIL: {base.mebibytes(after - bare_taken)} more than without a cache")

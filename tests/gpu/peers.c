@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Two GPUs: device 0 reads and writes device 1's blocks, those from before access was given, those
- * from after, and those from after a flush and a reuse. Prints what it found. Status 77 with one GPU.
+ * Two GPUs: device 0 reads and writes device 1's blocks. They are blocks from before access was
+ * given, from after that, and from after a flush and a reuse. Prints what it found. Status 77 with
+ * one GPU.
  */
 #include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"
@@ -70,7 +71,8 @@ static void use_from_afar(const char *when, const CUdeviceptr *blocks, uint32_t 
         DRIVER_CHECK(driver.cuMemcpyDtoH_v2(&seen, blocks[i] + block_bytes(i) - 4, sizeof seen));
         wrong_here += seen != value;
     }
-    printf("%s: %u words wrong from device 0, %u blocks wrong on device 1\n", when, wrong, wrong_here);
+    printf("%s: %u words wrong from device 0, %u blocks wrong on device 1\n", when, wrong,
+           wrong_here);
 }
 
 static void ignore_signal(int number)

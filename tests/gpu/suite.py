@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What every part of the GPU suite uses: the machine's tools, builds, processes bare and under the
-shim, and the table of results. Single-threaded but for Suite.run_pairs(), whose rows come in order."""
+"""Shared by all parts of the GPU suite: the machine's tools, builds, processes bare and under
+the shim, and the table of results. Only Suite.run_pairs() uses threads; its rows come in order."""
 import concurrent.futures
 import dataclasses
 import glob
@@ -17,8 +17,11 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 # Threads that allocate while the process exits: seen to end a bare process, driver 580.
 FRAIL = ("exit_threads", "life")
 EXIT_SKIP = 77
-# What a small program may take beside others: a context alone is a matter of seconds on some machines.
+# What a small program may take beside others: a context alone is a matter of seconds on some
+# machines.
 PROGRAM_S = 240
+
+MORE_SOURCES = {"canary": ["canary_round.c", "canary_pool.c"]}
 
 
 class Skip(Exception):
@@ -39,7 +42,8 @@ class Result:
 
 @dataclasses.dataclass
 class Program:
-    """What run_pairs() runs bare and under the shim; `before` and `beside` are preloaded with the shim."""
+    """What run_pairs() runs bare and under the shim; `before` and `beside` are preloaded with the
+    shim."""
     name: str
     command: list
     env: dict
@@ -75,6 +79,15 @@ def ratio(shim, bare):
 
 def mebibytes(value):
     return f"{value / (1 << 20):.0f} MiB"
+
+
+def numbers(path):
+    """What a program left in a file: {name: number}, a line each; nothing without the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {key: int(value) for key, value in (line.split() for line in file)}
+    except FileNotFoundError:
+        return {}
 
 
 def first_difference(bare, shim):
@@ -120,7 +133,8 @@ class Suite:
         except OSError:
             known = ""
         for line in known.splitlines():
-            if "libcuda.so.1 " in line and "x86-64" in line or "libcuda.so.1 (libc6,AArch64)" in line:
+            if "libcuda.so.1 (libc6,AArch64)" in line or \
+                    "libcuda.so.1 " in line and "x86-64" in line:
                 return line.split("=>")[1].strip()
         for path in ("/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1",
                      "/usr/lib/x86_64-linux-gnu/libcuda.so.1"):
@@ -129,8 +143,10 @@ class Suite:
         return None
 
     def has_gpu(self):
-        code = ("import ctypes, sys; c = ctypes.CDLL(sys.argv[1]); n = ctypes.c_int(); r = c.cuInit(0) or "
-                "c.cuDeviceGetCount(ctypes.byref(n)); print(r, n.value); sys.exit(r != 0 or n.value == 0)")
+        code = ("import ctypes, sys; c = ctypes.CDLL(sys.argv[1]); n = ctypes.c_int(); r = "
+                "c.cuInit(0) or "
+                "c.cuDeviceGetCount(ctypes.byref(n)); print(r, n.value); sys.exit(r != 0 or "
+                "n.value == 0)")
         return bool(self.libcuda) and self.run([sys.executable, "-c", code, self.libcuda]).rc == 0
 
     def cudart_dir(self):
@@ -161,10 +177,11 @@ class Suite:
         return env
 
     def library_path(self, env):
-        """LD_LIBRARY_PATH for programs that open libcudart or libcuda by name. Not for Python's packages:
-        they bring libraries of their own along."""
+        """LD_LIBRARY_PATH for programs that open libcudart or libcuda by name. Not for Python's
+        packages: they bring libraries of their own along."""
         folders = [f for f in [env.get("LD_LIBRARY_PATH")] if f]
-        return {"LD_LIBRARY_PATH": ":".join([*folders, os.path.dirname(self.libcuda), self.cudart_dir()])}
+        return {"LD_LIBRARY_PATH": ":".join([*folders, os.path.dirname(self.libcuda),
+                                             self.cudart_dir()])}
 
     def shim_env(self, **extra):
         env = dict(self.bare_env, **extra)
@@ -177,8 +194,8 @@ class Suite:
         print(text, file=sys.stderr, flush=True)
 
     def must(self, command, what, **kwargs):
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                **kwargs)
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, **kwargs)
         if result.returncode:
             raise RuntimeError(f"{what} failed:\n  {' '.join(command)}\n{result.stdout[-4000:]}")
         return result.stdout
@@ -200,11 +217,16 @@ class Suite:
         if not os.path.exists(self.lib):
             raise RuntimeError(f"{self.lib} was not built")
 
+    def small(self, name):
+        """One of the small programs that call the driver: NAME.c and what it needs."""
+        sources = [f"{name}.c", "driver.c", *MORE_SOURCES.get(name, [])]
+        return self.compile(name, sources)
+
     def compile(self, name, sources, *flags, shared_cudart=False, static_cudart=False):
         """A C program of this folder, by the C compiler; returns its path."""
         out = os.path.join(self.build, name)
-        command = [self.cc, "-std=c17", "-D_GNU_SOURCE", "-O2", "-I", ROOT,
-                   "-isystem", os.path.join(self.cuda, "include"), "-o", out,
+        command = [self.cc, "-std=c17", "-D_GNU_SOURCE", "-O2", "-Wno-overlength-strings", "-I",
+                   ROOT, "-isystem", os.path.join(self.cuda, "include"), "-o", out,
                    *[os.path.join(HERE, s) for s in sources], *flags]
         if shared_cudart:
             command += [self.shared_cudart(), f"-Wl,-rpath,{self.cudart_dir()}"]
@@ -212,6 +234,15 @@ class Suite:
             command.append(os.path.join(self.cudart_dir(), "libcudart_static.a"))
         command += ["-lpthread", "-ldl", "-lrt"]
         self.must(command, f"compiling {name}")
+        return out
+
+    def compile_cuda(self, name):
+        """The program NAME.cu of this folder, by nvcc; returns its path."""
+        if not self.nvcc:
+            raise Skip("no nvcc")
+        out = os.path.join(self.build, name)
+        self.must([self.nvcc, "-O2", "-std=c++17", "-arch=native", "-I", ROOT, "-o", out,
+                   os.path.join(HERE, f"{name}.cu")], f"compiling {name}")
         return out
 
     # Running
@@ -235,7 +266,8 @@ class Suite:
     def bare_and_shim(self, command, env=None, timeout=120, before=(), beside=()):
         extra = env or {}
         shim = dict(self.shim_env(**extra), LD_PRELOAD=" ".join([*before, self.lib, *beside]))
-        return self.run(command, dict(self.bare_env, **extra), timeout), self.run(command, shim, timeout)
+        return self.run(command, dict(self.bare_env, **extra), timeout), self.run(command, shim,
+                                                                                  timeout)
 
     # Results
 
@@ -247,7 +279,8 @@ class Suite:
         return row
 
     def compare(self, name, bare, shim, same_stderr=False, may_fail=False):
-        """A row for two results that have to be equal byte for byte. may_fail: being equal is enough."""
+        """A row for two results that have to be equal byte for byte. may_fail: being equal is
+        enough."""
         verdict = "ok"
         if bare.timed_out or shim.timed_out:
             verdict = "FAIL: ran too long " + ("bare" if bare.timed_out else "under the shim")
@@ -266,12 +299,12 @@ class Suite:
             verdict = "FAIL: stderr, " + first_difference(bare.err, shim.err)
         elif bare.rc != 0:
             verdict = f"{'ok' if may_fail else 'FAIL'}: exit {bare.rc} both bare and under the shim"
-        return self.row(name, seconds(bare.seconds), seconds(shim.seconds), ratio(shim.seconds, bare.seconds),
-                        verdict)
+        return self.row(name, seconds(bare.seconds), seconds(shim.seconds),
+                        ratio(shim.seconds, bare.seconds), verdict)
 
     def patient_pair(self, p):
-        """Both results; of programs that a real driver sometimes does not survive, also bare, the first
-        of three runs in which it did."""
+        """Both results; of programs that a real driver sometimes does not survive, also bare, the
+        first of three runs in which it did."""
         for _ in range(3):
             bare, shim = self.bare_and_shim(p.command, p.env, PROGRAM_S, p.before, p.beside)
             if not p.name.startswith(FRAIL) or (bare.rc == shim.rc == 0):
@@ -279,8 +312,8 @@ class Suite:
         return bare, shim
 
     def run_pairs(self, programs, jobs):
-        """Those programs that are not alone run side by side, each one bare and then under the shim. Returns
-        the bare results by name."""
+        """Those programs that are not alone run side by side, each one bare and then under the
+        shim. Returns the bare results by name."""
         results = {}
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             futures = [(p, pool.submit(self.patient_pair, p)) for p in programs if not p.alone]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Processes that train, one for each allocator, in turns: what disturbs the machine disturbs all alike. The
-protocol, a line each: they say "ready PID", then "turn" for each "go", and for "end" what they computed,
-last of all "done FIGURES" and, from the process that forked them, "gone STATUS"; then the next workload."""
+"""Processes that train, one for each allocator, in turns, so that a disturbance of the machine
+hits all alike. The protocol has one word a line. A process says "ready PID". It says "turn"
+after each "go". After "end" it prints its results and then "done FIGURES"; the process that
+forked it prints "gone STATUS". Then the next workload begins."""
 import dataclasses
 import json
 import os
@@ -14,8 +15,8 @@ import part_frameworks as frameworks
 
 CACHE_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-# The same results every time, and Python's tables laid out alike; and no more threads than there are processors for
-# several processes.
+# The same results every time, and Python's tables laid out alike; and no more threads than there
+# are processors for several processes.
 EXACT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "0"}
 
 
@@ -48,7 +49,9 @@ class Run:
         """Peak of what was taken from the driver, as far as somebody keeps count."""
         if self.peer.preload:
             return self.statistics.total("reserved_peak_bytes")
-        return 0 if "PYTORCH_NO_CUDA_MEMORY_CACHING" in self.peer.env else self.figures.get("reserved_peak_bytes", 0)
+        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in self.peer.env:
+            return 0
+        return self.figures.get("reserved_peak_bytes", 0)
 
 
 class Trainer:
@@ -61,11 +64,13 @@ class Trainer:
         self.statistics = frameworks.Statistics(suite, self.label)
         self.run = None
         env = {**EXACT, **peer.env}
-        env = suite.shim_env(**env, **self.statistics.env) if peer.preload else dict(suite.bare_env, **env)
+        env = suite.shim_env(**env, **self.statistics.env) if peer.preload else dict(suite.bare_env,
+                                                                                     **env)
         self.log = open(os.path.join(suite.build, f"{self.label}.log"), "w+")
-        self.process = subprocess.Popen([*command, "--turns", "--steps", str(steps), *self.workloads], env=env,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
-                                        start_new_session=True)
+        self.process = subprocess.Popen([*command, "--turns", "--steps", str(steps),
+                                         *self.workloads], env=env,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.log, text=True, start_new_session=True)
 
     def kill(self):
         if self.process.poll() is None:
@@ -102,7 +107,8 @@ class Trainer:
     def expect(self, word, seconds=90):
         lines, line = self.lines_until(word, seconds)
         if line is None:
-            self.run.failure = f"no {word!r} but {lines[-1].strip()!r}: {self.tail()}" if lines else f"no {word!r}: {self.tail()}"
+            instead = f" but {lines[-1].strip()!r}" if lines else ""
+            self.run.failure = f"no {word!r}{instead}: {self.tail()}"
         return lines, line
 
     def begin(self, workload):
@@ -111,7 +117,8 @@ class Trainer:
         _, line = self.expect("ready")
         if line:
             pid = line.split()[1]
-            self.run.statistics = frameworks.Statistics(self.suite, self.label, None if pid == "all" else pid)
+            self.run.statistics = frameworks.Statistics(self.suite, self.label, None
+                                                        if pid == "all" else pid)
         return self.run
 
     def say(self, word):
@@ -148,8 +155,8 @@ class Trainer:
 
 
 def train(suite, peers, command, workloads, steps, rounds, tag=""):
-    """All workloads by all peers, in turns: yields a list of Run for each workload. tag: in the names of their files, so
-    that those of an earlier call stay."""
+    """All workloads by all peers, in turns: yields a list of Run for each workload. tag: in the
+    names of their files, so that those of an earlier call stay."""
     trainers = [Trainer(suite, peer, command, workloads, steps, tag) for peer in peers]
     try:
         for workload in workloads:
@@ -167,7 +174,8 @@ def train(suite, peers, command, workloads, steps, rounds, tag=""):
             for trainer in mine:
                 trainer.collect()
             times.append(time.monotonic())
-            seconds = ", ".join(f"{b - a:.1f} s {what}" for a, b, what in zip(times, times[1:], ("start", "turns", "end")))
+            seconds = ", ".join(f"{b - a:.1f} s {what}" for a, b,
+                                what in zip(times, times[1:], ("start", "turns", "end")))
             suite.log(f"  {workload}: {seconds}")
             yield runs
     finally:

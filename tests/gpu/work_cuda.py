@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""cuda-python: memory of varying size allocated, filled, copied, checked by a kernel and freed. Checksums
-go to stdout; the seconds to the file named first. work_cuda.py FIGURES driver|runtime"""
+"""cuda-python: memory of varying size allocated, filled, copied, checked by a kernel and freed.
+Checksums go to stdout; the seconds to the file named first. work_cuda.py FIGURES driver|runtime"""
 import ctypes
 import json
 import sys
@@ -89,15 +89,18 @@ class Runtime:
         must(self.cuda.cudaFree(pointer))
 
     def to_device(self, pointer, data):
-        must(self.cuda.cudaMemcpy(pointer, data, len(data), self.cuda.cudaMemcpyKind.cudaMemcpyHostToDevice))
+        must(self.cuda.cudaMemcpy(pointer, data, len(data),
+                                  self.cuda.cudaMemcpyKind.cudaMemcpyHostToDevice))
 
     def to_host(self, pointer, size):
         data = bytearray(size)
-        must(self.cuda.cudaMemcpy(data, pointer, size, self.cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost))
+        must(self.cuda.cudaMemcpy(data, pointer, size,
+                                  self.cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost))
         return data
 
     def copy(self, to, source, size):
-        must(self.cuda.cudaMemcpy(to, source, size, self.cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice))
+        must(self.cuda.cudaMemcpy(to, source, size,
+                                  self.cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice))
 
 
 class Launcher:
@@ -111,7 +114,8 @@ class Launcher:
 
     def fill(self, pointer, words, value):
         must(self.cuda.cuLaunchKernel(self.fill_kernel, 4, 1, 1, 128, 1, 1, 0, 0,
-                                      ((pointer, words, value), (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32)), 0))
+                                      ((pointer, words, value), (ctypes.c_uint64, ctypes.c_uint64,
+                                                                 ctypes.c_uint32)), 0))
 
 
 def main():

@@ -18,7 +18,8 @@ def step(i):
     b = cupy.sort(a[::-1].copy())
     c = cupy.cumsum(b.astype(cupy.int64))
     d = cupy.fft.fft(a.astype(cupy.complex64)[:1 << 16])
-    e = (a.reshape(-1)[:512 * 512].reshape(512, 512).astype(cupy.float32) / 977) @ cupy.eye(512, dtype="f")
+    e = (a.reshape(-1)[:512 * 512].reshape(512, 512).astype(cupy.float32) /
+         977) @ cupy.eye(512, dtype="f")
     return int(c[-1]), float(cupy.abs(d).max()).hex(), float(e.sum()).hex()
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Training on several GPUs with DistributedDataParallel, one process a GPU, as torchrun starts them, by the
-protocol of trainer.py, which the first rank speaks for all. Losses of all ranks go to stdout.
+"""Training on several GPUs with DistributedDataParallel, one process a GPU, as torchrun starts
+them. The first rank speaks the protocol of trainer.py for all. Losses of all ranks go to stdout.
 work_ddp.py FIGURES --turns [--steps N] ddp"""
 import argparse
 import json
@@ -24,7 +24,8 @@ def training(rank):
     host = torch.Generator().manual_seed(100 + rank)
     torch.manual_seed(1)
     ranks = [rank] if work_models.DEVICE == "cuda" else None
-    model = DistributedDataParallel(work_models.Gpt(layers=4).to(work_models.DEVICE), device_ids=ranks)
+    model = DistributedDataParallel(work_models.Gpt(layers=4).to(work_models.DEVICE),
+                                    device_ids=ranks)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step(i):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch on GPUs that are full of memory that was freed: before its first tensor, before the
-libraries that it loads are there, and again in the middle of a training; sums by NCCL. Losses go to
-stdout, exact; the seconds to the file named first."""
+"""PyTorch on GPUs that are full of freed memory: before its first tensor, before it loads its
+libraries, and again in the middle of a training. NCCL sums too. Losses go to stdout, exact; the
+seconds to the file named first."""
 import ctypes
 import json
 import sys

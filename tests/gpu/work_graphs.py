@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch's CUDA graphs: training steps captured and replayed, with eager work of varying shapes in between,
-and graphs captured anew while old ones live. Losses go to stdout, exact; the seconds to the file named
-first."""
+"""PyTorch's CUDA graphs: training steps are captured and replayed, with eager work of varying
+shapes in between. New graphs are captured while old ones live. Losses go to stdout, exact; the
+seconds to the file named first."""
 import json
 import sys
 import time

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The models that the PyTorch workloads train and run. Each function of WORKLOADS builds a model and
-returns step(i) -> loss; shapes vary from step to step, the same in every run."""
+"""The models that the PyTorch workloads train and run. Each function of WORKLOADS builds a model
+and returns step(i) -> loss; shapes vary from step to step, the same in every run."""
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -19,7 +19,8 @@ class Block(nn.Module):
     def forward(self, x, past=None):
         """past: keys and values of earlier tokens; then returns the longer ones as well."""
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads,
+                                               -1).permute(2, 0, 3, 1, 4)
         if past is not None:
             k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
         scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5
@@ -40,7 +41,8 @@ class Gpt(nn.Module):
 
     def forward(self, tokens, past=None):
         begin = 0 if past is None else past[0][0].shape[2]
-        x = self.token(tokens) + self.place(torch.arange(begin, begin + tokens.shape[1], device=tokens.device))
+        x = self.token(tokens) + self.place(torch.arange(begin, begin + tokens.shape[1],
+                                                         device=tokens.device))
         if past is None:
             for block in self.blocks:
                 x = block(x)
@@ -81,10 +83,13 @@ class Unet(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(4, widths[0], 3, padding=1)
         pairs = list(zip(widths, widths[1:]))
-        self.downs = nn.ModuleList(nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.GroupNorm(8, b),
-                                                 nn.SiLU(), nn.Conv2d(b, b, 3, padding=1), nn.SiLU())
+        self.downs = nn.ModuleList(nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1),
+                                                 nn.GroupNorm(8, b),
+                                                 nn.SiLU(), nn.Conv2d(b, b, 3, padding=1),
+                                                 nn.SiLU())
                                    for a, b in pairs)
-        self.ups = nn.ModuleList(nn.Sequential(nn.Conv2d(a + b, a, 3, padding=1), nn.GroupNorm(8, a), nn.SiLU())
+        self.ups = nn.ModuleList(nn.Sequential(nn.Conv2d(a + b, a, 3, padding=1),
+                                               nn.GroupNorm(8, a), nn.SiLU())
                                  for a, b in reversed(pairs))
         self.last = nn.Conv2d(widths[0], 4, 3, padding=1)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""torch.multiprocessing: tensors on the GPU handed to another process, which sums them up, changes them in
-place and gives new ones back. Sums go to stdout, exact; the seconds to the file named first."""
+"""torch.multiprocessing hands tensors on the GPU to another process. That process sums them,
+changes them in place and returns new ones. The sums go to stdout, exact; the seconds to the file
+named first."""
 import json
 import sys
 import time

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tensors of PyTorch handed to other processes by torch.multiprocessing: what arrives, what the
-receiver writes, and what either side still sees when the other has dropped its own. Argument: a file for
-the seconds."""
+"""torch.multiprocessing hands tensors of PyTorch to other processes. The program prints what
+arrives, what the receiver writes, and what one side still sees after the other has dropped its
+tensors. Argument: a file for the seconds."""
 import gc
 import json
 import sys

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch workloads of work_models.py. Losses go to stdout, exact (hexadecimal floats); figures to the file
-named first.
+"""PyTorch workloads of work_models.py. Losses go to stdout, exact (hexadecimal floats); figures to
+the file named first.
 
 work_torch.py FIGURES [--steps N] [--repeats N] [--pause] WORKLOAD
 work_torch.py FIGURES --turns [--steps N] WORKLOAD..
   --pause  stops half way: says "paused LIVE_BYTES" and waits for a line
-  --turns  a process for each workload, one after the other, which repeats whenever it is told to: the
-           protocol of trainer.py, to which the figures go too. PyTorch is imported once, and CUDA started in each.
-The first repeat is a warm-up. Of each of the others the figures hold the seconds, and how many of them the
-host waited for the GPU's result.
+  --turns  a process for each workload, one after the other, which repeats whenever it is told to:
+           the
+           protocol of trainer.py, to which the figures go too. PyTorch is imported once, and CUDA
+           started in each.
+The first repeat is a warm-up. Of each of the others the figures hold the seconds, and how many of
+them the host waited for the GPU's result.
 """
 import argparse
 import gc
@@ -34,7 +36,8 @@ def live_bytes():
             if isinstance(item, torch.Tensor) and item.is_cuda:
                 for tensor in (item, item.grad if item.is_leaf else None):
                     if tensor is not None:
-                        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+                        storage = tensor.untyped_storage()
+                        storages[storage.data_ptr()] = storage.nbytes()
         except ReferenceError:
             pass
     return sum(storages.values())
@@ -73,7 +76,8 @@ def repeat(step, steps, losses, pause_at=-1):
 
 
 def figures(seconds, waited):
-    return {"seconds": seconds, "waited": waited, "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
+    return {"seconds": seconds, "waited": waited,
+            "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
             "allocated_peak_bytes": torch.cuda.max_memory_allocated()}
 
 
@@ -115,7 +119,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pause", action="store_true")
     parser.add_argument("--turns", action="store_true")
-    parser.add_argument("--warm", type=int, default=1, help="with --turns: so many times the steps come before the first")
+    parser.add_argument("--warm", type=int, default=1,
+                        help="with --turns: so many times the steps come before the first")
     parser.add_argument("workloads", choices=work_models.WORKLOADS, nargs="+")
     options = parser.parse_args()
     if options.turns:
