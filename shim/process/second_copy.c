@@ -50,8 +50,8 @@ static bool look_for_marker(const struct object *object, void *arg)
     return false; /* the walk has to reach us */
 }
 
-/* A process's first thread asks the loader, a thread that may not wait for the loader's lock looks
- * itself: see shim/process/scope.h. */
+/* A process's first thread and a forked child ask the loader. A thread that may not wait for the
+ * loader's lock looks itself: see shim/process/scope.h. */
 static bool is_second(void)
 {
     struct earlier earlier = {false, false};

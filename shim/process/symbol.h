@@ -11,8 +11,9 @@
 void *symbol_lookup(void *handle, const char *name);
 
 /* The C library's function of this name, behind our export, for a call of the program that must not
- * wait for the loader's lock (shim/process/scope.h). In a process's first thread, or if the objects
- * behind us do not tell, symbol_lookup(RTLD_NEXT, name). NULL if there is none. */
+ * wait for the loader's lock (shim/process/scope.h). It is symbol_lookup(RTLD_NEXT, name) in a
+ * process's first thread, in a forked child, and where the objects behind us do not tell. NULL if
+ * there is none. */
 void *symbol_next(const char *name);
 
 /* The C library's dlclose, past ours (shim/route/runtime.c). */
