@@ -230,10 +230,20 @@ def library_of(name, suite):
     return None if "cannot be preloaded" in done.err else path
 
 
+def acts_of(name):
+    """The acts of a scene (tests/preload/scene.h), by the name of its test; none for most scenes."""
+    path = os.path.join(base.ROOT, "tests", "preload", name.split("-")[0] + ".c")
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return re.findall(r"\bACT\((\w+)\)", file.read())
+
+
 def program_of(test, suite):
-    """What a test that runs one program bare and preloaded runs, as a list of one; empty for other
-    tests. The program and its arguments follow "--" on the runner's command line. What is only
-    another way of simulating is left out on a real GPU."""
+    """What a test that runs one program bare and preloaded runs, as a list; empty for other tests.
+    The program and its arguments follow "--" on the runner's command line. On a real GPU what is
+    only another way of simulating is left out, and each act is a program of its own: the driver
+    may not survive one of them bare."""
     words = test["cmd"]
     if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words or \
             not suite.match.search(test["name"]):
@@ -254,5 +264,8 @@ def program_of(test, suite):
                 return []
             preloaded[option].append(library)
     alone = not test.get("is_parallel", True) or bool(ALONE.search(test["name"]))
-    return [base.Program(test["name"], words[split + 1:], env, alone,
-                         tuple(preloaded["--before"]), tuple(preloaded["--beside"]))]
+    command = words[split + 1:]
+    acts = acts_of(test["name"]) if len(command) == 1 and not suite.simulate else []
+    return [base.Program(f"{test['name']} {act}".strip(), [*command, *filter(None, [act])], env,
+                         alone or bool(ALONE.search(act)), tuple(preloaded["--before"]),
+                         tuple(preloaded["--beside"])) for act in acts or [""]]

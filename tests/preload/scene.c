@@ -171,16 +171,21 @@ void scene_sleep_ms(unsigned ms)
     nanosleep(&time, NULL);
 }
 
+/* Returns the exit status. */
+static int play_here(const struct scene_act *act)
+{
+    int failures = act->play();
+    return failures == SCENE_SKIP ? SCENE_SKIP : failures != 0;
+}
+
 static int play_apart(const struct scene_act *act)
 {
     int status = -1;
     fflush(stdout);
     pid_t pid = fork();
     EXPECT(pid >= 0);
-    if (pid == 0) {
-        int failures = act->play();
-        exit(failures == SCENE_SKIP ? SCENE_SKIP : failures != 0);
-    }
+    if (pid == 0)
+        exit(play_here(act));
     EXPECT(waitpid(pid, &status, 0) == pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
@@ -197,6 +202,9 @@ int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count
 {
     int failed = 0, played = 0;
     observer_serve();
+    for (size_t i = 0; i < count && argc == 2; i++)
+        if (is_named(acts[i].name, argc, argv))
+            return play_here(&acts[i]);
     for (size_t i = 0; i < count; i++) {
         if (!is_named(acts[i].name, argc, argv))
             continue;

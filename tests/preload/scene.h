@@ -76,5 +76,6 @@ struct scene_act {
 #define ACT(function) {#function, function}
 
 /* Plays all acts, one after the other, or those that the arguments name, and says how each ended.
- * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. */
+ * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. If the only argument
+ * names an act, this process plays it, and ends as the act does. */
 int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count);

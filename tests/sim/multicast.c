@@ -11,6 +11,7 @@ struct multicast {
     struct multicast *next;
     CUmulticastObjectProp prop;
     uint32_t team; /* bit per device */
+    bool released; /* it stays: a program may give its handle again */
 };
 
 static struct multicast *all;
@@ -18,7 +19,7 @@ static struct multicast *all;
 static struct multicast *of_handle(CUmemGenericAllocationHandle handle)
 {
     struct multicast *m = all;
-    while (m != NULL && (uintptr_t)m != handle)
+    while (m != NULL && ((uintptr_t)m != handle || m->released))
         m = m->next;
     return m;
 }
@@ -68,13 +69,10 @@ static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_
 
 bool multicast_release(CUmemGenericAllocationHandle handle)
 {
-    struct multicast *m = of_handle(handle), **from = &all;
+    struct multicast *m = of_handle(handle);
     if (m == NULL)
         return false;
-    while (*from != m)
-        from = &(*from)->next;
-    *from = m->next;
-    free(m);
+    m->released = true;
     return true;
 }
 
