@@ -266,6 +266,8 @@ def program_of(test, suite):
     alone = not test.get("is_parallel", True) or bool(ALONE.search(test["name"]))
     command = words[split + 1:]
     acts = acts_of(test["name"]) if len(command) == 1 and not suite.simulate else []
-    return [base.Program(f"{test['name']} {act}".strip(), [*command, *filter(None, [act])], env,
-                         alone or bool(ALONE.search(act)), tuple(preloaded["--before"]),
-                         tuple(preloaded["--beside"])) for act in acts or [""]]
+    around = tuple(preloaded["--before"]), tuple(preloaded["--beside"])
+    if not acts:
+        return [base.Program(test["name"], command, env, alone, *around)]
+    return [base.Program(f"{test['name']} {act}", [*command, act], env,
+                         alone or bool(ALONE.search(act)), *around) for act in acts]
