@@ -231,7 +231,7 @@ def library_of(name, suite):
 
 
 def acts_of(name):
-    """The acts of a scene (tests/preload/scene.h), by the name of its test; none for most scenes."""
+    """The acts of a scene (tests/preload/scene.h), by its test's name; most scenes have none."""
     path = os.path.join(base.ROOT, "tests", "preload", name.split("-")[0] + ".c")
     if not os.path.exists(path):
         return []
