@@ -140,7 +140,7 @@ static int either(int index, void *context)
     scene_sleep_ms(100);
     for (int i = 0; i < 3; i++)
         spoilt += capture_one(used);
-    *(volatile uint32_t *)flag = 1;
+    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
     return spoilt;
 }
 
@@ -166,7 +166,7 @@ static int wait_beside_captures(bool closes)
     REQUIRE(gpu_stream_create(&forever, false));
     REQUIRE(gpu_stream_create(&capturing, false));
     REQUIRE(gpu_host_alloc(&flag, 4));
-    *(volatile uint32_t *)flag = 0;
+    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     /* The kernel's code is there before it has to be: loading it may wait. */
     REQUIRE(gpu_fill(used, 64, 2, capturing));
     REQUIRE(gpu_stream_sync(capturing));

@@ -167,7 +167,7 @@ static void use_and_free(uint64_t bytes)
 
 static void start_kernel(void)
 {
-    *(volatile uint32_t *)flag = 0;
+    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
 }
 
@@ -175,7 +175,7 @@ static void end_kernel(void)
 {
     printf("running: %s\n",
            gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
-    *(volatile uint32_t *)flag = 1;
+    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
     REQUIRE(gpu_stream_sync(forever));
     gpu_last_error();
 }

@@ -21,7 +21,7 @@ int main(void)
     REQUIRE(gpu_stream_create(&forever, false));
     REQUIRE(gpu_stream_create(&stream, false));
     REQUIRE(gpu_host_alloc(&flag, 4));
-    *(volatile uint32_t *)flag = 0;
+    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < ROUNDS; i++) {
         REQUIRE(gpu_malloc(&blocks[i], words * 4));
         REQUIRE(gpu_fill(blocks[i], words, (uint32_t)i, stream));
@@ -46,7 +46,7 @@ int main(void)
     REQUIRE(gpu_stream_sync(stream));
     printf("running: %s\n",
            gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
-    *(volatile uint32_t *)flag = 1;
+    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
     REQUIRE(gpu_stream_sync(forever));
     gpu_last_error();
     REQUIRE(gpu_free(pitched));
