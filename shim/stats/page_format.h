@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The layout of a process's page of live state: one file in the directory of GPUCACHE_DIR. Readers
+ * are the tool (scripts/gpucache) and other processes under the library. Numbers have the machine's
+ * byte order. The layout of a version never changes: whoever adds a field puts it into room that is
+ * zero today, or raises PAGE_VERSION. A reader of another version uses what lies in the first 128
+ * bytes, which every version keeps.
+ *
+ * The file is called NAMESPACE-PID-START.page: the inode of the process's pid namespace, its pid
+ * there, and its start in ticks since the boot (field 22 of /proc/PID/stat), all decimal.
+ *
+ * Reading: read `sequence`, then what is wanted, then `sequence` again. Both are the same even
+ * number: what was read belongs together. Else read again.
+ *
+ * Asking: take a write lock on the first byte of a slot that is free (fcntl F_SETLK, a lock of the
+ * process). Write `ask` and `ask_bytes`, then ask_sequence = reply_sequence + 1. Add one to `bell`,
+ * and wake one waiter of it (futex, shared). Wait until reply_sequence is ask_sequence (the writer
+ * wakes waiters of reply_sequence), then read the reply and unlock. A wake of the bell that finds
+ * no waiter, twice and 10 ms apart: the process has ended, or is stopped.
+ */
+#ifndef SHIM_PAGE_FORMAT_H
+#define SHIM_PAGE_FORMAT_H
+
+#include <stdint.h>
+
+enum {
+    PAGE_VERSION = 1,
+    PAGE_GPUS_MAX = 32,
+    PAGE_SLOTS = 8,
+    PAGE_ASK_BYTES = 992,
+    PAGE_REPLY_BYTES = 3072,
+    PAGE_BODY_BYTES = 57344,
+};
+
+#define PAGE_MAGIC "GPUCACHE"
+#define PAGE_SUFFIX ".page"
+
+/* What the process has on one GPU, for other processes that need memory. */
+struct page_gpu {
+    unsigned char uuid[16];
+    uint64_t idle_bytes;      /* reserved and not live */
+    uint64_t allocated_bytes; /* live */
+    uint64_t reserved_bytes;
+    uint64_t returned_ns; /* CLOCK_MONOTONIC: last gave memory to another; 0: never */
+    uint64_t regrown_ns;  /* the same: first took memory after that; 0: not yet */
+    uint64_t zero;
+};
+
+/* One request and its reply. Both are text: `ask` is a verb of shim/command/command.def and
+ * NAME=VALUE words, separated by blanks; `reply` is a JSON object. */
+struct page_slot {
+    uint32_t ask_sequence;
+    uint32_t ask_bytes;
+    uint32_t reply_sequence; /* a futex */
+    uint32_t reply_bytes;
+    uint32_t reply_code; /* enum page_reply */
+    uint32_t zero;
+    uint64_t reply_value; /* of flush and give: the bytes that went back */
+    char ask[PAGE_ASK_BYTES];
+    char reply[PAGE_REPLY_BYTES];
+};
+
+enum page_reply {
+    PAGE_REPLY_DONE,
+    PAGE_REPLY_PARTLY,  /* the time was up before all was done */
+    PAGE_REPLY_BAD,     /* the request is not understood; the reply says what is wrong */
+    PAGE_REPLY_REFUSED, /* understood, but it cannot be done; the reply says why */
+};
+
+struct page {
+    /* Every version has these at these places. They never change. */
+    char magic[8];
+    uint32_t version;
+    uint32_t size_bytes; /* of the file */
+    uint64_t pid;        /* in its own namespace */
+    uint64_t start_ticks;
+    uint64_t pid_namespace;
+    uint64_t uid;
+    uint64_t started_unix_ns; /* the library's start, CLOCK_REALTIME */
+    char library_version[32];
+    unsigned char zero1[40];
+    /* Guarded by `sequence`, as are `gpus` and `body`. */
+    uint64_t sequence;          /* odd: being written */
+    uint64_t published_ns;      /* CLOCK_MONOTONIC */
+    uint64_t published_unix_ns; /* CLOCK_REALTIME */
+    uint32_t num_gpus;
+    uint32_t body_bytes;
+    unsigned char zero2[96];
+    /* Written by readers. */
+    uint32_t bell; /* a futex: goes up with each request, and where a reader wants a new state */
+    uint32_t zero3;
+    uint64_t watched_until_ns; /* CLOCK_MONOTONIC: a reader looks on; at most 10 s ahead */
+    unsigned char zero4[3824];
+    /* At 4096. */
+    struct page_gpu gpus[PAGE_GPUS_MAX];
+    unsigned char zero5[2048];
+    struct page_slot slots[PAGE_SLOTS]; /* at 8192, 4096 bytes each */
+    char body[PAGE_BODY_BYTES];         /* a JSON object, body_bytes long; shim/stats/report.h */
+};
+
+_Static_assert(sizeof(struct page_gpu) == 64, "layout");
+_Static_assert(sizeof(struct page_slot) == 4096, "layout");
+_Static_assert(sizeof(struct page) == 98304, "layout");
+
+#endif
