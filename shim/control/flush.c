@@ -10,6 +10,7 @@
 #include "shim/driver/capture.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/scope.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -245,8 +246,18 @@ void flush_start(void)
         control_due(&on_start, 0);
 }
 
+/* May the program have packages with caches of their own? They free nothing until they are asked. A
+ * program that loads an interpreter after its first pool was made has no thread before it frees. */
+static bool may_have_caches(void)
+{
+    int saved_errno = errno;
+    bool may = state_options()->frameworks && (scope_is_forked() || python_is_loaded());
+    errno = saved_errno;
+    return may;
+}
+
 /* A signal may come before the thread exists. The thread sees it once it is there. Until then the
- * program freed nothing, so there was nothing to give back. */
+ * program freed nothing and has no cache of its own, so there was nothing to give back. */
 void flush_pool_made(bool idle)
 {
     const struct empty_cache *e = &state_options()->empty_cache;
@@ -254,7 +265,7 @@ void flush_pool_made(bool idle)
     control_permit_thread();
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
-    if (idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
+    if (idle || may_have_caches() || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
         control_ensure_thread();
 }
 

@@ -35,7 +35,7 @@ struct method {
 };
 enum { METH_NOARGS = 4, METH_O = 8, FILE_INPUT = 257 };
 
-/* The functions of the interpreter, all of its stable ABI but the last two rows. */
+/* The functions of the interpreter. */
 #define NEEDED(PY)                                                                                 \
     PY(int, Py_IsInitialized, (void))                                                              \
     PY(int, PyGILState_Ensure, (void))                                                             \
@@ -63,10 +63,9 @@ enum { METH_NOARGS = 4, METH_O = 8, FILE_INPUT = 257 };
     PY(void *, PyThreadState_Get, (void))                                                          \
     PY(unsigned long, PyThread_get_thread_ident, (void))
 #define OPTIONAL(PY)                                                                               \
-    PY(int, Py_IsFinalizing, (void))               /* from 3.13 on */                              \
-    PY(int, _Py_IsFinalizing, (void))              /* until 3.12 */                                \
-    PY(void, PyThreadState_EnterTracing, (void *)) /* from 3.11 on */                              \
-    PY(void, PyThreadState_LeaveTracing, (void *))
+    PY(int, Py_IsFinalizing, (void))  /* from 3.13 on */                                           \
+    PY(int, _Py_IsFinalizing, (void)) /* until 3.12 */                                             \
+    PY(void, PyThreadState_EnterTracing, (void *)) /* from 3.11 on */
 
 static struct {
 #define PY(type, name, parameters) type(*name) parameters;
@@ -335,6 +334,7 @@ static bool is_ready(void)
            !(api._Py_IsFinalizing && api._Py_IsFinalizing());
 }
 
+/* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */
 static void attach(const struct framework_host *host, struct framework_result *results)
 {
     int attached = api.PyGILState_Ensure();
@@ -346,8 +346,6 @@ static void attach(const struct framework_host *host, struct framework_result *r
         set_phase(IN);
         run_all(host, modules, results);
     }
-    if (thread && api.PyThreadState_LeaveTracing)
-        api.PyThreadState_LeaveTracing(thread);
     api.PyGILState_Release(attached);
 }
 
