@@ -265,7 +265,8 @@ void flush_pool_made(bool idle)
     control_permit_thread();
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
-    if (idle || may_have_caches() || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
+    if (idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns ||
+        may_have_caches())
         control_ensure_thread();
 }
 

@@ -302,7 +302,7 @@ def act_others_hold_the_allocators_lock():
 
 
 def act_others_hold_the_loaders_lock():
-    """And, in most releases, the interpreter's: a plugin starts for two seconds."""
+    """And, in most releases, the interpreter's: a plugin starts for a second."""
     cache = torch_of()
     late = count("flush (frameworks)")
     with subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -USR1 {os.getpid()}"]):
@@ -342,7 +342,7 @@ def idle():
 
 
 def held():
-    """Keeps the interpreter's lock for two seconds."""
+    """Keeps the interpreter's lock for a second."""
     torch_of()
     holding = ctypes.PyDLL(os.environ["SLOW_PLUGIN"])  # its calls keep the interpreter's lock
     ready()

@@ -11,7 +11,7 @@ void wait_a_while(void)
 {
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += 2;
+    end.tv_sec += 1;
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL))
         ;
 }

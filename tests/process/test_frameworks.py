@@ -3,6 +3,7 @@
 
 test_frameworks.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME EMBEDDING_PROGRAM SLOW_PLUGIN
 Interpreters: this one, those of pyenv, and those that TEST_PYTHONS names (a list as of PATH)."""
+import concurrent.futures
 import glob
 import os
 import signal
@@ -50,96 +51,105 @@ class Frameworks(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
-        self.log = os.path.join(self.folder.name, "log")
 
-    def start(self, *command, stdin=subprocess.DEVNULL, **env):
-        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS, "SLOW_PLUGIN": SLOW,
-               "GPUCACHE_LOG": f"info:{self.log}",
-               "PYTHONDONTWRITEBYTECODE": "1", **env}
-        child = subprocess.Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE,
+    def each(self, play):
+        """Plays it with every interpreter, some at once."""
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(play, python) for python in PYTHONS]:
+                done.result()
+
+    def start(self, *command, **env):
+        """The command; LOG in it stands for the library's log, FOLDER for one of its own."""
+        folder = tempfile.mkdtemp(dir=self.folder.name)
+        log = os.path.join(folder, "log")
+        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+               "SLOW_PLUGIN": SLOW, "GPUCACHE_LOG": f"info:{log}", "PYTHONDONTWRITEBYTECODE": "1",
+               **env}
+        words = [{"LOG": log, "FOLDER": folder}.get(word, word) for word in command]
+        child = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, text=True)
-        self.addCleanup(child.stderr.close)
-        self.addCleanup(child.stdout.close)
-        self.addCleanup(child.wait)
+        child.log = log
+        self.addCleanup(child.communicate)
         self.addCleanup(child.kill)
         return child
 
     def scene(self, python, name, **env):
-        self.log = os.path.join(self.folder.name, f"log-{time.monotonic_ns()}")
-        return self.start(python, SCENES, name, self.log, self.folder.name,
-                          stdin=subprocess.PIPE, **env)
+        return self.start(python, SCENES, name, "LOG", "FOLDER", **env)
 
     def ends_well(self, child):
         out, err = child.communicate(timeout=60)
-        self.assertEqual((child.returncode, err), (0, ""), f"{err}{self.logged()[-1500:]}")
+        self.assertEqual((child.returncode, err), (0, ""), f"{err}{self.logged(child)[-1500:]}")
         return out
 
-    def logged(self):
+    def logged(self, child):
         try:
-            with open(self.log, encoding="utf-8") as file:
+            with open(child.log, encoding="utf-8") as file:
                 return file.read()
         except FileNotFoundError:
             return ""
 
     def await_log(self, text, child, seconds=20):
         end = time.monotonic() + seconds
-        while text not in self.logged():
-            self.assertIsNone(child.poll(), self.logged())
-            self.assertLess(time.monotonic(), end, f"no {text!r} in: {self.logged()}")
+        while text not in self.logged(child):
+            self.assertIsNone(child.poll(), self.logged(child))
+            self.assertLess(time.monotonic(), end, f"no {text!r} in: {self.logged(child)}")
             time.sleep(0.005)
 
     def test_acts(self):
-        for python in PYTHONS:
-            self.ends_well(self.scene(python, "acts"))
+        self.each(lambda python: self.ends_well(self.scene(python, "acts")))
 
     def test_an_idle_program_gives_its_cache_back(self):
-        for python in PYTHONS:
+        def play(python):
             child = self.scene(python, "idle")
             self.assertEqual(child.stdout.readline(), "ready\n")
             child.send_signal(signal.SIGUSR1)
             self.await_log("flush (signal): gave back 160.0 MiB", child)
-            self.assertIn("torch: done, gave 160.0 MiB back", self.logged())
+            self.assertIn("torch: done, gave 160.0 MiB back", self.logged(child))
             self.ends_well(child)
+        self.each(play)
 
     def test_who_holds_the_interpreters_lock_delays_no_flush(self):
-        for python in PYTHONS:
+        def play(python):
             child = self.scene(python, "held")
             self.assertEqual(child.stdout.readline(), "ready\n")
             time.sleep(0.3)  # until it is inside the call
             child.send_signal(signal.SIGUSR1)
             self.await_log("flush (signal)", child)
-            self.assertNotIn("torch", self.logged())
+            self.assertNotIn("torch", self.logged(child))
             self.assertEqual(child.stdout.readline(), "awake\n")
             self.await_log("flush (frameworks): gave back 160.0 MiB", child)
             self.ends_well(child)
+        self.each(play)
 
     def test_forked_children_find_no_lock_taken(self):
-        for python in PYTHONS:
-            self.ends_well(self.scene(python, "forks"))
+        self.each(lambda python: self.ends_well(self.scene(python, "forks")))
 
     def test_no_end_of_an_interpreter_is_disturbed(self):
-        for python in PYTHONS:
+        def play(python):
             for delay in range(0, 600, 100):
                 self.ends_well(self.scene(python, "ends", DELAY_US=str(delay), SLOW_US="50",
                                           BEFORE="yes" if delay % 200 else ""))
+        self.each(play)
 
     def test_the_end_waits_for_a_package_that_is_at_work(self):
-        for python in PYTHONS:
+        def play(python):
             for before in "", "yes":
-                self.ends_well(self.scene(python, "ends", DELAY_US="50000", SLOW_US="300000",
-                                          BEFORE=before))
-                self.assertEqual(self.logged().count("torch: done"), 2 if before else 1)
+                child = self.scene(python, "ends", DELAY_US="50000", SLOW_US="300000",
+                                   BEFORE=before)
+                self.ends_well(child)
+                self.assertEqual(self.logged(child).count("torch: done"), 2 if before else 1)
+        self.each(play)
 
     def test_off(self):
         self.ends_well(self.scene(PYTHONS[0], "off", GPUCACHE_FRAMEWORKS="0"))
 
     def test_an_embedded_interpreter(self):
-        for python in PYTHONS:
+        def play(python):
             library = libpython(python)
             if library:
                 home = os.path.dirname(os.path.dirname(os.path.realpath(library)))
-                child = self.start(EMBED, library, PYTHONHOME=home)
-                self.ends_well(child)
+                self.ends_well(self.start(EMBED, library, PYTHONHOME=home))
+        self.each(play)
 
 
 if __name__ == "__main__":
