@@ -193,6 +193,7 @@ bool framework_ask(const struct framework_host *with, void (*then)(bool anew), u
         pthread_mutex_unlock(&answer_lock);
     } else {
         fill(results, FRAMEWORK_LATE);
+        log_info("frameworks: no answer after %.0f ms", (double)wait_ns / 1e6);
     }
     errno = saved_errno;
     return came && !any_is(results, FRAMEWORK_BUSY);

@@ -134,8 +134,7 @@ class Frameworks(unittest.TestCase):
     def test_the_end_waits_for_a_package_that_is_at_work(self):
         def play(python):
             for before in "", "yes":
-                child = self.scene(python, "ends", DELAY_US="50000", SLOW_US="300000",
-                                   BEFORE=before)
+                child = self.scene(python, "ends", SLOW_US="300000", BEFORE=before)
                 self.ends_well(child)
                 self.assertEqual(self.logged(child).count("torch: done"), 2 if before else 1)
         self.each(play)
