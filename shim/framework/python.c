@@ -271,6 +271,15 @@ static enum framework_state run_text(const char *text, py *modules, uint64_t dev
     return state;
 }
 
+/* The driver may make the call wait, so the interpreter's lock is let go. */
+static uint64_t held_bytes(const struct framework_host *host)
+{
+    void *thread = api.PyEval_SaveThread();
+    uint64_t bytes = host->held_bytes();
+    api.PyEval_RestoreThread(thread);
+    return bytes;
+}
+
 static void run_texts(const struct framework_host *host, py *modules,
                       struct framework_result *results)
 {
@@ -279,10 +288,10 @@ static void run_texts(const struct framework_host *host, py *modules,
         struct framework_result *r = &results[i];
         if (!api.PyDict_GetItemString(modules, frameworks[i].module))
             continue;
-        uint64_t before = host->held_bytes(), start_ns = state_clock_ns();
+        uint64_t before = held_bytes(host), start_ns = state_clock_ns();
         r->state = run_text(frameworks[i].text, modules, devices);
         r->ns = state_clock_ns() - start_ns;
-        uint64_t after = host->held_bytes();
+        uint64_t after = held_bytes(host);
         if (r->state == FRAMEWORK_DONE && before > after)
             r->returned_bytes = before - after;
     }
@@ -415,7 +424,7 @@ void python_ask(const struct framework_host *host, struct framework_result *resu
     set_all(results, FRAMEWORK_ABSENT);
     set_phase(NEAR);
     void *handle = atomic_load(&closed) ? NULL : open_python();
-    if (handle && find_functions(handle) && is_ready())
+    if (handle && (registered || find_functions(handle)) && is_ready())
         attach(host, results);
     set_phase(OUT);
     if (handle)

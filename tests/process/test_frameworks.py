@@ -41,10 +41,12 @@ PYTHONS = pythons()
 
 
 def libpython(python):
-    """The interpreter's library; "": it has none."""
-    code = ("import os, sysconfig as s; v = s.get_config_var; print(os.path.join("
-            "v('LIBDIR'), v('INSTSONAME')) if v('Py_ENABLE_SHARED') else '')")
-    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+    """The interpreter's shared library; None: it is not here."""
+    code = "import sysconfig as s; print(s.get_config_var('LIBDIR'))"
+    folder = subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+    name = "libpython{}.{}.so.1.0".format(*version_of(python))
+    return next(iter(glob.glob(os.path.join(folder, name)) +
+                     glob.glob(os.path.join(folder, "*", name))), None)
 
 
 class Frameworks(unittest.TestCase):
