@@ -9,6 +9,7 @@
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/alloc.h"
+#include "shim/process/object.h"
 #include "shim/process/symbol.h"
 #include "shim/route/runtimes.h"
 
@@ -87,16 +88,9 @@ struct place {
 static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct place *place = arg;
-    for (size_t i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        uintptr_t start = info->dlpi_addr + part->p_vaddr;
-        if (part->p_type == PT_LOAD && place->address - start < part->p_memsz) {
-            place->code = start;
-            place->num_unloaded = info->dlpi_subs;
-            return 1;
-        }
-    }
-    return 0;
+    place->code = object_segment(info, place->address);
+    place->num_unloaded = info->dlpi_subs;
+    return place->code != 0;
 }
 
 /* The entry of this object; else the first free one; NULL: the table is full. */
