@@ -5,6 +5,8 @@
  */
 #include "shim/process/options.h"
 
+#include "shim/process/show.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +67,34 @@ static bool (*const setters[])(struct options *o, const char *text) = {
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
+
+/* Scalars go by value, all else by address. */
+#define BY_BYTES(value) (&(value))
+#define BY_LIMIT(value) (&(value))
+#define BY_SECONDS(value) (value)
+#define BY_BACKING(value) (value)
+#define BY_REUSE(value) (value)
+#define BY_SWITCH(value) (value)
+#define BY_SIGNAL(value) (value)
+#define BY_EMPTY_CACHE(value) (&(value))
+#define BY_STATS(value) (&(value))
+#define BY_LOG(value) (&(value))
+#define BY_PATH(value) (&(value))
+#define BY_GLOBS(value) (&(value))
+
+size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes)
+{
+    size_t i = 0;
+
+#define POOL_OPTION(field, name, type, value, help)                                                \
+    if (row == i++)                                                                                \
+        return show_##type(BY_##type(o->field), out, size_bytes);
+#define SHIM_OPTION(field, env, type, value, help) POOL_OPTION(field, , type, , )
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    return 0;
+}
 
 static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 {

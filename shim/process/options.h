@@ -46,6 +46,11 @@ struct option_row {
 extern const struct option_row option_rows[];
 extern const size_t num_option_rows;
 
+/* The value of option_rows[row] as text, in the option's own syntax; "" for an unset list of
+ * patterns. Like snprintf; no text with its NUL is longer than SHOW_MAX_BYTES
+ * (shim/process/show.h). */
+size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes);
+
 /* Does the library serve this process? GPUCACHE, GPUCACHE_ONLY and GPUCACHE_SKIP say so. It never
  * serves a process that has privileges of its file (AT_SECURE). Reads the environment at each call,
  * writes nothing, and keeps errno. */

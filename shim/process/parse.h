@@ -58,6 +58,10 @@ struct option_globs {
     char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
 };
 
+/* The word for each value of the two types. */
+extern const char *const parse_backing_words[];
+extern const char *const parse_reuse_words[];
+
 bool parse_SWITCH(const char *text, bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
 bool parse_SECONDS(const char *text, uint64_t *out);

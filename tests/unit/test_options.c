@@ -4,6 +4,7 @@
  * per device sizes, process names, requests to empty the cache.
  */
 #include "shim/process/options.h"
+#include "shim/process/show.h"
 #include "tests/unit/capture.h"
 
 #include <errno.h>
@@ -152,6 +153,32 @@ static void every_default_is_a_value_that_its_row_takes(void **state)
     }
 }
 
+static void every_row_shows_its_own_value(void **state)
+{
+    static char pair[SHOW_MAX_BYTES + 64], shown[SHOW_MAX_BYTES];
+
+    LOAD("PATH=/bin");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        const char *value = option_rows[i].value;
+        /* an unset path is "none" in its own syntax */
+        const char *plain = value[0] || !strstr(option_rows[i].env, "FILE") ? value : "none";
+        assert_int_equal(options_show(&options, i, shown, sizeof shown), strlen(plain));
+        assert_string_equal(shown, plain);
+    }
+    assert_int_equal(options_show(&options, num_option_rows, shown, sizeof shown), 0);
+    LOAD("GPUCACHE_MAX_IDLE=2=1G", "GPUCACHE_STATS=exit:/a.json", "GPUCACHE_SIGNAL=USR2");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        options_show(&options, i, shown, sizeof shown);
+        snprintf(pair, sizeof pair, "%s=%s", option_rows[i].env, shown);
+        if (strstr(pair, "MAX_IDLE"))
+            assert_string_equal(pair, "GPUCACHE_MAX_IDLE=none,2=1G");
+        if (strstr(pair, "STATS"))
+            assert_string_equal(pair, "GPUCACHE_STATS=exit-json:/a.json");
+        if (strstr(pair, "SIGNAL"))
+            assert_string_equal(pair, "GPUCACHE_SIGNAL=USR2");
+    }
+}
+
 static void an_unknown_name_is_warned_of_with_the_nearest(void **state)
 {
     static const struct {
@@ -264,6 +291,7 @@ int main(void)
         cmocka_unit_test(a_bad_value_is_warned_of_once_and_the_default_kept),
         cmocka_unit_test(every_row_has_a_value_that_it_refuses_with_its_own_warning),
         cmocka_unit_test(every_default_is_a_value_that_its_row_takes),
+        cmocka_unit_test(every_row_shows_its_own_value),
         cmocka_unit_test(an_unknown_name_is_warned_of_with_the_nearest),
         cmocka_unit_test(other_variables_are_no_business_of_ours),
         cmocka_unit_test(empty_values_count_as_unset),
