@@ -38,10 +38,11 @@
 #define ALLOWED_PATH "the name of a file, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
+#define LIVE NULL
 const struct option_row option_rows[] = {
-#define POOL_OPTION(field, name, type, value, help)                                                \
-    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type},
-#define SHIM_OPTION(field, env, type, value, help) {env, value, help, ALLOWED_##type},
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
+    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type, live},
+#define SHIM_OPTION(field, env, type, value, live, help) {env, value, help, ALLOWED_##type, live},
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -50,19 +51,19 @@ const struct option_row option_rows[] = {
 const size_t num_option_rows = sizeof(option_rows) / sizeof(option_rows[0]);
 
 /* One setter for each row, in the same order. */
-#define POOL_OPTION(field, name, type, value, help)                                                \
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
     static bool set_##field(struct options *o, const char *text)                                   \
     {                                                                                              \
         return parse_##type(text, &o->field);                                                      \
     }
-#define SHIM_OPTION(field, env, type, value, help) POOL_OPTION(field, , type, , )
+#define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 
 static bool (*const setters[])(struct options *o, const char *text) = {
-#define POOL_OPTION(field, name, type, value, help) set_##field,
-#define SHIM_OPTION(field, env, type, value, help) set_##field,
+#define POOL_OPTION(field, name, type, value, live, help) set_##field,
+#define SHIM_OPTION(field, env, type, value, live, help) set_##field,
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -86,10 +87,10 @@ size_t options_show(const struct options *o, size_t row, char *out, size_t size_
 {
     size_t i = 0;
 
-#define POOL_OPTION(field, name, type, value, help)                                                \
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
     if (row == i++)                                                                                \
         return show_##type(BY_##type(o->field), out, size_bytes);
-#define SHIM_OPTION(field, env, type, value, help) POOL_OPTION(field, , type, , )
+#define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -109,8 +110,8 @@ static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 
 static void set_defaults(struct options *o)
 {
-#define POOL_OPTION(field, name, type, value, help) default_##type(&o->field, value);
-#define SHIM_OPTION(field, env, type, value, help)                                                 \
+#define POOL_OPTION(field, name, type, value, live, help) default_##type(&o->field, value);
+#define SHIM_OPTION(field, env, type, value, live, help)                                           \
     if ((value)[0])                                                                                \
         set_##field(o, value);
 #include "shim/process/options.def"
@@ -300,8 +301,8 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out)
 {
-#define POOL_OPTION(field, name, type, value, help) out->field = convert_##type(o->field);
-#define SHIM_OPTION(field, env, type, value, help)
+#define POOL_OPTION(field, name, type, value, live, help) out->field = convert_##type(o->field);
+#define SHIM_OPTION(field, env, type, value, live, help)
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION

@@ -28,8 +28,8 @@
 #define OPTION_GLOBS struct option_globs
 
 struct options {
-#define POOL_OPTION(field, name, type, value, help) OPTION_##type field;
-#define SHIM_OPTION(field, env, type, value, help) OPTION_##type field;
+#define POOL_OPTION(field, name, type, value, live, help) OPTION_##type field;
+#define SHIM_OPTION(field, env, type, value, live, help) OPTION_##type field;
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -41,6 +41,7 @@ struct option_row {
     const char *value; /* the default, in the option's syntax; "": unset */
     const char *help;
     const char *allowed; /* what the value may be, in words */
+    const char *fixed;   /* why it cannot change while the program runs; NULL: it can */
 };
 
 extern const struct option_row option_rows[];

@@ -50,7 +50,7 @@ static void nothing_set_gives_the_defaults_in_silence(void **state)
     memset(&got, 0xaa, sizeof(got));
     pool_config_init(&expected);
     options_pool_config(&options, 0, 1000, &got);
-#define POOL_OPTION(field, name, type, value, help) assert_true(expected.field == got.field);
+#define POOL_OPTION(field, name, type, value, live, help) assert_true(expected.field == got.field);
 #include "pool/config.def"
 #undef POOL_OPTION
     assert_true(options.enabled);
