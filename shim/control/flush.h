@@ -24,7 +24,8 @@ void flush_leave_signal(void);
 void flush_pool_made(bool idle);
 
 /* Gives idle memory back now, within the limits of *e, and waits for pending memory. `why` is
- * static. Returns the bytes. On the control thread or a thread of the program's; no capture may be open. */
+ * static. Returns the bytes. On the control thread or a thread of the program's; no capture may be
+ * open. */
 uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why);
 
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
