@@ -238,11 +238,12 @@ static void *change_config(void *arg)
     struct pool_config c = r->config;
     uint64_t state = 99;
     while (!atomic_load(&changes_over)) {
-        c.max_reserved_bytes = random_next(&state) % 2 ? UINT64_MAX : random_next(&state) % MIB(200);
-        c.max_idle_bytes = random_next(&state) % 2 ? UINT64_MAX : random_next(&state) % MIB(20);
-        c.min_free_bytes = random_next(&state) % 2 ? 0 : random_next(&state) % MIB(500);
-        c.idle_timeout_ns = random_next(&state) % 2 ? 0 : MS(random_next(&state) % 10);
-        c.reuse = (enum pool_reuse)(random_next(&state) % 4);
+        uint32_t which = random_next(&state), size = random_next(&state);
+        c.max_reserved_bytes = which & 1 ? UINT64_MAX : size % MIB(200);
+        c.max_idle_bytes = which & 2 ? UINT64_MAX : size % MIB(20);
+        c.min_free_bytes = which & 4 ? 0 : size % MIB(500);
+        c.idle_timeout_ns = which & 8 ? 0 : MS(size % 10);
+        c.reuse = (enum pool_reuse)(which >> 4 & 3);
         pool_set_config(r->pool, &c);
         if (pool_tick_ns(r->pool))
             pool_tick(r->pool);
