@@ -29,9 +29,11 @@
 #define WAIT_OWN_NS (200 * MS)
 
 _Atomic bool flush_requested;
+atomic_bool flush_at_oom;
 
 static struct sigaction chained;  /* the program's setting before our handler */
 static atomic_bool chained_gone; /* it was for one signal (SA_RESETHAND), which has come */
+static atomic_bool has_duties; /* from the start on; the thread that adds others is there */
 static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
@@ -53,6 +55,12 @@ static uint64_t run_start(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
+static uint64_t run_set(uint64_t now_ns)
+{
+    flush(&state_options()->empty_cache, WAIT_NS, "set");
+    return DUTY_NEVER;
+}
+
 static uint64_t run_signal(uint64_t now_ns)
 {
     counter_add(COUNTER_SIGNAL, 1);
@@ -60,11 +68,17 @@ static uint64_t run_signal(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
+static uint64_t interval_ns; /* when the interval is over */
+
 static uint64_t run_interval(uint64_t now_ns)
 {
     const struct empty_cache *e = &state_options()->empty_cache;
+    if (!e->every_ns)
+        return DUTY_NEVER;
+    if (now_ns < interval_ns) /* the duty was due for a shorter interval */
+        return interval_ns;
     flush(e, WAIT_NS, "interval");
-    return control_after(now_ns, e->every_ns);
+    return interval_ns = control_after(now_ns, e->every_ns);
 }
 
 /* The file's time of change; 0: the file is not there. */
@@ -82,6 +96,8 @@ static uint64_t run_file(uint64_t now_ns)
 {
     const struct options *o = state_options();
     uint64_t touched = touched_ns(o->empty_cache_file.path);
+    if (!*o->empty_cache_file.path)
+        return DUTY_NEVER;
     if (touched && touched != file_seen) {
         counter_add(COUNTER_FILE, 1);
         flush(&o->empty_cache, WAIT_NS, "file");
@@ -98,6 +114,7 @@ static uint64_t run_tick(uint64_t now_ns)
 }
 
 static struct duty on_start = {.run = run_start, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty on_set = {.run = run_set, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_signal = {.run = run_signal, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_interval = {.run = run_interval, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_file = {.run = run_file, .needs_calm = true, .due_ns = DUTY_NEVER};
@@ -187,35 +204,62 @@ static bool device_is_there(int device)
     return false;
 }
 
+void flush_limits_changed(void)
+{
+    control_due(&at_tick, 0);
+}
+
+/* The policy of GPUCACHE_EMPTY_CACHE holds from here on; `once` flushes at once. */
+static void begin_policy(const struct empty_cache *e, struct duty *once)
+{
+    device_is_there(e->device);
+    atomic_store(&flush_at_oom, e->on_oom);
+    if (e->every_ns) {
+        interval_ns = control_after(state_clock_ns(), e->every_ns);
+        control_due(&at_interval, interval_ns);
+    }
+    if (e->now)
+        control_due(once, 0);
+}
+
+void flush_policy_changed(void)
+{
+    begin_policy(&state_options()->empty_cache, &on_set);
+}
+
+void flush_file_changed(void)
+{
+    const char *path = state_options()->empty_cache_file.path;
+    warn_of_missing_folder(path);
+    file_seen = touched_ns(path);
+    if (*path)
+        control_due(&at_file, control_after(state_clock_ns(), FILE_POLL_NS));
+}
+
+/* No other thread changes options before the control thread is there. */
 void flush_start(void)
 {
     const struct options *o = state_options();
-    const char *path = o->empty_cache_file.path;
-    uint64_t now_ns = state_clock_ns();
-    device_is_there(o->empty_cache.device);
-    warn_of_missing_folder(path);
     install_handler(o->signal);
     publish_signal(installed);
-    file_seen = touched_ns(path);
-    if (*path)
-        control_due(&at_file, control_after(now_ns, FILE_POLL_NS));
-    if (o->empty_cache.every_ns)
-        control_due(&at_interval, control_after(now_ns, o->empty_cache.every_ns));
-    if (o->empty_cache.now)
-        control_due(&on_start, 0);
+    begin_policy(&o->empty_cache, &on_start);
+    flush_file_changed();
+    if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path) {
+        atomic_store(&has_duties, true);
+        control_ensure_thread(); /* another thread may have made a pool before that */
+    }
 }
 
 /* A signal may come before the thread exists. The thread sees it once it is there. Until then the
  * program freed nothing, so there was nothing to give back. */
 void flush_pool_made(bool idle)
 {
-    const struct empty_cache *e = &state_options()->empty_cache;
     uint64_t tick_ns = context_tick_ns();
     control_permit_thread();
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
     bool page = publish_pool_made();
-    if (page || idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
+    if (page || idle || atomic_load(&has_duties) || tick_ns)
         control_ensure_thread();
 }
 

@@ -28,6 +28,16 @@ void flush_pool_made(bool idle);
  * open. */
 uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why);
 
+/* An option changed: limits and timeouts of the pools, which have them already; or
+ * GPUCACHE_EMPTY_CACHE; or GPUCACHE_EMPTY_CACHE_FILE. For the control thread. What gives memory
+ * back is a duty that is due now, or from now on. */
+void flush_limits_changed(void);
+void flush_policy_changed(void);
+void flush_file_changed(void);
+
+/* GPUCACHE_EMPTY_CACHE=oom: where the driver has no memory left, all devices give theirs back. */
+extern atomic_bool flush_at_oom __attribute__((visibility("hidden")));
+
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
 void flush_request(const char *value);
 /* Does such a request wait? Every allocation looks at it. */

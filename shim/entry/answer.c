@@ -6,6 +6,7 @@
 #include "shim/entry/answer.h"
 
 #include "shim/context/context.h"
+#include "shim/control/flush.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/backend.h"
 #include "shim/driver/error.h"
@@ -29,7 +30,7 @@ SHIM_COLD bool answer_release(uint64_t devices, unsigned *step)
 {
     int saved_errno = errno;
     bool some = false;
-    if (devices && state_options()->empty_cache.on_oom)
+    if (devices && atomic_load(&flush_at_oom))
         devices = ANSWER_ANYWHERE;
     while (devices && *step < POOL_RELEASE_STEPS && !some)
         some = context_release(devices, (enum pool_release)(*step)++);

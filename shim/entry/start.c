@@ -40,17 +40,20 @@ static void forked_child(void)
 
 static void report_at_exit(void)
 {
-    const struct option_stats *where = &state_options()->stats;
+    static struct option_stats where; /* the stack may be small */
     if (!state_is_on() || getpid() != owner)
+        return;
+    state_copy_stats(&where);
+    if (!where.at_exit)
         return;
     /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
     struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
     struct report_flush last;
     struct report r;
     publish_fill_report(&r, pools, pools ? CONTEXTS_MAX : 0, &last);
-    if ((!pools || !report_write(&r, where)) && where->path[0])
+    if ((!pools || !report_write(&r, &where)) && where.path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
-                 where->path);
+                 where.path);
     free(pools);
 }
 
@@ -61,7 +64,7 @@ static void remove_page(void)
 }
 
 /* The driver has registered its own handlers before, so ours run before them. The last one that is
- * registered runs first. */
+ * registered runs first. Whether there is to be a report may change until then. */
 static void register_exit_handlers(void)
 {
     if (!state_options()->dir.none) {
@@ -70,10 +73,8 @@ static void register_exit_handlers(void)
     }
     atexit(driver_call_at_exit);
     at_quick_exit(driver_call_at_exit);
-    if (state_options()->stats.at_exit) {
-        atexit(report_at_exit);
-        at_quick_exit(report_at_exit);
-    }
+    atexit(report_at_exit);
+    at_quick_exit(report_at_exit);
 }
 
 bool start_library(void)

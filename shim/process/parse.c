@@ -145,7 +145,7 @@ static bool read_device(const char **text, unsigned *out)
     return true;
 }
 
-bool parse_SWITCH(const char *text, bool *out)
+bool parse_SWITCH(const char *text, atomic_bool *out)
 {
     char v[ITEM_MAX];
 

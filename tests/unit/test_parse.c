@@ -139,7 +139,7 @@ static void switches_take_the_usual_words(void **state)
     static const char *const on[] = {"1", "on", "ON", "yes", "True", " 1 "};
     static const char *const off[] = {"0", "off", "No", "FALSE", "none"};
     static const char *const junk[] = {"", "2", "o", "onn", "", "1,1", "enable"};
-    bool v;
+    atomic_bool v;
 
     for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++, v = false)
         assert_true(parse_SWITCH(on[i], &v) && v);
