@@ -13,6 +13,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/process/second_copy.h"
+#include "shim/share/lend.h"
 #include "shim/socket/listener.h"
 #include "shim/stats/report.h"
 
@@ -77,8 +78,10 @@ bool start_library(void)
         register_exit_handlers();
     }
     state_settle(on);
-    if (on)
+    if (on) {
         flush_start();
+        lend_start();
+    }
     errno = saved_errno;
     return on;
 }

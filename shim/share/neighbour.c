@@ -21,6 +21,7 @@
 #include "shim/process/kernel.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
+#include "shim/stats/page_dir.h"
 #include "shim/stats/page_format.h"
 
 #include <errno.h>
@@ -50,11 +51,11 @@
 /* Pages read in one search. */
 #define PAGES_MAX 512
 
-enum { NAME_BYTES = 80, KNOWN = 64, HEAD_BYTES = offsetof(struct page, zero5) };
+enum { KNOWN = 64, HEAD_BYTES = offsetof(struct page, zero5) };
 
 /* What we know of a neighbour: the name of its page has its pid namespace, pid and start. */
 struct known {
-    char name[NAME_BYTES];
+    char name[PAGE_NAME_MAX];
     uint64_t skip_until_ns;
     uint64_t emptied_in; /* the series of questions in which it gave less than was asked for */
     uint64_t busy_in;    /* the series in which it had no free slot, since busy_since_ns */
@@ -63,7 +64,7 @@ struct known {
 };
 
 struct candidate {
-    char name[NAME_BYTES];
+    char name[PAGE_NAME_MAX];
     bool thrashes;
     uint64_t idle_bytes, reserved_bytes;
     uint32_t tie; /* spreads the questions of many processes among equals */
@@ -124,39 +125,9 @@ static struct known *remember(const char *name, uint64_t now_ns)
     return k;
 }
 
-static const char *parse_number(const char *text, uint64_t *out)
-{
-    const char *at = text;
-    *out = 0;
-    while (*at >= '0' && *at <= '9' && at - text < 20)
-        *out = *out * 10 + (uint64_t)(*at++ - '0');
-    return at > text ? at : NULL;
-}
-
-/* NAMESPACE-PID-START.page */
-static bool parse_name(const char *name, uint64_t out[3])
-{
-    const char *at = name;
-    for (int i = 0; i < 3; i++)
-        if ((i && *at++ != '-') || !(at = parse_number(at, &out[i])))
-            return false;
-    return !strcmp(at, PAGE_SUFFIX) && at - name + sizeof PAGE_SUFFIX <= NAME_BYTES;
-}
-
 static bool is_private(const struct stat *st)
 {
     return st->st_uid == geteuid() && !(st->st_mode & (S_IRWXG | S_IRWXO));
-}
-
-static int open_folder(const char *path)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && (kernel_fstat(fd, &st) || !is_private(&st))) {
-        close(fd);
-        return -1;
-    }
-    return fd;
 }
 
 /* Opens a neighbour's page. *st tells the file. */
@@ -173,7 +144,7 @@ static int open_page(int folder, const char *name, int access, struct stat *st)
 
 /* Reads the page's numbers into `head`. False: it is no page of this version, or of another process
  * than its name says. */
-static bool read_head(int folder, const char *name, const uint64_t its[3])
+static bool read_head(int folder, const char *name, const struct page_id *its)
 {
     const struct page *p = &head;
     struct stat st;
@@ -188,8 +159,8 @@ static bool read_head(int folder, const char *name, const uint64_t its[3])
     close(fd);
     return read_whole && !memcmp(p->magic, PAGE_MAGIC, sizeof p->magic) &&
            p->version == PAGE_VERSION && p->size_bytes == sizeof(struct page) &&
-           p->uid == geteuid() && p->pid_namespace == its[0] && p->pid == its[1] &&
-           p->start_ticks == its[2];
+           p->uid == geteuid() && p->pid_namespace == its->pid_namespace && p->pid == its->pid &&
+           p->start_ticks == its->start_ticks;
 }
 
 static const struct page_gpu *find_gpu(const unsigned char *uuid)
@@ -230,14 +201,16 @@ static bool is_skipped(const struct neighbour_wish *w, const char *name, uint64_
 static void consider(int folder, const struct neighbour_wish *w, const char *name,
                      struct candidate *best, unsigned *pages_read)
 {
-    uint64_t its[3], own[3], now_ns = state_clock_ns();
-    if (!parse_name(name, its) || !strcmp(name, w->own_name) || !parse_name(w->own_name, own))
+    struct page_id its;
+    uint64_t now_ns = state_clock_ns();
+    if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its))
         return;
     /* Of processes in another pid namespace only the bell tells whether they live. */
-    bool gone = its[0] == own[0] && (its[1] == own[1] || its[1] > INT_MAX ||
-                                     (kill((pid_t)its[1], 0) && errno == ESRCH));
+    bool gone = its.pid_namespace == w->self->pid_namespace &&
+                (its.pid == w->self->pid || its.pid > INT_MAX ||
+                 (kill((pid_t)its.pid, 0) && errno == ESRCH));
     if (gone || is_skipped(w, name, now_ns) || (*pages_read)++ >= PAGES_MAX ||
-        !read_head(folder, name, its))
+        !read_head(folder, name, &its))
         return;
     const struct page_gpu *g = find_gpu(w->uuid);
     if (!g)
@@ -475,7 +448,8 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
 {
     struct candidate best;
     struct stat folder_stat;
-    int folder = open_folder(w->folder);
+    const char *why;
+    int folder = page_dir_open(w->folder, &why);
     if (folder < 0)
         return NEIGHBOUR_NONE;
     enum neighbour_answer answer = NEIGHBOUR_NONE;

@@ -19,12 +19,14 @@
 #ifndef SHIM_NEIGHBOUR_H
 #define SHIM_NEIGHBOUR_H
 
+#include "shim/stats/page_dir.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 struct neighbour_wish {
     const char *folder;           /* of the pages */
-    const char *own_name;         /* of the process's own page there, which is never opened */
+    const struct page_id *self;   /* whose own page there is never opened */
     const unsigned char *uuid;    /* of the GPU, 16 bytes */
     uint64_t bytes;
     /* Until when the thread waits (CLOCK_MONOTONIC). It names the series of questions too: a

@@ -57,7 +57,7 @@ struct fake {
 
 static char folder[64];
 static const unsigned char uuid[16] = "0123456789abcdef";
-static const char own_name[] = "77-1-1.page";
+static struct page_id self = {.pid_namespace = 77, .pid = 1, .start_ticks = 1};
 static struct fake fakes[24];
 static int num_fakes;
 static unsigned last_pid;
@@ -165,7 +165,7 @@ static int teardown(void **state)
 static struct neighbour_wish wish(uint64_t bytes)
 {
     return (struct neighbour_wish){.folder = folder,
-                                   .own_name = own_name,
+                                   .self = &self,
                                    .uuid = uuid,
                                    .bytes = bytes,
                                    .until_ns = state_clock_ns() + WAIT_NS,
@@ -353,14 +353,15 @@ static void the_own_page_and_those_of_ended_processes_are_not_asked(void **state
         _exit(0);
     waitpid(child, NULL, 0);
     struct neighbour_wish w = wish(MIB);
-    w.own_name = own->name;
+    struct page_id here = {.pid_namespace = 5, .pid = last_pid - 1, .start_ticks = 9};
+    w.self = &here;
     ended->page->pid = (uint64_t)child;
     snprintf(name, sizeof name, "5-%d-9.page", (int)child);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     assert_int_equal(rename(ended->path, path), 0);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
     /* In another namespace the number says nothing. */
-    w.own_name = own_name;
+    w.self = &self;
     assert_int_equal(unlink(own->path), 0);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     assert_int_equal(atomic_load(&ended->asked), 1);
