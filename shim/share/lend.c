@@ -6,7 +6,9 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
+#include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/kernel.h"
@@ -18,6 +20,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -69,9 +72,8 @@ static bool find_place(struct place *p)
 
 struct query {
     CUdevice device;
-    CUuuid uuid;
+    struct device_uuid uuid;
     uint64_t free_bytes; /* 0: not known */
-    bool known;
 };
 
 static void query_device(void *arg)
@@ -79,7 +81,7 @@ static void query_device(void *arg)
     struct query *q = arg;
     CUdevice current;
     size_t free_bytes = 0, total_bytes = 0;
-    q->known = real.cuDeviceGetUuid(&q->uuid, q->device) == CUDA_SUCCESS;
+    device_uuid(q->device, &q->uuid);
     if (real.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == q->device &&
         atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(
             &free_bytes, &total_bytes) == CUDA_SUCCESS)
@@ -100,11 +102,12 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
 {
     struct query q = {.device = device};
     struct place place;
-    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !q.known)
+    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
         return false;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
-                                  .uuid = (const unsigned char *)q.uuid.bytes,
+                                  .uuid = q.uuid.bytes,
+                                  .uuid_text = q.uuid.text,
                                   .bytes = missing(&q, bytes),
                                   .until_ns = series,
                                   .waits = true};
@@ -163,11 +166,12 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
     asked_ns[device] = now_ns;
-    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !q.known)
+    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
         return;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
-                                  .uuid = (const unsigned char *)q.uuid.bytes,
+                                  .uuid = q.uuid.bytes,
+                                  .uuid_text = q.uuid.text,
                                   .until_ns = now_ns};
     for (int i = 0; i < BACKGROUND_MAX && bytes; i++) {
         wish.bytes = bytes;
@@ -193,93 +197,68 @@ static bool ask_for_pool(CUdevice device, uint64_t bytes, uint64_t *series)
     return lend_ask(device_bit(device), bytes, series);
 }
 
-/* The giving side: what was lent of each device. The control thread writes. */
-static struct {
-    _Atomic uint64_t returned_ns, regrown_ns;
-    uint64_t growths; /* then */
-} lent[DEVICES_MAX];
-
-static uint64_t growths(CUdevice device)
-{
-    uint64_t sum = 0;
-    struct pool_stats stats;
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device) {
-            pool_stats(c->pool, &stats);
-            sum += stats.num_device_alloc;
-        }
-    return sum;
-}
-
 /* Takes no part in allocations: the thread looks at figures that the pools keep anyway. */
 static uint64_t run_regrowth(uint64_t now_ns)
 {
     bool more = false;
-    for (CUdevice device = 0; device < DEVICES_MAX; device++) {
-        uint64_t returned_ns = atomic_load(&lent[device].returned_ns);
-        if (!returned_ns || atomic_load(&lent[device].regrown_ns) ||
-            now_ns - returned_ns > REGROWTH_NS)
+    struct pool_stats stats;
+    FOR_EACH_CONTEXT(c)
+    {
+        uint64_t returned_ns = atomic_load(&c->returned_ns);
+        if (!returned_ns || atomic_load(&c->regrown_ns) || now_ns - returned_ns > REGROWTH_NS)
             continue;
-        if (growths(device) > lent[device].growths) {
-            atomic_store(&lent[device].regrown_ns, now_ns);
-        } else {
-            more = true;
-        }
+        more = true;
+        pool_stats(c->pool, &stats);
+        if (stats.num_device_alloc == c->lent_growths)
+            continue;
+        atomic_store(&c->regrown_ns, now_ns);
+        publish_soon();
     }
     return more ? control_after(now_ns, REGROWTH_STEP_NS) : DUTY_NEVER;
 }
 
 static struct duty at_regrowth = {.run = run_regrowth, .due_ns = DUTY_NEVER};
 
-static uint64_t give_back(CUdevice device, uint64_t bytes, uint64_t wait_ns)
+static uint64_t give_pool(struct context *c, uint64_t bytes, uint64_t wait_ns)
 {
-    uint64_t back = 0;
-    FOR_EACH_CONTEXT(c)
-        if (c->device == device && back < bytes) {
-            struct pool_trim trim = {.most_bytes = bytes - back, .wait_ns = wait_ns};
-            back += pool_trim(c->pool, &trim);
-        }
-    return back;
-}
-
-/* What is idle already, then what the frameworks of the process cache and what the program freed
- * behind work. */
-static uint64_t give_device(CUdevice device, uint64_t bytes, uint64_t wait_ns)
-{
-    uint64_t back = give_back(device, bytes, 0);
-    if (back < bytes)
-        back += give_back(device, bytes - back, wait_ns);
-    if (!back)
-        return 0;
-    lent[device].growths = growths(device);
-    atomic_store(&lent[device].regrown_ns, 0);
-    atomic_store(&lent[device].returned_ns, state_clock_ns());
-    control_due(&at_regrowth, control_after(state_clock_ns(), REGROWTH_STEP_NS));
-    counter_add(COUNTER_LEND_GIVEN, 1);
-    counter_add(COUNTER_LENT_BYTES, back);
-    return back;
-}
-
-uint64_t lend_give(const unsigned char uuid[16], uint64_t bytes, uint64_t wait_ns)
-{
-    int count = 0;
-    uint64_t back = 0;
-    if (!bytes || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        return 0;
-    for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++) {
-        struct query q = {.device = device};
-        if (driver_call_run(NULL, query_device, &q) && q.known && !memcmp(q.uuid.bytes, uuid, 16))
-            back += give_device(device, bytes, wait_ns);
+    struct pool_stats stats;
+    struct pool_trim trim = {.most_bytes = bytes, .wait_ns = wait_ns};
+    uint64_t back = pool_trim(c->pool, &trim);
+    if (back) {
+        pool_stats(c->pool, &stats);
+        c->lent_growths = stats.num_device_alloc;
+        atomic_store(&c->regrown_ns, 0);
+        atomic_store(&c->returned_ns, state_clock_ns());
     }
     return back;
 }
 
-void lend_describe(CUdevice device, struct page_gpu *row)
+static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found)
 {
-    if (device < 0 || device >= DEVICES_MAX)
-        return;
-    row->returned_ns = atomic_load(&lent[device].returned_ns);
-    row->regrown_ns = atomic_load(&lent[device].regrown_ns);
+    uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (!strcasecmp(c->uuid.text, uuid)) {
+            *found = true;
+            if (back < bytes)
+                back += give_pool(c, bytes - back, wait_ns);
+        }
+    return back;
+}
+
+/* First what is idle already, then what the program freed behind work. A wait would break a
+ * capture. */
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found)
+{
+    uint64_t back = give(uuid, bytes, 0, found);
+    if (back < bytes && wait_ns && !capture_open())
+        back += give(uuid, bytes - back, wait_ns, found);
+    if (back) {
+        counter_add(COUNTER_LEND_GIVEN, 1);
+        counter_add(COUNTER_LENT_BYTES, back);
+        control_due(&at_regrowth, control_after(state_clock_ns(), REGROWTH_STEP_NS));
+        publish_soon();
+    }
+    return back;
 }
 
 void lend_start(void)

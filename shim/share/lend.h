@@ -21,7 +21,6 @@
 #define SHIM_LEND_H
 
 #include "shim/driver/hooks.h"
-#include "shim/stats/page_format.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,11 +35,10 @@ bool lend_is_on(void);
  * some back, so the call is to be made again. False: no more comes. Keeps errno. */
 bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series);
 
-/* A neighbour needs bytes on the GPU: gives back at least so many idle ones, if there are, and no
- * more than the pieces that they lie in. Waits for GPU work at most so long. Returns the bytes. On
- * the control thread. */
-uint64_t lend_give(const unsigned char uuid[16], uint64_t bytes, uint64_t wait_ns);
-/* Fills returned_ns and regrown_ns of the device's row. */
-void lend_describe(CUdevice device, struct page_gpu *row);
+/* A neighbour needs bytes on the GPU of this name (device.h): gives back at least so many idle
+ * ones, if there are, and no more than the pieces that they lie in. Waits for GPU work at most so
+ * long, and not at all while a capture is open. *found: a pool of the process is on that GPU.
+ * Returns the bytes. On the control thread. */
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found);
 
 #endif

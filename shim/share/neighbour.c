@@ -305,12 +305,9 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
 static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
                           const struct neighbour_wish *w, uint64_t wait_ns)
 {
-    char text[160], uuid[33];
-    for (int i = 0; i < 16; i++)
-        snprintf(uuid + 2 * i, 3, "%02x", w->uuid[i]);
-    int length = snprintf(text, sizeof text,
-                          "give gpu=GPU-%.8s-%.4s-%.4s-%.4s-%.12s bytes=%" PRIu64 " wait=%" PRIu64,
-                          uuid, uuid + 8, uuid + 12, uuid + 16, uuid + 20, w->bytes, wait_ns / MS);
+    char text[160];
+    int length = snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
+                          w->uuid_text, w->bytes, wait_ns / MS);
     bool written =
         copy(page, slot_offset(slot, offsetof(struct page_slot, ask)), text, (size_t)length,
              true) &&
