@@ -15,6 +15,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/process/second_copy.h"
+#include "shim/share/lend.h"
 #include "shim/socket/listener.h"
 #include "shim/stats/report.h"
 
@@ -93,6 +94,7 @@ bool start_library(void)
     state_settle(on);
     if (on) {
         flush_start();
+        lend_start();
         command_start();
     }
     errno = saved_errno;
