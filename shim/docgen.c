@@ -102,14 +102,14 @@ static void put_wrapped(const char *text, int indent)
 static void print_options(enum format format)
 {
     if (format == MARKDOWN)
-        puts("| variable | default | it takes | meaning |\n|---|---|---|---|");
+        puts("| variable | default | live | it takes | meaning |\n|---|---|---|---|---|");
     for (size_t i = 0; i < num_option_rows; i++) {
         const struct option_row *o = &option_rows[i];
         const char *value = o->value[0] ? o->value : "unset";
 
         switch (format) {
         case MARKDOWN:
-            printf("| `%s` | %s | ", o->env, value);
+            printf("| `%s` | %s | %s | ", o->env, value, o->fixed ? "" : "yes");
             put_markdown(o->allowed);
             fputs(" | ", stdout);
             put_markdown(o->help);
@@ -122,9 +122,12 @@ static void print_options(enum format format)
             put_roff(o->allowed, ";");
             puts("default:");
             put_roff(value, ".");
+            if (o->fixed)
+                put_roff("Fixed while the program runs:", "");
+            put_roff(o->fixed ? o->fixed : "It can change while the program runs", ".");
             break;
         case HELP:
-            printf("  %s (default: %s)\n", o->env, value);
+            printf("  %s (default: %s%s)\n", o->env, value, o->fixed ? "" : ", live");
             put_wrapped(o->help, 6);
             break;
         }

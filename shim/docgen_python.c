@@ -32,18 +32,24 @@ static void put_python_row(const char *const pairs[])
     puts("},");
 }
 
+/* "fixed": why the option cannot change while the program runs; "": it can. */
+static void put_option_row(const struct option_row *o, const char *type)
+{
+    put_python_row((const char *[]){"env", o->env, "type", type, "default", o->value, "fixed",
+                                    o->fixed ? o->fixed : "", "allowed", o->allowed, "help",
+                                    o->help, NULL});
+}
+
 static void print_python_tables(void)
 {
     size_t i = 0;
 
     puts("OPTIONS = [");
 #define OPTION_ROW(type)                                                                           \
-    put_python_row((const char *[]){"env", option_rows[i].env, "type", type, "default",            \
-                                    option_rows[i].value, "allowed", option_rows[i].allowed,       \
-                                    "help", option_rows[i].help, NULL});                           \
+    put_option_row(&option_rows[i], type);                                                         \
     i++;
-#define POOL_OPTION(field, name, type, value, help) OPTION_ROW(#type)
-#define SHIM_OPTION(field, env, type, value, help) OPTION_ROW(#type)
+#define POOL_OPTION(field, name, type, value, live, help) OPTION_ROW(#type)
+#define SHIM_OPTION(field, env, type, value, live, help) OPTION_ROW(#type)
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
