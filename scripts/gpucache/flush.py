@@ -22,8 +22,9 @@ class Receipt:
         body = reply.body if reply else {}
         self.returned_bytes = state.number(reply.value) if reply else 0
         self.ns = state.number(body.get("ns"))
-        self.gpus = [g for g in body.get("gpus") or [] if isinstance(g, dict)]
-        self.frameworks = body.get("frameworks") or []
+        gpus, frameworks = body.get("gpus"), body.get("frameworks")
+        self.gpus = [g for g in gpus if isinstance(g, dict)] if isinstance(gpus, list) else []
+        self.frameworks = frameworks if isinstance(frameworks, list) else []
 
     def as_json(self):
         return {"pid": self.pid, "status": self.status, "why": self.why, "ns": self.ns,
