@@ -6,8 +6,10 @@
 #include "shim/entry/start.h"
 
 #include "pool/pool.h"
+#include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/publish.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
 #include "shim/process/log.h"
@@ -43,18 +45,29 @@ static void report_at_exit(void)
         return;
     /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
     struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
-    struct report r = {.pools = pools,
-                       .num_pools = pools ? context_report(pools, CONTEXTS_MAX) : 0,
-                       .elapsed_ns = state_clock_ns() - state_started_ns()};
+    struct report_flush last;
+    struct report r;
+    publish_fill_report(&r, pools, pools ? CONTEXTS_MAX : 0, &last);
     if ((!pools || !report_write(&r, where)) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
                  where->path);
     free(pools);
 }
 
-/* The driver has registered its own handlers before, so ours run before them. */
+static void remove_page(void)
+{
+    if (state_is_on())
+        publish_end();
+}
+
+/* The driver has registered its own handlers before, so ours run before them. The last one that is
+ * registered runs first. */
 static void register_exit_handlers(void)
 {
+    if (!state_options()->dir.none) {
+        atexit(remove_page);
+        at_quick_exit(remove_page);
+    }
     atexit(driver_call_at_exit);
     at_quick_exit(driver_call_at_exit);
     if (state_options()->stats.at_exit) {
@@ -77,8 +90,10 @@ bool start_library(void)
         register_exit_handlers();
     }
     state_settle(on);
-    if (on)
+    if (on) {
         flush_start();
+        command_start();
+    }
     errno = saved_errno;
     return on;
 }
