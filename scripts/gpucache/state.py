@@ -93,14 +93,14 @@ class Process:
     def options(self):
         """Name without prefix -> value, of all options in force."""
         found = self.body.get("options")
-        return {options.short(str(name)): text.printable(str(value))
+        return {options.short(str(name)): text.printable(str(value)) or "none"
                 for name, value in found.items()} if isinstance(found, dict) else {}
 
     def changed_options(self):
         """The options that are not at their default."""
         defaults = {options.short(row["env"]): row["default"] for row in tables.OPTIONS}
         return {name: value for name, value in self.options().items()
-                if value.lower() != defaults.get(name, "").lower()}
+                if value.lower() != (defaults.get(name) or "none").lower()}
 
     def limits(self):
         changed = self.changed_options()
@@ -177,8 +177,8 @@ def _clean(its_page):
 
 
 def running(all_users=False, gpus=None, clean=False):
-    """(processes, complaints): all that run, their state at most a second old if they answer. clean:
-    pages of processes that have ended are removed."""
+    """(processes, complaints): all that run, their state at most a second old if they answer.
+    clean: pages of processes that have ended are removed."""
     pages, complaints = page.find_all(all_users)
     alive = []
     for its_page in pages:

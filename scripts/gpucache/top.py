@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache top: the processes, live. Keys: up and down choose a process, f empties its cache, l sets
-a limit of it, s and r sort, q ends."""
+"""gpucache top: the processes, live. Keys: up and down choose a process, f empties its cache, l
+sets a limit of it, s and r sort, q ends."""
 import collections
 import contextlib
 import json

@@ -64,7 +64,7 @@ class Values(unittest.TestCase):
         types = {row["env"]: row["type"] for row in tables.OPTIONS}
         rounds = [{env: values[i] for env, values in lists.items() if i < len(values)}
                   for i in range(max(map(len, lists.values())))]
-        # These would keep the library out, or its warnings away: one at a time, with the rest unset.
+        # These may keep the library out, or its warnings away: one at a time, the rest unset.
         rounds += [{"GPUCACHE": value} for value in CANDIDATES["SWITCH"]
                    if value.lower() not in ("0", "off", "no", "none", "false")]
         rounds += [{"GPUCACHE_LOG": value} for value in CANDIDATES["LOG"]
