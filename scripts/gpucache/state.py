@@ -9,7 +9,6 @@ from gpucache.fault import Fault
 LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
                                                   "saved_ns"]
-FRESH_NS = 10**9
 PATIENCE_S = 0.3
 
 
@@ -123,17 +122,16 @@ class Process:
 
 
 def refresh(pages):
-    """Asks the processes whose state is older than a second for a new one, and waits a moment for
-    all of them together. A process that does not answer keeps its old state."""
+    """Asks the processes for a new state, and waits a moment for all of them together. A process
+    that does not answer keeps its old state."""
     waiting = []
     for its_page in pages:
         try:
             contents = its_page.read()
             if contents.version == tables.PAGE_VERSION:
                 with ask.Line(its_page) as line:
-                    if contents.age_ns() > FRESH_NS:
-                        waiting.append((its_page, contents.published_ns))
                     line.watch()
+                waiting.append((its_page, contents.published_ns))
         except (Fault, OSError):
             pass  # whoever shows it says what is wrong
     end = time.monotonic() + PATIENCE_S
