@@ -5,10 +5,12 @@
  *
  *   docgen --options|--stats|--counters=markdown|roff|help
  *   docgen --symbols
+ *   docgen --python         prints a module of Python with the tables and the layout of a page
  *   docgen --fill FILE      prints FILE with tables (roff) for its lines @OPTIONS@, @STATS@ and
  *                           @COUNTERS@, and the version for each @VERSION@
  */
 #include "shim/driver/hooks.h" /* before any header that could include cuda.h */
+#include "shim/docgen_python.h"
 #include "shim/process/options.h"
 
 #include <stdio.h>
@@ -220,7 +222,8 @@ static int fill(const char *path)
 static int usage(void)
 {
     fputs(
-        "usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --fill FILE\n",
+        "usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --python | "
+        "--fill FILE\n",
         stderr);
     return 2;
 }
@@ -239,6 +242,8 @@ int main(int argc, char **argv)
         print_symbols();
         return 0;
     }
+    if (strcmp(argv[1], "--python") == 0)
+        return docgen_python();
     word = strchr(argv[1], '=');
     if (word) {
         *word++ = '\0';

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See context.h: functions for all contexts and pools, and the search for lost contexts. One lock, see
- * context_set_config.
+ * See context.h: functions for all contexts and pools, and the search for lost contexts. The one
+ * lock is that of context_set_config.
  */
 #include "shim/context/context.h"
 
@@ -166,7 +166,13 @@ size_t context_report(struct report_pool *out, size_t max)
     FOR_EACH_RECORD(c)
         if (c->backing && count < max) {
             out[count] = (struct report_pool){
-                .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
+                .device = c->device,
+                .name = c->name,
+                .backing = c->backing,
+                .reason = c->reason,
+                .uuid = c->uuid.text,
+                .uuid_bytes = c->uuid.bytes,
+                .total_bytes = c->backend.base.total_bytes};
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
             count++;

@@ -5,6 +5,7 @@
 #include "shim/control/flush.h"
 
 #include "shim/context/context.h"
+#include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/process/kernel.h"
@@ -37,12 +38,15 @@ static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
 
-static void flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
+uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
     uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
+    uint64_t took_ns = state_clock_ns() - start_ns;
     log_info("flush (%s): gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
-             (double)(state_clock_ns() - start_ns) / 1e6);
+             (double)took_ns / 1e6);
+    publish_flush(why, back, took_ns);
+    return back;
 }
 
 static uint64_t run_start(uint64_t now_ns)
@@ -172,32 +176,36 @@ void flush_leave_signal(void)
     sigaction(installed, &chained, NULL);
 }
 
-static void warn_of_missing_folder(const char *path)
+static bool folder_is_there(const char *path)
 {
     char *folder = strdup(path);
     char *end = folder ? strrchr(folder, '/') : NULL;
     struct stat st;
+    bool there = true;
     if (end && end > folder) {
         *end = '\0';
-        if (kernel_fstatat(AT_FDCWD, folder, &st, 0))
-            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives "
-                     "no memory back until the folder is made",
-                     path);
+        there = !kernel_fstatat(AT_FDCWD, folder, &st, 0);
     }
     free(folder);
+    return there;
 }
 
-/* Does the process have a device of this number? -1: all devices, always true. */
-static bool device_is_there(int device)
+/* Does the process lack a device of this number? -1: all devices, always false. */
+static bool lacks_device(int device, int *count)
+{
+    return device >= 0 && real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
+}
+
+static bool warn_of_missing_device(int device)
 {
     int count = 0;
-    if (device < 0 || real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count)
-        return true;
-    log_once(LOG_LEVEL_WARN,
-             "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is given "
-             "back",
-             device, count);
-    return false;
+    bool lacks = lacks_device(device, &count);
+    if (lacks)
+        log_once(LOG_LEVEL_WARN,
+                 "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is "
+                 "given back",
+                 device, count);
+    return lacks;
 }
 
 void flush_limits_changed(void)
@@ -208,7 +216,6 @@ void flush_limits_changed(void)
 /* The policy of GPUCACHE_EMPTY_CACHE holds from here on; `once` flushes at once. */
 static void begin_policy(const struct empty_cache *e, struct duty *once)
 {
-    device_is_there(e->device);
     atomic_store(&flush_at_oom, e->on_oom);
     if (e->every_ns) {
         interval_ns = control_after(state_clock_ns(), e->every_ns);
@@ -218,18 +225,21 @@ static void begin_policy(const struct empty_cache *e, struct duty *once)
         control_due(once, 0);
 }
 
-void flush_policy_changed(void)
+bool flush_policy_changed(void)
 {
-    begin_policy(&state_options()->empty_cache, &on_set);
+    const struct empty_cache *e = &state_options()->empty_cache;
+    int count = 0;
+    begin_policy(e, &on_set);
+    return !lacks_device(e->device, &count);
 }
 
-void flush_file_changed(void)
+bool flush_file_changed(void)
 {
     const char *path = state_options()->empty_cache_file.path;
-    warn_of_missing_folder(path);
     file_seen = touched_ns(path);
     if (*path)
         control_due(&at_file, control_after(state_clock_ns(), FILE_POLL_NS));
+    return folder_is_there(path);
 }
 
 /* No other thread changes options before the control thread is there. */
@@ -237,8 +247,13 @@ void flush_start(void)
 {
     const struct options *o = state_options();
     install_handler(o->signal);
+    publish_signal(installed);
+    warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
-    flush_file_changed();
+    if (!flush_file_changed())
+        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
+                 "memory back until the folder is made",
+                 o->empty_cache_file.path);
     if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path) {
         atomic_store(&has_duties, true);
         control_ensure_thread(); /* another thread may have made a pool before that */
@@ -253,7 +268,8 @@ void flush_pool_made(bool idle)
     control_permit_thread();
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
-    if (idle || atomic_load(&has_duties) || tick_ns)
+    bool page = publish_pool_made();
+    if (page || idle || atomic_load(&has_duties) || tick_ns)
         control_ensure_thread();
 }
 
@@ -266,7 +282,7 @@ void flush_request(const char *value)
         options_warn_value("GPUCACHE_EMPTY_CACHE", value, "nothing is given back");
         return;
     }
-    if (!wanted.now || !device_is_there(wanted.device))
+    if (!wanted.now || warn_of_missing_device(wanted.device))
         return;
     pthread_mutex_lock(&request_lock);
     request = wanted;

@@ -56,6 +56,7 @@ static void fill(struct context *c, CUcontext ctx)
     size_t total = 0;
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
     real.cuDeviceTotalMem_v2(&total, c->device);
+    device_uuid(c->device, &c->uuid);
     state_pool_config(c->device, total, &c->config);
     options_warn_beyond(&c->config, c->device, total);
     c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);

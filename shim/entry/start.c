@@ -6,8 +6,10 @@
 #include "shim/entry/start.h"
 
 #include "pool/pool.h"
+#include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/publish.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
 #include "shim/process/log.h"
@@ -36,29 +38,47 @@ static void forked_child(void)
     listener_forget();
 }
 
+/* On the heap, 70 KiB: the thread that ends the process may have a stack of 16 KiB. */
+struct at_exit {
+    struct options options;
+    struct report_pool pools[CONTEXTS_MAX];
+};
+
 static void report_at_exit(void)
 {
-    static struct option_stats where; /* the stack may be small */
-    if (!state_is_on() || getpid() != owner)
+    if (!state_is_on() || getpid() != owner || !state_wants_report())
         return;
-    state_copy_stats(&where);
-    if (!where.at_exit)
+    struct at_exit *now = malloc(sizeof *now);
+    if (!now) {
+        log_warn("no host memory for a report");
         return;
-    /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
-    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
-    struct report r = {.pools = pools,
-                       .num_pools = pools ? context_report(pools, CONTEXTS_MAX) : 0,
-                       .elapsed_ns = state_clock_ns() - state_started_ns()};
-    if ((!pools || !report_write(&r, &where)) && where.path[0])
+    }
+    state_copy_options(&now->options); /* the control thread may be changing them */
+    const struct option_stats *where = &now->options.stats;
+    struct report_flush last;
+    struct report r;
+    publish_fill_report(&r, now->pools, CONTEXTS_MAX, &last);
+    r.options = &now->options;
+    if (!report_write(&r, where) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
-                 where.path);
-    free(pools);
+                 where->path);
+    free(now);
 }
 
-/* The driver has registered its own handlers before, so ours run before them. Whether there is to
- * be a report may change until then. */
+static void remove_page(void)
+{
+    if (state_is_on())
+        publish_end();
+}
+
+/* The driver has registered its own handlers before, so ours run before them. The last one that is
+ * registered runs first. Whether there is to be a report may change until then. */
 static void register_exit_handlers(void)
 {
+    if (!state_options()->dir.none) {
+        atexit(remove_page);
+        at_quick_exit(remove_page);
+    }
     atexit(driver_call_at_exit);
     at_quick_exit(driver_call_at_exit);
     atexit(report_at_exit);
@@ -79,8 +99,10 @@ bool start_library(void)
         register_exit_handlers();
     }
     state_settle(on);
-    if (on)
+    if (on) {
         flush_start();
+        command_start();
+    }
     errno = saved_errno;
     return on;
 }

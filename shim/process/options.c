@@ -36,6 +36,7 @@
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file, or none"
+#define ALLOWED_DIR "the name of a folder, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
 #define LIVE NULL
@@ -86,6 +87,7 @@ bool options_set(struct options *o, size_t row, const char *text)
 #define BY_STATS(value) (&(value))
 #define BY_LOG(value) (&(value))
 #define BY_PATH(value) (&(value))
+#define BY_DIR(value) (&(value))
 #define BY_GLOBS(value) (&(value))
 
 size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes)
@@ -193,8 +195,9 @@ size_t options_find(const char *name, size_t n)
 
         if (strlen(env) == n && strncmp(env, name, n) == 0)
             return i;
-        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0 && strlen(env) == n + sizeof(prefix) - 1 &&
-            strncmp(env + sizeof(prefix) - 1, name, n) == 0)
+        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0)
+            env += sizeof(prefix) - 1;
+        if (strlen(env) == n && strncmp(env, name, n) == 0)
             return i;
     }
     return NUM_OPTIONS;

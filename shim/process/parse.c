@@ -423,6 +423,18 @@ bool parse_PATH(const char *text, struct option_path *out)
     return true;
 }
 
+bool parse_DIR(const char *text, struct option_dir *out)
+{
+    bool none = is_word(text, "none");
+
+    if (!none && !absolute_path(text, false, out->path))
+        return false;
+    out->none = none;
+    if (none)
+        out->path[0] = '\0';
+    return true;
+}
+
 /* The path behind a word and a colon. False: there is none. */
 static bool path_behind(const char *text, char out[PATH_MAX])
 {

@@ -27,6 +27,7 @@ size_t show_EMPTY_CACHE(const struct empty_cache *value, char *out, size_t size_
 size_t show_STATS(const struct option_stats *value, char *out, size_t size_bytes);
 size_t show_LOG(const struct option_log *value, char *out, size_t size_bytes);
 size_t show_PATH(const struct option_path *value, char *out, size_t size_bytes);
+size_t show_DIR(const struct option_dir *value, char *out, size_t size_bytes);
 size_t show_GLOBS(const struct option_globs *value, char *out, size_t size_bytes);
 
 #endif

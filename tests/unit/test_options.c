@@ -133,7 +133,8 @@ static void every_row_has_a_value_that_it_refuses_with_its_own_warning(void **st
 
     for (size_t i = 0; i < num_option_rows; i++) {
         /* paths take any text that is not too long; so do patterns */
-        if (strcmp(option_rows[i].env, "GPUCACHE_EMPTY_CACHE_FILE") == 0)
+        if (strcmp(option_rows[i].env, "GPUCACHE_EMPTY_CACHE_FILE") == 0 ||
+            strcmp(option_rows[i].env, "GPUCACHE_DIR") == 0)
             continue;
         snprintf(pair, sizeof(pair), "%s=,\x01?", option_rows[i].env);
         const char *said = LOAD(pair);

@@ -42,6 +42,7 @@ static bool same_empty_cache(const struct empty_cache *a, const struct empty_cac
 #define SAME_LOG SAME_STATS
 #define SAME_PATH SAME_STATS
 #define SAME_GLOBS SAME_STATS
+#define SAME_DIR SAME_STATS
 
 /* Parses, shows and parses again; compares the text with `plain`, and both values. */
 #define CHECK(TYPE, type, BY, text, plain)                                                         \
@@ -138,6 +139,7 @@ static void paths_and_patterns(void **state)
 #define STATS(text, plain) CHECK(STATS, struct option_stats, &, text, plain)
 #define LOG(text, plain) CHECK(LOG, struct option_log, &, text, plain)
 #define PATH(text, plain) CHECK(PATH, struct option_path, &, text, plain)
+#define DIR(text, plain) CHECK(DIR, struct option_dir, &, text, plain)
 #define GLOBS(text, plain) CHECK(GLOBS, struct option_globs, &, text, plain)
     STATS("off", "off");
     STATS("exit", "exit");
@@ -148,6 +150,9 @@ static void paths_and_patterns(void **state)
     LOG("Warning", "warn");
     LOG("debug:/a b,c:d", "debug:/a b,c:d");
     PATH("none", "none");
+    DIR("/dev/shm/mine", "/dev/shm/mine");
+    DIR("None", "none");
+    DIR("/none", "/none");
     PATH("/none", "/none");
     GLOBS("python*, a?b", "python*, a?b");
 }
