@@ -5,6 +5,7 @@
 #include "shim/control/flush.h"
 
 #include "shim/context/context.h"
+#include "shim/control/frameworks.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
@@ -27,6 +28,9 @@
 /* How long a flush waits for pending memory: on the control thread, and on the program's own. */
 #define WAIT_NS (5000 * MS)
 #define WAIT_OWN_NS (200 * MS)
+/* How often limits and timeouts make the packages empty their caches, at most: a program that works
+ * on takes the memory again. */
+#define ASK_AT_TICKS_NS (10000 * MS)
 
 _Atomic bool flush_requested;
 atomic_bool flush_at_oom;
@@ -37,8 +41,9 @@ static atomic_bool has_duties; /* from the start on; the thread that adds others
 static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
+static struct empty_cache followed; /* the latest flush that packages were asked for */
 
-uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
+uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
     uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
@@ -49,22 +54,52 @@ uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
     return back;
 }
 
+static void set_followed(const struct empty_cache *e)
+{
+    pthread_mutex_lock(&request_lock);
+    followed = *e;
+    pthread_mutex_unlock(&request_lock);
+}
+
+/* A package has answered after the flush that asked it. */
+static void flush_followed(void)
+{
+    pthread_mutex_lock(&request_lock);
+    struct empty_cache e = followed;
+    pthread_mutex_unlock(&request_lock);
+    flush_pools(&e, WAIT_NS, "frameworks");
+}
+
+void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
+                          struct framework_result *results)
+{
+    set_followed(e);
+    frameworks_ask(wait_ns, flush_followed, results);
+}
+
+/* On the control thread. */
+static void flush(const struct empty_cache *e, const char *why)
+{
+    flush_ask_frameworks(e, FRAMEWORK_WAIT_NS, NULL);
+    flush_pools(e, WAIT_NS, why);
+}
+
 static uint64_t run_start(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, WAIT_NS, "start");
+    flush(&state_options()->empty_cache, "start");
     return DUTY_NEVER;
 }
 
 static uint64_t run_set(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, WAIT_NS, "set");
+    flush(&state_options()->empty_cache, "set");
     return DUTY_NEVER;
 }
 
 static uint64_t run_signal(uint64_t now_ns)
 {
     counter_add(COUNTER_SIGNAL, 1);
-    flush(&state_options()->empty_cache, WAIT_NS, "signal");
+    flush(&state_options()->empty_cache, "signal");
     return DUTY_NEVER;
 }
 
@@ -77,7 +112,7 @@ static uint64_t run_interval(uint64_t now_ns)
         return DUTY_NEVER;
     if (now_ns < interval_ns) /* the duty was due for a shorter interval */
         return interval_ns;
-    flush(e, WAIT_NS, "interval");
+    flush(e, "interval");
     return interval_ns = control_after(now_ns, e->every_ns);
 }
 
@@ -100,15 +135,25 @@ static uint64_t run_file(uint64_t now_ns)
         return DUTY_NEVER;
     if (touched && touched != file_seen) {
         counter_add(COUNTER_FILE, 1);
-        flush(&o->empty_cache, WAIT_NS, "file");
+        flush(&o->empty_cache, "file");
     }
     file_seen = touched;
     return control_after(now_ns, FILE_POLL_NS);
 }
 
-static uint64_t run_tick(uint64_t now_ns)
+static void tick_pools(void)
 {
     context_tick();
+}
+
+static uint64_t run_tick(uint64_t now_ns)
+{
+    static uint64_t asked_ns; /* the control thread's */
+    if (context_tick() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {
+        asked_ns = now_ns;
+        if (frameworks_ask(FRAMEWORK_WAIT_NS, tick_pools, NULL))
+            tick_pools();
+    }
     uint64_t tick_ns = context_tick_ns();
     return tick_ns ? control_after(now_ns, tick_ns) : DUTY_NEVER;
 }
@@ -299,5 +344,9 @@ void flush_serve_request(void)
     wanted = request;
     pthread_mutex_unlock(&request_lock);
     counter_add(COUNTER_ENVIRON, 1);
-    flush(&wanted, WAIT_OWN_NS, "environment");
+    flush_pools(&wanted, WAIT_OWN_NS, "environment");
+    if (state_options()->frameworks) {
+        set_followed(&wanted);
+        frameworks_ask_later(flush_followed);
+    }
 }
