@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See context.h: functions for all contexts and pools, and the search for lost contexts. One lock, see
- * context_set_config.
+ * See context.h: functions for all contexts and pools, and the search for lost contexts. The one
+ * lock is that of context_set_config.
  */
 #include "shim/context/context.h"
 

@@ -221,32 +221,36 @@ void flush_leave_signal(void)
     sigaction(installed, &chained, NULL);
 }
 
-static void warn_of_missing_folder(const char *path)
+static bool folder_is_there(const char *path)
 {
     char *folder = strdup(path);
     char *end = folder ? strrchr(folder, '/') : NULL;
     struct stat st;
+    bool there = true;
     if (end && end > folder) {
         *end = '\0';
-        if (kernel_fstatat(AT_FDCWD, folder, &st, 0))
-            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives "
-                     "no memory back until the folder is made",
-                     path);
+        there = !kernel_fstatat(AT_FDCWD, folder, &st, 0);
     }
     free(folder);
+    return there;
 }
 
-/* Does the process have a device of this number? -1: all devices, always true. */
-static bool device_is_there(int device)
+/* Does the process lack a device of this number? -1: all devices, always false. */
+static bool lacks_device(int device, int *count)
+{
+    return device >= 0 && real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
+}
+
+static bool warn_of_missing_device(int device)
 {
     int count = 0;
-    if (device < 0 || real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count)
-        return true;
-    log_once(LOG_LEVEL_WARN,
-             "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is given "
-             "back",
-             device, count);
-    return false;
+    bool lacks = lacks_device(device, &count);
+    if (lacks)
+        log_once(LOG_LEVEL_WARN,
+                 "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is "
+                 "given back",
+                 device, count);
+    return lacks;
 }
 
 void flush_limits_changed(void)
@@ -257,7 +261,6 @@ void flush_limits_changed(void)
 /* The policy of GPUCACHE_EMPTY_CACHE holds from here on; `once` flushes at once. */
 static void begin_policy(const struct empty_cache *e, struct duty *once)
 {
-    device_is_there(e->device);
     atomic_store(&flush_at_oom, e->on_oom);
     if (e->every_ns) {
         interval_ns = control_after(state_clock_ns(), e->every_ns);
@@ -267,18 +270,21 @@ static void begin_policy(const struct empty_cache *e, struct duty *once)
         control_due(once, 0);
 }
 
-void flush_policy_changed(void)
+bool flush_policy_changed(void)
 {
-    begin_policy(&state_options()->empty_cache, &on_set);
+    const struct empty_cache *e = &state_options()->empty_cache;
+    int count = 0;
+    begin_policy(e, &on_set);
+    return !lacks_device(e->device, &count);
 }
 
-void flush_file_changed(void)
+bool flush_file_changed(void)
 {
     const char *path = state_options()->empty_cache_file.path;
-    warn_of_missing_folder(path);
     file_seen = touched_ns(path);
     if (*path)
         control_due(&at_file, control_after(state_clock_ns(), FILE_POLL_NS));
+    return folder_is_there(path);
 }
 
 /* No other thread changes options before the control thread is there. */
@@ -287,8 +293,12 @@ void flush_start(void)
     const struct options *o = state_options();
     install_handler(o->signal);
     publish_signal(installed);
+    warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
-    flush_file_changed();
+    if (!flush_file_changed())
+        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
+                 "memory back until the folder is made",
+                 o->empty_cache_file.path);
     if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path) {
         atomic_store(&has_duties, true);
         control_ensure_thread(); /* another thread may have made a pool before that */
@@ -317,7 +327,7 @@ void flush_request(const char *value)
         options_warn_value("GPUCACHE_EMPTY_CACHE", value, "nothing is given back");
         return;
     }
-    if (!wanted.now || !device_is_there(wanted.device))
+    if (!wanted.now || warn_of_missing_device(wanted.device))
         return;
     pthread_mutex_lock(&request_lock);
     request = wanted;

@@ -39,23 +39,31 @@ static void forked_child(void)
     listener_forget();
 }
 
+/* On the heap, 70 KiB: the thread that ends the process may have a stack of 16 KiB. */
+struct at_exit {
+    struct options options;
+    struct report_pool pools[CONTEXTS_MAX];
+};
+
 static void report_at_exit(void)
 {
-    static struct option_stats where; /* the stack may be small */
-    if (!state_is_on() || getpid() != owner)
+    if (!state_is_on() || getpid() != owner || !state_wants_report())
         return;
-    state_copy_stats(&where);
-    if (!where.at_exit)
+    struct at_exit *now = malloc(sizeof *now);
+    if (!now) {
+        log_warn("no host memory for a report");
         return;
-    /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
-    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
+    }
+    state_copy_options(&now->options); /* the control thread may be changing them */
+    const struct option_stats *where = &now->options.stats;
     struct report_flush last;
     struct report r;
-    publish_fill_report(&r, pools, pools ? CONTEXTS_MAX : 0, &last);
-    if ((!pools || !report_write(&r, &where)) && where.path[0])
+    publish_fill_report(&r, now->pools, CONTEXTS_MAX, &last);
+    r.options = &now->options;
+    if (!report_write(&r, where) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
-                 where.path);
-    free(pools);
+                 where->path);
+    free(now);
 }
 
 static void remove_page(void)

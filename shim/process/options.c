@@ -170,13 +170,18 @@ static unsigned edit_distance(const char *a, size_t n, const char *b)
     return row[m];
 }
 
+/* A name without GPUCACHE is compared with the rest of names. */
 const char *options_nearest(const char *name, size_t n)
 {
+    static const char prefix[] = PREFIX "_";
+    bool bare = n < sizeof(PREFIX) - 1 || strncmp(name, PREFIX, sizeof(PREFIX) - 1) != 0;
     const char *nearest = NULL;
     unsigned best = 0;
 
     for (size_t i = 0; i < num_option_rows; i++) {
-        unsigned d = edit_distance(name, n, option_rows[i].env);
+        const char *env = option_rows[i].env;
+        bool has_prefix = strncmp(env, prefix, sizeof(prefix) - 1) == 0;
+        unsigned d = edit_distance(name, n, env + (bare && has_prefix ? sizeof(prefix) - 1 : 0));
 
         if (!nearest || d < best) {
             nearest = option_rows[i].env;
@@ -195,8 +200,9 @@ size_t options_find(const char *name, size_t n)
 
         if (strlen(env) == n && strncmp(env, name, n) == 0)
             return i;
-        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0 && strlen(env) == n + sizeof(prefix) - 1 &&
-            strncmp(env + sizeof(prefix) - 1, name, n) == 0)
+        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0)
+            env += sizeof(prefix) - 1;
+        if (strlen(env) == n && strncmp(env, name, n) == 0)
             return i;
     }
     return NUM_OPTIONS;

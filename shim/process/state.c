@@ -12,6 +12,7 @@ _Atomic int state_now;
 
 static struct options options;
 static pthread_mutex_t options_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool wants_report;
 static uint64_t started_ns;
 
 bool state_claim(void)
@@ -22,7 +23,9 @@ bool state_claim(void)
 
 bool state_load_options(void)
 {
-    return options_load(&options);
+    bool on = options_load(&options);
+    atomic_store(&wants_report, options.stats.at_exit);
+    return on;
 }
 
 void state_settle(bool on)
@@ -45,6 +48,7 @@ bool state_set_option(size_t row, const char *text)
 {
     pthread_mutex_lock(&options_lock);
     bool set = options_set(&options, row, text);
+    atomic_store(&wants_report, options.stats.at_exit);
     pthread_mutex_unlock(&options_lock);
     return set;
 }
@@ -56,18 +60,15 @@ void state_pool_config(int device, uint64_t device_total_bytes, struct pool_conf
     pthread_mutex_unlock(&options_lock);
 }
 
-size_t state_show_option(size_t row, char *out, size_t size_bytes)
+bool state_wants_report(void)
 {
-    pthread_mutex_lock(&options_lock);
-    size_t n = options_show(&options, row, out, size_bytes);
-    pthread_mutex_unlock(&options_lock);
-    return n;
+    return atomic_load(&wants_report);
 }
 
-void state_copy_stats(struct option_stats *out)
+void state_copy_options(struct options *out)
 {
     pthread_mutex_lock(&options_lock);
-    *out = options.stats;
+    *out = options;
     pthread_mutex_unlock(&options_lock);
 }
 

@@ -51,10 +51,11 @@ void state_turn_off(void);
 const struct options *state_options(void);
 /* Changes one option (options_set). For the control thread. */
 bool state_set_option(size_t row, const char *text);
-/* Any thread: see options_pool_config, options_show, and GPUCACHE_STATS. */
+/* Any thread: see options_pool_config; and all options. */
 void state_pool_config(int device, uint64_t device_total_bytes, struct pool_config *out);
-size_t state_show_option(size_t row, char *out, size_t size_bytes);
-void state_copy_stats(struct option_stats *out);
+void state_copy_options(struct options *out);
+/* Is there to be a report at the exit? Any thread. */
+bool state_wants_report(void);
 
 /* CLOCK_MONOTONIC in nanoseconds: when the library started, and now. */
 uint64_t state_started_ns(void);

@@ -191,6 +191,9 @@ static void an_option_is_found_with_and_without_its_prefix(void **state)
     assert_int_equal(options_find("", 0), NUM_OPTIONS);
     assert_int_equal(options_find("GPUCACHE_", 9), NUM_OPTIONS);
     assert_int_equal(num_option_rows, NUM_OPTIONS);
+    assert_string_equal(options_nearest("MAXIDLE", 7), "GPUCACHE_MAX_IDLE");
+    assert_string_equal(options_nearest("log", 3), "GPUCACHE_LOG");
+    assert_string_equal(options_nearest("GPUCACHEE", 9), "GPUCACHE");
 }
 
 static void a_new_value_replaces_the_old_one_and_a_bad_one_does_not(void **state)
