@@ -24,6 +24,12 @@
 
 enum { LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
 
+const char *const log_level_words[] = {[LOG_LEVEL_OFF] = "off",
+                                       [LOG_LEVEL_ERROR] = "error",
+                                       [LOG_LEVEL_WARN] = "warn",
+                                       [LOG_LEVEL_INFO] = "info",
+                                       [LOG_LEVEL_DEBUG] = "debug"};
+
 static _Atomic int log_level_now = LOG_LEVEL_WARN;
 static atomic_flag complained = ATOMIC_FLAG_INIT; /* about a file that cannot be written */
 static char log_path[PATH_MAX];

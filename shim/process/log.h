@@ -24,6 +24,8 @@
 #include <stddef.h>
 
 enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+/* Their names in GPUCACHE_LOG. */
+extern const char *const log_level_words[];
 
 /* From now on lines up to `level` go to the file `path`, in whose name %p is the process id. If
  * `path` is NULL or "", they go to stderr. Must be called before other threads log. */

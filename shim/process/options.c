@@ -5,6 +5,8 @@
  */
 #include "shim/process/options.h"
 
+#include "shim/process/show.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,12 +36,14 @@
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file, or none"
+#define ALLOWED_DIR "the name of a folder, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
+#define LIVE NULL
 const struct option_row option_rows[] = {
-#define POOL_OPTION(field, name, type, value, help)                                                \
-    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type},
-#define SHIM_OPTION(field, env, type, value, help) {env, value, help, ALLOWED_##type},
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
+    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type, live},
+#define SHIM_OPTION(field, env, type, value, live, help) {env, value, help, ALLOWED_##type, live},
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -48,23 +52,52 @@ const struct option_row option_rows[] = {
 const size_t num_option_rows = sizeof(option_rows) / sizeof(option_rows[0]);
 
 /* One setter for each row, in the same order. */
-#define POOL_OPTION(field, name, type, value, help)                                                \
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
     static bool set_##field(struct options *o, const char *text)                                   \
     {                                                                                              \
         return parse_##type(text, &o->field);                                                      \
     }
-#define SHIM_OPTION(field, env, type, value, help) POOL_OPTION(field, , type, , )
+#define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 
 static bool (*const setters[])(struct options *o, const char *text) = {
-#define POOL_OPTION(field, name, type, value, help) set_##field,
-#define SHIM_OPTION(field, env, type, value, help) set_##field,
+#define POOL_OPTION(field, name, type, value, live, help) set_##field,
+#define SHIM_OPTION(field, env, type, value, live, help) set_##field,
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
+
+/* Scalars go by value, all else by address. */
+#define BY_BYTES(value) (&(value))
+#define BY_LIMIT(value) (&(value))
+#define BY_SECONDS(value) (value)
+#define BY_BACKING(value) (value)
+#define BY_REUSE(value) (value)
+#define BY_SWITCH(value) (value)
+#define BY_SIGNAL(value) (value)
+#define BY_EMPTY_CACHE(value) (&(value))
+#define BY_STATS(value) (&(value))
+#define BY_LOG(value) (&(value))
+#define BY_PATH(value) (&(value))
+#define BY_DIR(value) (&(value))
+#define BY_GLOBS(value) (&(value))
+
+size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes)
+{
+    size_t i = 0;
+
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
+    if (row == i++)                                                                                \
+        return show_##type(BY_##type(o->field), out, size_bytes);
+#define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    return 0;
+}
 
 static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 {
@@ -79,8 +112,8 @@ static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 
 static void set_defaults(struct options *o)
 {
-#define POOL_OPTION(field, name, type, value, help) default_##type(&o->field, value);
-#define SHIM_OPTION(field, env, type, value, help)                                                 \
+#define POOL_OPTION(field, name, type, value, live, help) default_##type(&o->field, value);
+#define SHIM_OPTION(field, env, type, value, live, help)                                           \
     if ((value)[0])                                                                                \
         set_##field(o, value);
 #include "shim/process/options.def"
@@ -270,8 +303,8 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out)
 {
-#define POOL_OPTION(field, name, type, value, help) out->field = convert_##type(o->field);
-#define SHIM_OPTION(field, env, type, value, help)
+#define POOL_OPTION(field, name, type, value, live, help) out->field = convert_##type(o->field);
+#define SHIM_OPTION(field, env, type, value, live, help)
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION

@@ -25,11 +25,12 @@
 #define OPTION_STATS struct option_stats
 #define OPTION_LOG struct option_log
 #define OPTION_PATH struct option_path
+#define OPTION_DIR struct option_dir
 #define OPTION_GLOBS struct option_globs
 
 struct options {
-#define POOL_OPTION(field, name, type, value, help) OPTION_##type field;
-#define SHIM_OPTION(field, env, type, value, help) OPTION_##type field;
+#define POOL_OPTION(field, name, type, value, live, help) OPTION_##type field;
+#define SHIM_OPTION(field, env, type, value, live, help) OPTION_##type field;
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -41,10 +42,16 @@ struct option_row {
     const char *value; /* the default, in the option's syntax; "": unset */
     const char *help;
     const char *allowed; /* what the value may be, in words */
+    const char *fixed;   /* why it cannot change while the program runs; NULL: it can */
 };
 
 extern const struct option_row option_rows[];
 extern const size_t num_option_rows;
+
+/* The value of option_rows[row] as text, in the option's own syntax; "" for an unset list of
+ * patterns. Like snprintf; no text with its NUL is longer than SHOW_MAX_BYTES
+ * (shim/process/show.h). */
+size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes);
 
 /* Does the library serve this process? GPUCACHE, GPUCACHE_ONLY and GPUCACHE_SKIP say so. It never
  * serves a process that has privileges of its file (AT_SECURE). Reads the environment at each call,

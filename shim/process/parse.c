@@ -274,6 +274,20 @@ bool parse_LIMIT(const char *text, struct option_bytes *out)
     return parse_sizes(text, true, out);
 }
 
+const char *const parse_backing_words[] = {[BACKING_AUTO] = "auto",
+                                           [BACKING_ARENA] = "arena",
+                                           [BACKING_SEGMENT] = "segment",
+                                           [BACKING_DRIVER] = "driver"};
+const char *const parse_reuse_words[] = {[REUSE_AUTO] = "auto",
+                                         [REUSE_ORDER] = "order",
+                                         [REUSE_READY] = "ready",
+                                         [REUSE_WAIT] = "wait"};
+
+enum {
+    NUM_BACKINGS = sizeof(parse_backing_words) / sizeof(parse_backing_words[0]),
+    NUM_REUSES = sizeof(parse_reuse_words) / sizeof(parse_reuse_words[0])
+};
+
 /* The index of the value in a list of words. -1: it is not there. */
 static int find_word(const char *text, const char *const words[], size_t num_words)
 {
@@ -287,11 +301,7 @@ static int find_word(const char *text, const char *const words[], size_t num_wor
 
 bool parse_BACKING(const char *text, enum pool_backing *out)
 {
-    static const char *const words[] = {[BACKING_AUTO] = "auto",
-                                        [BACKING_ARENA] = "arena",
-                                        [BACKING_SEGMENT] = "segment",
-                                        [BACKING_DRIVER] = "driver"};
-    int i = find_word(text, words, sizeof(words) / sizeof(words[0]));
+    int i = find_word(text, parse_backing_words, NUM_BACKINGS);
 
     if (i >= 0)
         *out = (enum pool_backing)i;
@@ -300,11 +310,7 @@ bool parse_BACKING(const char *text, enum pool_backing *out)
 
 bool parse_REUSE(const char *text, enum pool_reuse *out)
 {
-    static const char *const words[] = {[REUSE_AUTO] = "auto",
-                                        [REUSE_ORDER] = "order",
-                                        [REUSE_READY] = "ready",
-                                        [REUSE_WAIT] = "wait"};
-    int i = find_word(text, words, sizeof(words) / sizeof(words[0]));
+    int i = find_word(text, parse_reuse_words, NUM_REUSES);
 
     if (i >= 0)
         *out = (enum pool_reuse)i;
@@ -414,6 +420,18 @@ bool parse_PATH(const char *text, struct option_path *out)
     if (!is_word(text, "none"))
         return absolute_path(text, false, out->path);
     out->path[0] = '\0';
+    return true;
+}
+
+bool parse_DIR(const char *text, struct option_dir *out)
+{
+    bool none = is_word(text, "none");
+
+    if (!none && !absolute_path(text, false, out->path))
+        return false;
+    out->none = none;
+    if (none)
+        out->path[0] = '\0';
     return true;
 }
 

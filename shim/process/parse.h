@@ -54,9 +54,18 @@ struct option_path {
     char path[PATH_MAX]; /* absolute; "": none */
 };
 
+struct option_dir {
+    bool none;
+    char path[PATH_MAX]; /* absolute; "": the default places */
+};
+
 struct option_globs {
     char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
 };
+
+/* The word for each value of the two types. */
+extern const char *const parse_backing_words[];
+extern const char *const parse_reuse_words[];
 
 bool parse_SWITCH(const char *text, bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
@@ -74,6 +83,8 @@ bool parse_LOG(const char *text, struct option_log *out);
 /* A relative path starts at the present working directory. "none" means no file; a file of that
  * name is "./none". */
 bool parse_PATH(const char *text, struct option_path *out);
+/* The same for a folder. "none" means no folder at all. */
+bool parse_DIR(const char *text, struct option_dir *out);
 /* Refuses "none", which could mean no pattern or no program. */
 bool parse_GLOBS(const char *text, struct option_globs *out);
 
