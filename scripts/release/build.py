@@ -57,7 +57,8 @@ def cross_file(release, arch):
     packages = pathlib.Path(sysconfig.get_path("purelib"))
     names = {"arch": arch, "glibc": GLIBC, "zig": packages / "ziglang" / "zig",
              "root": release.root, "work": release.work, "cuda": cuda_headers(),
-             "packages": packages, "sources": SOURCES, "headers": HEADERS, "compiler": release.work / f"{arch}-cc"}
+             "packages": packages, "sources": SOURCES, "headers": HEADERS,
+             "compiler": release.work / f"{arch}-cc"}
     names["compiler"].write_text(COMPILER.format(**names), encoding="utf-8")
     names["compiler"].chmod(0o755)
     file = release.work / f"{arch}.ini"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A release: its version (meson.build), its time (the last commit's) and the places of its parts."""
+"""A release: its version (meson.build), its time (of the last commit), the places of its parts."""
 import os
 import pathlib
 import re

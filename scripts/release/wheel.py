@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The wheel: the Python package `gpucache` with the library inside, the man pages beside. auditwheel
+"""The wheel: the Python package `gpucache` with the library in it, the man pages beside. auditwheel
 says whether the platform in its name is true."""
 import os
 import re
