@@ -80,7 +80,7 @@ def library(release, arch):
     whole = release.work / "libgpucache.so"
     shutil.copyfile(folder / "shim" / "libgpucache.so", whole)
     # The name in the library by which debuggers find the rest, beside it or in /usr/lib/debug.
-    run("eu-strip", "--strip-debug", "-F", "libgpucache.so.debug",
+    run("eu-strip", "-F", "libgpucache.so.debug",
         "-f", release.debug(arch), "-o", release.library(arch), whole)
     whole.unlink()
     for libdir in (LIBDIR, DEBIAN_LIBDIR[arch]):

@@ -21,7 +21,6 @@ Recommends: python3 (>= 3.8)
 Suggests: python3-rich, python3-prometheus-client, python3-pynvml
 Section: libs
 Priority: optional
-Multi-Arch: foreign
 Description: {summary}
 {description}
 """
