@@ -132,7 +132,8 @@ def check_deb(release, out):
     package = out / debian.name(release, HERE)
     installs(release, ["dpkg", "-i", package], ["dpkg", "-P", "libgpucache"],
              pathlib.Path("/usr", DEBIAN_LIBDIR[HERE], "libgpucache.so"),
-             listed("dpkg-deb", "-c", package))
+             # By its name alone, as the loader finds it.
+             listed("dpkg-deb", "-c", package), "libgpucache.so")
     return None
 
 
@@ -156,22 +157,22 @@ def check_rpm(release, out):
         rpm_ = ["rpm", "--dbpath", database]
         there = pathlib.Path("/usr/lib64").exists()
         # This system's packages are not in that database.
+        library = pathlib.Path("/usr/lib64/libgpucache.so")
         installs(release, [*rpm_, "-i", "--nodeps", package], [*rpm_, "-e", "libgpucache"],
-                 pathlib.Path("/usr/lib64/libgpucache.so"), listed("rpm", "-qpl", package))
+                 library, listed("rpm", "-qpl", package), str(library))
         if not there and pathlib.Path("/usr/lib64").exists():
             pathlib.Path("/usr/lib64").rmdir()
     return None
 
 
-def installs(release, install, remove, library, files):
+def installs(release, install, remove, library, files, preload):
     if any(path.is_file() for path in files):
         raise AssertionError(f"already installed: {library}")
     ask(*install)
     try:
         tool_works(release, ["/usr/bin/gpucache"], library)
         suite(release, library, "basic-driver")
-        # By its name alone, as the loader finds it.
-        equal(preloaded(release, "libgpucache.so"), preloaded(release, None))
+        equal(preloaded(release, preload), preloaded(release, None))
     finally:
         ask(*remove)
     equal([path for path in files if path.is_file()], [])
@@ -195,7 +196,7 @@ def check_preload(release, _out):
     suite(release, release.library(HERE), "--suite", "preload")
 
 
-def check_musl(release, _out):
+def check_musl(release, out):
     """On musl the library is loaded and changes nothing."""
     if not os.path.exists(MUSL_LOADER) or not shutil.which("musl-gcc"):
         return "no musl here"
@@ -203,7 +204,8 @@ def check_musl(release, _out):
         program = pathlib.Path(scratch, "program")
         ask("musl-gcc", "-x", "c", "-", "-o", program, input=MUSL_PROGRAM)
         bare = ask(program, status=7)
-        under = ask(program, status=7, env={**os.environ, "LD_PRELOAD": str(release.library(HERE))})
+        library = out / f"{release.stem(HERE)}.so"
+        under = ask(program, status=7, env={**os.environ, "LD_PRELOAD": str(library)})
         equal((bare, under), ("0 b c 1 1 0 1", "1 b c 1 1 0 1"))
     return None
 
