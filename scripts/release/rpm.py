@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import tempfile
 import time
 
 from release.archive import gzipped
@@ -18,9 +19,13 @@ def name(release, arch):
 
 
 def make(release, arch, out):
-    folder, top = release.work / f"{arch}-rpm", release.work / f"{arch}-rpmbuild"
-    for old in (folder, top):
-        shutil.rmtree(old, ignore_errors=True)
+    # rpmbuild takes no folder with a blank in its name.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
+        build(release, arch, pathlib.Path(scratch), out)
+
+
+def build(release, arch, top, out):
+    folder = top / "stage"
     shutil.copytree(release.stage(arch, LIBDIR), folder)
     interpreter(folder / "usr" / "bin" / "gpucache")
     for kind, file in (("licenses", "COPYING"), ("doc", "CHANGELOG.md")):
