@@ -8,10 +8,11 @@ from gpucache.fault import DONE, Fault
 
 
 def path():
-    """Beside this tool in a build folder, else where it was installed."""
+    """Beside this tool in a build folder or an unpacked release, else where it was installed."""
     tool = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    for name in (os.path.join(os.path.dirname(tool), "..", "shim", "libgpucache.so"),
-                 place.LIBRARY):
+    above = os.path.join(os.path.dirname(tool), "..")
+    for name in (os.path.join(above, "shim", "libgpucache.so"),
+                 os.path.join(above, "lib", "libgpucache.so"), place.LIBRARY):
         if os.path.exists(name):
             return os.path.realpath(name)
     raise Fault(f"there is no {place.LIBRARY}: is libgpucache installed?")
