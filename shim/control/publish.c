@@ -177,7 +177,7 @@ static void complain(const char *path, const char *why, int code)
 
     if (code)
         snprintf(text, sizeof(text), " (%s)", strerror_r(code, words, sizeof(words)));
-    if (path)
+    if (path && code != ENOMEM)
         log_warn("GPUCACHE_DIR=%.200s: %s%s, so other processes do not see the state of this one; "
                  "name a folder of your own with mode 0700, or none",
                  path, why, text);
@@ -238,9 +238,12 @@ static uint64_t run_publish(uint64_t now_ns)
         return DUTY_NEVER;
     if (now == THERE && now_ns < published_ns + PUBLISH_LEAST_NS)
         return published_ns + PUBLISH_LEAST_NS;
-    bool on = atomic_exchange(&wanted, false) || watched || now == NOT_TRIED ? publish_now()
-                                                                             : publish_if_changed();
-    return on ? control_after(now_ns, watched ? WATCHED_EVERY_NS : IDLE_EVERY_NS) : DUTY_NEVER;
+    bool soon = atomic_exchange(&wanted, false);
+    bool on = soon || watched || now == NOT_TRIED ? publish_now() : publish_if_changed();
+    if (!on)
+        return DUTY_NEVER;
+    /* What brought this state, a pool say, is likely to bring more. */
+    return control_after(now_ns, watched || soon ? WATCHED_EVERY_NS : IDLE_EVERY_NS);
 }
 
 void publish_soon(void)
