@@ -10,7 +10,7 @@
  * Why no such process harms this one:
  *  1. No instruction of the library loads from the mapping or stores to it. The kernel copies
  *     (process_vm_readv and process_vm_writev on the own process) and waits (futex). Where a page
- * of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
+ *     of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
  *  2. Offsets and lengths of the copies are constants, or numbers of this process. A length that
  *     stands in the page only shortens the private copy.
  *  3. A text is checked and parsed in a private copy, which nobody else can change.
