@@ -131,7 +131,7 @@ static void *read_on(void *arg)
             continue;
         memcpy(gpus, p->gpus, sizeof(gpus));
         memcpy(body, p->body, size);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        __sync_synchronize();
         if (__atomic_load_n(&p->sequence, __ATOMIC_RELAXED) != before)
             continue;
         for (unsigned i = 0; i < PAGE_GPUS_MAX; i++)
