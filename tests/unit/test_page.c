@@ -241,7 +241,7 @@ CASE(each_request_gets_its_reply)
     struct asker each[PAGE_SLOTS];
     const char *why;
 
-    alarm(50);
+    alarm(30);
     REQUIRE(make(dir, &why) && page_start_bell(ring));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
@@ -281,7 +281,7 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
     struct page_state s = state_of("{}");
     const char *why;
 
-    alarm(50);
+    alarm(30);
     REQUIRE(make(dir, &why) && page_start_bell(ring));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
