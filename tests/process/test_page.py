@@ -241,8 +241,10 @@ class State(Case):
             program.do("alloc(64)")
             first = program.page_path()
             inode = os.stat(first).st_ino
-            program.do("os.execve(sys.executable, sys.orig_argv, {**os.environ, 'FIRST': 'alloc(1)'})")
-            self.wait_for(lambda: os.path.exists(first) and os.stat(first).st_ino != inode, "old page")
+            program.do("os.execve(sys.executable, sys.orig_argv, "
+                       "{**os.environ, 'FIRST': 'alloc(1)'})")
+            self.wait_for(lambda: os.path.exists(first) and os.stat(first).st_ino != inode,
+                          "the old page")
             self.assertEqual(os.listdir(self.folder), [os.path.basename(first)])
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], MIB)
@@ -330,8 +332,10 @@ class Request(Case):
             self.assertGreater(receipt["ns"], 0)
             (gpu,) = receipt["gpus"]
             self.assertEqual((gpu["uuid"], gpu["device"]), (uuid, 0))
-            self.assertEqual((gpu["returned_bytes"], gpu["allocated_bytes"]), (64 * MIB, 48 * MIB))
-            self.assertEqual((gpu["pending_bytes"], gpu["idle_bytes"]), (0, gpu["partly_live_bytes"]))
+            self.assertEqual((gpu["returned_bytes"], gpu["allocated_bytes"]),
+                             (64 * MIB, 48 * MIB))
+            self.assertEqual((gpu["pending_bytes"], gpu["idle_bytes"]),
+                             (0, gpu["partly_live_bytes"]))
             program.do("free()", "alloc(8)", "cudart.cudaSetDevice(1)", "alloc(64)", "live.pop()",
                        "alloc(2)", "cudart.cudaFree(live.pop())")
             value, receipt = self.ask(page, f"flush gpu={uuid.lower()} keep={8 * MIB}")
@@ -340,9 +344,10 @@ class Request(Case):
             self.assertGreaterEqual(receipt["gpus"][0]["idle_bytes"], 8 * MIB)
             value, receipt = self.ask(page, "flush gpu=1")
             self.assertEqual([g["device"] for g in receipt["gpus"]], [1])
-            self.assertIn("no pool", self.ask(page, "flush gpu=7", T.PAGE_REPLY_REFUSED)[1]["error"])
-            body = self.wait_for(lambda: page.state()[0]["flush"]["count"] == 3 and page.state()[0],
-                                 "flushes are counted")
+            reply = self.ask(page, "flush gpu=7", T.PAGE_REPLY_REFUSED)[1]
+            self.assertIn("no pool", reply["error"])
+            body = self.wait_for(
+                lambda: page.state()[0]["flush"]["count"] == 3 and page.state()[0], "no flushes")
             self.assertEqual(body["flush"]["reason"], "request")
             page.close()
 
@@ -350,8 +355,9 @@ class Request(Case):
         with Program(self.folder) as program:
             program.do("alloc(64)", "free()")
             page = program.page()
-            for text in ("", " ", "Flush", "flush\n", "flush\0", "flush x", "flush x=1", "look gpu=0",
-                         "flush keep=", "flush keep=-1", "flush keep=1M", "flush wait=10001",
+            for text in ("", " ", "Flush", "flush\n", "flush\0", "flush x", "flush x=1",
+                         "look gpu=0", "flush keep=", "flush keep=-1",
+                         "flush keep=1M", "flush wait=10001",
                          "flush frameworks=2", "flush gpu=0 gpu=0", "flush =1", "flushkeep=1",
                          "flush keep=18446744073709551616", b"\xff" * 992, "flush " + "a=1 " * 246,
                          "give", "set"):
@@ -384,8 +390,8 @@ class Request(Case):
                      "page = page_client.Page(page_client.load_tables(sys.argv[2]), sys.argv[3])\n"
                      "print(sum(page.ask(t)[0] == 0 for t in 20 * ['look', 'flush']))")
             folder = os.path.dirname(os.path.abspath(__file__))
-            askers = [subprocess.Popen([sys.executable, "-c", asker, folder, TABLES, path], text=True,
-                                       stdout=subprocess.PIPE) for _ in range(4)]
+            askers = [subprocess.Popen([sys.executable, "-c", asker, folder, TABLES, path],
+                                       text=True, stdout=subprocess.PIPE) for _ in range(4)]
             program.do("churn(0.5)")
             for each in askers:
                 self.assertEqual(each.communicate(timeout=60)[0], "40\n")

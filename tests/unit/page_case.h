@@ -7,6 +7,7 @@
 #define TESTS_UNIT_PAGE_CASE_H
 
 #include "shim/stats/page.h"
+#include "shim/stats/page_slot.h"
 
 #include <dirent.h>
 #include <errno.h>
