@@ -9,6 +9,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/stats/page.h"
+#include "shim/stats/page_slot.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -243,9 +244,12 @@ static uint64_t run_publish(uint64_t now_ns)
         return DUTY_NEVER;
     if (now == THERE && now_ns < published_ns + PUBLISH_LEAST_NS)
         return published_ns + PUBLISH_LEAST_NS;
-    bool on = atomic_exchange(&wanted, false) || watched || now == NOT_TRIED ? publish_now()
-                                                                             : publish_if_changed();
-    return on ? control_after(now_ns, watched ? WATCHED_EVERY_NS : IDLE_EVERY_NS) : DUTY_NEVER;
+    bool soon = atomic_exchange(&wanted, false);
+    bool on = soon || watched || now == NOT_TRIED ? publish_now() : publish_if_changed();
+    if (!on)
+        return DUTY_NEVER;
+    /* What brought this state, a pool say, is likely to bring more. */
+    return control_after(now_ns, watched || soon ? WATCHED_EVERY_NS : IDLE_EVERY_NS);
 }
 
 void publish_soon(void)
