@@ -39,6 +39,7 @@ struct pool_block {
 /* What the control thread may ask for. keep_bytes: idle memory to keep; 0: none. */
 struct pool_trim {
     uint64_t keep_bytes;
+    uint64_t most_bytes;      /* no more than that has to go back; 0: all */
     uint64_t idle_ns;         /* only memory unused for so long at least; 0: any */
     uint64_t wait_ns;         /* how long to wait for pending memory; 0: not at all */
 };

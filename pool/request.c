@@ -262,6 +262,28 @@ static bool climb(struct pool *p, struct request *r)
     return false;
 }
 
+/* The pool has nothing left to give back. After each piece of memory that comes from elsewhere the
+ * thread tries again, because other threads and processes may take that memory. The provider bounds
+ * the time. The thread holds no lock meanwhile, so that other processes can ask this one. */
+static bool borrow_and_take(struct pool *p, struct request *r)
+{
+    struct backend *b = p->backend;
+    uint64_t size_bytes = round_up(r->size_bytes, b->granularity_bytes), series = 0;
+    while (b->ops->ask_others && !is_hopeless(p, r)) {
+        bool changed = false;
+        state_unlock(p);
+        bool came = b->ops->ask_others(b, size_bytes, &series);
+        state_lock(p);
+        if (!came)
+            break;
+        if (!is_hopeless(p, r) && release_and_take(p, r, &changed)) {
+            p->stats.num_oom_borrowed++;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Nothing is ready. */
 static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
 {
@@ -296,7 +318,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             p->stats.num_limit_rejections++;
             return POOL_NOMEM;
         case GROW_NOMEM:
-            if (climb(p, r))
+            if (climb(p, r) || borrow_and_take(p, r))
                 return POOL_OK;
             if (is_hopeless(p, r))
                 return POOL_PASS;

@@ -75,6 +75,10 @@ struct context {
     _Atomic size_t pitch_bytes; /* alignment of cuMemAllocPitch rows, 0: not known yet */
     char name[64];              /* of the device */
     struct device_uuid uuid;    /* the same */
+    /* Memory lent to other processes (shim/share/lend.h), CLOCK_MONOTONIC, 0: never. The control
+     * thread writes them. */
+    _Atomic uint64_t returned_ns, regrown_ns;
+    uint64_t lent_growths; /* num_device_alloc then */
     struct pool_config config;
     struct device_backend backend;
 };

@@ -172,7 +172,9 @@ size_t context_report(struct report_pool *out, size_t max)
                 .reason = c->reason,
                 .uuid = c->uuid.text,
                 .uuid_bytes = c->uuid.bytes,
-                .total_bytes = c->backend.base.total_bytes};
+                .total_bytes = c->backend.base.total_bytes,
+                .returned_ns = atomic_load(&c->returned_ns),
+                .regrown_ns = atomic_load(&c->regrown_ns)};
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
             count++;

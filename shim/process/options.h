@@ -16,7 +16,7 @@
 
 #define OPTION_BYTES struct option_bytes
 #define OPTION_LIMIT struct option_bytes
-#define OPTION_SECONDS uint64_t
+#define OPTION_SECONDS _Atomic uint64_t
 #define OPTION_BACKING enum pool_backing
 #define OPTION_REUSE enum pool_reuse
 #define OPTION_SWITCH atomic_bool /* any thread may read it while it changes */

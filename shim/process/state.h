@@ -45,7 +45,7 @@ void state_turn_off(void);
 
 /* The process's options; valid while the state is ON. Those that are LIVE in the tables may change:
  * 1. The control thread alone changes them, under a lock of state.c, and reads them without.
- * 2. A switch is one atomic word: any thread may read it.
+ * 2. A switch, and a time, is one atomic word: any thread may read it.
  * 3. For other LIVE options any other thread calls one of the functions that copy them below.
  * 4. All others are never written after the start: any thread may read them. */
 const struct options *state_options(void);

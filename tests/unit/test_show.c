@@ -94,7 +94,7 @@ static void the_longest_list_of_sizes_fits(void **state)
 
 static void times(void **state)
 {
-#define SECONDS(text, plain) CHECK(SECONDS, uint64_t, , text, plain)
+#define SECONDS(text, plain) CHECK(SECONDS, _Atomic uint64_t, , text, plain)
     SECONDS("0", "0");
     SECONDS("none", "0");
     SECONDS("30", "30s");
