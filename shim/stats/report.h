@@ -9,6 +9,7 @@
 #ifndef SHIM_REPORT_H
 #define SHIM_REPORT_H
 
+#include "pool/config.h"
 #include "pool/stats.h"
 #include "shim/process/options.h"
 #include "shim/stats/counters.h"
@@ -26,6 +27,7 @@ struct report_pool {
     const unsigned char *uuid_bytes; /* 16 of them */
     uint64_t total_bytes;            /* of the device */
     uint64_t returned_ns, regrown_ns; /* as struct page_gpu has them */
+    struct pool_config config; /* the options in force */
     struct pool_stats stats;
 };
 

@@ -190,6 +190,8 @@ class Limits(Case):
         row = self.set("MIN_FREE", "100%", old="900M")
         self.assertIn("all idle memory is given back", row["note"])
         self.wait_for(lambda: self.reserved() == 0, "it is")
+        limits = self.look()[0]["pools"][0]["limits"]
+        self.assertEqual((limits["min_free_bytes"], limits["max_idle_bytes"]), (1024 * MIB, None))
 
     def test_a_pool_that_comes_later_has_the_new_value_of_its_device(self):
         self.start()
