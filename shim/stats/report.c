@@ -242,9 +242,10 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     bool any = false;
 
     add_rule(&t, '=');
-    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s", GPUCACHE_VERSION,
+    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
              (long)getpid(), program_invocation_short_name,
-             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool");
+             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
+             r->running ? ", still running then" : "");
     add_words(&t, words);
     add_rule(&t, '=');
     for (size_t i = 0; i < r->num_pools; i++) {
@@ -314,7 +315,8 @@ static void add_flush(struct text *t, const struct report_flush *f)
 
 static void add_process(struct text *t, const struct report *r)
 {
-    text_add(t, ",\"uid\":%ld,\"signal\":%d", (long)geteuid(), r->signal);
+    text_add(t, ",\"uid\":%ld,\"signal\":%d,\"running\":%s", (long)geteuid(), r->signal,
+             r->running ? "true" : "false");
     if (r->command) {
         text_add(t, ",");
         text_add_json_string(t, "command", r->command);

@@ -47,6 +47,7 @@ struct report {
     const struct options *options;    /* in force; NULL: the JSON does not name them */
     const struct report_flush *flush; /* NULL: the same */
     const char *command;              /* the start of the command line; NULL: the same */
+    bool running;                     /* not at the exit: more may come */
     int signal;                       /* the signal that gives idle memory back; 0: none */
     uint64_t elapsed_ns;              /* since the library started; 0: unknown */
     uint64_t driver_call_ns;          /* time of one cuMemAlloc or cuMemFree here, if measured; 0:

@@ -86,7 +86,10 @@ class Case(unittest.TestCase):
                                         stderr=subprocess.PIPE)
         self.addCleanup(self.stop)
         self.assertEqual(self.do("churn(2, 1)"), "0")
-        found = self.wait_for(lambda: page_client.pages_in(pages), "a page")
+        # A page is there once it is whole.
+        found = self.wait_for(lambda: [p for p in page_client.pages_in(pages)
+                                       if p.endswith(T.PAGE_SUFFIX) and
+                                       os.path.getsize(p) == T.PAGE_BYTES], "a page")
         self.page = page_client.Page(T, found[0])
         self.addCleanup(self.page.close)
 
