@@ -20,14 +20,14 @@ enum pool_reuse { REUSE_AUTO, REUSE_ORDER, REUSE_READY, REUSE_WAIT };
 #define POOL_TYPE_SWITCH bool
 
 struct pool_config {
-#define POOL_OPTION(field, name, type, value, help) POOL_TYPE_##type field;
+#define POOL_OPTION(field, name, type, value, live, help) POOL_TYPE_##type field;
 #include "pool/config.def"
 #undef POOL_OPTION
 };
 
 static inline void pool_config_init(struct pool_config *c)
 {
-#define POOL_OPTION(field, name, type, value, help) c->field = (value);
+#define POOL_OPTION(field, name, type, value, live, help) c->field = (value);
 #include "pool/config.def"
 #undef POOL_OPTION
 }

@@ -5,10 +5,12 @@
  *
  *   docgen --options|--stats|--counters=markdown|roff|help
  *   docgen --symbols
+ *   docgen --python         prints a module of Python with the tables and the layout of a page
  *   docgen --fill FILE      prints FILE with tables (roff) for its lines @OPTIONS@, @STATS@ and
  *                           @COUNTERS@, and the version for each @VERSION@
  */
 #include "shim/driver/hooks.h" /* before any header that could include cuda.h */
+#include "shim/docgen_python.h"
 #include "shim/process/options.h"
 
 #include <stdio.h>
@@ -100,14 +102,14 @@ static void put_wrapped(const char *text, int indent)
 static void print_options(enum format format)
 {
     if (format == MARKDOWN)
-        puts("| variable | default | it takes | meaning |\n|---|---|---|---|");
+        puts("| variable | default | live | it takes | meaning |\n|---|---|---|---|---|");
     for (size_t i = 0; i < num_option_rows; i++) {
         const struct option_row *o = &option_rows[i];
         const char *value = o->value[0] ? o->value : "unset";
 
         switch (format) {
         case MARKDOWN:
-            printf("| `%s` | %s | ", o->env, value);
+            printf("| `%s` | %s | %s | ", o->env, value, o->fixed ? "" : "yes");
             put_markdown(o->allowed);
             fputs(" | ", stdout);
             put_markdown(o->help);
@@ -120,9 +122,12 @@ static void print_options(enum format format)
             put_roff(o->allowed, ";");
             puts("default:");
             put_roff(value, ".");
+            if (o->fixed)
+                put_roff("Fixed while the program runs:", "");
+            put_roff(o->fixed ? o->fixed : "It can change while the program runs", ".");
             break;
         case HELP:
-            printf("  %s (default: %s)\n", o->env, value);
+            printf("  %s (default: %s%s)\n", o->env, value, o->fixed ? "" : ", live");
             put_wrapped(o->help, 6);
             break;
         }
@@ -217,7 +222,8 @@ static int fill(const char *path)
 static int usage(void)
 {
     fputs(
-        "usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --fill FILE\n",
+        "usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --python | "
+        "--fill FILE\n",
         stderr);
     return 2;
 }
@@ -236,6 +242,8 @@ int main(int argc, char **argv)
         print_symbols();
         return 0;
     }
+    if (strcmp(argv[1], "--python") == 0)
+        return docgen_python();
     word = strchr(argv[1], '=');
     if (word) {
         *word++ = '\0';

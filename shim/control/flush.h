@@ -24,9 +24,26 @@
 void flush_start(void);
 /* In a forked child: the signal has the program's handler again. */
 void flush_leave_signal(void);
-/* A pool exists. Makes the control thread if options give it something to do, or if memory may be
- * idle before the program frees any (idle). Else control_ensure_thread makes it later. */
+/* A pool exists. Makes the control thread if there is to be a page (publish.h), if options give the
+ * thread something to do, or if memory may be idle before the program frees any (idle). Else
+ * control_ensure_thread makes it later. */
 void flush_pool_made(bool idle);
+
+/* An option changed: limits and timeouts of the pools, which have them already; or
+ * GPUCACHE_EMPTY_CACHE; or GPUCACHE_EMPTY_CACHE_FILE. For the control thread. What gives memory
+ * back is a duty that is due now, or from now on. False: the process has no such device, or the
+ * file's folder is not there. */
+void flush_limits_changed(void);
+bool flush_policy_changed(void);
+bool flush_file_changed(void);
+
+/* GPUCACHE_EMPTY_CACHE=oom: where the driver has no memory left, all devices give theirs back. */
+extern atomic_bool flush_at_oom __attribute__((visibility("hidden")));
+
+/* Gives idle memory back now, within the limits of *e, and waits for pending memory. `why` is
+ * static. Returns the bytes. On the control thread or a thread of the program's; no capture may be
+ * open. */
+uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why);
 
 /* The first part of a flush, on the control thread with no lock held: asks the packages, and waits
  * at most that long. If one answers later, a flush with these settings follows. Fills

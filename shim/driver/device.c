@@ -11,9 +11,16 @@
 #include "shim/driver/reservation.h"
 #include "shim/driver/driver_call.h"
 
+#include <stdio.h>
 #include <time.h>
 
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
+static _Atomic(device_asker *) asker;
+
+void device_set_asker(device_asker *to)
+{
+    atomic_store(&asker, to);
+}
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
@@ -156,6 +163,12 @@ static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total
     return (int)rc;
 }
 
+static bool row_ask_others(struct backend *b, uint64_t size_bytes, uint64_t *series)
+{
+    device_asker *ask = atomic_load(&asker);
+    return ask && ask(device_self(b)->device, size_bytes, series);
+}
+
 static uint64_t row_now_ns(struct backend *b)
 {
     struct timespec t;
@@ -181,6 +194,7 @@ static const struct backend_ops rows = {
     .fence_wait = device_fence_wait,
     .fence_await = device_fence_await,
     .mem_info = row_mem_info,
+    .ask_others = row_ask_others,
     .now_ns = row_now_ns,
 };
 
@@ -195,9 +209,9 @@ static int attribute(CUdevice device, CUdevice_attribute which)
 static bool init_arena(struct device_backend *d)
 {
     size_t granularity = 0;
-    d->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                                 .id = d->device}};
+    d->prop =
+        (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device}};
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         d->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
@@ -280,4 +294,23 @@ bool device_primary_is_active(CUdevice device)
     unsigned flags;
     int active = 0;
     return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* cuDeviceGetUuid gives the UUID of the whole GPU. The second version, which drivers have since
+ * 11.4, gives that of the part where the device is one. */
+void device_uuid(CUdevice device, struct device_uuid *out)
+{
+    CUuuid whole, part;
+    *out = (struct device_uuid){0};
+    if (!real.cuDeviceGetUuid || real.cuDeviceGetUuid(&whole, device) != CUDA_SUCCESS)
+        return;
+    if (!real.cuDeviceGetUuid_v2 || real.cuDeviceGetUuid_v2(&part, device) != CUDA_SUCCESS)
+        part = whole;
+    bool is_part = memcmp(&whole, &part, sizeof whole) != 0;
+    memcpy(out->bytes, &part, sizeof out->bytes);
+    const unsigned char *b = out->bytes;
+    snprintf(out->text, sizeof out->text,
+             "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             is_part ? "MIG" : "GPU", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9],
+             b[10], b[11], b[12], b[13], b[14], b[15]);
 }

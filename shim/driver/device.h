@@ -7,12 +7,25 @@
 
 #include "shim/driver/backend.h"
 
+/* Which GPU a device is, for other processes. A part of a GPU (MIG) has an identity of its own. */
+struct device_uuid {
+    unsigned char bytes[16]; /* all zero: the driver does not tell */
+    char text[48];           /* as nvidia-smi prints it: GPU-... or MIG-...; "": not known */
+};
+
+/* Asks the driver. */
+void device_uuid(CUdevice device, struct device_uuid *out);
+
 /* Fills *d, which must be all zero, for ctx, the calling thread's current context.
  * single_stream: the pool may rely on the order of one stream (pool/backend.h). */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);
 
 /* Fills *d anew, for another context of its device. Nothing of the context before may be in use. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
+
+/* What carries out ask_others (pool/backend.h) for a device. NULL, as at first: nothing. */
+typedef bool device_asker(CUdevice device, uint64_t size_bytes, uint64_t *series);
+void device_set_asker(device_asker *to);
 
 /* The device's primary context, alive or not, as a retain by the program gave it. NULL: no retain
  * was seen. */

@@ -5,6 +5,8 @@
  */
 #include "shim/process/options.h"
 
+#include "shim/process/show.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,12 +36,14 @@
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file, or none"
+#define ALLOWED_DIR "the name of a folder, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
+#define LIVE NULL
 const struct option_row option_rows[] = {
-#define POOL_OPTION(field, name, type, value, help)                                                \
-    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type},
-#define SHIM_OPTION(field, env, type, value, help) {env, value, help, ALLOWED_##type},
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
+    {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type, live},
+#define SHIM_OPTION(field, env, type, value, live, help) {env, value, help, ALLOWED_##type, live},
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
@@ -48,23 +52,57 @@ const struct option_row option_rows[] = {
 const size_t num_option_rows = sizeof(option_rows) / sizeof(option_rows[0]);
 
 /* One setter for each row, in the same order. */
-#define POOL_OPTION(field, name, type, value, help)                                                \
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
     static bool set_##field(struct options *o, const char *text)                                   \
     {                                                                                              \
         return parse_##type(text, &o->field);                                                      \
     }
-#define SHIM_OPTION(field, env, type, value, help) POOL_OPTION(field, , type, , )
+#define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 
 static bool (*const setters[])(struct options *o, const char *text) = {
-#define POOL_OPTION(field, name, type, value, help) set_##field,
-#define SHIM_OPTION(field, env, type, value, help) set_##field,
+#define POOL_OPTION(field, name, type, value, live, help) set_##field,
+#define SHIM_OPTION(field, env, type, value, live, help) set_##field,
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
+
+bool options_set(struct options *o, size_t row, const char *text)
+{
+    return setters[row](o, text);
+}
+
+/* Scalars go by value, all else by address. */
+#define BY_BYTES(value) (&(value))
+#define BY_LIMIT(value) (&(value))
+#define BY_SECONDS(value) (value)
+#define BY_BACKING(value) (value)
+#define BY_REUSE(value) (value)
+#define BY_SWITCH(value) (value)
+#define BY_SIGNAL(value) (value)
+#define BY_EMPTY_CACHE(value) (&(value))
+#define BY_STATS(value) (&(value))
+#define BY_LOG(value) (&(value))
+#define BY_PATH(value) (&(value))
+#define BY_DIR(value) (&(value))
+#define BY_GLOBS(value) (&(value))
+
+size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes)
+{
+    size_t i = 0;
+
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
+    if (row == i++)                                                                                \
+        return show_##type(BY_##type(o->field), out, size_bytes);
+#define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    return 0;
+}
 
 static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 {
@@ -79,8 +117,8 @@ static void default_BYTES(struct option_bytes *out, uint64_t bytes)
 
 static void set_defaults(struct options *o)
 {
-#define POOL_OPTION(field, name, type, value, help) default_##type(&o->field, value);
-#define SHIM_OPTION(field, env, type, value, help)                                                 \
+#define POOL_OPTION(field, name, type, value, live, help) default_##type(&o->field, value);
+#define SHIM_OPTION(field, env, type, value, live, help)                                           \
     if ((value)[0])                                                                                \
         set_##field(o, value);
 #include "shim/process/options.def"
@@ -132,13 +170,18 @@ static unsigned edit_distance(const char *a, size_t n, const char *b)
     return row[m];
 }
 
-static const char *nearest_name(const char *name, size_t n)
+/* A name without GPUCACHE is compared with the rest of names. */
+const char *options_nearest(const char *name, size_t n)
 {
+    static const char prefix[] = PREFIX "_";
+    bool bare = n < sizeof(PREFIX) - 1 || strncmp(name, PREFIX, sizeof(PREFIX) - 1) != 0;
     const char *nearest = NULL;
     unsigned best = 0;
 
     for (size_t i = 0; i < num_option_rows; i++) {
-        unsigned d = edit_distance(name, n, option_rows[i].env);
+        const char *env = option_rows[i].env;
+        bool has_prefix = strncmp(env, prefix, sizeof(prefix) - 1) == 0;
+        unsigned d = edit_distance(name, n, env + (bare && has_prefix ? sizeof(prefix) - 1 : 0));
 
         if (!nearest || d < best) {
             nearest = option_rows[i].env;
@@ -146,6 +189,23 @@ static const char *nearest_name(const char *name, size_t n)
         }
     }
     return nearest;
+}
+
+size_t options_find(const char *name, size_t n)
+{
+    static const char prefix[] = PREFIX "_";
+
+    for (size_t i = 0; i < num_option_rows; i++) {
+        const char *env = option_rows[i].env;
+
+        if (strlen(env) == n && strncmp(env, name, n) == 0)
+            return i;
+        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0)
+            env += sizeof(prefix) - 1;
+        if (strlen(env) == n && strncmp(env, name, n) == 0)
+            return i;
+    }
+    return NUM_OPTIONS;
 }
 
 /* Most processes set no variable. This look saves two dozen walks over the environment. */
@@ -162,16 +222,13 @@ static void warn_unknown_names(void)
     static const char prefix[] = PREFIX "_";
 
     for (char **e = environ; e && *e; e++) {
-        size_t n = strcspn(*e, "="), i = 0;
+        size_t n = strcspn(*e, "=");
 
         if (strncmp(*e, prefix, sizeof(prefix) - 1) != 0)
             continue;
-        while (i < num_option_rows &&
-               (strncmp(*e, option_rows[i].env, n) != 0 || option_rows[i].env[n] != '\0'))
-            i++;
-        if (i == num_option_rows)
+        if (options_find(*e, n) == NUM_OPTIONS)
             log_warn("there is no option %.*s; the nearest is %s", n < 80 ? (int)n : 80, *e,
-                     nearest_name(*e, n));
+                     options_nearest(*e, n));
     }
 }
 
@@ -201,7 +258,7 @@ bool options_enabled_early(void)
     const char *name = program_invocation_short_name;
     struct option_globs globs;
     const char *value;
-    bool on;
+    atomic_bool on;
 
     if (getauxval(AT_SECURE))
         return false;
@@ -270,15 +327,19 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out)
 {
-#define POOL_OPTION(field, name, type, value, help) out->field = convert_##type(o->field);
-#define SHIM_OPTION(field, env, type, value, help)
+#define POOL_OPTION(field, name, type, value, live, help) out->field = convert_##type(o->field);
+#define SHIM_OPTION(field, env, type, value, live, help)
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
+}
+
+void options_warn_beyond(const struct pool_config *config, int device, uint64_t device_total_bytes)
+{
     /* The context itself takes memory of the device, so the whole device is never free. */
-    WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes,
+    WARN_BEYOND("MIN_FREE", config->min_free_bytes, device_total_bytes,
                 "all idle memory is given back");
-    WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes,
+    WARN_BEYOND("MIN_BLOCK", config->min_block_bytes, device_total_bytes,
                 "every request goes to the driver");
 }
 

@@ -145,7 +145,7 @@ static bool read_device(const char **text, unsigned *out)
     return true;
 }
 
-bool parse_SWITCH(const char *text, bool *out)
+bool parse_SWITCH(const char *text, atomic_bool *out)
 {
     char v[ITEM_MAX];
 
@@ -158,7 +158,7 @@ bool parse_SWITCH(const char *text, bool *out)
     return true;
 }
 
-bool parse_SECONDS(const char *text, uint64_t *out)
+static bool parse_time(const char *text, uint64_t *out)
 {
     static const struct {
         const char *word;
@@ -181,6 +181,16 @@ bool parse_SECONDS(const char *text, uint64_t *out)
         if (is_word(p, units[i].word))
             return scale_number(&n, units[i].ns, out);
     return false;
+}
+
+bool parse_SECONDS(const char *text, _Atomic uint64_t *out)
+{
+    uint64_t ns;
+
+    if (!parse_time(text, &ns))
+        return false;
+    *out = ns;
+    return true;
 }
 
 static bool parse_size(const char *text, struct option_size *out)
@@ -274,6 +284,20 @@ bool parse_LIMIT(const char *text, struct option_bytes *out)
     return parse_sizes(text, true, out);
 }
 
+const char *const parse_backing_words[] = {[BACKING_AUTO] = "auto",
+                                           [BACKING_ARENA] = "arena",
+                                           [BACKING_SEGMENT] = "segment",
+                                           [BACKING_DRIVER] = "driver"};
+const char *const parse_reuse_words[] = {[REUSE_AUTO] = "auto",
+                                         [REUSE_ORDER] = "order",
+                                         [REUSE_READY] = "ready",
+                                         [REUSE_WAIT] = "wait"};
+
+enum {
+    NUM_BACKINGS = sizeof(parse_backing_words) / sizeof(parse_backing_words[0]),
+    NUM_REUSES = sizeof(parse_reuse_words) / sizeof(parse_reuse_words[0])
+};
+
 /* The index of the value in a list of words. -1: it is not there. */
 static int find_word(const char *text, const char *const words[], size_t num_words)
 {
@@ -287,11 +311,7 @@ static int find_word(const char *text, const char *const words[], size_t num_wor
 
 bool parse_BACKING(const char *text, enum pool_backing *out)
 {
-    static const char *const words[] = {[BACKING_AUTO] = "auto",
-                                        [BACKING_ARENA] = "arena",
-                                        [BACKING_SEGMENT] = "segment",
-                                        [BACKING_DRIVER] = "driver"};
-    int i = find_word(text, words, sizeof(words) / sizeof(words[0]));
+    int i = find_word(text, parse_backing_words, NUM_BACKINGS);
 
     if (i >= 0)
         *out = (enum pool_backing)i;
@@ -300,11 +320,7 @@ bool parse_BACKING(const char *text, enum pool_backing *out)
 
 bool parse_REUSE(const char *text, enum pool_reuse *out)
 {
-    static const char *const words[] = {[REUSE_AUTO] = "auto",
-                                        [REUSE_ORDER] = "order",
-                                        [REUSE_READY] = "ready",
-                                        [REUSE_WAIT] = "wait"};
-    int i = find_word(text, words, sizeof(words) / sizeof(words[0]));
+    int i = find_word(text, parse_reuse_words, NUM_REUSES);
 
     if (i >= 0)
         *out = (enum pool_reuse)i;
@@ -357,7 +373,7 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
         } else if (is_word(item, "oom")) {
             e.on_oom = true;
         } else if ((p = skip_word(item, "every:")) != NULL) {
-            if (!parse_SECONDS(p, &e.every_ns) || e.every_ns < MS)
+            if (!parse_time(p, &e.every_ns) || e.every_ns < MS)
                 return false;
         } else if ((p = skip_word(item, "device=")) != NULL) {
             if (!read_device(&p, &device) || *p)
@@ -414,6 +430,18 @@ bool parse_PATH(const char *text, struct option_path *out)
     if (!is_word(text, "none"))
         return absolute_path(text, false, out->path);
     out->path[0] = '\0';
+    return true;
+}
+
+bool parse_DIR(const char *text, struct option_dir *out)
+{
+    bool none = is_word(text, "none");
+
+    if (!none && !absolute_path(text, false, out->path))
+        return false;
+    out->none = none;
+    if (none)
+        out->path[0] = '\0';
     return true;
 }
 

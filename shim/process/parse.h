@@ -11,6 +11,7 @@
 #include "shim/process/log.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -54,13 +55,22 @@ struct option_path {
     char path[PATH_MAX]; /* absolute; "": none */
 };
 
+struct option_dir {
+    bool none;
+    char path[PATH_MAX]; /* absolute; "": the default places */
+};
+
 struct option_globs {
     char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
 };
 
-bool parse_SWITCH(const char *text, bool *out);
+/* The word for each value of the two types. */
+extern const char *const parse_backing_words[];
+extern const char *const parse_reuse_words[];
+
+bool parse_SWITCH(const char *text, atomic_bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
-bool parse_SECONDS(const char *text, uint64_t *out);
+bool parse_SECONDS(const char *text, _Atomic uint64_t *out);
 /* Sizes for all devices or single ones: 8G, 50%, none, 0=8G,1=50%. A device that the value does not
  * name keeps its size. "none" is 0 for BYTES. For LIMIT "none" and "unlimited" are no limit. */
 bool parse_LIMIT(const char *text, struct option_bytes *out);
@@ -74,6 +84,8 @@ bool parse_LOG(const char *text, struct option_log *out);
 /* A relative path starts at the present working directory. "none" means no file; a file of that
  * name is "./none". */
 bool parse_PATH(const char *text, struct option_path *out);
+/* The same for a folder. "none" means no folder at all. */
+bool parse_DIR(const char *text, struct option_dir *out);
 /* Refuses "none", which could mean no pattern or no program. */
 bool parse_GLOBS(const char *text, struct option_globs *out);
 

@@ -6,9 +6,10 @@
  */
 #include "shim/stats/report.h"
 
+#include "shim/process/text.h"
+
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,24 +18,6 @@
 #ifndef GPUCACHE_VERSION
 #error "the build defines GPUCACHE_VERSION, a string"
 #endif
-
-/* A text that grows in the caller's buffer. Letters that do not fit are counted but not written. */
-struct text {
-    char *out;
-    size_t size_bytes, used_bytes;
-};
-
-static void __attribute__((format(printf, 2, 3))) add(struct text *t, const char *format, ...)
-{
-    size_t room = t->used_bytes < t->size_bytes ? t->size_bytes - t->used_bytes : 0;
-    va_list args;
-
-    va_start(args, format);
-    int n = vsnprintf(room ? t->out + t->used_bytes : NULL, room, format, args);
-    va_end(args);
-    if (n > 0)
-        t->used_bytes += (size_t)n;
-}
 
 enum kind { GAUGE, PEAK, COUNTER };
 enum unit { BYTES, COUNT, NS };
@@ -185,12 +168,12 @@ static void add_rule(struct text *t, char c)
 
     memset(rule, c, WIDTH);
     rule[WIDTH] = '\0';
-    add(t, "+%s+\n", rule);
+    text_add(t, "+%s+\n", rule);
 }
 
 static void add_row(struct text *t, const char *name, const char *a, const char *b)
 {
-    add(t, "| %-26s | %19s | %19s |\n", name, a, b);
+    text_add(t, "| %-26s | %19s | %19s |\n", name, a, b);
 }
 
 /* Text from outside, broken into lines. A control character becomes '?'. */
@@ -209,7 +192,7 @@ static void add_words(struct text *t, const char *words)
         for (size_t i = 0; i < n; i++)
             line[i] = (unsigned char)words[i] < ' ' || words[i] == 127 ? '?' : words[i];
         line[n] = '\0';
-        add(t, "| %-*s |\n", WIDTH - 2, line);
+        text_add(t, "| %-*s |\n", WIDTH - 2, line);
         for (words += n; *words == ' '; words++)
             ;
     }
@@ -259,9 +242,10 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     bool any = false;
 
     add_rule(&t, '=');
-    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s", GPUCACHE_VERSION,
+    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
              (long)getpid(), program_invocation_short_name,
-             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool");
+             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
+             r->running ? ", still running then" : "");
     add_words(&t, words);
     add_rule(&t, '=');
     for (size_t i = 0; i < r->num_pools; i++) {
@@ -281,75 +265,107 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     return t.used_bytes;
 }
 
-/* The length of the well-formed UTF-8 sequence at s. 0: there is none. */
-static size_t utf8_length(const unsigned char *s)
+/* Shares of the device's memory are bytes here. No limit is null. */
+static void add_limits(struct text *t, const struct pool_config *c)
 {
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-               : (s[0] & 0xf0) == 0xe0       ? 3
-               : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
-                                             : 0;
+    const char *comma = "";
 
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    /* overlong forms, surrogates, above U+10FFFF */
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
+    text_add(t, ",\"limits\":{");
+#define ADD_NUMBER(name, value)                                                                    \
+    if ((value) == UINT64_MAX)                                                                     \
+        text_add(t, "%s\"%s\":null", comma, name);                                                 \
+    else                                                                                           \
+        text_add(t, "%s\"%s\":%" PRIu64, comma, name, value);                                      \
+    comma = ",";
+#define ADD_BYTES ADD_NUMBER
+#define ADD_LIMIT ADD_NUMBER
+#define ADD_SECONDS ADD_NUMBER
+#define ADD_BACKING(name, value)
+#define ADD_REUSE(name, value)
+#define ADD_SWITCH(name, value)
+#define POOL_OPTION(field, name, type, value, live, help) ADD_##type(#field, c->field)
+#include "pool/config.def"
+#undef POOL_OPTION
+    text_add(t, "}");
 }
 
-static void add_json_string(struct text *t, const char *name, const char *value)
+static void add_options(struct text *t, const struct options *o)
 {
-    add(t, "\"%s\":\"", name);
-    for (const unsigned char *s = (const unsigned char *)(value ? value : ""); *s;) {
-        size_t n = utf8_length(s);
+    text_add(t, ",\"options\":{");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        size_t n = options_show(o, i, NULL, 0);
+        char *value = malloc(n + 1);
 
-        if (!n)
-            add(t, "\\ufffd");
-        else if (*s < ' ' || *s == 127)
-            add(t, "\\u%04x", *s);
-        else if (*s == '"' || *s == '\\')
-            add(t, "\\%c", *s);
-        else
-            add(t, "%.*s", (int)n, (const char *)s);
-        s += n ? n : 1;
+        if (value)
+            options_show(o, i, value, n + 1);
+        text_add(t, i ? "," : "");
+        text_add_json_string(t, option_rows[i].env, value);
+        free(value);
     }
-    add(t, "\"");
+    text_add(t, "}");
+}
+
+static void add_flush(struct text *t, const struct report_flush *f)
+{
+    text_add(t, ",\"flush\":{\"count\":%" PRIu64 ",", f->count);
+    text_add_json_string(t, "reason", f->reason);
+    text_add(t, ",\"unix_ns\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"ns\":%" PRIu64 "}", f->unix_ns,
+             f->bytes, f->ns);
+}
+
+static void add_process(struct text *t, const struct report *r)
+{
+    text_add(t, ",\"uid\":%ld,\"signal\":%d,\"running\":%s", (long)geteuid(), r->signal,
+             r->running ? "true" : "false");
+    if (r->command) {
+        text_add(t, ",");
+        text_add_json_string(t, "command", r->command);
+    }
+    if (r->options)
+        add_options(t, r->options);
+    if (r->flush)
+        add_flush(t, r->flush);
 }
 
 size_t report_json(const struct report *r, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
 
-    add(&t, "{\"library\":\"libgpucache\",\"version\":\"%s\",\"pid\":%ld,", GPUCACHE_VERSION,
-        (long)getpid());
-    add_json_string(&t, "program", program_invocation_short_name);
-    add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[", r->elapsed_ns,
-        call_ns(r));
+    text_add(&t, "{\"library\":\"libgpucache\",\"version\":\"%s\",\"pid\":%ld,", GPUCACHE_VERSION,
+             (long)getpid());
+    text_add_json_string(&t, "program", program_invocation_short_name);
+    text_add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[",
+             r->elapsed_ns, call_ns(r));
     for (size_t i = 0; i < r->num_pools; i++) {
         const struct report_pool *p = &r->pools[i];
         uint64_t v[NUM_ROWS];
 
         copy_stats(&p->stats, v);
-        add(&t, "%s{\"device\":%d,", i ? "," : "", p->device);
-        add_json_string(&t, "name", p->name);
-        add(&t, ",");
-        add_json_string(&t, "backing", p->backing);
-        add(&t, ",");
-        add_json_string(&t, "reason", p->reason);
+        text_add(&t, "%s{\"device\":%d,", i ? "," : "", p->device);
+        text_add_json_string(&t, "name", p->name);
+        text_add(&t, ",");
+        text_add_json_string(&t, "backing", p->backing);
+        text_add(&t, ",");
+        text_add_json_string(&t, "reason", p->reason);
+        text_add(&t, ",");
+        text_add_json_string(&t, "uuid", p->uuid);
+        text_add(&t, ",\"total_bytes\":%" PRIu64, p->total_bytes);
+        add_limits(&t, &p->config);
         for (size_t j = 0; j < NUM_ROWS; j++)
-            add(&t, ",\"%s\":%" PRIu64, rows[j].field, v[j]);
-        add(&t,
-            ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
-            ",\"saved_ns\":%" PRIu64 "}",
-            idle_bytes(&p->stats), calls_saved(&p->stats), calls_saved(&p->stats) * call_ns(r));
+            text_add(&t, ",\"%s\":%" PRIu64, rows[j].field, v[j]);
+        text_add(&t,
+                 ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
+                 ",\"saved_ns\":%" PRIu64 "}",
+                 idle_bytes(&p->stats), calls_saved(&p->stats),
+                 calls_saved(&p->stats) * call_ns(r));
     }
-    add(&t, "],\"counters\":{");
+    text_add(&t, "],\"counters\":{");
     for (size_t i = 0; i < NUM_COUNTERS; i++)
-        add(&t, "%s\"%s\":%" PRIu64, i ? "," : "", counter_fields[i], counter_get((enum counter)i));
-    add(&t, "}}\n");
+        text_add(&t, "%s\"%s\":%" PRIu64, i ? "," : "", counter_fields[i],
+                 counter_get((enum counter)i));
+    text_add(&t, "},\"pools_left_out\":%zu", r->num_left_out);
+    add_process(&t, r);
+    text_add(&t, "}\n");
     return t.used_bytes;
 }
 

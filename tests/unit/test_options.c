@@ -4,6 +4,7 @@
  * per device sizes, process names, requests to empty the cache.
  */
 #include "shim/process/options.h"
+#include "shim/process/show.h"
 #include "tests/unit/capture.h"
 
 #include <errno.h>
@@ -49,7 +50,7 @@ static void nothing_set_gives_the_defaults_in_silence(void **state)
     memset(&got, 0xaa, sizeof(got));
     pool_config_init(&expected);
     options_pool_config(&options, 0, 1000, &got);
-#define POOL_OPTION(field, name, type, value, help) assert_true(expected.field == got.field);
+#define POOL_OPTION(field, name, type, value, live, help) assert_true(expected.field == got.field);
 #include "pool/config.def"
 #undef POOL_OPTION
     assert_true(options.enabled);
@@ -132,7 +133,8 @@ static void every_row_has_a_value_that_it_refuses_with_its_own_warning(void **st
 
     for (size_t i = 0; i < num_option_rows; i++) {
         /* paths take any text that is not too long; so do patterns */
-        if (strcmp(option_rows[i].env, "GPUCACHE_EMPTY_CACHE_FILE") == 0)
+        if (strcmp(option_rows[i].env, "GPUCACHE_EMPTY_CACHE_FILE") == 0 ||
+            strcmp(option_rows[i].env, "GPUCACHE_DIR") == 0)
             continue;
         snprintf(pair, sizeof(pair), "%s=,\x01?", option_rows[i].env);
         const char *said = LOAD(pair);
@@ -150,6 +152,70 @@ static void every_default_is_a_value_that_its_row_takes(void **state)
         snprintf(pair, sizeof(pair), "%s=%s", option_rows[i].env, option_rows[i].value);
         assert_string_equal(LOAD(pair), "");
     }
+}
+
+static void every_row_shows_its_own_value(void **state)
+{
+    static char pair[SHOW_MAX_BYTES + 64], shown[SHOW_MAX_BYTES];
+
+    LOAD("PATH=/bin");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        const char *value = option_rows[i].value;
+        /* an unset path is "none" in its own syntax */
+        const char *plain = value[0] || !strstr(option_rows[i].env, "FILE") ? value : "none";
+        assert_int_equal(options_show(&options, i, shown, sizeof shown), strlen(plain));
+        assert_string_equal(shown, plain);
+    }
+    assert_int_equal(options_show(&options, num_option_rows, shown, sizeof shown), 0);
+    LOAD("GPUCACHE_MAX_IDLE=2=1G", "GPUCACHE_STATS=exit:/a.json", "GPUCACHE_SIGNAL=USR2");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        options_show(&options, i, shown, sizeof shown);
+        snprintf(pair, sizeof pair, "%s=%s", option_rows[i].env, shown);
+        if (strstr(pair, "MAX_IDLE"))
+            assert_string_equal(pair, "GPUCACHE_MAX_IDLE=none,2=1G");
+        if (strstr(pair, "STATS"))
+            assert_string_equal(pair, "GPUCACHE_STATS=exit-json:/a.json");
+        if (strstr(pair, "SIGNAL"))
+            assert_string_equal(pair, "GPUCACHE_SIGNAL=USR2");
+    }
+}
+
+static void an_option_is_found_with_and_without_its_prefix(void **state)
+{
+    assert_int_equal(options_find("MAX_IDLE", 8), OPTION_ROW_max_idle_bytes);
+    assert_int_equal(options_find("GPUCACHE_MAX_IDLE=1G", 17), OPTION_ROW_max_idle_bytes);
+    assert_int_equal(options_find("GPUCACHE", 8), OPTION_ROW_enabled);
+    assert_int_equal(options_find("LOG", 3), OPTION_ROW_log);
+    assert_int_equal(options_find("LO", 2), NUM_OPTIONS);
+    assert_int_equal(options_find("max_idle", 8), NUM_OPTIONS);
+    assert_int_equal(options_find("", 0), NUM_OPTIONS);
+    assert_int_equal(options_find("GPUCACHE_", 9), NUM_OPTIONS);
+    assert_int_equal(num_option_rows, NUM_OPTIONS);
+    assert_string_equal(options_nearest("MAXIDLE", 7), "GPUCACHE_MAX_IDLE");
+    assert_string_equal(options_nearest("log", 3), "GPUCACHE_LOG");
+    assert_string_equal(options_nearest("GPUCACHEE", 9), "GPUCACHE");
+}
+
+static void a_new_value_replaces_the_old_one_and_a_bad_one_does_not(void **state)
+{
+    char shown[SHOW_MAX_BYTES];
+
+    LOAD("GPUCACHE_MAX_IDLE=1G,1=2G");
+    assert_true(options_set(&options, OPTION_ROW_max_idle_bytes, "3=50%"));
+    options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
+    assert_string_equal(shown, "1G,1=2G,3=50%");
+    assert_false(options_set(&options, OPTION_ROW_max_idle_bytes, "4G,x"));
+    options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
+    assert_string_equal(shown, "1G,1=2G,3=50%");
+    assert_true(options_set(&options, OPTION_ROW_max_idle_bytes, "none"));
+    options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
+    assert_string_equal(shown, "none");
+    capture_begin();
+    assert_false(options_set(&options, OPTION_ROW_log, ""));
+    assert_true(options_set(&options, OPTION_ROW_meminfo, "off"));
+    capture_end(shown, sizeof shown);
+    assert_string_equal(shown, "");
+    assert_false(options.meminfo);
 }
 
 static void an_unknown_name_is_warned_of_with_the_nearest(void **state)
@@ -264,6 +330,9 @@ int main(void)
         cmocka_unit_test(a_bad_value_is_warned_of_once_and_the_default_kept),
         cmocka_unit_test(every_row_has_a_value_that_it_refuses_with_its_own_warning),
         cmocka_unit_test(every_default_is_a_value_that_its_row_takes),
+        cmocka_unit_test(every_row_shows_its_own_value),
+        cmocka_unit_test(an_option_is_found_with_and_without_its_prefix),
+        cmocka_unit_test(a_new_value_replaces_the_old_one_and_a_bad_one_does_not),
         cmocka_unit_test(an_unknown_name_is_warned_of_with_the_nearest),
         cmocka_unit_test(other_variables_are_no_business_of_ours),
         cmocka_unit_test(empty_values_count_as_unset),

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See docgen_python.h. Each table is a list of dictionaries, whose values are strings. The layout
+ * of a record is a dictionary of its fields. No state.
+ */
+#include "shim/docgen_python.h"
+
+#include "shim/process/options.h"
+#include "shim/stats/page_format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+static void put_python(const char *name, const char *text)
+{
+    printf("\"%s\": \"", name);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            putchar('\\');
+        putchar(*text);
+    }
+    fputs("\", ", stdout);
+}
+
+/* A row of a table: pairs of a name and a text, with NULL behind the last. */
+static void put_python_row(const char *const pairs[])
+{
+    fputs("    {", stdout);
+    for (; *pairs; pairs += 2)
+        put_python(pairs[0], pairs[1]);
+    puts("},");
+}
+
+/* "fixed": why the option cannot change while the program runs; "": it can. */
+static void put_option_row(const struct option_row *o, const char *type)
+{
+    put_python_row((const char *[]){"env", o->env, "type", type, "default", o->value, "fixed",
+                                    o->fixed ? o->fixed : "", "allowed", o->allowed, "help",
+                                    o->help, NULL});
+}
+
+static void print_python_tables(void)
+{
+    size_t i = 0;
+
+    puts("OPTIONS = [");
+#define OPTION_ROW(type)                                                                           \
+    put_option_row(&option_rows[i], type);                                                         \
+    i++;
+#define POOL_OPTION(field, name, type, value, live, help) OPTION_ROW(#type)
+#define SHIM_OPTION(field, env, type, value, live, help) OPTION_ROW(#type)
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    puts("]\n\nSTATS = [");
+#define POOL_STAT(field, kind, unit, help)                                                         \
+    put_python_row(                                                                                \
+        (const char *[]){"name", #field, "kind", #kind, "unit", #unit, "help", help, NULL});
+#include "pool/stats.def"
+#undef POOL_STAT
+    puts("]\n\nCOUNTERS = [");
+#define COUNTER(name, field, help)                                                                 \
+    put_python_row((const char *[]){"name", #field, "help", help, NULL});
+#include "shim/stats/counters.def"
+#undef COUNTER
+    puts("]\n\nCOMMANDS = [");
+#define COMMAND(name, when, parameters, help)                                                      \
+    put_python_row((const char *[]){"name", #name, "parameters", parameters, "help", help, NULL});
+#include "shim/command/command.def"
+#undef COMMAND
+    puts("]\n");
+}
+
+/* Prints a field with its offset and its format for Python's struct. Returns its size. */
+static size_t put_field(const char *name, size_t offset, size_t size_bytes, const char *format)
+{
+    printf("    \"%s\": (%zu, \"", name, offset);
+    if (*format)
+        printf("=%s\"),\n", format);
+    else
+        printf("=%zus\"),\n", size_bytes);
+    return size_bytes;
+}
+
+#define IS_FIELD_OF(record, field, type)                                                           \
+    __builtin_types_compatible_p(__typeof__(((struct record *)0)->field), type)
+#define PUT_FIELD(record, field)                                                                   \
+    put_field(#field, offsetof(struct record, field), sizeof(((struct record *)0)->field),         \
+              IS_FIELD_OF(record, field, uint64_t)   ? "Q"                                         \
+              : IS_FIELD_OF(record, field, uint32_t) ? "I"                                         \
+                                                     : "")
+
+/* False: a field is missing here. */
+static bool print_python_layout(void)
+{
+    size_t page = 0, gpu = 0, slot = 0;
+
+    printf("PAGE_MAGIC = b\"%s\"\nPAGE_SUFFIX = \"%s\"\nPAGE_VERSION = %d\n", PAGE_MAGIC,
+           PAGE_SUFFIX, PAGE_VERSION);
+    printf("PAGE_BYTES = %zu\nPAGE_GPU_BYTES = %zu\nPAGE_SLOT_BYTES = %zu\n", sizeof(struct page),
+           sizeof(struct page_gpu), sizeof(struct page_slot));
+    printf("PAGE_GPUS_MAX = %d\nPAGE_SLOTS = %d\n", PAGE_GPUS_MAX, PAGE_SLOTS);
+    printf("PAGE_REPLY_DONE = %d\nPAGE_REPLY_PARTLY = %d\nPAGE_REPLY_BAD = %d\n"
+           "PAGE_REPLY_REFUSED = %d\n",
+           PAGE_REPLY_DONE, PAGE_REPLY_PARTLY, PAGE_REPLY_BAD, PAGE_REPLY_REFUSED);
+#define FIELD(field) page += PUT_FIELD(page, field);
+    puts("\n# Name: offset in bytes, format of the module struct.\nPAGE = {");
+    FIELD(magic)
+    FIELD(version)
+    FIELD(size_bytes) FIELD(pid) FIELD(start_ticks) FIELD(pid_namespace) FIELD(uid)
+        FIELD(started_unix_ns) FIELD(library_version) FIELD(zero1) FIELD(sequence)
+            FIELD(published_ns) FIELD(published_unix_ns) FIELD(num_gpus) FIELD(body_bytes)
+                FIELD(zero2) FIELD(bell) FIELD(zero3) FIELD(watched_until_ns) FIELD(zero4)
+                    FIELD(gpus) FIELD(zero5) FIELD(slots) FIELD(body)
+#undef FIELD
+#define FIELD(field) gpu += PUT_FIELD(page_gpu, field);
+                        puts("}\n\nPAGE_GPU = {");
+    FIELD(uuid)
+    FIELD(idle_bytes)
+    FIELD(allocated_bytes) FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(zero)
+#undef FIELD
+#define FIELD(field) slot += PUT_FIELD(page_slot, field);
+        puts("}\n\nPAGE_SLOT = {");
+    FIELD(ask_sequence)
+    FIELD(ask_bytes)
+    FIELD(reply_sequence) FIELD(reply_bytes) FIELD(reply_code) FIELD(zero) FIELD(reply_value)
+        FIELD(ask) FIELD(reply)
+#undef FIELD
+            puts("}");
+    return page == sizeof(struct page) && gpu == sizeof(struct page_gpu) &&
+           slot == sizeof(struct page_slot);
+}
+
+int docgen_python(void)
+{
+    printf("# SPDX-License-Identifier: BSD-2-Clause\n"
+           "\"\"\"Tables of libgpucache %s and the layout of its pages. "
+           "Generated: docgen --python.\"\"\"\n\nVERSION = \"%s\"\n\n",
+           GPUCACHE_VERSION, GPUCACHE_VERSION);
+    print_python_tables();
+    if (print_python_layout())
+        return 0;
+    fputs("docgen: a field of shim/stats/page_format.h is missing in the layout\n", stderr);
+    return 1;
+}

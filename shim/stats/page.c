@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See page.h, also for the argument; the numbers below are those of its steps. No lock.
+ */
+#include "shim/stats/page.h"
+
+#include "shim/process/kernel.h"
+#include "shim/stats/page_copy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#ifndef GPUCACHE_VERSION
+#error "the build defines GPUCACHE_VERSION, a string"
+#endif
+
+/* So long page_remove waits for a page that is being made. */
+#define REMOVE_WAIT_NS UINT64_C(100000000)
+#define REMOVE_PAUSE_NS 100000
+
+enum { NO_PAGE, MAKING, SHOWN, LEFT }; /* step 11 */
+
+static atomic_int word;
+static atomic_bool maker_is_done;
+static pid_t owner;
+static uint64_t sequence;
+static char folder[PATH_MAX];
+static char name[PAGE_NAME_MAX];
+static ino_t file_inode;
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* What stands between the two writes of the sequence. */
+struct stamp {
+    uint64_t published_ns, published_unix_ns;
+    uint32_t num_gpus, body_bytes;
+};
+
+_Static_assert(sizeof(struct stamp) ==
+                   offsetof(struct page, zero2) - offsetof(struct page, published_ns),
+               "layout");
+
+static bool write_state(const struct page_state *s)
+{
+    struct stamp stamp = {.published_ns = clock_ns(CLOCK_MONOTONIC),
+                          .published_unix_ns = clock_ns(CLOCK_REALTIME),
+                          .num_gpus = (uint32_t)s->num_gpus,
+                          .body_bytes = (uint32_t)s->body_bytes};
+    const struct page_piece pieces[] = {
+        {&stamp, offsetof(struct page, published_ns), sizeof(stamp)},
+        {s->gpus, offsetof(struct page, gpus), s->num_gpus * sizeof(*s->gpus)},
+        {s->body, offsetof(struct page, body), s->body_bytes}};
+    uint64_t odd = sequence + 1, even = sequence + 2;
+
+    if (s->num_gpus > PAGE_GPUS_MAX || s->body_bytes > PAGE_BODY_BYTES)
+        return false;
+    sequence = even;
+    return page_put(&odd, offsetof(struct page, sequence), sizeof(odd)) &&
+           page_put_all(pieces, 3) &&
+           page_put(&even, offsetof(struct page, sequence), sizeof(even));
+}
+
+/* The fields before the first room of zeroes. */
+struct head {
+    char magic[8];
+    uint32_t version, size_bytes;
+    uint64_t pid, start_ticks, pid_namespace, uid, started_unix_ns;
+    char library_version[32];
+};
+
+_Static_assert(sizeof(struct head) == offsetof(struct page, zero1), "layout");
+
+static bool write_head(const struct page_id *id)
+{
+    struct head head = {.version = PAGE_VERSION,
+                        .size_bytes = sizeof(struct page),
+                        .pid = id->pid,
+                        .start_ticks = id->start_ticks,
+                        .pid_namespace = id->pid_namespace,
+                        .uid = geteuid(),
+                        .started_unix_ns = clock_ns(CLOCK_REALTIME)};
+
+    memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
+    snprintf(head.library_version, sizeof(head.library_version), "%s", GPUCACHE_VERSION);
+    return page_put(&head, 0, sizeof(head));
+}
+
+/* Makes the file at its full size, so that a full file system shows now. A file system that cannot
+ * do that makes a file with holes. */
+static int create_file(int dir, const char *unfinished, const char **why)
+{
+    struct stat st;
+
+    unlinkat(dir, unfinished, 0);
+    *why = "no file can be made there";
+    int fd = openat(dir, unfinished, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -1;
+    *why = "no room for a file";
+    if ((fallocate(fd, 0, 0, sizeof(struct page)) &&
+         (errno != EOPNOTSUPP || ftruncate(fd, sizeof(struct page)))) ||
+        kernel_fstat(fd, &st)) {
+        int saved_errno = errno;
+        close(fd);
+        unlinkat(dir, unfinished, 0);
+        errno = saved_errno;
+        return -1;
+    }
+    file_inode = st.st_ino;
+    return fd;
+}
+
+/* The file has its name only once it has a first state, so no reader sees half a page. */
+static bool make_in(int dir, const struct page_id *id, const struct page_state *state,
+                    const char **why)
+{
+    char unfinished[PAGE_NAME_MAX + sizeof(PAGE_UNFINISHED)];
+
+    page_id_name(id, name);
+    snprintf(unfinished, sizeof(unfinished), "%s" PAGE_UNFINISHED, name);
+    int fd = create_file(dir, unfinished, why);
+    if (fd < 0)
+        return false;
+    *why = "the file cannot be mapped";
+    bool done = page_copy_map(fd);
+    int saved_errno = errno;
+    close(fd);
+    if (done) {
+        *why = "the process may not write to its own memory with process_vm_writev";
+        done = write_head(id) && write_state(state);
+        saved_errno = errno;
+    }
+    if (done) {
+        *why = "the file cannot be renamed";
+        done = !renameat(dir, unfinished, dir, name);
+        saved_errno = errno;
+    }
+    if (!done) {
+        unlinkat(dir, unfinished, 0);
+        page_copy_unmap();
+    }
+    errno = saved_errno;
+    return done;
+}
+
+static bool make_at(const char *path, const struct page_id *id, const struct page_state *state,
+                    const char **why)
+{
+    int dir = page_dir_open(path, why);
+
+    if (dir < 0)
+        return false;
+    page_dir_clean(dir, id);
+    bool made = make_in(dir, id, state, why);
+    int saved_errno = errno, making = MAKING;
+    if (made) {
+        memcpy(folder, path, strlen(path) + 1);
+        if (!atomic_compare_exchange_strong(&word, &making, SHOWN)) /* step 11 */
+            unlinkat(dir, name, 0);
+    }
+    close(dir);
+    errno = saved_errno;
+    return made;
+}
+
+bool page_make(const char *path, const struct page_state *state, const char **why)
+{
+    struct page_id id;
+    char place[48];
+    int none = NO_PAGE, making = MAKING;
+    bool made = false;
+
+    *why = NULL;
+    if (!atomic_compare_exchange_strong(&word, &none, MAKING))
+        return false;
+    owner = getpid();
+    errno = 0;
+    if (!page_id_self(&id))
+        *why = "/proc does not tell the start of the process";
+    else if (path)
+        made = strlen(path) < sizeof(folder) && make_at(path, &id, state, why);
+    else
+        for (unsigned i = 0; !made && page_dir_default(i, place, sizeof(place)); i++)
+            made = make_at(place, &id, state, why);
+    if (!made)
+        atomic_compare_exchange_strong(&word, &making, NO_PAGE);
+    atomic_store(&maker_is_done, true);
+    return made;
+}
+
+const char *page_folder(void)
+{
+    return folder;
+}
+
+const char *page_name(void)
+{
+    return folder[0] ? name : "";
+}
+
+bool page_publish(const struct page_state *state)
+{
+    return write_state(state);
+}
+
+uint64_t page_watched_until_ns(void)
+{
+    uint64_t until_ns;
+
+    return page_get(&until_ns, offsetof(struct page, watched_until_ns), sizeof(until_ns)) ? until_ns
+                                                                                          : 0;
+}
+
+/* Another program of the same process may have put its page there: then the file is another. */
+static void remove_file(void)
+{
+    const char *why;
+    struct stat st;
+    int dir = page_dir_open(folder, &why);
+
+    if (dir < 0)
+        return;
+    if (!kernel_fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_ino == file_inode)
+        unlinkat(dir, name, 0);
+    close(dir);
+}
+
+void page_remove(void)
+{
+    int saved_errno = errno, before = atomic_load(&word);
+
+    if (before != NO_PAGE && getpid() != owner)
+        return;
+    before = atomic_exchange(&word, LEFT);
+    if (before == SHOWN)
+        remove_file();
+    uint64_t end_ns = clock_ns(CLOCK_MONOTONIC) + REMOVE_WAIT_NS;
+    while (before == MAKING && !atomic_load(&maker_is_done) && clock_ns(CLOCK_MONOTONIC) < end_ns)
+        nanosleep(&(struct timespec){.tv_nsec = REMOVE_PAUSE_NS}, NULL);
+    errno = saved_errno;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The process's page: its state for other processes, and their requests to it. page_format.h is the
+ * layout, page_dir.h finds the place, and page_copy.h has the mapping. This file makes and removes
+ * the page and writes the state. page_slot.h has the requests, and the thread that waits at the
+ * bell. None of them knows what the texts say. No CUDA.
+ *
+ * Every process of this user can write to the page, truncate it, or fill its file system.
+ *
+ * Why no such process harms this one:
+ *  1. No instruction of the library loads from the mapping or stores to it. The kernel copies
+ *     (process_vm_readv and process_vm_writev on the own process) and waits (futex). Where a page
+ *     of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
+ *  2. Offsets and lengths of the copies are constants, or numbers of this process. A length that
+ *     stands in the page only shortens the private copy.
+ *  3. A text is checked and parsed in a private copy, which nobody else can change.
+ *  4. What the library must remember (its last sequence, the requests served, the file) is in
+ *     private memory. It writes those words to the page, and reads none of them back.
+ *  5. The library never waits for a word of the page but on the bell's thread, which has no other
+ *     work, holds no lock, and has all signals blocked.
+ *  6. The bell's thread rests for PAGE_REST_NS after each ring. So a writer that rings without end
+ *     causes one pass a millisecond, and a pass looks at PAGE_SLOTS requests.
+ *
+ * Why no request is lost:
+ *  7. The asker writes its request, then raises the bell, then wakes. The bell's thread reads the
+ *     bell, then calls for the pass that looks at the requests, then rests, and waits for the bell
+ *     to differ from the value read. If the bell was raised before that read, the pass comes after
+ *     the request. If it was raised later, the kernel refuses the wait, and the loop goes on.
+ *  8. A request counts as served once its reply is on the page. A request that must wait (for the
+ *     end of a capture) stays unserved, and is found by the next pass.
+ *
+ * Why a reader does not mistake a torn state for a whole one:
+ *  9. The sequence is odd before the first byte of the new state is written, and even after the
+ *     last. Each step is a call of the kernel with a fence before and behind it. A reader that sees
+ *     the same even number before and after its copy copied between two publications.
+ * 10. The kernel may copy the eight bytes of the sequence one by one. From even to odd only the
+ *     lowest byte changes. From odd to even a carry may change others: the torn number then ends in
+ *     a zero byte and is 256 or more below the new one. A reader has to be 128 publications late to
+ *     have seen that number before.
+ *
+ * Why it ends with the process:
+ * 11. page_remove and the thread that makes the page meet at one word. Either page_remove finds a
+ *     finished page and removes it, or the maker finds the word changed and removes the file.
+ * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
+ *     is another: it removes nothing. A new program of the process (exec) has the same id and
+ *     start: its page gets the same name and replaces the old one.
+ *
+ * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit).
+ */
+#ifndef SHIM_PAGE_H
+#define SHIM_PAGE_H
+
+#include "shim/stats/page_dir.h"
+#include "shim/stats/page_format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A state to publish. All is borrowed for the call. */
+struct page_state {
+    const char *body;  /* JSON */
+    size_t body_bytes; /* at most PAGE_BODY_BYTES */
+    const struct page_gpu *gpus;
+    size_t num_gpus; /* at most PAGE_GPUS_MAX */
+};
+
+/* Makes the page with its first state, in the directory `path`, or in the first default place that
+ * serves (NULL). Removes stale pages there. False: there is none, for the reason *why (static) with
+ * errno (0: none), or without a reason (NULL) because the process leaves. Opens and closes
+ * descriptors. To be called once. */
+bool page_make(const char *path, const struct page_state *state, const char **why);
+/* Where the page is, as for page_make; "" without one. */
+const char *page_folder(void);
+const char *page_name(void);
+
+/* Writes a new state. False: there is no page, or none any more. */
+bool page_publish(const struct page_state *state);
+/* A reader looks on until then (CLOCK_MONOTONIC), as it says itself. 0: none does. */
+uint64_t page_watched_until_ns(void);
+
+/* The process leaves: removes the file. Any thread; does nothing in a child. Keeps errno. */
+void page_remove(void);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See page_dir.h. What stands in a foreign file is only data: it is read with pread, and its bell
+ * is rung by the kernel, so a file that shrinks meanwhile raises no signal.
+ */
+#include "shim/stats/page_dir.h"
+
+#include "shim/process/kernel.h"
+#include "shim/stats/page_format.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define DAY_NS (UINT64_C(86400) * 1000000000u)
+
+/* The number at *text, which then stands behind the digits. strtoull would have a symbol version of
+ * the building machine. */
+static bool read_number(const char **text, uint64_t *out)
+{
+    const char *p = *text;
+    uint64_t v = 0;
+
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(*p - '0'), &v))
+            return false;
+    bool any = p != *text;
+    *text = p;
+    *out = v;
+    return any;
+}
+
+/* Field 22 of /proc/PID/stat. Field 2 is the name of the process and may hold blanks and
+ * parentheses. False, with errno: there is no such process, or it cannot be read. */
+static bool read_start(const char *path, uint64_t *pid, uint64_t *start_ticks)
+{
+    char stat[1024];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, stat, sizeof(stat) - 1);
+    int saved_errno = errno;
+    close(fd);
+    errno = saved_errno;
+    if (n <= 0)
+        return false;
+    stat[n] = '\0';
+    const char *p = stat, *rest = strrchr(stat, ')');
+    for (int field = 2; rest && field < 22; field++)
+        rest = strchr(rest + 1, ' ');
+    return rest && read_number(&p, pid) && *++rest && read_number(&rest, start_ticks);
+}
+
+bool page_id_self(struct page_id *id)
+{
+    struct stat st;
+
+    if (kernel_fstatat(AT_FDCWD, "/proc/self/ns/pid", &st, 0) ||
+        !read_start("/proc/self/stat", &id->pid, &id->start_ticks))
+        return false;
+    id->pid_namespace = st.st_ino;
+    return id->pid == (uint64_t)getpid();
+}
+
+void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX])
+{
+    snprintf(name, PAGE_NAME_MAX, "%" PRIu64 "-%" PRIu64 "-%" PRIu64 PAGE_SUFFIX, id->pid_namespace,
+             id->pid, id->start_ticks);
+}
+
+bool page_id_parse(const char *name, struct page_id *id)
+{
+    return read_number(&name, &id->pid_namespace) && *name++ == '-' &&
+           read_number(&name, &id->pid) && *name++ == '-' && read_number(&name, &id->start_ticks) &&
+           (strcmp(name, PAGE_SUFFIX) == 0 || strcmp(name, PAGE_SUFFIX PAGE_UNFINISHED) == 0);
+}
+
+bool page_dir_default(unsigned index, char *path, size_t size_bytes)
+{
+    static const char *const folders[] = {"/dev/shm", "/tmp"};
+
+    if (index >= sizeof(folders) / sizeof(folders[0]))
+        return false;
+    snprintf(path, size_bytes, "%s/gpucache-%ld", folders[index], (long)geteuid());
+    return true;
+}
+
+/* The folder above is not checked: whoever could exchange the directory there can only put one of
+ * this user's own in its place, or a directory that the checks refuse. */
+int page_dir_open(const char *path, const char **why)
+{
+    struct stat st;
+
+    *why = "it cannot be made";
+    if (mkdir(path, 0700) && errno != EEXIST)
+        return -1;
+    *why = "it cannot be opened";
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0) {
+        if (errno == ELOOP || errno == ENOTDIR) {
+            *why = "it is a symbolic link, or no directory";
+            errno = 0;
+        }
+        return -1;
+    }
+    *why = NULL;
+    if (kernel_fstat(dir, &st))
+        *why = "it cannot be examined";
+    else if (st.st_uid != geteuid())
+        *why = "it belongs to another user";
+    else if (st.st_mode & 077)
+        *why = "others may use it (its mode must be 0700)";
+    if (!*why)
+        return dir;
+    close(dir);
+    errno = 0;
+    return -1;
+}
+
+static bool is_process_gone(const struct page_id *id)
+{
+    uint64_t pid, start_ticks;
+    char path[40];
+
+    snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", id->pid);
+    if (read_start(path, &pid, &start_ticks))
+        return start_ticks != id->start_ticks;
+    return errno == ENOENT || errno == ESRCH;
+}
+
+static bool is_a_day_old(int fd)
+{
+    uint64_t then_ns = 0;
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return pread(fd, &then_ns, sizeof(then_ns), offsetof(struct page, published_unix_ns)) !=
+               (ssize_t)sizeof(then_ns) ||
+           (uint64_t)now.tv_sec * 1000000000u > then_ns + DAY_NS;
+}
+
+/* Rings: a thread that waits looks around and waits again. */
+static bool has_waiter(int fd)
+{
+    char *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (at == MAP_FAILED)
+        return false;
+    long woken = syscall(SYS_futex, at + offsetof(struct page, bell), FUTEX_WAKE, 1, NULL, NULL, 0);
+    munmap(at, 4096);
+    return woken > 0;
+}
+
+/* The process may have changed its user: then the file is not this user's, and remains. */
+static bool is_stale(int dir, const char *name, const struct page_id *id,
+                     const struct page_id *self)
+{
+    bool near = id->pid_namespace == self->pid_namespace, stale = false;
+    struct stat st;
+
+    if (near && !is_process_gone(id))
+        return false;
+    int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (!kernel_fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid())
+        stale = (near || is_a_day_old(fd)) && !has_waiter(fd);
+    close(fd);
+    return stale;
+}
+
+void page_dir_clean(int dir, const struct page_id *self)
+{
+    int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = again < 0 ? NULL : fdopendir(again);
+    const struct dirent *entry;
+    unsigned left = PAGE_CLEAN_MAX, looks = 16 * PAGE_CLEAN_MAX;
+    struct page_id id;
+
+    if (!entries) {
+        if (again >= 0)
+            close(again);
+        return;
+    }
+    while (left && looks-- && (entry = readdir(entries)) != NULL)
+        if (page_id_parse(entry->d_name, &id) && is_stale(dir, entry->d_name, &id, self)) {
+            unlinkat(dir, entry->d_name, 0);
+            left--;
+        }
+    closedir(entries);
+}

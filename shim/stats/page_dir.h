@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The directory of pages and the names of the files in it (page_format.h). A directory serves if it
+ * is no symbolic link, belongs to the effective user, and nobody else may do anything in it. Every
+ * descriptor is closed before the caller's own work goes on. No CUDA, no lock, no state.
+ */
+#ifndef SHIM_PAGE_DIR_H
+#define SHIM_PAGE_DIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PAGE_NAME_MAX = 96, PAGE_CLEAN_MAX = 64 };
+
+/* A process, as a page's name tells it. */
+struct page_id {
+    uint64_t pid_namespace; /* inode */
+    uint64_t pid;           /* in that namespace */
+    uint64_t start_ticks;   /* since the boot */
+};
+
+/* The calling process. False: /proc does not tell, or is that of another namespace. */
+bool page_id_self(struct page_id *id);
+void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX]);
+/* A page that is being made has this behind its name. */
+#define PAGE_UNFINISHED ".new"
+/* False: the name is none of a page, finished or not. */
+bool page_id_parse(const char *name, struct page_id *id);
+
+/* Opens the directory, and makes it if it is missing. Returns a descriptor, or -1 with *why, a
+ * static text, and errno (0: the text says it all). */
+int page_dir_open(const char *path, const char **why);
+/* The default places, in the order of the search: 0, 1. False: there are no more. */
+bool page_dir_default(unsigned index, char *path, size_t size_bytes);
+
+/* Removes files whose process is gone, at most PAGE_CLEAN_MAX of them. A file is stale if no thread
+ * waits at its bell, and its process is gone (own pid namespace), or its state is older than a day
+ * (other namespaces: the process cannot be seen from here). Looks at no file of another user. */
+void page_dir_clean(int dir, const struct page_id *self);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The page of a process: its file, what readers see, requests, and what happens where others spoil
+ * it.
+ */
+#include "tests/unit/page_case.h"
+
+#include <stdatomic.h>
+
+CASE(others_see_what_was_published_and_no_descriptor_stays)
+{
+    const char *why;
+    struct stat st;
+    unsigned descriptors = entries_of("/proc/self/fd");
+
+    REQUIRE(make(dir, &why));
+    REQUIRE(entries_of("/proc/self/fd") == descriptors);
+    REQUIRE(entries_of(dir) == 1);
+    REQUIRE(!stat(dir, &st) && (st.st_mode & 07777) == 0700);
+    struct page *p = map_page();
+    struct page_id id;
+    REQUIRE(page_id_parse(page_name(), &id) && id.pid == (uint64_t)getpid());
+    REQUIRE(!memcmp(p->magic, PAGE_MAGIC, 8) && p->version == PAGE_VERSION);
+    REQUIRE(p->size_bytes == sizeof(*p) && p->uid == geteuid());
+    REQUIRE(p->pid == id.pid && p->start_ticks == id.start_ticks && id.start_ticks);
+    REQUIRE(p->pid_namespace == id.pid_namespace && p->started_unix_ns);
+    REQUIRE(!strcmp(p->library_version, GPUCACHE_VERSION));
+    REQUIRE(p->sequence == 2 && p->body_bytes == 2 && !memcmp(p->body, "{}", 2));
+    REQUIRE(p->num_gpus == 1 && p->gpus[0].idle_bytes == 7);
+    struct page_state s = state_of("{\"a\":1}");
+    one_gpu.idle_bytes = 9;
+    REQUIRE(page_publish(&s));
+    REQUIRE(p->sequence == 4 && p->body_bytes == 7 && !memcmp(p->body, s.body, 7));
+    REQUIRE(p->gpus[0].idle_bytes == 9 && p->published_ns <= clock_ns() && p->published_unix_ns);
+    p->watched_until_ns = 4711;
+    REQUIRE(page_watched_until_ns() == 4711);
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!stat(path, &st) && (st.st_mode & 07777) == 0600);
+    errno = EDOM;
+    page_remove();
+    REQUIRE(errno == EDOM && entries_of(dir) == 0);
+}
+
+CASE(a_second_page_is_not_made_nor_one_after_the_end)
+{
+    const char *why;
+
+    REQUIRE(make(dir, &why) && !make(dir, &why) && !why && entries_of(dir) == 1);
+    page_remove();
+    REQUIRE(!make(dir, &why) && !why && entries_of(dir) == 0);
+}
+
+CASE(too_much_is_refused_and_the_state_before_stays)
+{
+    static struct page_gpu gpus[PAGE_GPUS_MAX + 1];
+    static char body[PAGE_BODY_BYTES + 1];
+    const char *why;
+
+    REQUIRE(make(dir, &why));
+    struct page *p = map_page();
+    REQUIRE(!page_publish(&(struct page_state){.body = body, .body_bytes = sizeof(body)}));
+    REQUIRE(!page_publish(&(struct page_state){.gpus = gpus, .num_gpus = PAGE_GPUS_MAX + 1}));
+    REQUIRE(p->sequence == 2);
+    memset(body, 'x', sizeof(body));
+    REQUIRE(page_publish(&(struct page_state){
+        .body = body, .body_bytes = PAGE_BODY_BYTES, .gpus = gpus, .num_gpus = PAGE_GPUS_MAX}));
+    REQUIRE(p->sequence == 4 && p->body[PAGE_BODY_BYTES - 1] == 'x');
+    REQUIRE(p->slots[PAGE_SLOTS - 1].reply_sequence == 0);
+}
+
+CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
+{
+    const char *why;
+    char path[PATH_MAX];
+    static struct page_request request;
+    struct page_state s = state_of("{}");
+
+    REQUIRE(make(dir, &why));
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!truncate(path, 0));
+    REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
+    page_answer_request(&request, &(struct page_answer){.text = "{}", .text_bytes = 2});
+    REQUIRE(!page_start_bell(abort) || !usleep(100000));
+    page_remove();
+    REQUIRE(entries_of(dir) == 0);
+}
+
+CASE(a_forked_child_has_no_page_and_removes_none)
+{
+    const char *why;
+    struct page_state s = state_of("{\"child\":1}");
+    int status;
+
+    REQUIRE(make(dir, &why));
+    struct page *p = map_page();
+    pid_t child = fork();
+    if (child == 0) {
+        static struct page_request request;
+        REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
+        page_remove();
+        _exit(0);
+    }
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+    REQUIRE(p->sequence == 2 && entries_of(dir) == 1);
+    REQUIRE(page_publish(&s) && p->sequence == 4);
+}
+
+/* A state of which each byte says which one it is. */
+static void fill(char *body, size_t size_bytes, struct page_gpu *gpus, unsigned number)
+{
+    memset(body, 'a' + (int)(number % 26), size_bytes);
+    for (unsigned i = 0; i < PAGE_GPUS_MAX; i++)
+        gpus[i] = (struct page_gpu){.idle_bytes = number, .reserved_bytes = number};
+}
+
+static atomic_bool over;
+
+/* Reads as page_format.h says, and looks whether what it read belongs together. */
+static void *read_on(void *arg)
+{
+    struct page *p = arg;
+    unsigned long whole = 0;
+
+    while (!atomic_load(&over)) {
+        uint64_t before = __atomic_load_n(&p->sequence, __ATOMIC_ACQUIRE);
+        static _Thread_local char body[PAGE_BODY_BYTES];
+        struct page_gpu gpus[PAGE_GPUS_MAX];
+        uint32_t size = __atomic_load_n(&p->body_bytes, __ATOMIC_RELAXED);
+        if (before % 2 || size > sizeof(body))
+            continue;
+        memcpy(gpus, p->gpus, sizeof(gpus));
+        memcpy(body, p->body, size);
+        __sync_synchronize();
+        if (__atomic_load_n(&p->sequence, __ATOMIC_RELAXED) != before)
+            continue;
+        for (unsigned i = 0; i < PAGE_GPUS_MAX; i++)
+            REQUIRE(gpus[i].idle_bytes == gpus[0].idle_bytes);
+        for (uint32_t i = 0; i < size; i++)
+            REQUIRE(body[i] == 'a' + (int)(gpus[0].idle_bytes % 26));
+        REQUIRE(size == 1000 + gpus[0].idle_bytes % 50000);
+        whole++;
+    }
+    return (void *)whole;
+}
+
+CASE(ten_readers_never_take_two_states_for_one)
+{
+    enum { READERS = 10 };
+    static char body[PAGE_BODY_BYTES];
+    static struct page_gpu gpus[PAGE_GPUS_MAX];
+    pthread_t readers[READERS];
+    unsigned number = 1;
+    unsigned long whole = 0;
+    const char *why;
+
+    fill(body, 1001, gpus, number);
+    struct page_state s = {.body = body, .body_bytes = 1001, .gpus = gpus, .num_gpus = 32};
+    REQUIRE(page_make(dir, &s, &why));
+    struct page *p = map_page();
+    for (int i = 0; i < READERS; i++)
+        REQUIRE(!pthread_create(&readers[i], NULL, read_on, p));
+    for (uint64_t end_ns = clock_ns() + UINT64_C(500000000); clock_ns() < end_ns;) {
+        number++;
+        s.body_bytes = 1000 + number % 50000;
+        fill(body, s.body_bytes, gpus, number);
+        REQUIRE(page_publish(&s));
+        if (number % 16 == 0)
+            usleep(1000);
+    }
+    usleep(10000);
+    atomic_store(&over, true);
+    for (int i = 0; i < READERS; i++) {
+        void *n;
+        pthread_join(readers[i], &n);
+        whole += (unsigned long)n;
+    }
+    REQUIRE(number > 100 && whole > 100);
+}
+
+static atomic_uint rings;
+
+static void ring(void)
+{
+    atomic_fetch_add(&rings, 1);
+}
+
+/* As the control thread: serves requests until all is over. Replies the request's own text. */
+static void *serve(void *unused)
+{
+    static struct page_request r;
+    static unsigned long served;
+
+    for (unsigned seen = 0; !atomic_load(&over);) {
+        unsigned now = atomic_load(&rings);
+        if (now == seen) {
+            usleep(100);
+            continue;
+        }
+        seen = now;
+        for (unsigned slot = 0; slot < PAGE_SLOTS; slot++)
+            if (page_read_request(slot, &r)) {
+                REQUIRE(r.slot == slot && r.ask_bytes <= PAGE_ASK_BYTES && !r.ask[r.ask_bytes]);
+                page_answer_request(&r, &(struct page_answer){.code = PAGE_REPLY_PARTLY,
+                                                              .value = r.sequence,
+                                                              .text = r.ask,
+                                                              .text_bytes = r.ask_bytes});
+                served++;
+            }
+    }
+    return (void *)served;
+}
+
+struct asker {
+    struct page *p;
+    unsigned slot;
+};
+
+/* Asks as page_format.h says, and waits for each reply. */
+static void *ask_on(void *arg)
+{
+    const struct asker *a = arg;
+    struct page_slot *s = &a->p->slots[a->slot];
+
+    for (uint32_t i = 1; i <= 50; i++) {
+        s->ask_bytes = (uint32_t)snprintf(s->ask, sizeof(s->ask), "%u of %u", i, a->slot);
+        __atomic_store_n(&s->ask_sequence, i, __ATOMIC_SEQ_CST);
+        __atomic_fetch_add(&a->p->bell, 1, __ATOMIC_SEQ_CST);
+        syscall(SYS_futex, &a->p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+        for (uint32_t now; (now = __atomic_load_n(&s->reply_sequence, __ATOMIC_SEQ_CST)) != i;)
+            syscall(SYS_futex, &s->reply_sequence, FUTEX_WAIT, now, NULL, NULL, 0);
+        REQUIRE(s->reply_bytes == s->ask_bytes && !memcmp(s->reply, s->ask, s->ask_bytes));
+        REQUIRE(s->reply_code == PAGE_REPLY_PARTLY && s->reply_value == i);
+    }
+    return NULL;
+}
+
+CASE(each_request_gets_its_reply)
+{
+    pthread_t server, askers[PAGE_SLOTS];
+    struct asker each[PAGE_SLOTS];
+    const char *why;
+
+    alarm(30);
+    REQUIRE(make(dir, &why) && page_start_bell(ring));
+    struct page *p = map_page();
+    REQUIRE(!pthread_create(&server, NULL, serve, NULL));
+    for (unsigned i = 0; i < PAGE_SLOTS; i++) {
+        each[i] = (struct asker){p, i};
+        REQUIRE(!pthread_create(&askers[i], NULL, ask_on, &each[i]));
+    }
+    for (unsigned i = 0; i < PAGE_SLOTS; i++)
+        pthread_join(askers[i], NULL);
+    atomic_store(&over, true);
+    void *served;
+    pthread_join(server, &served);
+    REQUIRE((unsigned long)served == 50 * PAGE_SLOTS);
+}
+
+/* Another process that writes noise over the whole page, rings, and cuts the file now and then. */
+static void scribble(struct page *p, uint64_t end_ns)
+{
+    uint64_t seed = (uint64_t)getpid();
+    uint64_t *words = (uint64_t *)(void *)p;
+
+    while (clock_ns() < end_ns) {
+        for (size_t i = 0; i < 512; i++) {
+            seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            words[(seed >> 20) % (sizeof(*p) / 8)] = seed;
+        }
+        p->bell++;
+        syscall(SYS_futex, &p->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        for (unsigned i = 0; i < PAGE_SLOTS; i++)
+            p->slots[i].ask_sequence++;
+    }
+}
+
+CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
+{
+    pthread_t server;
+    struct page_state s = state_of("{}");
+    const char *why;
+
+    alarm(30);
+    REQUIRE(make(dir, &why) && page_start_bell(ring));
+    struct page *p = map_page();
+    REQUIRE(!pthread_create(&server, NULL, serve, NULL));
+    uint64_t start_ns = clock_ns(), end_ns = start_ns + UINT64_C(1000000000);
+    pid_t child = fork();
+    if (child == 0) {
+        scribble(p, end_ns);
+        _exit(0);
+    }
+    unsigned publications = 0;
+    while (clock_ns() < end_ns) {
+        REQUIRE(page_publish(&s));
+        page_watched_until_ns();
+        publications++;
+        usleep(1000);
+    }
+    uint64_t took_ms = (clock_ns() - start_ns) / 1000000;
+    unsigned all = atomic_load(&rings);
+    REQUIRE(all <= took_ms + 2 && all >= 2 && publications > 2);
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+    /* The page is as it should be after the next state. */
+    REQUIRE(page_publish(&s));
+    REQUIRE(p->sequence == 2 * (publications + 2) && !memcmp(p->body, "{}", 2));
+    atomic_store(&over, true);
+    pthread_join(server, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_see_what_was_published_and_no_descriptor_stays),
+        cmocka_unit_test(a_second_page_is_not_made_nor_one_after_the_end),
+        cmocka_unit_test(too_much_is_refused_and_the_state_before_stays),
+        cmocka_unit_test(a_file_that_is_cut_off_ends_the_page_and_nothing_else),
+        cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
+        cmocka_unit_test(ten_readers_never_take_two_states_for_one),
+        cmocka_unit_test(each_request_gets_its_reply),
+        cmocka_unit_test(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
