@@ -32,7 +32,9 @@ static void take(uint64_t bytes, uint64_t piece)
             rc = cuMemsetD8(blocks[count++], 1, piece);
         taken += rc == CUDA_SUCCESS ? piece : 0;
     }
-    printf("%d %" PRIu64 " %" PRIu64 "\n", rc, taken, now_us() - start_us);
+    uint64_t took_us = now_us() - start_us;
+    cuCtxSynchronize(); /* virtual time stands still where nobody waits */
+    printf("%d %" PRIu64 " %" PRIu64 "\n", rc, taken, took_us);
 }
 
 int main(void)
