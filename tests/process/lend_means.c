@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     REQUIRE(cuCtxGetCurrent(&primary));
     REQUIRE(gpu_malloc(&block, 4096)); /* the library starts with the first allocation */
     /* The last one needs a stream before it begins. */
-    for (size_t i = 0; i < NUM_MEANS - all; i++) {
+    for (size_t i = 0; i + all < NUM_MEANS; i++) {
         fill_and_free(false);
         int rc = means[i].take();
         if ((rc != 0) != all)
