@@ -44,7 +44,7 @@
 /* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times: on a loaded
  * machine the thread of the bell may be slow to come back to its wait. */
 #define PAUSE_NS (10 * MS)
-#define PROBES 10
+#define PROBES 20
 /* A neighbour that took memory again so soon after it gave some is asked last for a while. */
 #define THRASH_NS (1000 * MS)
 #define THRASH_MEMORY_NS (10000 * MS)
@@ -366,8 +366,31 @@ static bool has_waiter(struct page *page)
     return syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0) > 0;
 }
 
-/* Waits for the reply to sequence + 1. */
-static bool await_reply(struct page *page, unsigned slot, uint32_t sequence, uint64_t until_ns)
+enum life { LIVES, STOPPED, UNKNOWN };
+
+/* Field 3 of /proc/PID/stat. Field 2 is the name of the process and may hold any character. */
+static enum life look_at(const struct neighbour_wish *w, const char *name)
+{
+    char path[40], stat[512], *end;
+    struct page_id its;
+    if (!page_id_parse(name, &its) || its.pid_namespace != w->self->pid_namespace)
+        return UNKNOWN;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", its.pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? STOPPED : UNKNOWN;
+    ssize_t n = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    stat[n > 0 ? n : 0] = '\0';
+    if (n <= 0 || !(end = strrchr(stat, ')')) || end[1] != ' ')
+        return UNKNOWN;
+    return strchr("TtZXx", end[2]) ? STOPPED : LIVES;
+}
+
+/* Waits for the reply to sequence + 1. The thread of a neighbour's bell may be at work, so that a
+ * wake finds no waiter: where the process can be seen, its state decides. */
+static bool await_reply(struct page *page, unsigned slot, uint32_t sequence, uint64_t until_ns,
+                        const struct neighbour_wish *w, const char *name)
 {
     size_t offset = slot_offset(slot, offsetof(struct page_slot, reply_sequence));
     bool woken = ring(page);
@@ -388,12 +411,17 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence, uin
             errno == EFAULT)
             return false;
         woken = woken || has_waiter(page);
+        enum life life = woken ? LIVES : look_at(w, name);
+        woken = life == LIVES;
+        if (life == STOPPED && probes > 1)
+            return false;
     }
 }
 
 /* One request through a slot of the mapped page. */
-static enum neighbour_answer ask_mapped(int fd, struct page *page, const struct neighbour_wish *w,
-                                        uint64_t until_ns, uint64_t *bytes)
+static enum neighbour_answer ask_mapped(int fd, struct page *page, const char *name,
+                                        const struct neighbour_wish *w, uint64_t until_ns,
+                                        uint64_t *bytes)
 {
     uint32_t sequence = 0;
     uint64_t now_ns = state_clock_ns();
@@ -405,11 +433,12 @@ static enum neighbour_answer ask_mapped(int fd, struct page *page, const struct 
     uint64_t its_wait_ns = until_ns > now_ns ? (until_ns - now_ns) / 2 : 0;
     if (!write_request(page, slot, sequence, w, its_wait_ns))
         return NEIGHBOUR_GONE;
+    counter_add(COUNTER_LEND_ASK, 1);
     if (!w->waits) {
         ring(page);
         return NEIGHBOUR_ASKED;
     }
-    if (!await_reply(page, slot, sequence, until_ns)) {
+    if (!await_reply(page, slot, sequence, until_ns, w, name)) {
         withdraw_request(page, slot);
         late_slot = taken;
         late_sequence = sequence + 1;
@@ -441,7 +470,7 @@ static enum neighbour_answer ask_one(int folder, const char *name, const struct 
         return NEIGHBOUR_GONE;
     void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page != MAP_FAILED) {
-        answer = ask_mapped(fd, page, w, until_ns, bytes);
+        answer = ask_mapped(fd, page, name, w, until_ns, bytes);
         munmap(page, sizeof(struct page));
     }
     close_own(fd, &st);
@@ -491,7 +520,6 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
         answer = learn(&s.best, w, answer, wait_ns, *bytes);
         if (answer == NEIGHBOUR_ASKED)
             *bytes = s.best.idle_bytes;
-        counter_add(COUNTER_LEND_ASK, answer != NEIGHBOUR_BUSY);
         counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && s.best.thrashes);
         counter_add(COUNTER_LEND_TIMEOUT, answer == NEIGHBOUR_GONE);
     }

@@ -87,6 +87,10 @@ class Process:
         """Has so much idle, and a page."""
         if self.take(mib, piece) != 0 or self.do("drop") != [0]:
             raise AssertionError("no memory to begin with")
+        self.await_page()
+
+    def await_page(self):
+        """The control thread makes the page, soon after the first allocation."""
         deadline = time.monotonic() + 20
         while not self.page() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -125,6 +129,7 @@ class Lend(unittest.TestCase):
                 asker = gpu.start(GPUCACHE_BACKING=backing)
                 code, _, time_us = asker.do(f"take {700 * MIB} {700 * MIB}")
                 self.assertEqual(code, 0)
+                asker.await_page()
                 print(f"{backing}: 700 MiB after {time_us / 1000:.1f} ms", file=sys.stderr)
                 # It goes on both ways.
                 self.assertEqual(asker.do("drop"), [0])
@@ -312,6 +317,7 @@ class Lend(unittest.TestCase):
         asker = gpu.start()
         self.assertEqual(asker.take(600), 0)
         asker.do("drop")
+        asker.await_page()
         # Both want all of it in turn.
         for _ in range(4):
             self.assertEqual(giver.take(800, 200), 0)
