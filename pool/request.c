@@ -113,7 +113,7 @@ static enum grow_result grow(struct pool *p, const struct request *r, int *code)
  * the pool takes new memory first, within a run-ahead budget, and then the host waits. */
 static bool should_order(const struct pool *p, const struct request *r)
 {
-    switch (p->config->reuse) {
+    switch (p->config.reuse) {
     case REUSE_ORDER:
         return true;
     case REUSE_READY:
@@ -180,7 +180,7 @@ static bool reuse(struct pool *p, struct request *r)
     if (fence_several_streams(&p->fences) && take_spare(p, r))
         return true;
     bool order = should_order(p, r);
-    if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
+    if (order && p->config.reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
         !fence_was_vain(&p->fences, FENCE_WAIT_REQUEST) && wait_and_take(p, r))
         return true;
     /* Also where nothing pending fits: merged with free neighbours, or moved, it may spare new
@@ -189,7 +189,7 @@ static bool reuse(struct pool *p, struct request *r)
         return order_and_take(p, r);
     if (r->zone->pending_bytes < r->size_bytes)
         return false;
-    if (order || p->config->reuse == REUSE_WAIT)
+    if (order || p->config.reuse == REUSE_WAIT)
         return fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && retire_and_take(p, r);
     return false;
 }
@@ -364,7 +364,7 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
 
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
 {
-    const struct pool_config *c = p->config;
+    const struct pool_config *c = &p->config;
     if (unlikely(size_bytes < c->min_block_bytes || size_bytes > c->max_block_bytes ||
                  size_bytes > p->backend->total_bytes))
         return POOL_PASS;

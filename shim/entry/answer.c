@@ -6,6 +6,7 @@
 #include "shim/entry/answer.h"
 
 #include "shim/context/context.h"
+#include "shim/control/flush.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/backend.h"
 #include "shim/driver/error.h"
@@ -30,7 +31,7 @@ SHIM_COLD bool answer_release(uint64_t devices, struct answer_steps *steps)
 {
     int saved_errno = errno;
     bool some = false;
-    uint64_t own = devices && state_options()->empty_cache.on_oom ? ANSWER_ANYWHERE : devices;
+    uint64_t own = devices && atomic_load(&flush_at_oom) ? ANSWER_ANYWHERE : devices;
     while (own && steps->step < POOL_RELEASE_STEPS && !some)
         some = context_release(own, (enum pool_release)steps->step++);
     some = some || lend_ask(devices, steps->bytes, &steps->series);

@@ -39,42 +39,57 @@ static void forked_child(void)
     listener_forget();
 }
 
+/* On the heap, 70 KiB: the thread that ends the process may have a stack of 16 KiB. */
+struct at_exit {
+    struct options options;
+    struct report_pool pools[CONTEXTS_MAX];
+};
+
 static void report_at_exit(void)
 {
-    const struct option_stats *where = &state_options()->stats;
-    if (!state_is_on() || getpid() != owner)
+    if (!state_is_on() || getpid() != owner || !state_wants_report())
         return;
-    /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
-    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
+    struct at_exit *now = malloc(sizeof *now);
+    if (!now) {
+        log_warn("no host memory for a report");
+        return;
+    }
+    state_copy_options(&now->options); /* the control thread may be changing them */
+    const struct option_stats *where = &now->options.stats;
     struct report_flush last;
     struct report r;
-    publish_fill_report(&r, pools, pools ? CONTEXTS_MAX : 0, &last);
-    if ((!pools || !report_write(&r, where)) && where->path[0])
+    publish_fill_report(&r, now->pools, CONTEXTS_MAX, &last);
+    r.options = &now->options;
+    if (!report_write(&r, where) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
                  where->path);
-    free(pools);
+    free(now);
 }
 
-static void remove_page(void)
+/* What atexit(), at_quick_exit() and pthread_atfork() call. These three are linked into the library
+ * (libc_nonshared.a), from objects that may lack the notes for shadow stacks and branch targets;
+ * then the whole process would lose them. Older C libraries have the same functions; musl has the
+ * first one only. An object is named so that its unloading removes the handlers. We stay loaded. */
+extern int __cxa_atexit(void (*run)(void *), void *arg, void *object);
+extern int __cxa_at_quick_exit(void (*run)(void *), void *object) __attribute__((weak));
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
+                             void *object) __attribute__((weak));
+
+static void run_at_exit(void *arg)
 {
+    (void)arg;
+    report_at_exit();
+    driver_call_at_exit();
     if (state_is_on())
         publish_end();
 }
 
-/* The driver has registered its own handlers before, so ours run before them. The last one that is
- * registered runs first. */
+/* The driver has registered its own handlers before, so ours run before them. */
 static void register_exit_handlers(void)
 {
-    if (!state_options()->dir.none) {
-        atexit(remove_page);
-        at_quick_exit(remove_page);
-    }
-    atexit(driver_call_at_exit);
-    at_quick_exit(driver_call_at_exit);
-    if (state_options()->stats.at_exit) {
-        atexit(report_at_exit);
-        at_quick_exit(report_at_exit);
-    }
+    __cxa_atexit(run_at_exit, NULL, NULL);
+    if (__cxa_at_quick_exit)
+        __cxa_at_quick_exit(run_at_exit, NULL);
 }
 
 bool start_library(void)
@@ -85,7 +100,7 @@ bool start_library(void)
     environ_hold();
     bool on = !second_copy_comes_first() && state_load_options();
     environ_release();
-    on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
+    on = on && __register_atfork && __register_atfork(NULL, NULL, forked_child, NULL) == 0;
     if (on) {
         owner = getpid();
         register_exit_handlers();

@@ -41,9 +41,9 @@
  * Why it ends with the process:
  * 11. page_remove and the thread that makes the page meet at one word. Either page_remove finds a
  *     finished page and removes it, or the maker finds the word changed and removes the file.
- * 12. A forked child has no mapping of the page (MADV_DONTFORK), and its process id is another: it
- *     removes nothing. A new program of the process (exec) has the same id and start: its page gets
- *     the same name and replaces the old one.
+ * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
+ *     is another: it removes nothing. A new program of the process (exec) has the same id and
+ *     start: its page gets the same name and replaces the old one.
  *
  * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit).
  */

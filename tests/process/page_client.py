@@ -78,7 +78,8 @@ class Page:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at)
             except OSError:
                 continue
-            if self.get("ask_sequence", "PAGE_SLOT", at) == self.get("reply_sequence", "PAGE_SLOT", at):
+            asked = self.get("ask_sequence", "PAGE_SLOT", at)
+            if asked == self.get("reply_sequence", "PAGE_SLOT", at):
                 return at
             fcntl.lockf(self.file, fcntl.LOCK_UN, 1, at)
         raise AssertionError("no free slot")
@@ -100,9 +101,10 @@ class Page:
             futex(self.address + at + offset, FUTEX_WAIT, seen, 0.5)
         size = self.get("reply_bytes", "PAGE_SLOT", at)
         reply = json.loads(self.get("reply", "PAGE_SLOT", at)[:size])
-        answer = (self.get("reply_code", "PAGE_SLOT", at), self.get("reply_value", "PAGE_SLOT", at), reply)
+        code = self.get("reply_code", "PAGE_SLOT", at)
+        value = self.get("reply_value", "PAGE_SLOT", at)
         fcntl.lockf(self.file, fcntl.LOCK_UN, 1, at)
-        return answer
+        return code, value, reply
 
 
 def pages_in(folder):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The tool: what `gpucache run` puts into the environment, and which processes `gpucache flush`
-asks.
+"""The tool: what `gpucache run` puts into the environment, and which processes without a page
+`gpucache flush` asks by their signal.
 
 test_tool.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
 
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 
+NO_RECEIPT = 4  # asked by the signal
 TOOL, LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2]), sys.argv[3]
 
 # Allocates and frees when told to, and ends at the end of its input.
@@ -62,11 +63,11 @@ class Run(unittest.TestCase):
 
     def test_knows_the_library_and_lists_the_options(self):
         self.assertEqual(tool("library").stdout.strip(), LIBRARY)
-        self.assertIn("GPUCACHE_IDLE_TIMEOUT", tool("--help").stdout)
+        self.assertIn("--idle-timeout", tool("run", "--help").stdout)
 
 
 class Flush(unittest.TestCase):
-    def start(self, *options, program=sys.executable, stderr=None):
+    def start(self, *options, program=sys.executable, stderr=None, **env):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
         child = subprocess.Popen(
             [
@@ -84,7 +85,7 @@ class Flush(unittest.TestCase):
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS},
+            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none", **env},
         )
         self.addCleanup(child.stdout.close)
         self.addCleanup(child.wait)
@@ -106,7 +107,8 @@ class Flush(unittest.TestCase):
         child = self.start()
         self.churn(child)
         done = tool("flush", str(child.pid))
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.returncode, NO_RECEIPT, done.stderr)
+        self.assertIn(f"PID {child.pid}: asked by SIGUSR1", done.stdout)
         self.churn(child)
         self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
 
@@ -122,7 +124,7 @@ class Flush(unittest.TestCase):
         child = self.start()
         self.churn(child, "own handler")
         self.churn(child)
-        self.assertEqual(tool("flush", str(child.pid)).returncode, 0)
+        self.assertEqual(tool("flush", str(child.pid)).returncode, NO_RECEIPT)
         self.assertEqual(child.stdout.readline(), "own handler ran\n")
         self.churn(child)
         self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
@@ -138,7 +140,7 @@ class Flush(unittest.TestCase):
     def test_follows_another_signal(self):
         child = self.start("SIGNAL=RTMIN+3")
         self.churn(child)
-        self.assertEqual(tool("flush", str(child.pid)).returncode, 0)
+        self.assertEqual(tool("flush", str(child.pid)).returncode, NO_RECEIPT)
         self.churn(child)
         self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
 
@@ -160,11 +162,11 @@ class Flush(unittest.TestCase):
             (" RTMIN", rtmin),
         ):
             with self.subTest(value):
-                child = self.start("SIGNAL=" + value, stderr=subprocess.DEVNULL)
+                child = self.start(stderr=subprocess.DEVNULL, GPUCACHE_SIGNAL=value)
                 self.churn(child, "all handlers")
                 self.churn(child)
                 done = tool("flush", str(child.pid))
-                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual((done.returncode, done.stderr), (NO_RECEIPT, ""))
                 self.assertEqual(child.stdout.readline(), f"own handler of {number}\n")
                 self.churn(child)
                 self.assertIn('"num_signal_requests": 1', self.requests(child))
@@ -172,7 +174,7 @@ class Flush(unittest.TestCase):
     def test_sends_none_to_who_listens_to_none(self):
         for value in ("0", "off", "NO", "none ", "false"):
             with self.subTest(value):
-                child = self.start("SIGNAL=" + value)
+                child = self.start(GPUCACHE_SIGNAL=value)
                 self.churn(child, "all handlers")
                 self.churn(child)
                 done = tool("flush", str(child.pid))

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Requests to the library in another process, through a slot of its page. The rules are those of
+shim/stats/page_format.h.
+
+The words of the protocol are read and written by pread and pwrite. The only use of a mapping is to
+give the kernel an address for futex calls, which fail where the file was cut short."""
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import platform
+import struct
+import time
+
+from gpucache import process, tables
+from gpucache.fault import Fault, reason
+
+FUTEX_WAIT, FUTEX_WAKE = 0, 1
+SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221}.get(platform.machine())
+MASK = 0xffffffff
+# Another asker may write the same number to the bell; who waits rings again.
+RING_EVERY_S = 0.05
+WATCH_NS = 5 * 10**9
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+class _Word:
+    """A futex in a file."""
+
+    def __init__(self, fd, offset):
+        start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        try:
+            self.mapping = mmap.mmap(fd, mmap.ALLOCATIONGRANULARITY, offset=start)
+        except (OSError, ValueError):
+            raise Fault("its page is cut short") from None
+        self.buffer = ctypes.c_char.from_buffer(self.mapping)
+        self.address = ctypes.addressof(self.buffer) + offset - start
+        self.syscall = ctypes.CDLL(None, use_errno=True).syscall
+
+    def _call(self, operation, value, timeout=None):
+        if SYS_FUTEX is None:
+            time.sleep(0.002)
+            return 1
+        return self.syscall(ctypes.c_long(SYS_FUTEX), ctypes.c_void_p(self.address),
+                            ctypes.c_long(operation), ctypes.c_long(value), timeout,
+                            ctypes.c_void_p(None), ctypes.c_long(0))
+
+    def wake(self):
+        """The number of waiters that woke."""
+        return max(0, self._call(FUTEX_WAKE, 1))
+
+    def wait(self, value, seconds):
+        """Waits while the word has this value."""
+        limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+        self._call(FUTEX_WAIT, value, ctypes.byref(limit))
+
+    def close(self):
+        del self.buffer
+        self.mapping.close()
+
+
+class Reply:
+    """code: PAGE_REPLY_...; value: a number of bytes; body: the JSON object, {} if broken."""
+
+    def __init__(self, code, value, body):
+        self.code, self.value, self.body = code, value, body
+
+    def why(self):
+        """What the library says about a request that it did not carry out."""
+        return str(self.body.get("why") or self.body.get("error") or "it does not say why")
+
+
+class Line:
+    """A connection to one process: its page, open for writing, and its bell."""
+
+    def __init__(self, page):
+        self.page = page
+        try:
+            self.fd = page.open(os.O_RDWR)
+        except FileNotFoundError:
+            raise Fault("it has ended") from None
+        try:
+            head = os.pread(self.fd, 128, 0)
+            version = struct.unpack_from(tables.PAGE["version"][1], head,
+                                         tables.PAGE["version"][0])[0]
+            if head[:8] != tables.PAGE_MAGIC or version != tables.PAGE_VERSION:
+                raise Fault(f"its page is of version {version}, this tool knows version "
+                            f"{tables.PAGE_VERSION}")
+            self.bell = _Word(self.fd, tables.PAGE["bell"][0])
+        except (Fault, struct.error):
+            os.close(self.fd)
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.bell.close()
+        os.close(self.fd)
+
+    def _get(self, layout, name, start=0):
+        offset, form = layout[name]
+        data = os.pread(self.fd, struct.calcsize(form), start + offset)
+        try:
+            return struct.unpack(form, data)[0]
+        except struct.error:
+            raise Fault("its page is cut short") from None
+
+    def _put(self, layout, name, value, start=0):
+        offset, form = layout[name]
+        try:
+            os.pwrite(self.fd, struct.pack(form, value), start + offset)
+        except OSError as error:
+            raise Fault(f"its page cannot be written: {reason(error)}") from None
+
+    def ring(self):
+        """The number of waiters that heard it."""
+        self._put(tables.PAGE, "bell", (self._get(tables.PAGE, "bell") + 1) & MASK)
+        return self.bell.wake()
+
+    def watch(self):
+        """Asks for a state that is at most one second old, for the next seconds."""
+        self._put(tables.PAGE, "watched_until_ns", time.monotonic_ns() + WATCH_NS)
+        self.ring()
+
+    def _slot(self, end):
+        """The offset of a slot that is ours until the file is closed. One in which no request of an
+        asker that gave up is left comes first."""
+        while True:
+            spare = None
+            for index in range(tables.PAGE_SLOTS):
+                start = tables.PAGE["slots"][0] + index * tables.PAGE_SLOT_BYTES
+                try:
+                    fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, start)
+                except OSError:
+                    continue
+                if self._get(tables.PAGE_SLOT, "ask_sequence", start) == \
+                        self._get(tables.PAGE_SLOT, "reply_sequence", start):
+                    return start
+                if spare is None:
+                    spare = start
+                else:
+                    fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
+            if spare is not None:
+                return spare
+            if time.monotonic() > end:
+                raise Fault(f"{tables.PAGE_SLOTS} others are asking it at present")
+            time.sleep(0.01)
+
+    def ask(self, words, seconds):
+        """The Reply to a request. Faults when none came within this time."""
+        data, end = words.encode(), time.monotonic() + seconds
+        if len(data) > struct.calcsize(tables.PAGE_SLOT["ask"][1]):
+            raise Fault("the request is too long for one time: ask for less at once")
+        start = self._slot(end)
+        word = _Word(self.fd, start + tables.PAGE_SLOT["reply_sequence"][0])
+        try:
+            before = self._get(tables.PAGE_SLOT, "reply_sequence", start)
+            number = (before + 1) & MASK
+            if number == self._get(tables.PAGE_SLOT, "ask_sequence", start):
+                number = (number + 1) & MASK  # left by an asker that gave up
+            self._put(tables.PAGE_SLOT, "ask", data, start)
+            self._put(tables.PAGE_SLOT, "ask_bytes", len(data), start)
+            self._put(tables.PAGE_SLOT, "ask_sequence", number, start)
+            while True:
+                heard = self.ring()
+                now = self._get(tables.PAGE_SLOT, "reply_sequence", start)
+                if now != number:
+                    word.wait(now, RING_EVERY_S)
+                    now = self._get(tables.PAGE_SLOT, "reply_sequence", start)
+                if now == number:
+                    return self._reply(start)
+                if not heard:
+                    self._look_for_life()
+                if time.monotonic() > end:
+                    raise Fault(f"it has not answered within {seconds:.3g} s")
+        finally:
+            word.close()
+            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
+
+    def _look_for_life(self):
+        pid = self.page.pid
+        if pid is None:
+            return  # not visible here: only the time tells
+        if process.start_ticks(pid) is None or process.state(pid) == "Z":
+            raise Fault("it has ended")
+        if process.state(pid) in ("T", "t"):
+            raise Fault("it is stopped, and answers when it goes on")
+
+    def _reply(self, start):
+        size = min(self._get(tables.PAGE_SLOT, "reply_bytes", start),
+                   struct.calcsize(tables.PAGE_SLOT["reply"][1]))
+        said = os.pread(self.fd, size, start + tables.PAGE_SLOT["reply"][0])
+        try:
+            body = json.loads(said.decode(errors="replace"))
+        except ValueError:
+            body = {}
+        return Reply(self._get(tables.PAGE_SLOT, "reply_code", start),
+                     self._get(tables.PAGE_SLOT, "reply_value", start),
+                     body if isinstance(body, dict) else {})
+
+
+def has_waiter(page, patience_s=0.01):
+    """Does a thread of the process listen? The thread rests a millisecond after each ring, so a
+    process that is not visible here is asked twice."""
+    try:
+        with Line(page) as line:
+            if line.bell.wake():
+                return True
+            if not patience_s:
+                return False
+            time.sleep(patience_s)
+            return line.bell.wake() > 0
+    except (Fault, OSError):
+        return False

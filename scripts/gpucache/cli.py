@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-2-Clause
+# PYTHON_ARGCOMPLETE_OK
+"""The arguments of gpucache. Help, man page and completion are made of this parser."""
+import argparse
+import importlib
+import os
+import signal
+import sys
+
+from gpucache import fault, options, tables, text
+from gpucache.fault import Fault, complain
+
+ABOUT = "Run programs under libgpucache; see, empty and steer the GPU memory of running ones."
+# Verb -> (module, one line, more).
+VERBS = {
+    "library": ("library", "print the full name of libgpucache.so",
+                "For LD_PRELOAD."),
+    "run": ("run", "run a program under the library",
+            "Options come as flags, or as words NAME=VALUE before the command; both are checked "
+            "before anything starts. NAME may lack its GPUCACHE_ if it is an option; any other "
+            "NAME=VALUE sets a variable for the command. What LD_PRELOAD names already stays "
+            "preloaded."),
+    "ps": ("ps", "list processes and their GPU memory",
+           "One line for each process and GPU. LIVE is held by the program, IDLE can be given "
+           "back, RESERVED is taken from the driver, PEAK is the most of it so far. HITS is the "
+           "share of allocations that needed no driver call. With nvidia-ml-py, processes without "
+           "the library are listed too, with what they use in the column RESERVED. ps removes "
+           "pages of processes that were killed more than ten minutes ago."),
+    "top": ("top", "show processes and their GPU memory, live",
+            "Up and down choose a process; f empties its cache; l sets a limit (a size for "
+            "MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns the order; q ends. "
+            "Needs the Python package rich."),
+    "stat": ("stat", "show all that is known of one process",
+             "Also of a process that was killed: its last state."),
+    "flush": ("flush", "give idle memory of processes back to the driver",
+              "Prints a receipt for each process and GPU: what was returned in which time, what is "
+              "live, and what keeps the rest. A process without a page is asked by its signal, if "
+              "it would survive it; there is no receipt then, and the exit code is 4."),
+    "set": ("setting", "change options of running processes",
+            "Prints the old and the new value of each option. The library says of an option that "
+            "cannot change in a running process why not, and leaves it as it is."),
+    "metrics": ("metrics", "print or serve the figures for Prometheus",
+                "Without --listen and --textfile: prints them once. Needs the Python package "
+                "prometheus_client."),
+    "completion": ("completion", "print a script that completes commands in a shell",
+                   'For example: eval "$(gpucache completion bash)". Needs the Python package '
+                   "argcomplete."),
+}
+RUNNING_PIDS_SHOWN = 50
+
+
+def _pid(words):
+    if not words.isdecimal() or not 0 < int(words) < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{words} is no process id")
+    return int(words)
+
+
+def _size(words):
+    found = text.parse_size(words)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{words} is no size: it takes 2G, 512M, 1.5G or bytes")
+    return found
+
+
+def _time(words):
+    found = text.parse_time(words)
+    if found is None or found > 86400:
+        raise argparse.ArgumentTypeError(f"{words} is no time: it takes 5s, 200ms or 1m")
+    return found
+
+
+def _interval(words):
+    found = _time(words)
+    if found < 0.01:
+        raise argparse.ArgumentTypeError(f"{words} is too short: at least 10ms")
+    return found
+
+
+def complete_pids(**_):
+    """The processes that a shell offers for PID."""
+    from gpucache import state  # pylint: disable=import-outside-toplevel
+    found = [p for p in state.running()[0] if p.pid]
+    return {str(p.pid): p.name for p in found[:RUNNING_PIDS_SHOWN]}
+
+
+def complete_settings(**_):
+    return [options.short(env) + "=" for env in options.ROWS]
+
+
+def _with_completer(argument, completer):
+    argument.completer = completer
+    return argument
+
+
+def _add_arguments(verb, add):
+    """The arguments of one verb."""
+    if verb == "run":
+        for env, row in options.ROWS.items():
+            add(options.flag(env), dest=env, metavar="VALUE",
+                help=f"{row['help']} ({row['allowed']})".replace("%", "%%"))
+        add("command", nargs=argparse.REMAINDER, metavar="[NAME=VALUE ...] [--] COMMAND ...",
+            help="the command with its arguments")
+    elif verb == "top":
+        add("--interval", type=_interval, default=1.0, metavar="TIME",
+            help="time between two looks (default: 1s)")
+        add("--sort", choices=("LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "PID", "NAME"),
+            default="LIVE", help="the column to sort by (default: LIVE)")
+    elif verb == "ps":
+        add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
+    elif verb == "stat":
+        _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
+        add("--watch", type=_interval, metavar="TIME",
+            help="show it again and again, until the process ends")
+    elif verb == "flush":
+        _with_completer(add("pids", type=_pid, nargs="*", metavar="PID", help="the processes"),
+                        complete_pids)
+        add("--all", action="store_true", help="all processes of the user under the library")
+        add("--name", metavar="GLOB", help="those whose name matches a pattern, such as 'python*'")
+        add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
+        add("--keep", type=_size, default=0, metavar="SIZE",
+            help="leave this much idle memory, on each GPU")
+        add("--wait", type=_time, default=5.0, metavar="TIME",
+            help="how long to wait for memory that GPU work still uses (default: 5s)")
+        add("--no-frameworks", action="store_true",
+            help="leave the caches of Python frameworks as they are")
+    elif verb == "set":
+        _with_completer(add("words", nargs="+", metavar="PID ... NAME=VALUE",
+                            help="process ids, then options"), complete_settings)
+    elif verb == "metrics":
+        add("--listen", metavar="HOST:PORT", help="serve them here, such as 127.0.0.1:9465")
+        add("--textfile", metavar="FILE",
+            help="write them into this file, for the textfile collector of node_exporter")
+    elif verb == "completion":
+        add("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def make_parser():
+    codes = "\n".join(f"  {code:<4}{meaning}" for code, meaning in fault.EXIT_CODES)
+    parser = argparse.ArgumentParser(
+        prog="gpucache", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"exit codes:\n{codes}\n\nOptions of the library: gpucache run --help, and "
+               "man 7 gpucache.")
+    parser.add_argument("--version", action="version", version=f"gpucache {tables.VERSION}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for verb, (_, line, more) in VERBS.items():
+        sub = verbs.add_parser(verb, help=line, description=f"{line[0].upper()}{line[1:]}. {more}")
+        _add_arguments(verb, sub.add_argument)
+        if verb != "completion":
+            sub.add_argument("--json", action="store_true", help={
+                "run": "print what would be run, as JSON, and do not run it",
+            }.get(verb, "print JSON"))
+        if verb in ("ps", "top", "flush", "metrics"):
+            sub.add_argument("--all-users", action="store_true",
+                             help="processes of all users (root only)")
+    return parser
+
+
+def main(words=None):
+    parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete  # pylint: disable=import-outside-toplevel,import-error
+        argcomplete.autocomplete(parser)
+    args = parser.parse_args(words)
+    if args.verb is None:
+        parser.print_help()
+        return fault.USAGE
+    try:
+        status = importlib.import_module("gpucache." + VERBS[args.verb][0]).show(args)
+        sys.stdout.flush()
+        return status
+    except Fault as error:
+        complain(error)
+        return error.status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Nobody reads on. Python would complain when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE

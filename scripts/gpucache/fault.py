@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What keeps a verb from its work, as one sentence for the user, and the exit codes."""
+import importlib
+import sys
+
+DONE, NOT_DONE, USAGE, MISSING, NO_RECEIPT = 0, 1, 2, 3, 4
+EXIT_CODES = (
+    (DONE, "everything that was asked for is done"),
+    (NOT_DONE, "something was not found, not permitted or not done; a line on stderr says what"),
+    (USAGE, "the arguments are wrong; nothing was done"),
+    (MISSING, "a Python package is missing that this verb needs"),
+    (NO_RECEIPT, "flush: a process without a page was asked by its signal; nothing tells the rest"),
+    (126, "run: the command cannot be started"),
+    (127, "run: there is no such command"),
+    (130, "interrupted from the keyboard"),
+)
+
+# Name to install -> what it is for.
+PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "pynvml": "nvidia-ml-py",
+            "argcomplete": "argcomplete"}
+
+
+class Fault(Exception):
+    """One clear sentence, without a full stop, and the exit code that it leads to."""
+
+    def __init__(self, sentence, status=NOT_DONE):
+        super().__init__(sentence)
+        self.status = status
+
+
+def complain(sentence):
+    """Writes one line to stderr."""
+    print(f"gpucache: {sentence}", file=sys.stderr)
+
+
+def needed(module, verb):
+    """The module, which is no part of Python."""
+    package = PACKAGES[module.split(".")[0]]
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise Fault(f"{verb} needs the Python package {package}: pip install {package}",
+                    MISSING) from None
+
+
+def reason(error):
+    """What an OSError says, without its number."""
+    return (error.strerror or str(error)).lower()

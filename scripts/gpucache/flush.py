@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache flush: asks processes to give idle memory back, and prints a receipt for each GPU."""
+import concurrent.futures
+import fnmatch
+import json
+import signal
+import time
+
+from gpucache import ask, gpu, page, signals, state, tables, text
+from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain
+
+# The library answers within the time it may wait; this is for a busy machine.
+MARGIN_S = 5
+ROUND_S = 10  # the longest wait that the library takes in one request
+AT_ONCE = 16
+OF_A_FRAMEWORK = ("name", "returned_bytes", "ns", "why", "state")
+
+
+class Receipt:
+    """What came of the request to one process. status: done, partly, signal or failed."""
+
+    def __init__(self, pid, status, why="", reply=None):
+        self.pid, self.status, self.why = pid, status, why
+        body = reply.body if reply else {}
+        self.returned_bytes = state.number(reply.value) if reply else 0
+        self.ns = state.number(body.get("ns"))
+        gpus, frameworks = body.get("gpus"), body.get("frameworks")
+        self.gpus = [g for g in gpus if isinstance(g, dict)] if isinstance(gpus, list) else []
+        self.frameworks = frameworks if isinstance(frameworks, list) else []
+
+    def as_json(self):
+        return {"pid": self.pid, "status": self.status, "why": self.why, "ns": self.ns,
+                "returned_bytes": self.returned_bytes, "gpus": self.gpus,
+                "frameworks": self.frameworks}
+
+    def lines(self, names):
+        """Text for people. names: UUID -> the GPU's number as ps shows it."""
+        if self.status == "failed":
+            return
+        if self.status == "signal":
+            yield f"PID {self.pid}: {self.why}"
+            return
+        for its_gpu in self.gpus:
+            shown = names.get(str(its_gpu.get("uuid")), its_gpu.get("device"))
+            yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns)}"
+        if not self.gpus:
+            yield f"PID {self.pid}: it has no memory on a GPU"
+        for framework in self.frameworks:
+            yield f"PID {self.pid}: {_framework_words(framework)}"
+
+
+def _gpu_words(its_gpu, ns):
+    def figure(name):
+        return state.number(its_gpu.get(name))
+    words = f"{text.size(figure('returned_bytes'))} returned in {text.duration(ns)}, " \
+            f"{text.size(figure('allocated_bytes'))} live"
+    stays = []
+    if figure("pending_bytes"):
+        stays.append(f"{text.size(figure('pending_bytes'))} wait for GPU work")
+    if figure("partly_live_bytes"):
+        stays.append(f"{text.size(figure('partly_live_bytes'))} idle beside live blocks")
+    rest = figure("idle_bytes") - figure("partly_live_bytes")
+    if rest > 0:
+        stays.append(f"{text.size(rest)} kept")
+    return words + (f"; {', '.join(stays)}" if stays else "")
+
+
+def _framework_words(framework):
+    if not isinstance(framework, dict):
+        return text.printable(str(framework))
+    words = text.printable(str(framework.get("name") or "a framework"))
+    if "returned_bytes" in framework:
+        words += f" gave up {text.size(state.number(framework['returned_bytes']))}"
+    if "ns" in framework:
+        words += f" in {text.duration(state.number(framework['ns']))}"
+    rest = [text.printable(f"{k}: {v}") for k, v in framework.items() if k not in OF_A_FRAMEWORK]
+    why = framework.get("why") or framework.get("state")
+    return ", ".join([words, *([text.printable(str(why))] if why else []), *rest])
+
+
+def request(args, uuid, wait_s):
+    """The words of the request."""
+    words = ["flush", f"wait={int(wait_s * 1000)}"]
+    if uuid:
+        words.append(f"gpu={uuid}")
+    if args.keep:
+        words.append(f"keep={args.keep}")
+    if args.no_frameworks:
+        words.append("frameworks=0")
+    return " ".join(words)
+
+
+def by_page(found, args, uuid=None):
+    """The receipt of a process that has a page."""
+    end, returned_bytes = time.monotonic() + args.wait, 0
+    with ask.Line(found.page) as line:
+        while True:
+            wait_s = min(ROUND_S, max(0.0, end - time.monotonic()))
+            reply = line.ask(request(args, uuid, wait_s), wait_s + MARGIN_S)
+            returned_bytes += reply.value
+            if reply.code != tables.PAGE_REPLY_PARTLY or time.monotonic() >= end:
+                break
+    reply.value = returned_bytes
+    pid = found.shown_pid()
+    if reply.code == tables.PAGE_REPLY_DONE:
+        return Receipt(pid, "done", reply=reply)
+    if reply.code == tables.PAGE_REPLY_PARTLY:
+        return Receipt(pid, "partly", f"not all was done within {args.wait:g} s", reply)
+    return Receipt(pid, "failed", reply.why())
+
+
+def by_signal(pid, args, why):
+    """For a process that has no page which this tool understands."""
+    if args.gpu or args.keep:
+        raise Fault(f"{why}, and its signal knows no --gpu or --keep")
+    number = signals.send(pid)
+    return Receipt(str(pid), "signal", f"asked by {signal.Signals(number).name}: {why}, so there "
+                   "is no receipt" if number < 32 else
+                   f"asked by signal {number}: {why}, so there is no receipt")
+
+
+def _one(target, args):
+    """A receipt, whatever happens. target: a pid, or a state.Process."""
+    pid = str(target) if isinstance(target, int) else target.shown_pid()
+    try:
+        found = target
+        if isinstance(target, int):
+            its_page, complaints = page.find(target)
+            if its_page is None or not its_page.pid:
+                if complaints:
+                    complain(complaints[0])
+                return by_signal(target, args, "it has no page of live state")
+            found = state.Process(its_page, args.gpus)
+        if found.contents.version != tables.PAGE_VERSION and found.pid:
+            return by_signal(found.pid, args, found.note)
+        uuid = None
+        if args.gpu:
+            uuids = [g.uuid or str(g.device) for g in found.gpus if g.answers_to(args.gpu)]
+            if not uuids:
+                raise Fault(f"it has no memory on GPU {args.gpu}")
+            uuid = uuids[0]
+        return by_page(found, args, uuid)
+    except FileNotFoundError:
+        return Receipt(pid, "failed", "it has ended")
+    except Fault as fault:
+        return Receipt(pid, "failed", str(fault))
+
+
+def _targets(args):
+    if args.pids and (args.all or args.name):
+        raise Fault("give process ids, or --all, or --name: not both", USAGE)
+    if args.pids:
+        return list(dict.fromkeys(args.pids)), []
+    if not args.all and not args.name:
+        raise Fault("flush needs process ids, --all or --name", USAGE)
+    found, complaints = state.running(args.all_users, args.gpus)
+    chosen = [p for p in found
+              if (not args.name or fnmatch.fnmatchcase(p.name, args.name))
+              and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
+    if not chosen:
+        what = f"whose name matches {args.name}" if args.name else "under libgpucache"
+        complaints.append(f"no process {what}" + (f" on GPU {args.gpu}" if args.gpu else ""))
+    return chosen, complaints
+
+
+def show(args):
+    args.gpus = gpu.Gpus()
+    targets, complaints = _targets(args)
+    for sentence in complaints:
+        complain(sentence)
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        receipts = list(pool.map(lambda target: _one(target, args), targets))
+    names = {device["uuid"]: device["index"] for device in args.gpus.devices}
+    if args.json:
+        print(json.dumps({"receipts": [r.as_json() for r in receipts],
+                          "returned_bytes": sum(r.returned_bytes for r in receipts)}))
+    for receipt in receipts:
+        if not args.json:
+            for line in receipt.lines(names):
+                print(line)
+        if receipt.status in ("failed", "partly"):
+            complain(f"PID {receipt.pid}: {receipt.why}")
+    if complaints or any(r.status in ("failed", "partly") for r in receipts):
+        return NOT_DONE
+    return NO_RECEIPT if any(r.status == "signal" for r in receipts) else DONE

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache metrics: the figures of all processes for Prometheus, by its conventions: base units,
+counters that end in _total. The rows are those of the generated tables."""
+import json
+import os
+import signal
+import threading
+
+from gpucache import fault, gpu, state, tables
+from gpucache.fault import DONE, Fault, needed
+
+PREFIX = "gpucache_"
+OF_GPU = ("pid", "process", "user", "gpu", "gpu_uuid")
+OF_PROCESS = ("pid", "process", "user")
+INFO = OF_PROCESS + ("version", "job", "status")
+
+
+def metric_name(row, kind):
+    """gpucache_flush_seconds of flush_ns. Counters get their _total from whoever prints them."""
+    name = row["name"][4:] if row["name"].startswith("num_") else row["name"]
+    if name.endswith("_ns"):
+        name = name[:-3] + "_seconds"
+    return PREFIX + name + ("_total" if kind == "COUNTER" else "")
+
+
+# (name, kind, help, field, divisor) of what there is for each GPU of a process.
+GPU_ROWS = [(metric_name(row, row["kind"]), row["kind"], row["help"], row["name"],
+             10**9 if row["unit"] == "NS" else 1) for row in tables.STATS]
+GPU_ROWS += [
+    (PREFIX + "idle_bytes", "GAUGE", "Reserved memory that is neither live nor pending",
+     "idle_bytes", 1),
+    (PREFIX + "saved_seconds_total", "COUNTER", "Time of driver calls that were saved, at least",
+     "saved_ns", 10**9),
+]
+PROCESS_ROWS = [(metric_name(row, "COUNTER"), "COUNTER", row["help"], row["name"], 1)
+                for row in tables.COUNTERS]
+OTHER_ROWS = [
+    (PREFIX + "process_info", "GAUGE", "A process under the library; always 1"),
+    (PREFIX + "process_start_time_seconds", "GAUGE",
+     "When the library started in the process, in Unix time"),
+    (PREFIX + "state_age_seconds", "GAUGE", "Time since the process wrote these figures"),
+    (PREFIX + "gpu_total_bytes", "GAUGE", "Memory of the GPU"),
+    (PREFIX + "unreadable_pages", "GAUGE", "Pages and directories that could not be used"),
+]
+NAMES = [row[0] for row in GPU_ROWS + PROCESS_ROWS + OTHER_ROWS]
+
+
+class Collector:
+    """Reads the pages at each scrape."""
+
+    def __init__(self, all_users):
+        self.all_users = all_users
+        self.core = needed("prometheus_client.core", "metrics")
+
+    def _family(self, name, kind, text, labels=()):
+        if kind == "COUNTER":
+            return self.core.CounterMetricFamily(name, text, labels=labels)
+        return self.core.GaugeMetricFamily(name, text, labels=labels)
+
+    def collect(self):
+        gpus = gpu.Gpus()
+        found, complaints = state.running(self.all_users, gpus)
+        labels = {id(p): [p.shown_pid(), p.name, p.user] for p in found}
+        for name, kind, text, field, divisor in GPU_ROWS:
+            family = self._family(name, kind, text, OF_GPU)
+            for process in found:
+                for its_gpu in process.gpus:
+                    family.add_metric(labels[id(process)] + [its_gpu.shown(), its_gpu.uuid],
+                                      its_gpu[field] / divisor)
+            yield family
+        for name, kind, text, field, divisor in PROCESS_ROWS:
+            family = self._family(name, kind, text, OF_PROCESS)
+            for process in found:
+                if process.counters():
+                    family.add_metric(labels[id(process)], process.counters()[field] / divisor)
+            yield family
+        info, start, age, total, bad = (self._family(*row, labels=names) for row, names in zip(
+            OTHER_ROWS, (INFO, OF_PROCESS, OF_PROCESS, ("gpu", "gpu_uuid"), ())))
+        sizes = {}
+        for process in found:
+            contents = process.contents
+            info.add_metric(labels[id(process)] + [contents.library_version, process.job,
+                                                   process.status], 1)
+            start.add_metric(labels[id(process)], contents.started_unix_ns / 1e9)
+            age.add_metric(labels[id(process)], contents.age_ns() / 1e9)
+            sizes.update({(g.shown(), g.uuid): g.total_bytes for g in process.gpus})
+        sizes.update({(str(d["index"]), d["uuid"]): d["total_bytes"] for d in gpus.devices})
+        for key, num_bytes in sorted(sizes.items()):
+            total.add_metric(key, num_bytes)
+        bad.add_metric((), len(complaints))
+        yield from (info, start, age, total, bad)
+
+
+def _address(words):
+    """(host, port) of 127.0.0.1:9465, :9465, 9465 or [::1]:9465."""
+    host, _, port = words.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise Fault(f"{words} is no address: it takes HOST:PORT, such as 127.0.0.1:9465",
+                    fault.USAGE)
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _registry(args):
+    registry = needed("prometheus_client", "metrics").CollectorRegistry(auto_describe=False)
+    registry.register(Collector(args.all_users))
+    return registry
+
+
+def _serve(args, client):
+    host, port = _address(args.listen)
+    try:
+        started = client.start_http_server(port, host, _registry(args))
+    except (OSError, OverflowError) as error:
+        why = fault.reason(error) if isinstance(error, OSError) else str(error)
+        raise Fault(f"cannot listen on {args.listen}: {why}") from None
+    if isinstance(started, tuple):  # (server, thread) since prometheus_client 0.19
+        port = started[0].server_port
+    print(f"serving http://{host}:{port}/metrics", flush=True)
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    done.wait()
+    return DONE
+
+
+def show(args):
+    if args.json:
+        found, complaints = state.running(args.all_users, gpu.Gpus())
+        print(json.dumps({"processes": [p.as_json() for p in found], "complaints": complaints}))
+        return fault.NOT_DONE if complaints else DONE
+    client = needed("prometheus_client", "metrics")
+    if args.listen:
+        return _serve(args, client)
+    if args.textfile:
+        try:
+            # Written beside it first, so that a reader sees the old text or the new one.
+            client.write_to_textfile(os.path.abspath(args.textfile), _registry(args))
+        except OSError as error:
+            raise Fault(f"{args.textfile}: {fault.reason(error)}") from None
+        return DONE
+    print(client.generate_latest(_registry(args)).decode(), end="")
+    return DONE

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Names and values of the library's options, from the generated table. The library's own parser
+(shim/process/parse.c) has the last word; what is refused here it refuses too, and what it refuses
+is refused here but for sizes out of range. tests/tool compares the two."""
+import difflib
+import re
+
+from gpucache import tables
+from gpucache.fault import USAGE, Fault
+
+PREFIX = "GPUCACHE_"
+NUMBER = r"[0-9]+(?:\.[0-9]+)?[ \t\r\n]*"
+INTEGER = r"[0-9]+[ \t\r\n]*"
+SIZE = r"(?:%s(?:[kmgt]i?b?|%%)|%s)b?" % (NUMBER, INTEGER)
+TIME = NUMBER + r"(?:ms|s|m|min|h|)"
+OFF = "0|off|no|none|false"
+DEVICE = r"[0-9]+[ \t\r\n]*"
+
+# The value of each type of options.def, blanks around it and the case of letters aside. LIST types
+# are items between commas.
+SIZES = r"(?:%s=[ \t\r\n]*)?(?:%%s)" % DEVICE
+ITEMS = {
+    "BYTES": SIZES % f"{SIZE}|none",
+    "LIMIT": SIZES % f"{SIZE}|none|unlimited",
+    "EMPTY_CACHE": rf"{OFF}|1|all|on|oom|every:[ ]*(?:{TIME})|device={DEVICE}|keep=(?:{SIZE})",
+    "GLOBS": r"[^,]{1,255}",
+}
+VALUES = {
+    "SWITCH": f"{OFF}|1|on|yes|true",
+    "SECONDS": f"{TIME}|none",
+    "SIGNAL": rf"{OFF}|(?:sig)?(?:usr[12]|rtmin(?:\+{INTEGER})?)",
+    "STATS": rf"{OFF}|exit(?:-json)?(?::.+)?",
+    "LOG": r"(?:off|none|0|error|warning|warn|info|debug)(?::.+)?",
+    "PATH": r".+",
+    "DIR": r".+",
+}
+BLANKS = " \t\r\n"
+ROWS = {row["env"]: row for row in tables.OPTIONS}
+
+
+def short(env):
+    """MAX_IDLE of GPUCACHE_MAX_IDLE; GPUCACHE stays."""
+    return env[len(PREFIX):] if env.startswith(PREFIX) else env
+
+
+def flag(env):
+    """--max-idle of GPUCACHE_MAX_IDLE. GPUCACHE itself is --enabled."""
+    return "--" + ("enabled" if env == "GPUCACHE" else short(env).lower().replace("_", "-"))
+
+
+def full(name):
+    """The variable of an option's name, with or without the prefix, in any case. None: none."""
+    name = name.upper().replace("-", "_")
+    for env in (name, PREFIX + name):
+        if env in ROWS:
+            return env
+    return None
+
+
+def known(name):
+    """As full, but a name that no option has is a fault."""
+    env = full(name)
+    if env:
+        return env
+    bare = name.upper()[len(PREFIX):] if name.upper().startswith(PREFIX) else name.upper()
+    near = difflib.get_close_matches(bare, [short(e) for e in ROWS], 1, 0.4)
+    hint = f"; the nearest is {near[0]}" if near else ""
+    raise Fault(f"there is no option {name}{hint}", USAGE)
+
+
+def _matches(pattern, value):
+    return re.fullmatch(f"(?:{pattern})", value, re.IGNORECASE | re.DOTALL) is not None
+
+
+def _is_value(row, value):
+    kind = row["type"]
+    if value == "":
+        return True  # an empty variable counts as unset
+    if kind in ITEMS:
+        items = [item.strip(BLANKS) for item in value.split(",")]
+        if not all(_matches(ITEMS[kind], item) for item in items):
+            return False
+        if kind == "GLOBS":
+            return value.lower() != "none" and len(value.encode()) < 1024
+        if kind == "EMPTY_CACHE":
+            off = [item for item in items if _matches(OFF, item)]
+            return not off or len(items) == 1
+        heads = [item.partition("=")[0].strip(BLANKS) if "=" in item else "" for item in items]
+        heads = [int(h) if h else -1 for h in heads]
+        shares = [float(s) for s in re.findall(r"([0-9.]+)[ \t\r\n]*%", value)]
+        return len(set(heads)) == len(heads) and max(heads) < 64 and max(shares or [0]) <= 100
+    if kind in VALUES:
+        kept = value if kind in ("PATH", "DIR", "STATS", "LOG") else value.strip(BLANKS)
+        return _matches(VALUES[kind], kept)
+    # An enum: its words are in what the option takes.
+    return value.strip(BLANKS).lower() in re.findall(r"\b(?!or\b)[a-z]+\b", row["allowed"])
+
+
+def checked(name, value):
+    """(variable, value) if the option exists and takes the value."""
+    env = known(name)
+    if "\0" in value or not _is_value(ROWS[env], value):
+        raise Fault(f"{short(env)}={value} is not understood: it takes {ROWS[env]['allowed']}",
+                    USAGE)
+    return env, value

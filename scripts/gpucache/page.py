@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Pages of live state: finding them, and reading one. The layout, and the rules of reading, are
+those of shim/stats/page_format.h, by the generated tables.
+
+A page is read by pread: another process may cut the file short at any time, and a load from a
+mapping would then end the tool. Whatever it says is checked before use: the directory and the file
+have to be their user's own, without a symbolic link on the way."""
+import errno
+import json
+import os
+import re
+import stat
+import struct
+import time
+
+from gpucache import process, tables, text
+from gpucache.fault import Fault, reason
+
+HEADER_BYTES = 128  # what every version keeps
+NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)" + re.escape(tables.PAGE_SUFFIX))
+DAY_NS = 86400 * 10**9
+# ps leaves the last state of a process that was killed to `gpucache stat` for this long.
+KEEP_NS = 600 * 10**9
+PLACES = ("/dev/shm", "/tmp")
+
+
+def unpack(layout, name, data, start=0):
+    """A field of a record that begins at start."""
+    offset, form = layout[name]
+    return struct.unpack_from(form, data, start + offset)[0]
+
+
+class Folder:
+    """A directory of pages, open. Faults if it is not its owner's own."""
+
+    def __init__(self, path, owner):
+        self.path, self.owner = path, owner
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise FileNotFoundError(path) from None
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise Fault(f"{path} is not used: it is no directory") from None
+            raise Fault(f"{path} is not used: {reason(error)}") from None
+        found = os.fstat(self.fd)
+        why = ""
+        if found.st_uid != owner:
+            why = f"it belongs to {process.user_name(found.st_uid)}, not to " \
+                  f"{process.user_name(owner)}"
+        elif found.st_mode & 0o022:
+            why = "others may write to it"
+        if why:
+            os.close(self.fd)
+            raise Fault(f"{path} is not used: {why}")
+
+    def names(self):
+        return sorted(n for n in os.listdir(self.fd) if NAME.fullmatch(n))
+
+    def open(self, name, flags=os.O_RDONLY):
+        """A descriptor of a page. FileNotFoundError: it is gone."""
+        shown = os.path.join(self.path, name)
+        try:
+            fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                         dir_fd=self.fd)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            why = "it is a symbolic link" if error.errno == errno.ELOOP else reason(error)
+            raise Fault(f"{shown} is not used: {why}") from None
+        found = os.fstat(fd)
+        why = ""
+        if not stat.S_ISREG(found.st_mode):
+            why = "it is no file"
+        elif found.st_uid != self.owner:
+            why = f"it belongs to {process.user_name(found.st_uid)}"
+        elif found.st_size < HEADER_BYTES:
+            why = "it is cut short"
+        if why:
+            os.close(fd)
+            raise Fault(f"{shown} is not used: {why}")
+        return fd
+
+
+class Page:
+    """One file. `pid` is the number of its process here; None: it has ended, or is not visible."""
+
+    def __init__(self, folder, name, pid):
+        self.folder, self.name, self.pid = folder, name, pid
+        numbers = [int(n) for n in NAME.fullmatch(name).groups()]
+        self.namespace, self.inner_pid, self.start_ticks = numbers
+
+    @property
+    def path(self):
+        return os.path.join(self.folder.path, self.name)
+
+    def is_ours(self):
+        """Is its pid namespace the one of the tool? Then a process that /proc lacks has ended."""
+        return self.namespace == process.namespace("self")
+
+    def open(self, flags=os.O_RDONLY):
+        return self.folder.open(self.name, flags)
+
+    def remove(self):
+        try:
+            os.unlink(self.name, dir_fd=self.folder.fd)
+        except OSError:
+            pass  # somebody was faster, or it is not ours to remove
+
+    def read(self):
+        """Its contents, as Contents."""
+        fd = self.open()
+        try:
+            return Contents(fd, self.path)
+        finally:
+            os.close(fd)
+
+
+class Contents:
+    """What a page says. `note` tells what is missing and why; `body` is then empty."""
+
+    def __init__(self, fd, path):
+        data = self._stable(fd)
+        if data[:8] != tables.PAGE_MAGIC:
+            raise Fault(f"{path} is not used: it is no page of libgpucache")
+
+        def field(name):
+            return unpack(tables.PAGE, name, data)
+        self.version, self.uid = field("version"), field("uid")
+        self.started_unix_ns = field("started_unix_ns")
+        self.library_version = text.printable(
+            field("library_version").split(b"\0")[0].decode(errors="replace"))
+        self.published_ns, self.published_unix_ns = 0, 0
+        self.body = {}
+        if self.version != tables.PAGE_VERSION:
+            self.note = f"its page is of version {self.version}, this tool knows version " \
+                        f"{tables.PAGE_VERSION}"
+            return
+        if len(data) < tables.PAGE_BYTES:
+            self.note = "its page is cut short"
+            return
+        self.published_ns, self.published_unix_ns = \
+            field("published_ns"), field("published_unix_ns")
+        if field("sequence") % 2 or not self.same:
+            self.note = "it ended while it wrote its page, or somebody else wrote to it"
+            return
+        self.note = ""
+        start, length = tables.PAGE["body"][0], field("body_bytes")
+        try:
+            self.body = json.loads(data[start:start + length].decode(errors="replace"))
+            if not isinstance(self.body, dict) or start + length > tables.PAGE_BYTES:
+                raise ValueError
+        except ValueError:
+            self.body, self.note = {}, "its page cannot be read"
+
+    def _stable(self, fd):
+        """The bytes of the page, with the same even sequence before and after. After half a second
+        without one, what there is: self.same is then False."""
+        offset, form = tables.PAGE["sequence"]
+        num_bytes, end = struct.calcsize(form), time.monotonic() + 0.5
+        while True:
+            before = os.pread(fd, num_bytes, offset)
+            data = os.pread(fd, tables.PAGE_BYTES, 0)
+            after = os.pread(fd, num_bytes, offset)
+            self.same = before == after == data[offset:offset + num_bytes]
+            even = len(after) == num_bytes and struct.unpack(form, after)[0] % 2 == 0
+            if self.same and even or len(data) < tables.PAGE_BYTES or time.monotonic() > end:
+                return data
+            time.sleep(0.001)
+
+    def age_ns(self):
+        """Since it was written. A clock that was set back gives 0."""
+        if self.published_ns:
+            return max(0, time.monotonic_ns() - self.published_ns)
+        return max(0, time.time_ns() - self.published_unix_ns)
+
+
+def places(uid, root=""):
+    """The directories in which a user's processes have their pages by default."""
+    return [f"{root}{place}/gpucache-{uid}" for place in PLACES]
+
+
+def _open_all(candidates, complaints):
+    """The candidates (path, owner) that are there, as folders, each once."""
+    seen = set()
+    for path, owner in candidates:
+        try:
+            folder = Folder(path, owner)
+        except FileNotFoundError:
+            continue
+        except Fault as fault:
+            complaints.append(str(fault))
+            continue
+        found = os.fstat(folder.fd)
+        if (found.st_dev, found.st_ino) in seen:
+            os.close(folder.fd)
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        yield folder
+
+
+def _own_places():
+    own = os.environ.get("GPUCACHE_DIR", "")
+    first = [(own, os.geteuid())] if own and own.lower() != "none" else []
+    return first + [(path, os.geteuid()) for path in places(os.geteuid())]
+
+
+def _everybodys_places():
+    for place in PLACES:
+        try:
+            names = sorted(os.listdir(place))
+        except OSError:
+            continue
+        for name in names:
+            match = re.fullmatch(r"gpucache-([0-9]+)", name)
+            if match:
+                yield os.path.join(place, name), int(match[1])
+
+
+def _places_of(pid, uid):
+    """Where one process may have its page, also in its own view of the file system."""
+    candidates = [(path, uid) for path in places(uid)]
+    root = f"/proc/{pid}/root"
+    own = process.environ(pid, "GPUCACHE_DIR")
+    if own and own.startswith("/"):
+        candidates.insert(0, (root + own, uid))
+        candidates.insert(0, (own, uid))
+    for place in PLACES:
+        try:
+            names = [n for n in os.listdir(root + place) if n.startswith("gpucache-")]
+            candidates += [(f"{root}{place}/{n}", uid) for n in names
+                           if os.lstat(f"{root}{place}/{n}").st_uid == uid]
+        except OSError:
+            pass
+    return candidates
+
+
+def find_all(all_users=False):
+    """(pages, complaints): all pages of the user, or of everybody (root)."""
+    if all_users and os.geteuid() != 0:
+        raise Fault("only root sees the processes of all users: leave --all-users out, or use sudo")
+    complaints, pages = [], []
+    candidates = _own_places() + (list(_everybodys_places()) if all_users else [])
+    running = {}
+    for pid in process.pids():
+        identity = process.identity(pid)
+        if identity:
+            running.setdefault(identity[1:], []).append((identity[0], pid))
+    for folder in _open_all(candidates, complaints):
+        for name in folder.names():
+            page = Page(folder, name, None)
+            for namespace, pid in running.get((page.inner_pid, page.start_ticks), ()):
+                if namespace in (None, page.namespace):
+                    page.pid = pid
+            pages.append(page)
+    return pages, complaints
+
+
+def find(pid):
+    """(page or None, complaints): the page of one process, also of one that has ended."""
+    complaints = []
+    identity, uid = process.identity(pid), process.uid(pid)
+    if uid is not None and os.geteuid() not in (0, uid):
+        raise Fault(f"it belongs to {process.user_name(uid)}: only this user and root may look at "
+                    "it")
+    if identity and process.state(pid) != "Z":
+        candidates = _own_places() if uid == os.geteuid() else []
+        for folder in _open_all(candidates + _places_of(pid, uid), complaints):
+            for name in folder.names():
+                page = Page(folder, name, pid)
+                if (page.inner_pid, page.start_ticks) == identity[1:] and \
+                        identity[0] in (None, page.namespace):
+                    return page, complaints
+        return None, complaints
+    candidates = _own_places() + (list(_everybodys_places()) if os.geteuid() == 0 else [])
+    found = []
+    for folder in _open_all(candidates, complaints):
+        found += [Page(folder, name, None) for name in folder.names()
+                  if name.split("-")[1] == str(pid)]
+    # The newest; a page of this namespace before one of another.
+    found.sort(key=lambda page: (page.is_ours(), page.start_ticks))
+    return (found[-1] if found else None), complaints

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What /proc says of a process. Each function returns None where the process has ended, or where
+the caller may not know; nothing here changes anything."""
+import os
+import pwd
+import re
+from functools import lru_cache
+
+from gpucache import text
+
+JOBS = (
+    ("slurm", re.compile(r"/job_([0-9]+)(?:/|$)")),
+    ("pod", re.compile(r"kubepods[^/]*(?:/[^/]+)*?/[^/]*pod([0-9a-f]{8}[-_0-9a-f]{20,})")),
+    ("container", re.compile(r"(?:docker|libpod|crio|cri-containerd)[-/]([0-9a-f]{12})[0-9a-f]*")),
+)
+
+
+def _read(pid, name):
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return None
+
+
+def pids():
+    """All that /proc shows."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def stat_fields(pid):
+    """The fields of /proc/PID/stat from the third on, as text."""
+    data = _read(pid, "stat")
+    return data.rpartition(b")")[2].decode().split() if data else None
+
+
+def start_ticks(pid):
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def state(pid):
+    """A letter: R, S, D, T, t, Z ..."""
+    fields = stat_fields(pid)
+    return fields[0] if fields else None
+
+
+def uid(pid):
+    """The user, as the owner of its files in /proc; an undumpable process shows as root's."""
+    data = _read(pid, "status")
+    match = re.search(rb"^Uid:\s*[0-9]+\s+([0-9]+)", data or b"", re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def namespace(pid):
+    """The inode of its pid namespace."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except (OSError, ValueError):
+        return None
+
+
+def inner_pid(pid):
+    """Its pid in its own namespace."""
+    match = re.search(rb"^NSpid:\s*([0-9 \t]+)$", _read(pid, "status") or b"", re.MULTILINE)
+    return int(match[1].split()[-1]) if match else None
+
+
+def identity(pid):
+    """(namespace or None, pid there, start): what the name of a page has."""
+    start, inner = start_ticks(pid), inner_pid(pid)
+    return None if start is None or inner is None else (namespace(pid), inner, start)
+
+
+def name(pid):
+    data = _read(pid, "comm")
+    return text.printable(data.decode(errors="replace").rstrip("\n")) if data else None
+
+
+def command(pid):
+    data = _read(pid, "cmdline")
+    words = (data or b"").decode(errors="replace").rstrip("\0").replace("\0", " ")
+    return text.printable(words) or name(pid)
+
+
+def environ(pid, variable):
+    """The value that the process had at its start. None: unset, or not to be known."""
+    head = variable.encode() + b"="
+    for item in (_read(pid, "environ") or b"").split(b"\0"):
+        if item.startswith(head):
+            return os.fsdecode(item[len(head):])
+    return None
+
+
+def has_library(pid):
+    """Is libgpucache loaded? None: not to be known."""
+    data = _read(pid, "maps")
+    return None if data is None else b"/libgpucache" in data
+
+
+def job_of(cgroup):
+    """slurm:1234, pod:UID, container:0123456789ab, or "", of the text of /proc/PID/cgroup."""
+    for kind, pattern in JOBS:
+        match = pattern.search(cgroup)
+        if match:
+            return f"{kind}:{match[1].replace('_', '-') if kind == 'pod' else match[1]}"
+    return ""
+
+
+def job(pid):
+    return job_of((_read(pid, "cgroup") or b"").decode(errors="replace"))
+
+
+@lru_cache(maxsize=None)
+def user_name(number):
+    try:
+        return pwd.getpwuid(number).pw_name
+    except (KeyError, OverflowError):
+        return str(number)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache set: changes options of running processes."""
+import json
+
+from gpucache import ask, options, state, tables, text
+from gpucache.fault import DONE, NOT_DONE, USAGE, Fault, complain
+
+PATIENCE_S = 5
+
+
+def words_of(args):
+    """(pids, [(name, value)]) of the command line, checked."""
+    pids, pairs = [], []
+    for word in args.words:
+        if word.isdecimal() and not pairs:
+            pids.append(int(word))
+            continue
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise Fault(f"{word} is neither a process id nor NAME=VALUE", USAGE)
+        env, value = options.checked(name, value)
+        if any(c.isspace() for c in value.strip()):
+            raise Fault(f"{options.short(env)}={value}: a value with blanks cannot be set in a "
+                        "running process", USAGE)
+        pairs.append((env, value.strip()))
+    if not pids or not pairs:
+        raise Fault("set needs process ids, and options as NAME=VALUE", USAGE)
+    return list(dict.fromkeys(pids)), pairs
+
+
+def change(found, pairs):
+    """The changes that the library of one process reports: [{"name", "old", "new"} or {"name",
+    "why"}]."""
+    request = " ".join(["set", *(f"{options.short(env)}={value}" for env, value in pairs)])
+    with ask.Line(found.page) as line:
+        reply = line.ask(request, PATIENCE_S)
+    listed = next((v for v in reply.body.values() if isinstance(v, list)), [])
+    changes = [c for c in listed if isinstance(c, dict)]
+    if not changes:
+        if reply.code == tables.PAGE_REPLY_DONE:
+            return [{"name": options.short(env), "new": value} for env, value in pairs]
+        raise Fault(reply.why())
+    return changes
+
+
+def line_of(entry):
+    """MAX_IDLE none -> 1G, or why not."""
+    name = text.printable(options.short(str(entry.get("name"))))
+    if entry.get("why"):
+        return f"{name} is unchanged: {text.printable(str(entry['why']))}"
+    old = text.printable(str(entry.get("old", "?")) or "unset")
+    return f"{name} {old} -> {text.printable(str(entry.get('new')) or 'unset')}"
+
+
+def show(args):
+    pids, pairs = words_of(args)
+    done, results = True, []
+    for pid in pids:
+        try:
+            found = state.one(pid, fresh=False)
+            if not found.pid:
+                raise Fault(f"PID {pid}: it has ended")
+            try:
+                changes = change(found, pairs)
+            except Fault as fault:
+                raise Fault(f"PID {pid}: {fault}", fault.status) from None
+        except Fault as fault:
+            complain(fault)
+            results.append({"pid": pid, "why": str(fault)})
+            done = False
+            continue
+        results.append({"pid": pid, "changes": changes})
+        for entry in changes:
+            done = done and not entry.get("why")
+            if not args.json:
+                print(f"PID {pid}: {line_of(entry)}")
+    if args.json:
+        print(json.dumps({"results": results}))
+    return DONE if done else NOT_DONE

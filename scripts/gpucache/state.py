@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Processes under the library with their figures: a page, what /proc says, and a sum for each
+GPU."""
+import time
+
+from gpucache import ask, options, page, process, tables, text
+from gpucache.fault import Fault
+
+LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
+FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
+                                                  "saved_ns"]
+PATIENCE_S = 0.3
+
+
+def number(value):
+    """A number of a page; what is none counts as 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+class Gpu:
+    """What a process has on one GPU, in all its contexts together."""
+
+    def __init__(self, uuid, device):
+        self.uuid, self.device, self.index = uuid, device, None
+        self.name = self.backing = ""
+        self.total_bytes, self.num_pools = 0, 0
+        self.figures = dict.fromkeys(FIELDS, 0)
+
+    def add(self, pool):
+        self.num_pools += 1
+        self.name = text.printable(str(pool.get("name") or ""))
+        self.backing = text.printable(str(pool.get("backing") or ""))
+        self.total_bytes = number(pool.get("total_bytes"))
+        for field in FIELDS:
+            self.figures[field] += number(pool.get(field))
+
+    def __getitem__(self, field):
+        return self.figures[field]
+
+    def shown(self):
+        """The number of the machine if NVML tells it, else the number in the process."""
+        return str(self.device if self.index is None else self.index)
+
+    def answers_to(self, wanted):
+        """Is it the GPU of --gpu N or --gpu UUID?"""
+        if wanted.isdecimal():
+            return self.shown() == str(int(wanted))
+        plain = wanted.lower().replace("gpu-", "")
+        return len(plain) >= 4 and self.uuid.lower().replace("gpu-", "").startswith(plain)
+
+    def as_json(self):
+        return {"uuid": self.uuid, "index": self.index, "device": self.device, "name": self.name,
+                "backing": self.backing, "total_bytes": self.total_bytes,
+                "pools": self.num_pools, **self.figures}
+
+
+class Process:
+    """status: running, ended, or elsewhere (in a pid namespace that is not visible here)."""
+
+    def __init__(self, its_page, gpus=None):
+        self.page, self.pid, self.inner_pid = its_page, its_page.pid, its_page.inner_pid
+        contents = its_page.read()
+        self.contents, self.body, self.note = contents, contents.body, contents.note
+        self.status = "running" if self.pid else "ended" if its_page.is_ours() else "elsewhere"
+        self.user = process.user_name(contents.uid if self.pid is None else process.uid(self.pid))
+        body = self.body
+        self.name = (self.pid and process.name(self.pid)) or \
+            text.printable(str(body.get("program") or "?"))
+        self.command = (self.pid and process.command(self.pid)) or \
+            text.printable(str(body.get("command") or self.name))
+        self.job = process.job(self.pid) if self.pid else ""
+        self.gpus = []
+        pools = body.get("pools")
+        for pool in pools if isinstance(pools, list) else []:
+            if isinstance(pool, dict):
+                self._gpu(text.printable(str(pool.get("uuid") or "")),
+                          number(pool.get("device")), gpus).add(pool)
+
+    def _gpu(self, uuid, device, gpus):
+        for gpu in self.gpus:
+            if gpu.uuid == uuid and (uuid or gpu.device == device):
+                return gpu
+        gpu = Gpu(uuid, device)
+        gpu.index = gpus.index(uuid) if gpus else None
+        self.gpus.append(gpu)
+        return gpu
+
+    def shown_pid(self):
+        """A pid of another namespace has a mark, as it is no pid here."""
+        return str(self.pid) if self.pid else f"{self.inner_pid}*"
+
+    def options(self):
+        """Name without prefix -> value, of all options in force."""
+        found = self.body.get("options")
+        return {options.short(str(name)): text.printable(str(value)) or "none"
+                for name, value in found.items()} if isinstance(found, dict) else {}
+
+    def changed_options(self):
+        """The options that are not at their default."""
+        defaults = {options.short(row["env"]): row["default"] for row in tables.OPTIONS}
+        return {name: value for name, value in self.options().items()
+                if value.lower() != (defaults.get(name) or "none").lower()}
+
+    def limits(self):
+        changed = self.changed_options()
+        return " ".join(f"{name}={changed[name]}" for name in LIMITS if name in changed)
+
+    def counters(self):
+        found = self.body.get("counters")
+        return {row["name"]: number(found.get(row["name"])) for row in tables.COUNTERS} \
+            if isinstance(found, dict) else {}
+
+    def as_json(self):
+        contents = self.contents
+        return {"pid": self.pid, "namespace_pid": self.inner_pid, "status": self.status,
+                "user": self.user, "name": self.name, "command": self.command, "job": self.job,
+                "library_version": contents.library_version, "page_version": contents.version,
+                "started_unix_ns": contents.started_unix_ns,
+                "published_unix_ns": contents.published_unix_ns, "age_ns": contents.age_ns(),
+                "note": self.note, "options": self.options(), "counters": self.counters(),
+                "flush": self.body.get("flush"), "gpus": [gpu.as_json() for gpu in self.gpus]}
+
+
+def refresh(pages):
+    """Asks the processes for a new state, and waits a moment for all of them together. A process
+    that does not answer keeps its old state."""
+    waiting = []
+    for its_page in pages:
+        try:
+            contents = its_page.read()
+            if contents.version == tables.PAGE_VERSION:
+                with ask.Line(its_page) as line:
+                    line.watch()
+                waiting.append((its_page, contents.published_ns))
+        except (Fault, OSError):
+            pass  # whoever shows it says what is wrong
+    end = time.monotonic() + PATIENCE_S
+    while waiting and time.monotonic() < end:
+        time.sleep(0.005)
+        left = []
+        for its_page, published_ns in waiting:
+            try:
+                if its_page.read().published_ns == published_ns:
+                    left.append((its_page, published_ns))
+            except (Fault, OSError):
+                pass
+        waiting = left
+
+
+def _is_stale(its_page):
+    """Has its process ended, as far as one can know?"""
+    if its_page.pid:
+        return False
+    if its_page.is_ours():
+        return True
+    try:
+        age_ns = time.time_ns() - its_page.read().published_unix_ns
+    except (Fault, OSError):
+        return False
+    return age_ns > page.DAY_NS and not ask.has_waiter(its_page)
+
+
+def _clean(its_page):
+    """Removes the page of a process that has ended, once its last state is some minutes old."""
+    try:
+        contents = its_page.read()
+        last_ns = contents.published_unix_ns or contents.started_unix_ns
+    except FileNotFoundError:
+        return
+    except Fault:
+        last_ns = 0
+    # /proc says that a process of this namespace is gone; the bell is a second witness.
+    if abs(time.time_ns() - last_ns) > page.KEEP_NS and not ask.has_waiter(its_page, 0):
+        its_page.remove()
+
+
+def running(all_users=False, gpus=None, clean=False):
+    """(processes, complaints): all that run, their state at most a second old if they answer.
+    clean: pages of processes that have ended are removed."""
+    pages, complaints = page.find_all(all_users)
+    alive = []
+    for its_page in pages:
+        if not _is_stale(its_page):
+            alive.append(its_page)
+        elif clean:
+            _clean(its_page)
+    refresh(alive)
+    found = []
+    for its_page in alive:
+        try:
+            found.append(Process(its_page, gpus))
+        except FileNotFoundError:
+            pass  # it has just ended
+        except Fault as fault:
+            complaints.append(str(fault))
+    found.sort(key=lambda p: (p.pid or 1 << 32, p.inner_pid))
+    return found, complaints
+
+
+def why_no_page(pid):
+    """The sentence about a process that has no page."""
+    if process.state(pid) in (None, "Z"):
+        return "no such process"
+    loaded = process.has_library(pid)
+    if loaded is None:
+        return "it may not be looked at: permission denied"
+    if not loaded:
+        return "it runs without libgpucache"
+    return "it has no page of live state: it has allocated no device memory yet, was started " \
+           "with GPUCACHE_DIR=none, or has an older library"
+
+
+def one(pid, gpus=None, fresh=True):
+    """The Process of a pid, also of one that has ended. Faults if there is no page."""
+    try:
+        its_page, complaints = page.find(pid)
+        if its_page is None:
+            raise Fault(complaints[0] if complaints else why_no_page(pid))
+        if fresh and its_page.pid:
+            refresh([its_page])
+        return Process(its_page, gpus)
+    except FileNotFoundError:
+        raise Fault(f"PID {pid}: it has ended") from None
+    except Fault as fault:
+        raise Fault(f"PID {pid}: {fault}") from None

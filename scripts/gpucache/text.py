@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Figures and tables for people. Numbers are integers with a unit of powers of 1024; no locale."""
+import os
+import re
+import sys
+import time
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def size(num_bytes):
+    """12 MiB, 1.5 GiB: at most four letters of number."""
+    if num_bytes is None:
+        return "-"
+    value, power = float(num_bytes), 0
+    while value >= 1023.5 and power < len(UNITS) - 1:
+        value /= 1024
+        power += 1
+    digits = f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
+    return f"{digits[:-2] if digits.endswith('.0') else digits} {UNITS[power]}"
+
+
+def count(number):
+    """1,234,567"""
+    return f"{number:,}"
+
+
+def duration(ns):
+    """11 ms, 1.50 s, 3 h 12 min"""
+    if ns >= 3600 * 10**9:
+        return f"{ns // (3600 * 10**9)} h {ns // (60 * 10**9) % 60} min"
+    if ns >= 60 * 10**9:
+        return f"{ns // (60 * 10**9)} min {ns // 10**9 % 60} s"
+    for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us")):
+        if ns >= unit:
+            value = ns / unit
+            return f"{value:.0f} {name}" if value >= 10 else f"{value:.2g} {name}"
+    return f"{ns} ns"
+
+
+def moment(unix_ns):
+    """2026-01-02 03:04:05, in the local time zone. A nonsensical time is said to be unknown."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+def share(part, whole):
+    """98.5 %"""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def parse_size(words):
+    """Bytes of 2G, 512M, 1.5g or 100. None: not a size."""
+    match = re.fullmatch(r"\s*([0-9]+)(\.[0-9]+)?\s*([kmgt]?)(i?b)?\s*", words, re.IGNORECASE)
+    if not match or (match[4] or "").lower() == "ib" and not match[3]:
+        return None
+    factor = FACTORS[match[3].lower()]
+    if match[2] and factor == 1:
+        return None
+    found = int(match[1]) * factor + int(float(match[2] or 0) * factor)
+    return found if found < 1 << 64 else None
+
+
+def parse_time(words):
+    """Seconds of 5s, 200ms, 1m or 2. None: not a time."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|min|h|)\s*", words, re.IGNORECASE)
+    return float(match[1]) * TIMES[match[2].lower()] if match else None
+
+
+def printable(words):
+    """Text from another process: control characters and broken letters become a question mark."""
+    return "".join(c if c.isprintable() else "?" for c in words.replace("\udcff", "?"))
+
+
+def spark(values, width):
+    """The last values as bars of eight heights; the highest of them is full."""
+    values = list(values)[-width:]
+    top = max(values, default=0)
+    return "".join(BARS[min(7, int(7 * v / top + 0.5))] if top else BARS[0] for v in values)
+
+
+def has_colours(stream=None):
+    """Only on a terminal, and where NO_COLOR (https://no-color.org) is not set."""
+    stream = stream or sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(words):
+    """The words, bold if stdout is a terminal."""
+    return f"\033[1m{words}\033[0m" if words and has_colours() else words
+
+
+def table(heads, rows, left=()):
+    """Columns two blanks apart; the columns named in left begin at their left edge, the others end
+    at their right. The last column is as long as it is."""
+    widths = [max([len(h)] + [len(r[i]) for r in rows]) for i, h in enumerate(heads)]
+
+    def line(cells, mark=str):
+        parts = []
+        for head, cell, width in zip(heads, cells, widths):
+            parts.append(cell.ljust(width) if head in left else cell.rjust(width))
+        return mark("  ".join(parts).rstrip())
+    return "\n".join([line(heads, bold)] + [line(r) for r in rows])
