@@ -2,7 +2,8 @@
  *
  * See neighbour.h. `asking` guards all static data.
  *
- * Why no thread waits for ever, and no two processes for each other:
+ * Why no thread waits for ever, and no two processes for each other (tests/model/lend.pml looks at
+ * every state of it, without the timeouts of step 4):
  * 1. A thread that asks holds `asking` and a slot of a neighbour, and no other lock of the
  *    library's.
  * 2. The neighbour's control thread serves the slot. It takes locks of its own pools and waits for

@@ -159,7 +159,8 @@ class Lend(unittest.TestCase):
 
     def test_nothing_is_lent_where_one_side_or_the_folder_is_off(self):
         for giving, asking in (({"GPUCACHE_SHARE": "0"}, {}), ({}, {"GPUCACHE_SHARE": "0"}),
-                               ({}, {"GPUCACHE_DIR": "none"}), ({}, {"GPUCACHE_MAX_RESERVED": "64M"})):
+                               ({}, {"GPUCACHE_DIR": "none"}),
+                               ({}, {"GPUCACHE_MAX_RESERVED": "64M"})):
             with self.subTest(giving=giving, asking=asking):
                 gpu = Gpu(self)
                 giver = gpu.start(**giving)
