@@ -122,6 +122,7 @@ init
             run asker(1);
         }
     }
+    bell[0] = true; /* a reader wants a new state */
     /* Nothing can go on any more. */
     timeout -> assert(ended == 2 * ASKERS && asked[0] == replied[0] && asked[1] == replied[1])
 }
