@@ -177,7 +177,7 @@ class Line:
                 if not heard:
                     self._look_for_life()
                 if time.monotonic() > end:
-                    raise Fault(f"it has not answered within {seconds:.3g} s")
+                    raise Fault(f"it has not answered within {seconds:.2g} s")
         finally:
             word.close()
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
