@@ -12,8 +12,8 @@
  *     write to the page has the user id of the process.
  *  3. The control thread carries requests out, one at a time, so they need no lock among
  * themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
- *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that needs calm waits
- *     COMMAND_WAIT_MS at most, and begins COMMAND_PAUSE_NS after the end of the last such work, or
+ *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that gives memory back
+ *     waits COMMAND_WAIT_MS at most, and begins COMMAND_PAUSE_NS after the end of the last such work, or
  *     later: the thread sleeps until then.
  *
  * Why each request gets a reply:

@@ -110,6 +110,10 @@ static size_t sum_by_gpu(size_t num_pools)
             continue;
         if (g == count)
             memcpy(gpus[count++].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid));
+        if (pools[i].returned_ns > gpus[g].returned_ns) {
+            gpus[g].returned_ns = pools[i].returned_ns;
+            gpus[g].regrown_ns = pools[i].regrown_ns;
+        }
         gpus[g].allocated_bytes += used;
         gpus[g].reserved_bytes += s->reserved_bytes;
         gpus[g].idle_bytes += s->reserved_bytes > used ? s->reserved_bytes - used : 0;

@@ -28,8 +28,10 @@ enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
 extern const char *const log_level_words[];
 
 /* From now on lines up to `level` go to the file `path`, in whose name %p is the process id. If
- * `path` is NULL or "", they go to stderr. Must be called before other threads log. */
-void log_configure(enum log_level level, const char *path);
+ * `path` is NULL or "", they go to stderr. Other threads may log meanwhile, but only one may
+ * configure. A path stays in memory for the life of the process, so there may be 64 different ones.
+ * False, with the present target: there were more, or no host memory. Keeps errno. */
+bool log_configure(enum log_level level, const char *path);
 bool log_wants(enum log_level level);
 
 /* One line; the format has no newline. Cut after 1000 bytes; control characters become '?'. */

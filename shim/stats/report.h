@@ -25,6 +25,7 @@ struct report_pool {
     const char *uuid;                /* of the device, as nvidia-smi prints it */
     const unsigned char *uuid_bytes; /* 16 of them */
     uint64_t total_bytes;            /* of the device */
+    uint64_t returned_ns, regrown_ns; /* as struct page_gpu has them */
     struct pool_stats stats;
 };
 
