@@ -13,7 +13,7 @@ import platform
 import struct
 import time
 
-from gpucache import process, tables
+from gpucache import process, tables, text
 from gpucache.fault import Fault, reason
 
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
@@ -71,7 +71,7 @@ class Reply:
 
     def why(self):
         """What the library says about a request that it did not carry out."""
-        return str(self.body.get("why") or self.body.get("error") or "it does not say why")
+        return text.printable(str(self.body.get("error") or "it does not say why"))
 
 
 class Line:
@@ -197,7 +197,7 @@ class Line:
         said = os.pread(self.fd, size, start + tables.PAGE_SLOT["reply"][0])
         try:
             body = json.loads(said.decode(errors="replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             body = {}
         return Reply(self._get(tables.PAGE_SLOT, "reply_code", start),
                      self._get(tables.PAGE_SLOT, "reply_value", start),

@@ -150,7 +150,7 @@ class Contents:
             self.body = json.loads(data[start:start + length].decode(errors="replace"))
             if not isinstance(self.body, dict) or start + length > tables.PAGE_BYTES:
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             self.body, self.note = {}, "its page cannot be read"
 
     def _stable(self, fd):
