@@ -34,7 +34,7 @@ class _Word:
     def __init__(self, fd, offset):
         start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:
-            self.mapping = mmap.mmap(fd, mmap.ALLOCATIONGRANULARITY, offset=start)
+            self.mapping = mmap.mmap(fd, offset - start + 4, offset=start)
         except (OSError, ValueError):
             raise Fault("its page is cut short") from None
         self.buffer = ctypes.c_char.from_buffer(self.mapping)
@@ -186,7 +186,7 @@ class Line:
         pid = self.page.pid
         if pid is None:
             return  # not visible here: only the time tells
-        if process.start_ticks(pid) is None or process.state(pid) == "Z":
+        if process.has_ended(pid):
             raise Fault("it has ended")
         if process.state(pid) in ("T", "t"):
             raise Fault("it is stopped, and answers when it goes on")

@@ -200,7 +200,7 @@ def running(all_users=False, gpus=None, clean=False):
 
 def why_no_page(pid):
     """The sentence about a process that has no page."""
-    if process.state(pid) in (None, "Z"):
+    if process.has_ended(pid):
         return "no such process"
     loaded = process.has_library(pid)
     if loaded is None:

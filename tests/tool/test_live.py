@@ -146,6 +146,9 @@ class Live(Case):
     def test_stat_tells_the_last_state_of_a_killed_process(self):
         program = Program(self).idle()
         tool("stat", program.pid)
+        program.child.kill()
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)  # its parent has not looked yet
+        self.assertEqual(tool("ps", "--json").json["processes"], [])
         program.kill()
         self.assertEqual(tool("ps", "--json").json["processes"], [])
         done = tool("stat", program.pid)
