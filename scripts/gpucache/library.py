@@ -8,12 +8,11 @@ from gpucache.fault import DONE, Fault
 
 
 def path():
-    """Beside this tool in a build folder, else where it was installed, or moved with the tool. A
-    wheel's place has only LIBRARY."""
-    archive = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    folder = os.path.dirname(archive)
-    for name in (os.path.join(folder, "..", "shim", "libgpucache.so"),
-                 os.path.join(folder, getattr(place, "FROM_TOOL", place.LIBRARY)), place.LIBRARY):
+    """Beside this tool in a build folder or an unpacked release, else where it was installed."""
+    tool = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    above = os.path.join(os.path.dirname(tool), "..")
+    for name in (os.path.join(above, "shim", "libgpucache.so"),
+                 os.path.join(above, "lib", "libgpucache.so"), place.LIBRARY):
         if os.path.exists(name):
             return os.path.realpath(name)
     raise Fault(f"there is no {place.LIBRARY}: is libgpucache installed?")

@@ -181,7 +181,8 @@ static void complain(const char *path, const char *why, int code)
 
     if (code)
         snprintf(text, sizeof(text), " (%s)", strerror_r(code, words, sizeof(words)));
-    if (path)
+    /* A process that is short of memory or descriptors is not helped by another folder. */
+    if (path && code != ENOMEM && code != EMFILE && code != ENFILE)
         log_warn("GPUCACHE_DIR=%.200s: %s%s, so other processes do not see the state of this one; "
                  "name a folder of your own with mode 0700, or none",
                  path, why, text);

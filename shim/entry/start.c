@@ -66,24 +66,30 @@ static void report_at_exit(void)
     free(now);
 }
 
-static void remove_page(void)
+/* What atexit(), at_quick_exit() and pthread_atfork() call. These three are linked into the library
+ * (libc_nonshared.a), from objects that may lack the notes for shadow stacks and branch targets;
+ * then the whole process would lose them. Older C libraries have the same functions; musl has the
+ * first one only. An object is named so that its unloading removes the handlers. We stay loaded. */
+extern int __cxa_atexit(void (*run)(void *), void *arg, void *object);
+extern int __cxa_at_quick_exit(void (*run)(void *), void *object) __attribute__((weak));
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
+                             void *object) __attribute__((weak));
+
+static void run_at_exit(void *arg)
 {
+    (void)arg;
+    report_at_exit();
+    driver_call_at_exit();
     if (state_is_on())
         publish_end();
 }
 
-/* The driver has registered its own handlers before, so ours run before them. The last one that is
- * registered runs first. Whether there is to be a report may change until then. */
+/* The driver has registered its own handlers before, so ours run before them. */
 static void register_exit_handlers(void)
 {
-    if (!state_options()->dir.none) {
-        atexit(remove_page);
-        at_quick_exit(remove_page);
-    }
-    atexit(driver_call_at_exit);
-    at_quick_exit(driver_call_at_exit);
-    atexit(report_at_exit);
-    at_quick_exit(report_at_exit);
+    __cxa_atexit(run_at_exit, NULL, NULL);
+    if (__cxa_at_quick_exit)
+        __cxa_at_quick_exit(run_at_exit, NULL);
 }
 
 bool start_library(void)
@@ -94,7 +100,7 @@ bool start_library(void)
     environ_hold();
     bool on = !second_copy_comes_first() && state_load_options();
     environ_release();
-    on = on && pthread_atfork(NULL, NULL, forked_child) == 0;
+    on = on && __register_atfork && __register_atfork(NULL, NULL, forked_child, NULL) == 0;
     if (on) {
         owner = getpid();
         register_exit_handlers();

@@ -77,9 +77,8 @@ bool second_copy_comes_first(void)
 
 bool second_copy_has(const void *address)
 {
-    struct link_map *map = NULL;
-    Dl_info info;
-    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_name[0])
+    const struct link_map *map = symbol_object(address);
+    if (!map || !map->l_name[0])
         return false;
     void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle)

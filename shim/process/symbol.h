@@ -6,6 +6,8 @@
 #ifndef SHIM_SYMBOL_H
 #define SHIM_SYMBOL_H
 
+#include <link.h>
+
 /* Calls the C library's dlsym, or that of another preload behind us if it has the same version.
  * RTLD_NEXT means the objects behind this library. NULL if there is no dlsym, or no such name. Sets
  * dlerror() as dlsym does. */
@@ -15,6 +17,9 @@ void *symbol_lookup(void *handle, const char *name);
  * loader's lock (shim/process/scope.h). If it finds none, and always in a process's first thread,
  * symbol_lookup(RTLD_NEXT, name). NULL if there is none. */
 void *symbol_next(const char *name);
+
+/* The loaded object that the address lies in. NULL: none, or the C library cannot tell. */
+struct link_map *symbol_object(const void *address);
 
 /* Calls the C library's dlclose, not ours (shim/route/runtime.c). -1: there is none. */
 int symbol_close(void *handle);

@@ -110,9 +110,8 @@ static runtime_malloc_fn *malloc_of_any_runtime(void)
 static runtime_malloc_fn *find_malloc(void *caller)
 {
     runtime_malloc_fn *found = NULL;
-    struct link_map *map = NULL;
-    Dl_info info;
-    if (dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_name[0]) {
+    const struct link_map *map = symbol_object(caller);
+    if (map && map->l_name[0]) {
         void *handle = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
         if (handle) {
             found = malloc_in(handle);
@@ -130,9 +129,8 @@ static runtime_malloc_fn *find_malloc(void *caller)
  * the runtime, its handle is that of the global scope and finds its own functions. */
 static void *open_object_of(runtime_malloc_fn *real_malloc)
 {
-    struct link_map *map = NULL;
-    Dl_info info;
-    if (!dladdr1((void *)(uintptr_t)real_malloc, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+    const struct link_map *map = symbol_object((void *)(uintptr_t)real_malloc);
+    if (!map)
         return NULL;
     return dlopen(map->l_name[0] ? map->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
 }

@@ -42,7 +42,7 @@ def line_of(text, offset):
 
 
 def output_of(*command):
-    return subprocess.run([str(c) for c in command], check=True, text=True,
+    return subprocess.run([str(c) for c in command], check=True, text=True, errors='replace',
                           stdout=subprocess.PIPE).stdout
 
 

@@ -106,6 +106,7 @@ def run(options, name, preload):
     program = list(options.program)
     if options.against and not preload:
         program[0] = options.against
+    program[:0] = options.run_with
     with tempfile.TemporaryDirectory(prefix="scene-") as scratch:
         env = environment(options, preload, scratch)
         process = subprocess.Popen(program, env=env, stdin=subprocess.DEVNULL,
@@ -217,6 +218,8 @@ def parse(arguments):
     parser.add_argument("--keep-bare", metavar="FILE",
                         help="write the bare run's outcome there; if the file exists, take it "
                              "instead of a run")
+    parser.add_argument("--run-with", metavar="EMULATOR", action="append", default=[],
+                        help="what runs programs of another machine")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
     options = parser.parse_args(arguments)

@@ -41,10 +41,17 @@ static void *driver_symbol(const char *name)
     return native(libcuda, name);
 }
 
+/* A structure of more than 16 bytes is passed by its address on aarch64. One function has one: the
+ * frame of an EGL stream, its second argument. */
 static CUresult call(void *address)
 {
     any_fn *f = (any_fn *)(uintptr_t)address;
-    return f(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+#ifdef __aarch64__
+    static char frame[1024];
+#else
+    void *frame = NULL;
+#endif
+    return f(NULL, frame, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 }
 
 static bool is_resolver(int id)

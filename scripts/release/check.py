@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests of what was made, on this machine: each thing is installed, a program of the tests runs
+under it on the simulated driver, and it is removed without a trace. Packages for the other machine
+are looked at, not installed."""
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from release import debian, rpm, tools
+from release.build import DEBIAN_LIBDIR
+
+HERE = platform.machine()
+MUSL_LOADER = "/lib/ld-musl-x86_64.so.1"
+# What a preloaded program sees of the library where there is no CUDA; status 7 is its own.
+MUSL_PROGRAM = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(void)
+{
+    char pair[] = "B=c", line[512], has_library = 0;
+    setenv("A", "b", 1);
+    putenv(pair);
+    void *handle = dlopen(NULL, RTLD_NOW);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps))
+        has_library |= strstr(line, "libgpucache") != NULL;
+    printf("%d %s %s %d %d %d %d\\n", has_library, getenv("A"), getenv("B"),
+           dlsym(RTLD_DEFAULT, "puts") != NULL, dlsym(RTLD_NEXT, "malloc") != NULL,
+           dlsym(RTLD_DEFAULT, "curl_easy_init") != NULL, handle && !dlclose(handle));
+    return 7;
+}
+"""
+
+
+def ask(*command, status=0, **more):
+    """Its output. Another status is a failure."""
+    done = subprocess.run([str(c) for c in command], text=True, check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    if done.returncode != status:
+        raise AssertionError(f"{' '.join(str(c) for c in command)}: status {done.returncode}\n"
+                             f"{done.stdout[-4000:]}")
+    return done.stdout.strip()
+
+
+def equal(found, expected):
+    if found != expected:
+        raise AssertionError(f"found {found!r}, expected {expected!r}")
+
+
+def test_build(release):
+    """The tests, built here with the machine's own compiler; their build has its own library."""
+    folder = release.work / "tests"
+    if not (folder / "build.ninja").exists():
+        ask("meson", "setup", folder, release.root, "-Dwerror=false")
+    ask("ninja", "-C", folder)
+    return folder
+
+
+def suite(release, library, *names):
+    """Tests of the tree on this library: it takes the place of the one that the tests were built
+    with."""
+    folder = test_build(release)
+    place = folder / "shim" / "libgpucache.so"
+    own = place.read_bytes()
+    try:
+        place.write_bytes(pathlib.Path(library).read_bytes())
+        said = ask("meson", "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
+        equal(place.read_bytes() == own, False)
+    finally:
+        place.write_bytes(own)
+    if "Ok:" not in said:
+        raise AssertionError(said)
+
+
+def preloaded(release, library):
+    """What the basic scene says, with a library of this name in front."""
+    folder = test_build(release)
+    environment = {**clean(), "LD_LIBRARY_PATH": str(folder / "tests" / "sim")}
+    if library:
+        environment["LD_PRELOAD"] = library
+    return ask(folder / "tests" / "preload" / "basic-driver", env=environment)
+
+
+def clean():
+    """An environment in which only what is installed is found."""
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "VIRTUAL_ENV", "LD_", "GPUCACHE"))}
+
+
+def tool_works(release, tool, library):
+    """The tool of a package finds its library, and puts it in front of a program."""
+    environment = clean()
+    equal(ask(*tool, "--version", env=environment).split()[-1], release.version)
+    equal(ask(*tool, "library", env=environment), str(library))
+    shown = ask(*tool, "run", "MAX_IDLE=2G", "--", "sh", "-c",
+                "echo $LD_PRELOAD $GPUCACHE_MAX_IDLE", env=environment)
+    equal(shown, f"{library} 2G")
+
+
+def check_wheel(release, out):
+    """Installed into a fresh environment, offline; then removed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        python = pathlib.Path(scratch, "venv", "bin", "python")
+        ask(sys.executable, "-m", "venv", python.parents[1])
+        before = sorted(python.parents[1].rglob("*"))
+        ask(python, "-m", "pip", "install", "--no-index", "--find-links", out, "libgpucache",
+            env=clean())
+        library = next(python.parents[1].glob("lib/python3*/site-packages/gpucache/*.so"))
+        library = library.resolve()
+        tool_works(release, [python.parent / "gpucache"], library)
+        tool_works(release, [python, "-m", "gpucache"], library)
+        manual = python.parents[1] / "share" / "man"
+        equal([p.name for p in sorted(manual.rglob("*.[1-9]"))], ["gpucache.1", "gpucache.7"])
+        suite(release, library, "basic-*")
+        ask(python, "-m", "pip", "uninstall", "--yes", "libgpucache", env=clean())
+        left = [p for p in python.parents[1].rglob("*") if p not in before and not p.is_dir()]
+        equal(left, [])
+
+
+def check_deb(release, out):
+    """lintian says nothing; as root the package is installed and purged."""
+    packages = [out / debian.name(release, arch) for arch in release.arches]
+    ask("lintian", "--fail-on", "error,warning", *packages)
+    if os.geteuid() != 0 or HERE not in release.arches:
+        return "not installed: not root, or no package for this machine"
+    package = out / debian.name(release, HERE)
+    installs(release, ["dpkg", "-i", package], ["dpkg", "-P", "libgpucache"],
+             pathlib.Path("/usr", DEBIAN_LIBDIR[HERE], "libgpucache.so"),
+             # By its name alone, as the loader finds it.
+             listed("dpkg-deb", "-c", package), "libgpucache.so")
+    return None
+
+
+def listed(*command):
+    """Full names of the files in a package."""
+    words = [line.split()[-1] for line in ask(*command).splitlines()]
+    return [pathlib.Path("/", word) for word in words if not word.endswith("/")]
+
+
+def check_rpm(release, out):
+    """rpmlint says nothing; as root the package is installed, with a database of its own, and
+    erased."""
+    packages = [out / rpm.name(release, arch) for arch in release.arches]
+    said = ask("rpmlint", "-c", pathlib.Path(__file__).with_name("rpmlint.toml"), *packages)
+    if " 0 errors, 0 warnings" not in said:
+        raise AssertionError(said)
+    if os.geteuid() != 0 or HERE not in release.arches:
+        return "not installed: not root, or no package for this machine"
+    package = out / rpm.name(release, HERE)
+    with tempfile.TemporaryDirectory() as database:
+        rpm_ = ["rpm", "--dbpath", database]
+        there = pathlib.Path("/usr/lib64").exists()
+        # This system's packages are not in that database.
+        library = pathlib.Path("/usr/lib64/libgpucache.so")
+        installs(release, [*rpm_, "-i", "--nodeps", package], [*rpm_, "-e", "libgpucache"],
+                 library, listed("rpm", "-qpl", package), str(library))
+        if not there and pathlib.Path("/usr/lib64").exists():
+            pathlib.Path("/usr/lib64").rmdir()
+    return None
+
+
+def installs(release, install, remove, library, files, preload):
+    if any(path.is_file() for path in files):
+        raise AssertionError(f"already installed: {library}")
+    ask(*install)
+    try:
+        tool_works(release, ["/usr/bin/gpucache"], library)
+        suite(release, library, "basic-driver")
+        equal(preloaded(release, preload), preloaded(release, None))
+    finally:
+        ask(*remove)
+    equal([path for path in files if path.is_file()], [])
+    equal([path for path in files if "libgpucache" in path.name and path.exists()], [])
+
+
+def check_tarball(release, out):
+    """Unpacked anywhere, its tool finds its library."""
+    with tempfile.TemporaryDirectory() as scratch:
+        ask("tar", "-xJf", out / f"{release.stem(HERE)}.tar.xz", "-C", scratch)
+        folder = pathlib.Path(scratch, release.stem(HERE)).resolve()
+        tool_works(release, [folder / "bin" / "gpucache"], folder / "lib" / "libgpucache.so")
+
+
+def check_checksums(_release, out):
+    ask("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=out)
+
+
+def check_preload(release, _out):
+    """The suite `preload` on the library that is given to users."""
+    suite(release, release.library(HERE), "--suite", "preload")
+
+
+def check_musl(release, out):
+    """On musl the library is loaded and changes nothing."""
+    if not os.path.exists(MUSL_LOADER) or not shutil.which("musl-gcc"):
+        return "no musl here"
+    with tempfile.TemporaryDirectory() as scratch:
+        program = pathlib.Path(scratch, "program")
+        ask("musl-gcc", "-x", "c", "-", "-o", program, input=MUSL_PROGRAM)
+        bare = ask(program, status=7)
+        library = out / f"{release.stem(HERE)}.so"
+        under = ask(program, status=7, env={**os.environ, "LD_PRELOAD": str(library)})
+        equal((bare, under), ("0 b c 1 1 0 1", "1 b c 1 1 0 1"))
+    return None
+
+
+def check_word_size(release, out):
+    """A program of 32 bits (the C library itself is one) gets the loader's own line and goes on."""
+    loader, program = "/lib/ld-linux.so.2", "/lib32/libc.so.6"
+    if not os.path.exists(loader) or not os.path.exists(program):
+        return "no 32-bit C library here"
+    library = out / f"{release.stem(HERE)}.so"
+    bare = ask(loader, program)
+    under = ask(loader, program, env={**os.environ, "LD_PRELOAD": str(library)})
+    line, rest = under.split("\n", 1)
+    equal(("wrong ELF class" in line and line.endswith("ignored."), rest), (True, bare))
+    return None
+
+
+def check_twice(release, out):
+    """A clone in another folder, an hour later by its files, gives the same bytes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        clone = pathlib.Path(scratch, "another name")
+        ask("git", "clone", "--quiet", release.root, clone)
+        ask("git", "-C", clone, "checkout", "--quiet", release.commit)
+        ask(sys.executable, clone / "scripts" / "package",
+            *(word for arch in release.arches for word in ("--arch", arch)))
+        again = (clone / "dist" / "SHA256SUMS").read_text(encoding="utf-8")
+        equal(again, (out / "SHA256SUMS").read_text(encoding="utf-8"))
+
+
+def run(release, out, names):
+    tests = {name[len("check_"):]: function for name, function in globals().items()
+             if name.startswith("check_") and callable(function)}
+    failed = 0
+    for name in names or tests:
+        if name not in tests:
+            tools.fail(f"there is no test {name}: {' '.join(tests)}")
+        try:
+            skipped = tests[name](release, out)
+            print(f"{name}: {f'skipped: {skipped}' if skipped else 'passed'}", flush=True)
+        except AssertionError as error:
+            failed += 1
+            print(f"{name}: FAILED: {error}", flush=True)
+    return 1 if failed else 0
