@@ -22,7 +22,8 @@ ROOT = os.geteuid() == 0
 
 class Case(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
+        # In memory, where there is such a folder: one test makes ten thousand files.
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         os.environ["GPUCACHE_DIR"] = self.folder

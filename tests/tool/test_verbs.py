@@ -155,13 +155,13 @@ class Slots(Case):
                  TOOL, str(os.getpid()), str(number)], timeout=60)
             if done.returncode:
                 failures.append(number)
-        askers = [threading.Thread(target=ask, args=(1000 * n,)) for n in range(12)]
+        askers = [threading.Thread(target=ask, args=(1000 * n,)) for n in range(8)]
         for asker in askers:
             asker.start()
         for asker in askers:
             asker.join()
         self.assertEqual(failures, [])
-        self.assertEqual(len(page.asked), 240)
+        self.assertEqual(len(page.asked), 160)
 
     def test_a_request_that_somebody_left_is_not_taken_for_the_own(self):
         page = self.page()
