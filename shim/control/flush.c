@@ -6,6 +6,7 @@
 
 #include "shim/context/context.h"
 #include "shim/control/frameworks.h"
+#include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
@@ -299,7 +300,9 @@ void flush_start(void)
         log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
                  "memory back until the folder is made",
                  o->empty_cache_file.path);
-    if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path) {
+    last_state_start();
+    if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||
+        (o->stats.at_exit && *o->stats.path)) {
         atomic_store(&has_duties, true);
         control_ensure_thread(); /* another thread may have made a pool before that */
     }
