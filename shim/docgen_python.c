@@ -65,7 +65,7 @@ static void print_python_tables(void)
 #include "shim/stats/counters.def"
 #undef COUNTER
     puts("]\n\nCOMMANDS = [");
-#define COMMAND(name, parameters, help)                                                            \
+#define COMMAND(name, when, parameters, help)                                                      \
     put_python_row((const char *[]){"name", #name, "parameters", parameters, "help", help, NULL});
 #include "shim/command/command.def"
 #undef COMMAND
@@ -107,7 +107,8 @@ static bool print_python_layout(void)
 #define FIELD(field) page += PUT_FIELD(page, field);
     puts("\n# Name: offset in bytes, format of the module struct.\nPAGE = {");
     FIELD(magic)
-    FIELD(version) FIELD(size_bytes) FIELD(pid) FIELD(start_ticks) FIELD(pid_namespace) FIELD(uid)
+    FIELD(version)
+    FIELD(size_bytes) FIELD(pid) FIELD(start_ticks) FIELD(pid_namespace) FIELD(uid)
         FIELD(started_unix_ns) FIELD(library_version) FIELD(zero1) FIELD(sequence)
             FIELD(published_ns) FIELD(published_unix_ns) FIELD(num_gpus) FIELD(body_bytes)
                 FIELD(zero2) FIELD(bell) FIELD(zero3) FIELD(watched_until_ns) FIELD(zero4)
@@ -116,14 +117,15 @@ static bool print_python_layout(void)
 #define FIELD(field) gpu += PUT_FIELD(page_gpu, field);
                         puts("}\n\nPAGE_GPU = {");
     FIELD(uuid)
-    FIELD(idle_bytes) FIELD(allocated_bytes) FIELD(reserved_bytes) FIELD(returned_ns)
-        FIELD(regrown_ns) FIELD(zero)
+    FIELD(idle_bytes)
+    FIELD(allocated_bytes) FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(zero)
 #undef FIELD
 #define FIELD(field) slot += PUT_FIELD(page_slot, field);
-            puts("}\n\nPAGE_SLOT = {");
+        puts("}\n\nPAGE_SLOT = {");
     FIELD(ask_sequence)
-    FIELD(ask_bytes) FIELD(reply_sequence) FIELD(reply_bytes) FIELD(reply_code) FIELD(zero)
-        FIELD(reply_value) FIELD(ask) FIELD(reply)
+    FIELD(ask_bytes)
+    FIELD(reply_sequence) FIELD(reply_bytes) FIELD(reply_code) FIELD(zero) FIELD(reply_value)
+        FIELD(ask) FIELD(reply)
 #undef FIELD
             puts("}");
     return page == sizeof(struct page) && gpu == sizeof(struct page_gpu) &&

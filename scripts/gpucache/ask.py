@@ -204,14 +204,16 @@ class Line:
                      body if isinstance(body, dict) else {})
 
 
-def has_waiter(page):
-    """Does a thread of the process listen? For a process that is not visible here."""
+def has_waiter(page, patience_s=0.01):
+    """Does a thread of the process listen? The thread rests a millisecond after each ring, so a
+    process that is not visible here is asked twice."""
     try:
         with Line(page) as line:
-            for _ in range(2):
-                if line.bell.wake():
-                    return True
-                time.sleep(0.01)
-    except Fault:
-        pass
-    return False
+            if line.bell.wake():
+                return True
+            if not patience_s:
+                return False
+            time.sleep(patience_s)
+            return line.bell.wake() > 0
+    except (Fault, OSError):
+        return False

@@ -4,12 +4,14 @@ import concurrent.futures
 import fnmatch
 import json
 import signal
+import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
 from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
+ROUND_S = 10  # the longest wait that the library takes in one request
 AT_ONCE = 16
 OF_A_FRAMEWORK = ("name", "returned_bytes", "ns", "why", "state")
 
@@ -22,8 +24,9 @@ class Receipt:
         body = reply.body if reply else {}
         self.returned_bytes = state.number(reply.value) if reply else 0
         self.ns = state.number(body.get("ns"))
-        self.gpus = [g for g in body.get("gpus") or [] if isinstance(g, dict)]
-        self.frameworks = body.get("frameworks") or []
+        gpus, frameworks = body.get("gpus"), body.get("frameworks")
+        self.gpus = [g for g in gpus if isinstance(g, dict)] if isinstance(gpus, list) else []
+        self.frameworks = frameworks if isinstance(frameworks, list) else []
 
     def as_json(self):
         return {"pid": self.pid, "status": self.status, "why": self.why, "ns": self.ns,
@@ -75,9 +78,9 @@ def _framework_words(framework):
     return ", ".join([words, *([text.printable(str(why))] if why else []), *rest])
 
 
-def request(args, uuid=None):
+def request(args, uuid, wait_s):
     """The words of the request."""
-    words = ["flush", f"wait={int(args.wait * 1000)}"]
+    words = ["flush", f"wait={int(wait_s * 1000)}"]
     if uuid:
         words.append(f"gpu={uuid}")
     if args.keep:
@@ -89,8 +92,15 @@ def request(args, uuid=None):
 
 def by_page(found, args, uuid=None):
     """The receipt of a process that has a page."""
+    end, returned_bytes = time.monotonic() + args.wait, 0
     with ask.Line(found.page) as line:
-        reply = line.ask(request(args, uuid), args.wait + MARGIN_S)
+        while True:
+            wait_s = min(ROUND_S, max(0.0, end - time.monotonic()))
+            reply = line.ask(request(args, uuid, wait_s), wait_s + MARGIN_S)
+            returned_bytes += reply.value
+            if reply.code != tables.PAGE_REPLY_PARTLY or time.monotonic() >= end:
+                break
+    reply.value = returned_bytes
     pid = found.shown_pid()
     if reply.code == tables.PAGE_REPLY_DONE:
         return Receipt(pid, "done", reply=reply)

@@ -28,7 +28,8 @@ class Gpus:
             return value.decode() if isinstance(value, bytes) else value
         for index in range(nvml.nvmlDeviceGetCount()):
             device = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid, memory = plain(nvml.nvmlDeviceGetUUID(device)), nvml.nvmlDeviceGetMemoryInfo(device)
+            uuid = plain(nvml.nvmlDeviceGetUUID(device))
+            memory = nvml.nvmlDeviceGetMemoryInfo(device)
             self.devices.append({"index": index, "uuid": uuid,
                                  "name": plain(nvml.nvmlDeviceGetName(device)),
                                  "total_bytes": memory.total, "used_bytes": memory.used})

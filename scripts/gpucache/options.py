@@ -32,6 +32,7 @@ VALUES = {
     "STATS": rf"{OFF}|exit(?:-json)?(?::.+)?",
     "LOG": r"(?:off|none|0|error|warning|warn|info|debug)(?::.+)?",
     "PATH": r".+",
+    "DIR": r".+",
 }
 BLANKS = " \t\r\n"
 ROWS = {row["env"]: row for row in tables.OPTIONS}
@@ -61,7 +62,8 @@ def known(name):
     env = full(name)
     if env:
         return env
-    near = difflib.get_close_matches(name.upper(), [short(e) for e in ROWS], 1, 0.4)
+    bare = name.upper()[len(PREFIX):] if name.upper().startswith(PREFIX) else name.upper()
+    near = difflib.get_close_matches(bare, [short(e) for e in ROWS], 1, 0.4)
     hint = f"; the nearest is {near[0]}" if near else ""
     raise Fault(f"there is no option {name}{hint}", USAGE)
 
@@ -72,8 +74,8 @@ def _matches(pattern, value):
 
 def _is_value(row, value):
     kind = row["type"]
-    if not value.strip(BLANKS):
-        return value == ""  # an empty variable counts as unset
+    if value == "":
+        return True  # an empty variable counts as unset
     if kind in ITEMS:
         items = [item.strip(BLANKS) for item in value.split(",")]
         if not all(_matches(ITEMS[kind], item) for item in items):
@@ -88,7 +90,7 @@ def _is_value(row, value):
         shares = [float(s) for s in re.findall(r"([0-9.]+)[ \t\r\n]*%", value)]
         return len(set(heads)) == len(heads) and max(heads) < 64 and max(shares or [0]) <= 100
     if kind in VALUES:
-        kept = value if kind in ("PATH", "STATS", "LOG") else value.strip(BLANKS)
+        kept = value if kind in ("PATH", "DIR", "STATS", "LOG") else value.strip(BLANKS)
         return _matches(VALUES[kind], kept)
     # An enum: its words are in what the option takes.
     return value.strip(BLANKS).lower() in re.findall(r"\b(?!or\b)[a-z]+\b", row["allowed"])

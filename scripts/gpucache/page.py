@@ -260,6 +260,9 @@ def find(pid):
     """(page or None, complaints): the page of one process, also of one that has ended."""
     complaints = []
     identity, uid = process.identity(pid), process.uid(pid)
+    if uid is not None and os.geteuid() not in (0, uid):
+        raise Fault(f"it belongs to {process.user_name(uid)}: only this user and root may look at "
+                    "it")
     if identity and process.state(pid) != "Z":
         candidates = _own_places() if uid == os.geteuid() else []
         for folder in _open_all(candidates + _places_of(pid, uid), complaints):

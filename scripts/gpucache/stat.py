@@ -109,7 +109,7 @@ def _watch(args, gpus):
             if state.one(args.pid, gpus, fresh=False).status == "ended":
                 return
             time.sleep(args.watch)
-    live, ansi = fault.needed("rich.live", "stat --watch"), fault.needed("rich.text", "stat --watch")
+    live, ansi = (fault.needed("rich." + name, "stat --watch") for name in ("live", "text"))
     with live.Live(auto_refresh=False) as view:
         while True:
             found = state.one(args.pid, gpus)

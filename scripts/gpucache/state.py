@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Processes under the library with their figures: a page, what /proc says, and a sum for each
 GPU."""
-import os
 import time
 
 from gpucache import ask, options, page, process, tables, text
@@ -10,7 +9,6 @@ from gpucache.fault import Fault
 LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
                                                   "saved_ns"]
-FRESH_NS = 10**9
 PATIENCE_S = 0.3
 
 
@@ -94,14 +92,14 @@ class Process:
     def options(self):
         """Name without prefix -> value, of all options in force."""
         found = self.body.get("options")
-        return {options.short(str(name)): text.printable(str(value))
+        return {options.short(str(name)): text.printable(str(value)) or "none"
                 for name, value in found.items()} if isinstance(found, dict) else {}
 
     def changed_options(self):
         """The options that are not at their default."""
         defaults = {options.short(row["env"]): row["default"] for row in tables.OPTIONS}
         return {name: value for name, value in self.options().items()
-                if value.lower() != defaults.get(name, "").lower()}
+                if value.lower() != (defaults.get(name) or "none").lower()}
 
     def limits(self):
         changed = self.changed_options()
@@ -124,17 +122,16 @@ class Process:
 
 
 def refresh(pages):
-    """Asks the processes whose state is older than a second for a new one, and waits a moment for
-    all of them together. A process that does not answer keeps its old state."""
+    """Asks the processes for a new state, and waits a moment for all of them together. A process
+    that does not answer keeps its old state."""
     waiting = []
     for its_page in pages:
         try:
             contents = its_page.read()
             if contents.version == tables.PAGE_VERSION:
                 with ask.Line(its_page) as line:
-                    if contents.age_ns() > FRESH_NS:
-                        waiting.append((its_page, contents.published_ns))
                     line.watch()
+                waiting.append((its_page, contents.published_ns))
         except (Fault, OSError):
             pass  # whoever shows it says what is wrong
     end = time.monotonic() + PATIENCE_S
@@ -172,13 +169,14 @@ def _clean(its_page):
         return
     except Fault:
         last_ns = 0
-    if abs(time.time_ns() - last_ns) > page.KEEP_NS and not ask.has_waiter(its_page):
+    # /proc says that a process of this namespace is gone; the bell is a second witness.
+    if abs(time.time_ns() - last_ns) > page.KEEP_NS and not ask.has_waiter(its_page, 0):
         its_page.remove()
 
 
 def running(all_users=False, gpus=None, clean=False):
-    """(processes, complaints): all that run, their state at most a second old if they answer. clean:
-    pages of processes that have ended are removed."""
+    """(processes, complaints): all that run, their state at most a second old if they answer.
+    clean: pages of processes that have ended are removed."""
     pages, complaints = page.find_all(all_users)
     alive = []
     for its_page in pages:
@@ -203,9 +201,6 @@ def why_no_page(pid):
     """The sentence about a process that has no page."""
     if process.state(pid) in (None, "Z"):
         return "no such process"
-    if process.uid(pid) != os.geteuid() != 0:
-        return f"it belongs to {process.user_name(process.uid(pid))}: only this user and root may " \
-               "look at it"
     loaded = process.has_library(pid)
     if loaded is None:
         return "it may not be looked at: permission denied"
@@ -217,12 +212,12 @@ def why_no_page(pid):
 
 def one(pid, gpus=None, fresh=True):
     """The Process of a pid, also of one that has ended. Faults if there is no page."""
-    its_page, complaints = page.find(pid)
-    if its_page is None:
-        raise Fault(f"PID {pid}: {complaints[0] if complaints else why_no_page(pid)}")
-    if fresh and its_page.pid:
-        refresh([its_page])
     try:
+        its_page, complaints = page.find(pid)
+        if its_page is None:
+            raise Fault(complaints[0] if complaints else why_no_page(pid))
+        if fresh and its_page.pid:
+            refresh([its_page])
         return Process(its_page, gpus)
     except FileNotFoundError:
         raise Fault(f"PID {pid}: it has ended") from None

@@ -19,9 +19,8 @@ def size(num_bytes):
     while value >= 1023.5 and power < len(UNITS) - 1:
         value /= 1024
         power += 1
-    digits = f"{value:.0f}" if power == 0 or value >= 99.95 or value == int(value) \
-        else f"{value:.1f}"
-    return f"{digits} {UNITS[power]}"
+    digits = f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
+    return f"{digits[:-2] if digits.endswith('.0') else digits} {UNITS[power]}"
 
 
 def count(number):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache top: the processes, live. Keys: up and down choose a process, f empties its cache, l sets
-a limit of it, s and r sort, q ends."""
+"""gpucache top: the processes, live. Keys: up and down choose a process, f empties its cache, l
+sets a limit of it, s and r sort, q ends."""
 import collections
 import contextlib
 import json
@@ -46,6 +46,7 @@ class Screen:
         self.sort, self.reverse = args.sort, False
         self.typed = None  # the text of the question for a limit
         self.message = ""
+        self.changed = False  # something was asked of a process
 
     def look(self):
         """Reads all pages."""
@@ -102,6 +103,7 @@ class Screen:
         return True
 
     def _flush(self, line):
+        self.changed = True
         args = types.SimpleNamespace(wait=1.0, keep=0, gpu=None, no_frameworks=False)
         try:
             receipt = flush.by_page(line.process, args, line.gpu.uuid or None)
@@ -123,6 +125,7 @@ class Screen:
             self.typed += key
 
     def _set(self, line, words):
+        self.changed = True
         try:
             if line is None:
                 raise Fault("it has ended")
@@ -166,8 +169,9 @@ def picture(screen, width):
         }
         table.add_row(*(rich_text(cells[head]) for head in heads),
                       style="reverse" if line.key == screen.chosen else "")
-    where = f"{len({line.process.page.name for line in screen.lines})} processes, " \
-            f"{text.size(total)} live, {text.size(idle)} idle"
+    number = len({line.process.page.name for line in screen.lines})
+    where = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
+            f"{text.size(idle)} idle"
     if screen.typed is not None:
         bottom = f"MAX_IDLE, or NAME=VALUE: {screen.typed}_"
     else:
@@ -217,7 +221,9 @@ def _loop(screen, view, console, fd):
                 key = ESCAPES.get(key, key)
             if not screen.press(key):
                 return
-        screen.look()
+        if screen.changed:
+            due = 0.0
+            screen.changed = False
 
 
 def show(args):

@@ -38,6 +38,7 @@
 
 #include "pool/pool.h"
 #include "shim/driver/backend.h"
+#include "shim/driver/device.h"
 #include "shim/driver/hooks.h"
 #include "shim/process/state.h"
 #include "shim/stats/report.h"
@@ -73,6 +74,7 @@ struct context {
     _Atomic(CUstream) redzone_stream;
     _Atomic size_t pitch_bytes; /* alignment of cuMemAllocPitch rows, 0: not known yet */
     char name[64];              /* of the device */
+    struct device_uuid uuid;    /* the same */
     struct pool_config config;
     struct device_backend backend;
 };

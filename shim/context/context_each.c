@@ -140,7 +140,13 @@ size_t context_report(struct report_pool *out, size_t max)
     FOR_EACH_RECORD(c)
         if (c->backing && count < max) {
             out[count] = (struct report_pool){
-                .device = c->device, .name = c->name, .backing = c->backing, .reason = c->reason};
+                .device = c->device,
+                .name = c->name,
+                .backing = c->backing,
+                .reason = c->reason,
+                .uuid = c->uuid.text,
+                .uuid_bytes = c->uuid.bytes,
+                .total_bytes = c->backend.base.total_bytes};
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
             count++;

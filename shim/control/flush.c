@@ -5,6 +5,7 @@
 #include "shim/control/flush.h"
 
 #include "shim/context/context.h"
+#include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/process/kernel.h"
@@ -35,12 +36,15 @@ static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
 
-static void flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
+uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
     uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
+    uint64_t took_ns = state_clock_ns() - start_ns;
     log_info("flush (%s): gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
-             (double)(state_clock_ns() - start_ns) / 1e6);
+             (double)took_ns / 1e6);
+    publish_flush(why, back, took_ns);
+    return back;
 }
 
 static uint64_t run_start(uint64_t now_ns)
@@ -191,6 +195,7 @@ void flush_start(void)
     device_is_there(o->empty_cache.device);
     warn_of_missing_folder(path);
     install_handler(o->signal);
+    publish_signal(installed);
     file_seen = touched_ns(path);
     if (*path)
         control_due(&at_file, control_after(now_ns, FILE_POLL_NS));
@@ -209,7 +214,8 @@ void flush_pool_made(bool idle)
     control_permit_thread();
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
-    if (idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
+    bool page = publish_pool_made();
+    if (page || idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
         control_ensure_thread();
 }
 

@@ -8,6 +8,8 @@
 #ifndef SHIM_FLUSH_H
 #define SHIM_FLUSH_H
 
+#include "shim/process/parse.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -16,9 +18,15 @@
 void flush_start(void);
 /* In a forked child: the signal has the program's handler again. */
 void flush_leave_signal(void);
-/* A pool exists. Makes the control thread if options give it something to do, or if memory may be
- * idle before the program frees any (idle). Else control_ensure_thread makes it later. */
+/* A pool exists. Makes the control thread if there is to be a page (publish.h), if options give the
+ * thread something to do, or if memory may be idle before the program frees any (idle). Else
+ * control_ensure_thread makes it later. */
 void flush_pool_made(bool idle);
+
+/* Gives idle memory back now, within the limits of *e, and waits for pending memory. `why` is
+ * static. Returns the bytes. On the control thread or a thread of the program's; no capture may be
+ * open. */
+uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why);
 
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
 void flush_request(const char *value);

@@ -11,6 +11,7 @@
 #include "shim/driver/reservation.h"
 #include "shim/driver/driver_call.h"
 
+#include <stdio.h>
 #include <time.h>
 
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
@@ -195,9 +196,9 @@ static int attribute(CUdevice device, CUdevice_attribute which)
 static bool init_arena(struct device_backend *d)
 {
     size_t granularity = 0;
-    d->prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                                 .id = d->device}};
+    d->prop =
+        (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->device}};
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         d->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (attribute(d->device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
@@ -280,4 +281,23 @@ bool device_primary_is_active(CUdevice device)
     unsigned flags;
     int active = 0;
     return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* cuDeviceGetUuid gives the UUID of the whole GPU. The second version, which drivers have since
+ * 11.4, gives that of the part where the device is one. */
+void device_uuid(CUdevice device, struct device_uuid *out)
+{
+    CUuuid whole, part;
+    *out = (struct device_uuid){0};
+    if (!real.cuDeviceGetUuid || real.cuDeviceGetUuid(&whole, device) != CUDA_SUCCESS)
+        return;
+    if (!real.cuDeviceGetUuid_v2 || real.cuDeviceGetUuid_v2(&part, device) != CUDA_SUCCESS)
+        part = whole;
+    bool is_part = memcmp(&whole, &part, sizeof whole) != 0;
+    memcpy(out->bytes, &part, sizeof out->bytes);
+    const unsigned char *b = out->bytes;
+    snprintf(out->text, sizeof out->text,
+             "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             is_part ? "MIG" : "GPU", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9],
+             b[10], b[11], b[12], b[13], b[14], b[15]);
 }

@@ -7,6 +7,15 @@
 
 #include "shim/driver/backend.h"
 
+/* Which GPU a device is, for other processes. A part of a GPU (MIG) has an identity of its own. */
+struct device_uuid {
+    unsigned char bytes[16]; /* all zero: the driver does not tell */
+    char text[48];           /* as nvidia-smi prints it: GPU-... or MIG-...; "": not known */
+};
+
+/* Asks the driver. */
+void device_uuid(CUdevice device, struct device_uuid *out);
+
 /* Fills *d, which must be all zero, for ctx, the calling thread's current context.
  * single_stream: the pool may rely on the order of one stream (pool/backend.h). */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);

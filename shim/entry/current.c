@@ -56,6 +56,7 @@ static void fill(struct context *c, CUcontext ctx)
     size_t total = 0;
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
     real.cuDeviceTotalMem_v2(&total, c->device);
+    device_uuid(c->device, &c->uuid);
     options_pool_config(state_options(), c->device, total, &c->config);
     c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
     if (c->redzone_bytes)

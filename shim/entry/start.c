@@ -6,8 +6,10 @@
 #include "shim/entry/start.h"
 
 #include "pool/pool.h"
+#include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/publish.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
 #include "shim/process/log.h"
@@ -43,9 +45,9 @@ static void report_at_exit(void)
         return;
     /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
     struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
-    struct report r = {.pools = pools,
-                       .num_pools = pools ? context_report(pools, CONTEXTS_MAX) : 0,
-                       .elapsed_ns = state_clock_ns() - state_started_ns()};
+    struct report_flush last;
+    struct report r;
+    publish_fill_report(&r, pools, pools ? CONTEXTS_MAX : 0, &last);
     if ((!pools || !report_write(&r, where)) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
                  where->path);
@@ -53,9 +55,9 @@ static void report_at_exit(void)
 }
 
 /* What atexit(), at_quick_exit() and pthread_atfork() call. These three are linked into the library
- * (libc_nonshared.a), from objects that may lack the notes for shadow stacks and branch targets; then
- * the whole process would lose them. Older C libraries have the same functions; musl has the first
- * one only. An object is named so that its unloading removes the handlers. We stay loaded. */
+ * (libc_nonshared.a), from objects that may lack the notes for shadow stacks and branch targets;
+ * then the whole process would lose them. Older C libraries have the same functions; musl has the
+ * first one only. An object is named so that its unloading removes the handlers. We stay loaded. */
 extern int __cxa_atexit(void (*run)(void *), void *arg, void *object);
 extern int __cxa_at_quick_exit(void (*run)(void *), void *object) __attribute__((weak));
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
@@ -67,6 +69,8 @@ static void run_at_exit(void *arg)
     if (state_options()->stats.at_exit)
         report_at_exit();
     driver_call_at_exit();
+    if (!state_options()->dir.none && state_is_on())
+        publish_end();
 }
 
 /* The driver has registered its own handlers before, so ours run before them. */
@@ -85,15 +89,16 @@ bool start_library(void)
     environ_hold();
     bool on = !second_copy_comes_first() && state_load_options();
     environ_release();
-    on = on && __register_atfork &&
-         __register_atfork(NULL, NULL, forked_child, NULL) == 0;
+    on = on && __register_atfork && __register_atfork(NULL, NULL, forked_child, NULL) == 0;
     if (on) {
         owner = getpid();
         register_exit_handlers();
     }
     state_settle(on);
-    if (on)
+    if (on) {
         flush_start();
+        command_start();
+    }
     errno = saved_errno;
     return on;
 }

@@ -49,7 +49,7 @@ static bool copy_to_page(const struct iovec *from, const struct iovec *to, unsig
     for (unsigned i = 0; i < num_pieces; i++)
         all += from[i].iov_len;
     atomic_thread_fence(memory_order_seq_cst);
-    ssize_t n = process_vm_writev(owner, from, num_pieces, to, num_pieces, 0);
+    ssize_t n = process_vm_writev(getpid(), from, num_pieces, to, num_pieces, 0);
     atomic_thread_fence(memory_order_seq_cst);
     return n >= 0 && (size_t)n == all;
 }
@@ -67,7 +67,7 @@ static bool get(void *to, size_t offset, size_t size_bytes)
     struct iovec here = {to, size_bytes}, there = {mapping + offset, size_bytes};
 
     atomic_thread_fence(memory_order_seq_cst);
-    ssize_t n = process_vm_readv(owner, &here, 1, &there, 1, 0);
+    ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
     atomic_thread_fence(memory_order_seq_cst);
     return n == (ssize_t)size_bytes;
 }

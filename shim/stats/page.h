@@ -9,8 +9,8 @@
  *
  * Why no such process harms this one:
  *  1. No instruction of the library loads from the mapping or stores to it. The kernel copies
- *     (process_vm_readv and process_vm_writev on the own process) and waits (futex). Where a page of
- *     the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
+ *     (process_vm_readv and process_vm_writev on the own process) and waits (futex). Where a page
+ * of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
  *  2. Offsets and lengths of the copies are constants, or numbers of this process. A length that
  *     stands in the page only shortens the private copy.
  *  3. A text is checked and parsed in a private copy, which nobody else can change.
@@ -41,9 +41,9 @@
  * Why it ends with the process:
  * 11. page_remove and the thread that makes the page meet at one word. Either page_remove finds a
  *     finished page and removes it, or the maker finds the word changed and removes the file.
- * 12. A forked child has no mapping of the page (MADV_DONTFORK), and its process id is another: it
- *     removes nothing. A new program of the process (exec) has the same id and start: its page gets
- *     the same name and replaces the old one.
+ * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
+ *     is another: it removes nothing. A new program of the process (exec) has the same id and
+ *     start: its page gets the same name and replaces the old one.
  *
  * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit).
  */
@@ -62,7 +62,7 @@
 
 /* A state to publish. All is borrowed for the call. */
 struct page_state {
-    const char *body; /* JSON */
+    const char *body;  /* JSON */
     size_t body_bytes; /* at most PAGE_BODY_BYTES */
     const struct page_gpu *gpus;
     size_t num_gpus; /* at most PAGE_GPUS_MAX */

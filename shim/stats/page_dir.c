@@ -71,15 +71,14 @@ bool page_id_self(struct page_id *id)
 
 void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX])
 {
-    snprintf(name, PAGE_NAME_MAX, "%" PRIu64 "-%" PRIu64 "-%" PRIu64 PAGE_SUFFIX,
-             id->pid_namespace, id->pid, id->start_ticks);
+    snprintf(name, PAGE_NAME_MAX, "%" PRIu64 "-%" PRIu64 "-%" PRIu64 PAGE_SUFFIX, id->pid_namespace,
+             id->pid, id->start_ticks);
 }
 
 bool page_id_parse(const char *name, struct page_id *id)
 {
     return read_number(&name, &id->pid_namespace) && *name++ == '-' &&
-           read_number(&name, &id->pid) && *name++ == '-' &&
-           read_number(&name, &id->start_ticks) &&
+           read_number(&name, &id->pid) && *name++ == '-' && read_number(&name, &id->start_ticks) &&
            (strcmp(name, PAGE_SUFFIX) == 0 || strcmp(name, PAGE_SUFFIX PAGE_UNFINISHED) == 0);
 }
 
@@ -154,8 +153,7 @@ static bool has_waiter(int fd)
 
     if (at == MAP_FAILED)
         return false;
-    long woken =
-        syscall(SYS_futex, at + offsetof(struct page, bell), FUTEX_WAKE, 1, NULL, NULL, 0);
+    long woken = syscall(SYS_futex, at + offsetof(struct page, bell), FUTEX_WAKE, 1, NULL, NULL, 0);
     munmap(at, 4096);
     return woken > 0;
 }

@@ -264,15 +264,52 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     return t.used_bytes;
 }
 
+static void add_options(struct text *t, const struct options *o)
+{
+    text_add(t, ",\"options\":{");
+    for (size_t i = 0; i < num_option_rows; i++) {
+        size_t n = options_show(o, i, NULL, 0);
+        char *value = malloc(n + 1);
+
+        if (value)
+            options_show(o, i, value, n + 1);
+        text_add(t, i ? "," : "");
+        text_add_json_string(t, option_rows[i].env, value);
+        free(value);
+    }
+    text_add(t, "}");
+}
+
+static void add_flush(struct text *t, const struct report_flush *f)
+{
+    text_add(t, ",\"flush\":{\"count\":%" PRIu64 ",", f->count);
+    text_add_json_string(t, "reason", f->reason);
+    text_add(t, ",\"unix_ns\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"ns\":%" PRIu64 "}", f->unix_ns,
+             f->bytes, f->ns);
+}
+
+static void add_process(struct text *t, const struct report *r)
+{
+    text_add(t, ",\"uid\":%ld,\"signal\":%d", (long)geteuid(), r->signal);
+    if (r->command) {
+        text_add(t, ",");
+        text_add_json_string(t, "command", r->command);
+    }
+    if (r->options)
+        add_options(t, r->options);
+    if (r->flush)
+        add_flush(t, r->flush);
+}
+
 size_t report_json(const struct report *r, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
 
     text_add(&t, "{\"library\":\"libgpucache\",\"version\":\"%s\",\"pid\":%ld,", GPUCACHE_VERSION,
-        (long)getpid());
+             (long)getpid());
     text_add_json_string(&t, "program", program_invocation_short_name);
-    text_add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[", r->elapsed_ns,
-        call_ns(r));
+    text_add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[",
+             r->elapsed_ns, call_ns(r));
     for (size_t i = 0; i < r->num_pools; i++) {
         const struct report_pool *p = &r->pools[i];
         uint64_t v[NUM_ROWS];
@@ -284,17 +321,24 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
         text_add_json_string(&t, "backing", p->backing);
         text_add(&t, ",");
         text_add_json_string(&t, "reason", p->reason);
+        text_add(&t, ",");
+        text_add_json_string(&t, "uuid", p->uuid);
+        text_add(&t, ",\"total_bytes\":%" PRIu64, p->total_bytes);
         for (size_t j = 0; j < NUM_ROWS; j++)
             text_add(&t, ",\"%s\":%" PRIu64, rows[j].field, v[j]);
         text_add(&t,
-            ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
-            ",\"saved_ns\":%" PRIu64 "}",
-            idle_bytes(&p->stats), calls_saved(&p->stats), calls_saved(&p->stats) * call_ns(r));
+                 ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
+                 ",\"saved_ns\":%" PRIu64 "}",
+                 idle_bytes(&p->stats), calls_saved(&p->stats),
+                 calls_saved(&p->stats) * call_ns(r));
     }
     text_add(&t, "],\"counters\":{");
     for (size_t i = 0; i < NUM_COUNTERS; i++)
-        text_add(&t, "%s\"%s\":%" PRIu64, i ? "," : "", counter_fields[i], counter_get((enum counter)i));
-    text_add(&t, "}}\n");
+        text_add(&t, "%s\"%s\":%" PRIu64, i ? "," : "", counter_fields[i],
+                 counter_get((enum counter)i));
+    text_add(&t, "},\"pools_left_out\":%zu", r->num_left_out);
+    add_process(&t, r);
+    text_add(&t, "}\n");
     return t.used_bytes;
 }
 

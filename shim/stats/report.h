@@ -10,7 +10,7 @@
 #define SHIM_REPORT_H
 
 #include "pool/stats.h"
-#include "shim/process/parse.h"
+#include "shim/process/options.h"
 #include "shim/stats/counters.h"
 
 #include <stdbool.h>
@@ -19,18 +19,35 @@
 
 struct report_pool {
     int device;
-    const char *name;    /* of the device; any string may be NULL */
-    const char *backing; /* "arena", "segment", ... */
-    const char *reason;  /* why that backing */
+    const char *name;                /* of the device; any string may be NULL */
+    const char *backing;             /* "arena", "segment", ... */
+    const char *reason;              /* why that backing */
+    const char *uuid;                /* of the device, as nvidia-smi prints it */
+    const unsigned char *uuid_bytes; /* 16 of them */
+    uint64_t total_bytes;            /* of the device */
     struct pool_stats stats;
+};
+
+/* The last flush. */
+struct report_flush {
+    uint64_t count;     /* of all flushes so far */
+    const char *reason; /* "signal", "interval", ...; NULL: there was none */
+    uint64_t unix_ns;   /* when it ended, CLOCK_REALTIME */
+    uint64_t bytes;     /* given back */
+    uint64_t ns;        /* how long it took */
 };
 
 struct report {
     const struct report_pool *pools;
     size_t num_pools;
-    uint64_t elapsed_ns;     /* since the library started; 0: unknown */
-    uint64_t driver_call_ns; /* time of one cuMemAlloc or cuMemFree here, if measured; 0:
-                                REPORT_DRIVER_CALL_NS */
+    size_t num_left_out;              /* pools that found no room in `pools` */
+    const struct options *options;    /* in force; NULL: the JSON does not name them */
+    const struct report_flush *flush; /* NULL: the same */
+    const char *command;              /* the start of the command line; NULL: the same */
+    int signal;                       /* the signal that gives idle memory back; 0: none */
+    uint64_t elapsed_ns;              /* since the library started; 0: unknown */
+    uint64_t driver_call_ns;          /* time of one cuMemAlloc or cuMemFree here, if measured; 0:
+                                         REPORT_DRIVER_CALL_NS */
 };
 
 /* The least time of a call: the mean of cudaMalloc (2.2 us) and cudaFree (2.0 us) of 64 KiB, 64 in

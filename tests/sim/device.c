@@ -67,6 +67,14 @@ static CUresult get_uuid(CUuuid *out, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
+static CUresult get_part_uuid(CUuuid *out, CUdevice ordinal)
+{
+    get_uuid(out, ordinal);
+    if (config.mig)
+        memcpy(out->bytes, "partition", 9);
+    return CUDA_SUCCESS;
+}
+
 static CUresult get_attribute(int *out, CUdevice_attribute attribute, CUdevice ordinal)
 {
     switch ((int)attribute) {
@@ -99,6 +107,8 @@ API(cuDeviceGetName, (char *out, int length, CUdevice device),
     NEEDS(out != NULL && length > 0, INVALID_VALUE) NEEDS_DEVICE(device) get_name(out, length))
 API(cuDeviceGetUuid, (CUuuid * out, CUdevice device),
     OUT NEEDS_DEVICE(device) get_uuid(out, device))
+API(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device),
+    OUT NEEDS_DEVICE(device) get_part_uuid(out, device))
 API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device),
     OUT NEEDS_DEVICE(device) GIVE(out, config.capacity_bytes))
 API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),

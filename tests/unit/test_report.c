@@ -173,6 +173,8 @@ static void the_json_has_every_field_with_its_value(void **state)
     for (size_t i = 0; i < sizeof(pools[1].stats) / sizeof(*stats); i++)
         stats[i] = 1000 + i;
     pools[1].device = 3;
+    pools[1].uuid = "GPU-1";
+    pools[1].total_bytes = 7;
     pools[1].stats.reserved_bytes = UINT64_MAX;
     set_counters(UINT64_MAX, 4);
 #define POOL_STAT(field, kind, unit, help)                                                         \
@@ -186,6 +188,7 @@ static void the_json_has_every_field_with_its_value(void **state)
              "assert p.pop(\"device\") == 3 and p.pop(\"name\") == \"NVIDIA H200\" and "
              "p.pop(\"backing\") == \"arena\"\n"
              "assert p.pop(\"reason\").startswith(\"the device maps\")\n"
+             "assert p.pop(\"uuid\") == \"GPU-1\" and p.pop(\"total_bytes\") == 7\n"
              "assert p.pop(\"idle_bytes\") == 2**64 - 1 - 1000 - 1006\n"
              "assert p.pop(\"num_driver_calls_saved\") == 1010 + 1011 - 1013 - 1014 + %d\n"
              "assert p.pop(\"saved_ns\") == %d\n"
@@ -202,6 +205,30 @@ static void the_json_has_every_field_with_its_value(void **state)
              6, 0, NUM_COUNTERS, (long)getpid(), GPUCACHE_VERSION);
     python_check(&r, statements);
     set_counters(0, 0);
+}
+
+static void the_json_tells_of_the_process_where_it_is_known(void **state)
+{
+    static struct options options;
+    const struct report_flush flush = {3, "signal", 5, 7, 9};
+    struct report r = {.num_left_out = 2,
+                       .options = &options,
+                       .flush = &flush,
+                       .command = "python3 \"a b\"",
+                       .signal = 12};
+
+    strcpy(options.dir.path, "/dev/shm/\"x\"");
+    options.max_idle_bytes.others.bytes = UINT64_C(3) << 30;
+    python_check(&r,
+                 "assert d[\"pools\"] == [] and d[\"pools_left_out\"] == 2\n"
+                 "assert d[\"signal\"] == 12 and d[\"command\"] == \"python3 \\\"a b\\\"\"\n"
+                 "import os\nassert d[\"uid\"] == os.geteuid()\n"
+                 "assert d[\"flush\"] == {\"count\": 3, \"reason\": \"signal\", \"unix_ns\": 5, "
+                 "\"bytes\": 7, \"ns\": 9}\n"
+                 "assert d[\"options\"][\"GPUCACHE_DIR\"] == \"/dev/shm/\\\"x\\\"\"\n"
+                 "assert d[\"options\"][\"GPUCACHE_MAX_IDLE\"] == \"3G\", d[\"options\"]\n");
+    r = (struct report){0};
+    python_check(&r, "assert not {\"options\", \"flush\", \"command\"} & set(d)\n");
 }
 
 static void strange_names_still_make_json(void **state)
@@ -276,6 +303,7 @@ int main(void)
         cmocka_unit_test(no_pool_is_a_short_text),
         cmocka_unit_test(a_small_buffer_is_filled_and_the_whole_length_returned),
         cmocka_unit_test(the_json_has_every_field_with_its_value),
+        cmocka_unit_test(the_json_tells_of_the_process_where_it_is_known),
         cmocka_unit_test(strange_names_still_make_json),
         cmocka_unit_test(a_decimal_comma_of_the_locale_changes_nothing),
         cmocka_unit_test(it_is_written_where_the_option_says),

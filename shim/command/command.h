@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The room command/ carries out what other processes ask for through the page. Its one seam is the
+ * table command.def: a row, and the function command_<name> in a file of its own, are a new
+ * request. request.c has the parser and makes replies; command.c has the duties that look at the
+ * page.
+ *
+ * Why a request harms nobody, whatever it says:
+ *  1. It is parsed in a private copy (shim/stats/page.h). A text that is not exactly a verb with
+ * its parameters does nothing: the reply says what is wrong.
+ *  2. A request can do only what a signal or the environment of the process can do, and who can
+ *     write to the page has the user id of the process.
+ *  3. The control thread carries requests out, one at a time, so they need no lock among
+ * themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
+ *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that needs calm waits
+ *     COMMAND_WAIT_MS at most, and begins COMMAND_PAUSE_NS after the end of the last such work, or
+ *     later: the thread sleeps until then.
+ *
+ * Why each request gets a reply:
+ *  5. The duty `look` finds every request that is not served (page.h, steps 7 and 8). Where the
+ * verb needs calm, it calls for the duty `calm`, which finds it again. thread.h says why no such
+ * call is lost, also while captures are open.
+ *  6. Each found request ends in page_answer_request, or stays unserved with a call for another
+ *     pass.
+ */
+#ifndef SHIM_COMMAND_H
+#define SHIM_COMMAND_H
+
+#include "shim/process/text.h"
+#include "shim/stats/page.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { COMMAND_WORDS_MAX = 32, COMMAND_WAIT_MS = 10000 };
+#define COMMAND_PAUSE_NS UINT64_C(1000000)
+
+struct command_word {
+    const char *name, *value; /* texts without blanks; the value may be "" */
+};
+
+/* A request, parsed. */
+struct command {
+    const char *verb;
+    size_t num_words;
+    struct command_word words[COMMAND_WORDS_MAX];
+};
+
+struct command_reply {
+    struct text text; /* PAGE_REPLY_BYTES of room: a JSON object */
+    uint64_t value;   /* for other programs; see page_format.h */
+};
+
+/* The functions of the table. The reply's text is empty at first. */
+#define COMMAND(name, when, parameters, help)                                                      \
+    enum page_reply command_##name(const struct command *c, struct command_reply *reply);
+#include "shim/command/command.def"
+#undef COMMAND
+
+/* The value of a parameter. NULL: it was left out. */
+const char *command_value(const struct command *c, const char *name);
+/* The value of a parameter that is a decimal number, at most `most`. *out is unchanged if it was
+ * left out. False: it is no such number, and the reply says so (PAGE_REPLY_BAD). */
+bool command_number(const struct command *c, const char *name, uint64_t most, uint64_t *out,
+                    struct command_reply *reply);
+/* Makes the reply {"error":"..."}, with `code`. */
+enum page_reply command_error(struct command_reply *reply, enum page_reply code, const char *format,
+                              ...) __attribute__((format(printf, 3, 4)));
+
+/* Parses the text, in place, by the table. Returns the row, or -1 with an error in the reply. */
+int command_parse(char *text, size_t size_bytes, struct command *out, struct command_reply *reply);
+
+/* The library has started: the bell of the page calls for the requests. */
+void command_start(void);
+
+#endif

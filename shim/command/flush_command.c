@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The request `flush`, with its receipt: for each GPU what went back, and what holds the rest. All
+ * state belongs to the control thread.
+ *
+ *   {"ns":11000000,"gpus":[{"uuid":"GPU-...","device":0,"returned_bytes":N,"idle_bytes":N,
+ *    "pending_bytes":N,"allocated_bytes":N,"partly_live_bytes":N}]}
+ *
+ * ns: how long it took. returned_bytes: went back to the driver. The others are what is left:
+ * allocated_bytes is live; pending_bytes are freed, and GPU work may still use them; idle_bytes are
+ * reserved and neither. Of the idle bytes, partly_live_bytes are beyond what was to be kept: they
+ * lie in pieces of memory (pool/README.md) that hold live blocks too.
+ */
+#include "shim/command/command.h"
+#include "shim/context/context.h"
+#include "shim/control/flush.h"
+#include "shim/process/state.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <strings.h>
+
+static struct report_pool pools[CONTEXTS_MAX];
+static uint64_t returned_before[CONTEXTS_MAX]; /* by all flushes of each pool */
+
+/* The device of gpu=UUID or gpu=N. False: no pool is there. */
+static bool find_device(const char *gpu, size_t num_pools, int *device)
+{
+    struct command_word number = {"gpu", gpu};
+    const struct command c = {.num_words = 1, .words = {number}};
+    struct command_reply ignored = {.text = {NULL, 0, 0}};
+    uint64_t n = UINT64_MAX;
+    bool is_number = strspn(gpu, "0123456789") == strlen(gpu) &&
+                     command_number(&c, "gpu", DEVICES_MAX, &n, &ignored);
+
+    for (size_t i = 0; i < num_pools; i++)
+        if (is_number ? pools[i].device == (int)n : strcasecmp(pools[i].uuid, gpu) == 0) {
+            *device = pools[i].device;
+            return true;
+        }
+    return false;
+}
+
+/* What one GPU has, and what went back there. */
+struct receipt {
+    uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes;
+};
+
+static struct receipt sum(int device, size_t num_pools, size_t num_before)
+{
+    struct receipt r = {0};
+
+    for (size_t i = 0; i < num_pools; i++) {
+        const struct pool_stats *s = &pools[i].stats;
+
+        if (pools[i].device != device)
+            continue;
+        r.returned_bytes += i < num_before ? s->flushed_bytes - returned_before[i] : 0;
+        r.reserved_bytes += s->reserved_bytes;
+        r.allocated_bytes += s->allocated_bytes;
+        r.pending_bytes += s->pending_bytes;
+    }
+    return r;
+}
+
+static bool is_first_of_device(size_t i)
+{
+    for (size_t j = 0; j < i; j++)
+        if (pools[j].device == pools[i].device)
+            return false;
+    return true;
+}
+
+/* Adds one GPU to the receipt, if there is room. */
+static bool add_gpu(struct text *t, const struct report_pool *p, const struct receipt *r,
+                    uint64_t keep_bytes, bool first)
+{
+    uint64_t used = r->allocated_bytes + r->pending_bytes;
+    uint64_t idle = r->reserved_bytes > used ? r->reserved_bytes - used : 0;
+    struct text before = *t;
+
+    text_add(t, "%s{", first ? "" : ",");
+    text_add_json_string(t, "uuid", p->uuid);
+    text_add(t,
+             ",\"device\":%d,\"returned_bytes\":%" PRIu64 ",\"idle_bytes\":%" PRIu64
+             ",\"pending_bytes\":%" PRIu64 ",\"allocated_bytes\":%" PRIu64
+             ",\"partly_live_bytes\":%" PRIu64 "}",
+             p->device, r->returned_bytes, idle, r->pending_bytes, r->allocated_bytes,
+             idle > keep_bytes ? idle - keep_bytes : 0);
+    if (t->used_bytes + 64 < t->size_bytes)
+        return true;
+    *t = before;
+    return false;
+}
+
+enum page_reply command_flush(const struct command *c, struct command_reply *reply)
+{
+    struct empty_cache e = state_options()->empty_cache;
+    uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1, start_ns = state_clock_ns();
+    size_t num_before = context_report(pools, CONTEXTS_MAX), left_out = 0;
+    const char *gpu = command_value(c, "gpu");
+
+    if (!command_number(c, "keep", UINT64_MAX, &e.keep_bytes, reply) ||
+        !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
+        !command_number(c, "frameworks", 1, &frameworks, reply))
+        return PAGE_REPLY_BAD;
+    if (gpu && !find_device(gpu, num_before, &e.device))
+        return command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
+                             gpu);
+    for (size_t i = 0; i < num_before; i++)
+        returned_before[i] = pools[i].stats.flushed_bytes;
+    flush(&e, wait_ms * 1000000, "request");
+    uint64_t took_ns = state_clock_ns() - start_ns, pending_bytes = 0;
+    size_t num_pools = context_report(pools, CONTEXTS_MAX);
+    bool first = true;
+
+    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", took_ns);
+    for (size_t i = 0; i < num_pools; i++) {
+        if ((e.device >= 0 && pools[i].device != e.device) || !is_first_of_device(i))
+            continue;
+        struct receipt r = sum(pools[i].device, num_pools, num_before);
+        reply->value += r.returned_bytes;
+        pending_bytes += r.pending_bytes;
+        if (add_gpu(&reply->text, &pools[i], &r, e.keep_bytes, first))
+            first = false;
+        else
+            left_out++;
+    }
+    text_add(&reply->text, left_out ? "],\"left_out\":%zu}" : "]}", left_out);
+    return pending_bytes && took_ns >= wait_ms * 1000000 ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See publish.h. All state but the record of the last flush belongs to the control thread.
+ */
+#include "shim/control/publish.h"
+
+#include "shim/context/context.h"
+#include "shim/control/thread.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
+#include "shim/stats/page.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SEC_NS UINT64_C(1000000000)
+#define WATCHED_EVERY_NS SEC_NS
+#define IDLE_EVERY_NS (10 * SEC_NS)
+/* A reader may say at most so long ahead that it looks on (page_format.h). */
+#define WATCHED_MOST_NS (10 * SEC_NS)
+
+static uint64_t run_publish(uint64_t now_ns);
+static struct duty publish = {.run = run_publish, .due_ns = DUTY_NEVER};
+
+static pthread_mutex_t flush_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct report_flush last_flush;
+static atomic_int signal_now;
+static void (*bell)(void);
+
+static enum { NOT_TRIED, THERE, GONE } now;
+static uint64_t published_ns; /* the last time */
+static uint64_t digest;       /* of the figures then */
+static atomic_bool wanted;    /* publish_soon */
+static char command[256];
+static char body[PAGE_BODY_BYTES];
+static struct report_pool pools[CONTEXTS_MAX];
+static struct page_gpu gpus[PAGE_GPUS_MAX];
+
+void publish_flush(const char *reason, uint64_t bytes, uint64_t ns)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    pthread_mutex_lock(&flush_lock);
+    last_flush = (struct report_flush){.count = last_flush.count + 1,
+                                       .reason = reason,
+                                       .unix_ns = (uint64_t)t.tv_sec * SEC_NS + (uint64_t)t.tv_nsec,
+                                       .bytes = bytes,
+                                       .ns = ns};
+    pthread_mutex_unlock(&flush_lock);
+    publish_soon();
+}
+
+void publish_signal(int signal_number)
+{
+    atomic_store(&signal_now, signal_number);
+}
+
+void publish_set_bell(void (*rang)(void))
+{
+    bell = rang;
+}
+
+void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
+                         struct report_flush *last)
+{
+    pthread_mutex_lock(&flush_lock);
+    *last = last_flush;
+    pthread_mutex_unlock(&flush_lock);
+    *r = (struct report){.pools = out,
+                         .num_pools = context_report(out, max),
+                         .options = state_options(),
+                         .flush = last,
+                         .signal = atomic_load(&signal_now),
+                         .elapsed_ns = state_clock_ns() - state_started_ns()};
+}
+
+/* The start of the command line, with blanks between the words. */
+static void read_command(void)
+{
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, command, sizeof(command) - 1);
+
+    if (fd >= 0)
+        close(fd);
+    for (ssize_t i = 0; i + 1 < n; i++)
+        if (!command[i])
+            command[i] = ' ';
+}
+
+/* The sums of the pools by GPU. Returns how many there are. */
+static size_t sum_by_gpu(size_t num_pools)
+{
+    size_t count = 0;
+
+    memset(gpus, 0, sizeof(gpus));
+    for (size_t i = 0; i < num_pools; i++) {
+        const struct pool_stats *s = &pools[i].stats;
+        uint64_t used = s->allocated_bytes;
+        size_t g = 0;
+
+        while (g < count && memcmp(gpus[g].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid)) != 0)
+            g++;
+        if (g == PAGE_GPUS_MAX)
+            continue;
+        if (g == count)
+            memcpy(gpus[count++].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid));
+        gpus[g].allocated_bytes += used;
+        gpus[g].reserved_bytes += s->reserved_bytes;
+        gpus[g].idle_bytes += s->reserved_bytes > used ? s->reserved_bytes - used : 0;
+    }
+    return count;
+}
+
+/* FNV-1a. */
+static uint64_t add_to_digest(uint64_t sum, const void *data, size_t size_bytes)
+{
+    const unsigned char *p = data;
+
+    for (size_t i = 0; i < size_bytes; i++)
+        sum = (sum ^ p[i]) * UINT64_C(1099511628211);
+    return sum;
+}
+
+static uint64_t digest_of(const struct report *r)
+{
+    uint64_t sum = UINT64_C(14695981039346656037);
+
+    for (size_t i = 0; i < r->num_pools; i++)
+        sum = add_to_digest(sum, &r->pools[i].stats, sizeof(r->pools[i].stats));
+    for (int i = 0; i < NUM_COUNTERS; i++) {
+        uint64_t value = counter_get((enum counter)i);
+
+        sum = add_to_digest(sum, &value, sizeof(value));
+    }
+    return add_to_digest(sum, &r->flush->count, sizeof(r->flush->count));
+}
+
+/* A body that has no room for all pools leaves the last ones out. */
+static size_t write_body(struct report *r)
+{
+    size_t n;
+
+    while ((n = report_json(r, body, sizeof(body))) >= sizeof(body) && r->num_pools) {
+        r->num_pools--;
+        r->num_left_out++;
+    }
+    return n < sizeof(body) ? n : 0;
+}
+
+/* Fills *state with what is to be published. False: nothing changed, and only_changes was said. */
+static bool collect(struct page_state *state, bool only_changes)
+{
+    struct report_flush last;
+    struct report r;
+
+    publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
+    r.command = command;
+    uint64_t sum = digest_of(&r);
+    if (only_changes && sum == digest)
+        return false;
+    digest = sum;
+    size_t num_gpus = sum_by_gpu(r.num_pools);
+    *state = (struct page_state){
+        .body = body, .body_bytes = write_body(&r), .gpus = gpus, .num_gpus = num_gpus};
+    return true;
+}
+
+static void complain(const char *path, const char *why, int code)
+{
+    char text[64] = "", words[64];
+
+    if (code)
+        snprintf(text, sizeof(text), " (%s)", strerror_r(code, words, sizeof(words)));
+    if (path)
+        log_warn("GPUCACHE_DIR=%.200s: %s%s, so other processes do not see the state of this one; "
+                 "name a folder of your own with mode 0700, or none",
+                 path, why, text);
+    else
+        log_info("no page: %s%s", why, text);
+}
+
+static bool make(void)
+{
+    const struct option_dir *dir = &state_options()->dir;
+    const char *path = dir->path[0] ? dir->path : NULL, *why;
+    struct page_state state;
+
+    read_command();
+    collect(&state, false);
+    if (!page_make(path, &state, &why)) {
+        if (why)
+            complain(path, why, errno);
+        return false;
+    }
+    if (bell && !page_start_bell(bell))
+        log_info("no thread waits at the page's bell: the process hears no requests of others");
+    return true;
+}
+
+bool publish_now(void)
+{
+    struct page_state state;
+
+    if (now == NOT_TRIED) {
+        now = make() ? THERE : GONE;
+    } else if (now == THERE) {
+        collect(&state, false);
+        if (!page_publish(&state)) {
+            now = GONE;
+            log_info("the page is gone: its file was cut off, or its file system is full");
+        }
+    }
+    published_ns = state_clock_ns();
+    return now == THERE;
+}
+
+static bool publish_if_changed(void)
+{
+    struct page_state state;
+
+    if (!collect(&state, true))
+        return true;
+    return publish_now();
+}
+
+static uint64_t run_publish(uint64_t now_ns)
+{
+    uint64_t until_ns = page_watched_until_ns();
+    bool watched = until_ns > now_ns && until_ns - now_ns <= WATCHED_MOST_NS;
+
+    if (now == GONE)
+        return DUTY_NEVER;
+    if (now == THERE && now_ns < published_ns + PUBLISH_LEAST_NS)
+        return published_ns + PUBLISH_LEAST_NS;
+    bool on = atomic_exchange(&wanted, false) || watched || now == NOT_TRIED ? publish_now()
+                                                                             : publish_if_changed();
+    return on ? control_after(now_ns, watched ? WATCHED_EVERY_NS : IDLE_EVERY_NS) : DUTY_NEVER;
+}
+
+void publish_soon(void)
+{
+    if (state_options()->dir.none)
+        return;
+    atomic_store(&wanted, true);
+    control_due(&publish, 0);
+}
+
+bool publish_pool_made(void)
+{
+    if (state_options()->dir.none)
+        return false;
+    publish_soon();
+    return true;
+}
+
+void publish_end(void)
+{
+    page_remove();
+}

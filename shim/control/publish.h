@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The state of this process for others: this file collects it and publishes it on the process's
+ * page (shim/stats/page.h). The control thread makes the page soon after the first pool, so no
+ * thread of the program waits for that. It publishes
+ *  - every second while a reader looks on (watched_until_ns),
+ *  - after flushes, new pools and rings of the bell, at most every PUBLISH_LEAST_NS,
+ *  - at once for a request (publish_now),
+ *  - else every ten seconds, if a figure changed.
+ * It asks the pools for their statistics, which each holds its lock for, and nothing else of the
+ * program's. One lock of its own, for the record of the last flush, is held for a few instructions.
+ */
+#ifndef SHIM_PUBLISH_H
+#define SHIM_PUBLISH_H
+
+#include "shim/stats/report.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PUBLISH_LEAST_NS UINT64_C(50000000)
+
+/* A pool exists. True: there is to be a page, so the control thread is needed. */
+bool publish_pool_made(void);
+/* What the bell calls for once there is a page. Before the first pool. */
+void publish_set_bell(void (*rang)(void));
+/* A state is due. Any thread. */
+void publish_soon(void);
+/* Publishes. Control thread only. False: there is no page any more. */
+bool publish_now(void);
+
+/* A flush has ended: `reason` is static. Any thread. */
+void publish_flush(const char *reason, uint64_t bytes, uint64_t ns);
+/* The signal that gives idle memory back; 0: none. */
+void publish_signal(int signal_number);
+
+/* The report of this process: fills *r, at most max of the pools, and *last. All is borrowed. */
+void publish_fill_report(struct report *r, struct report_pool *pools, size_t max,
+                         struct report_flush *last);
+
+/* The process leaves: removes the page. */
+void publish_end(void);
+
+#endif

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A page of live state as a process under the library would have it, written by a test, with a
+thread that answers requests; and calls of the tool inside of this process."""
+import contextlib
+import io
+import json
+import os
+import struct
+import sys
+import threading
+import time
+
+TOOL = os.path.realpath(sys.argv[1])
+sys.path.insert(0, TOOL)
+
+from gpucache import cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
+
+# Nobody publishes the pages of most tests anew when the tool rings.
+state.PATIENCE_S = 0.0
+
+UUID = "GPU-73696d75-6c61-7465-642d-6770752d3030"
+UUID_B = "GPU-73696d75-6c61-7465-642d-6770752d3031"
+MIB = 1 << 20
+
+
+def pool(device=0, uuid=UUID, **figures):
+    found = {"device": device, "name": "Simulated GPU", "backing": "arena", "reason": "it works",
+             "uuid": uuid, "total_bytes": 80 << 30, "idle_bytes": 156 * MIB,
+             "num_driver_calls_saved": 1990, "saved_ns": 4179000,
+             **{row["name"]: 0 for row in tables.STATS}}
+    found.update(allocated_bytes=32 * MIB, reserved_bytes=188 * MIB, reserved_peak_bytes=1 << 30,
+                 num_allocs=1000, num_hits=985, num_frees=990, **figures)
+    return found
+
+
+def body(*pools, **more):
+    options = {row["env"]: row["default"] for row in tables.OPTIONS}
+    options.update(more.pop("options", {}))
+    return {"library": "libgpucache", "version": "0.1.0", "pid": os.getpid(), "program": "trainer",
+            "elapsed_ns": 10**9, "driver_call_ns": 2100, "pools": list(pools),
+            "counters": {row["name"]: 3 for row in tables.COUNTERS}, "uid": os.getuid(),
+            "signal": 10, "command": "trainer --epochs 3", "options": options,
+            "flush": {"count": 0, "reason": "", "unix_ns": 0, "bytes": 0, "ns": 0}, **more}
+
+
+class FakePage:
+    """By default the page of this very process. answer: a function of the request that returns
+    (code, value, reply); with it a thread answers, and publishes when the bell rings."""
+
+    def __init__(self, folder, text=None, pid=None, start=None, namespace=None, answer=None,
+                 version=tables.PAGE_VERSION, age_s=0, uid=None):
+        own = process.identity(os.getpid())
+        self.namespace = own[0] if namespace is None else namespace
+        self.pid = own[1] if pid is None else pid
+        self.start = own[2] if start is None else start
+        self.name = f"{self.namespace}-{self.pid}-{self.start}{tables.PAGE_SUFFIX}"
+        self.path = os.path.join(folder, self.name)
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.ftruncate(self.fd, tables.PAGE_BYTES)
+        self.put("magic", tables.PAGE_MAGIC)
+        self.put("version", version)
+        self.put("size_bytes", tables.PAGE_BYTES)
+        self.put("pid", self.pid)
+        self.put("start_ticks", self.start)
+        self.put("pid_namespace", self.namespace)
+        self.put("uid", os.getuid() if uid is None else uid)
+        self.put("started_unix_ns", time.time_ns() - age_s * 10**9)
+        self.put("library_version", b"0.1.0")
+        self.asked, self.sequence, self.text = [], 0, b"{}"
+        self.publish(body(pool()) if text is None else text, age_s)
+        self.answer, self.going = answer, True
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        if answer:
+            self.thread.start()
+
+    def put(self, name, value, layout=None, start=0):
+        offset, form = (layout or tables.PAGE)[name]
+        os.pwrite(self.fd, struct.pack(form, value), start + offset)
+
+    def get(self, name, layout=None, start=0):
+        offset, form = (layout or tables.PAGE)[name]
+        return struct.unpack(form, os.pread(self.fd, struct.calcsize(form), start + offset))[0]
+
+    def publish(self, text, age_s=0):
+        data = self.text = text if isinstance(text, bytes) else json.dumps(text).encode()
+        self.put("sequence", self.sequence + 1)
+        os.pwrite(self.fd, data, tables.PAGE["body"][0])
+        self.put("body_bytes", len(data))
+        self.put("published_ns", max(1, time.monotonic_ns() - age_s * 10**9))
+        self.put("published_unix_ns", time.time_ns() - age_s * 10**9)
+        self.sequence += 2
+        self.put("sequence", self.sequence)
+
+    def _serve(self):
+        heard = 0
+        while self.going:
+            if heard != self.get("bell"):
+                heard = self.get("bell")
+                self.publish(self.text)
+            for i in range(tables.PAGE_SLOTS):
+                start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
+                number = self.get("ask_sequence", tables.PAGE_SLOT, start)
+                if number != self.get("reply_sequence", tables.PAGE_SLOT, start):
+                    self._reply(start, number)
+            time.sleep(0.001)
+
+    def _reply(self, start, number):
+        size = self.get("ask_bytes", tables.PAGE_SLOT, start)
+        words = os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]).decode()
+        self.asked.append(words)
+        answer = self.answer(words)
+        if answer is None:
+            return  # a library that hangs
+        code, value, reply = answer
+        data = json.dumps(reply).encode()
+        os.pwrite(self.fd, data, start + tables.PAGE_SLOT["reply"][0])
+        self.put("reply_bytes", len(data), tables.PAGE_SLOT, start)
+        self.put("reply_code", code, tables.PAGE_SLOT, start)
+        self.put("reply_value", value, tables.PAGE_SLOT, start)
+        self.put("reply_sequence", number, tables.PAGE_SLOT, start)
+
+    def close(self):
+        if self.going:
+            self.going = False
+            if self.thread.is_alive():
+                self.thread.join()
+            os.close(self.fd)
+            if os.path.exists(self.path):
+                os.unlink(self.path)
+
+
+class Done:
+    """What a call of the tool gave."""
+
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def tool(*words, **env):
+    """Calls the tool in this process, with GPUCACHE_DIR and the like in the environment."""
+    out, err, before = io.StringIO(), io.StringIO(), dict(os.environ)
+    os.environ.update(env)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = cli.main([str(word) for word in words])
+            except SystemExit as end:
+                status = end.code
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return Done(status, out.getvalue(), err.getvalue())
+
+
+def wait_for(what, seconds=30):
+    """Polls until what() is true, and returns it."""
+    end = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found or time.monotonic() > end:
+            return found
+        time.sleep(0.01)

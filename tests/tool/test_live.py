@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The whole way: the tool, and real processes under the library on the simulated driver.
+
+test_live.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+from fake import MIB, TOOL, tool, wait_for
+from test_page import Case
+
+from gpucache import process, state, tables
+
+state.PATIENCE_S = 5.0
+FOLDERS = sys.argv[3]
+SIZE = 64 * MIB
+NEW_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
+# Does what it is told, line by line.
+PROGRAM = """
+import ctypes, os, sys
+cudart = ctypes.CDLL("libcudart.so.13")
+held = []
+def take(size):
+    p = ctypes.c_void_p()
+    assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(size)) == 0
+    held.append(p)
+def drop():
+    assert cudart.cudaFree(held.pop()) == 0
+for line in sys.stdin:
+    verb, _, size = line.partition(" ")
+    if verb == "take":
+        take(int(size))
+    elif verb == "device":
+        assert cudart.cudaSetDevice(int(size)) == 0
+    elif verb == "churn":
+        for _ in range(int(size)):
+            take(1 << 20)
+            take(32 << 20)
+            drop()
+            drop()
+    else:
+        drop()
+    print("done", flush=True)
+"""
+
+
+class Program:
+    """A process under the library."""
+
+    def __init__(self, case, *options, prefix=(), **env):
+        self.child = subprocess.Popen(
+            [*prefix, sys.executable, TOOL, "run", *options, "--", sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS, "SIM_DEVICES": "2", **env})
+        self.pid = self.child.pid
+        case.addCleanup(self.end)
+
+    def do(self, words):
+        self.child.stdin.write(words + "\n")
+        self.child.stdin.flush()
+        self.heard()
+
+    def heard(self):
+        line = self.child.stdout.readline()
+        assert line == "done\n", f"it said {line!r}"
+
+    def idle(self):
+        """Live and idle memory, and a page."""
+        self.do(f"take {32 * MIB}")
+        self.do(f"take {SIZE}")
+        self.do("drop")
+        assert wait_for(lambda: tool("stat", self.pid, "--json").status == 0)
+        return self
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+
+    def end(self):
+        if not self.child.stdin.closed:
+            self.child.stdin.close()
+        self.child.wait(30)
+        self.child.stdout.close()
+        return self.child.returncode
+
+
+class Live(Case):
+    def figures(self, pid, index=0):
+        return tool("stat", pid, "--json").json["gpus"][index]
+
+    def test_ps_shows_the_processes_and_flush_empties_them(self):
+        programs = [Program(self, "--max-idle", "2G").idle() for _ in range(3)]
+        found = {p["pid"]: p for p in tool("ps", "--json").json["processes"]}
+        self.assertEqual(set(found), {p.pid for p in programs})
+        for its in found.values():
+            self.assertEqual(its["gpus"][0]["allocated_bytes"], 32 * MIB)
+            self.assertEqual(its["gpus"][0]["idle_bytes"], SIZE)
+            self.assertEqual(its["options"]["MAX_IDLE"], "2G")
+            self.assertEqual(its["status"], "running")
+        one, *others = programs
+        done = tool("flush", one.pid)
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertRegex(done.out, rf"^PID {one.pid} GPU 0: 64 MiB returned in \d.*, 32 MiB live\n")
+        self.assertEqual(self.figures(one.pid)["idle_bytes"], 0)
+        done = tool("flush", "--all", "--json")
+        self.assertEqual(done.status, 0, done.err)
+        self.assertEqual(done.json["returned_bytes"], 2 * SIZE)
+        self.assertIn("request, 64 MiB in", tool("stat", others[0].pid).out)
+        for program in programs:
+            program.do("churn 2")
+            self.assertEqual(program.end(), 0)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_keep_leaves_idle_memory(self):
+        program = Program(self).idle()
+        tool("flush", program.pid, "--keep", "1T")
+        self.assertEqual(self.figures(program.pid)["idle_bytes"], SIZE)
+
+    def test_one_gpu_of_two(self):
+        program = Program(self).idle()
+        program.do("device 1")
+        program.idle()
+        self.assertEqual(len(tool("stat", program.pid, "--json").json["gpus"]), 2)
+        done = tool("flush", program.pid, "--gpu", "1", "--json")
+        self.assertEqual(done.json["returned_bytes"], SIZE, done.err)
+        self.assertEqual([g["device"] for g in done.json["receipts"][0]["gpus"]], [1])
+        self.assertEqual(self.figures(program.pid, 0)["idle_bytes"], SIZE)
+        self.assertEqual(self.figures(program.pid, 1)["idle_bytes"], 0)
+
+    def test_the_program_goes_on_while_many_ask(self):
+        program = Program(self).idle()
+        program.child.stdin.write("churn 3000\n")
+        program.child.stdin.flush()
+        for _ in range(20):
+            done = tool("flush", program.pid)
+            self.assertEqual(done.status, 0, done.err)
+            self.assertEqual(tool("ps").status, 0)
+        program.heard()
+        self.assertEqual(program.end(), 0)
+
+    def test_stat_tells_the_last_state_of_a_killed_process(self):
+        program = Program(self).idle()
+        tool("stat", program.pid)
+        program.kill()
+        self.assertEqual(tool("ps", "--json").json["processes"], [])
+        done = tool("stat", program.pid)
+        self.assertEqual(done.status, 0, done.err)
+        self.assertIn("It has ended. This is its last state", done.out)
+        self.assertRegex(done.out, r"idle +64 MiB")
+        self.says(tool("flush", program.pid), 1, f"PID {program.pid}: no such process")
+
+    def test_a_stopped_process(self):
+        program = Program(self).idle()
+        os.kill(program.pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: process.state(program.pid) == "T")
+            self.says(tool("flush", program.pid), 1, f"PID {program.pid}: it is stopped, and "
+                      "answers when it goes on")
+        finally:
+            os.kill(program.pid, signal.SIGCONT)
+        self.assertEqual(tool("flush", program.pid).status, 0)
+
+    def test_a_process_without_a_page_gets_the_signal(self):
+        program = Program(self, GPUCACHE_DIR="none")
+        program.do(f"take {SIZE}")
+        program.do("drop")
+        done = tool("flush", program.pid)
+        self.assertEqual((done.status, done.err), (4, ""))
+        self.assertIn("asked by SIGUSR1: it has no page of live state, so there is no receipt",
+                      done.out)
+        done = tool("stat", program.pid)
+        self.assertEqual(done.status, 1)
+        self.assertIn("GPUCACHE_DIR=none", done.err)
+        self.says(tool("flush", program.pid, "--keep", "1G"), 1, f"PID {program.pid}: it has no "
+                  "page of live state, and its signal knows no --gpu or --keep")
+        self.assertEqual(program.end(), 0)
+
+    def test_a_process_with_a_folder_of_its_own_is_found_by_its_pid(self):
+        folder = os.path.join(self.folder, "elsewhere")
+        os.mkdir(folder, 0o700)
+        program = Program(self, f"DIR={folder}").idle()
+        self.assertEqual(tool("ps", "--json").json["processes"], [])
+        self.assertEqual(tool("flush", program.pid).status, 0)
+
+    def test_a_page_that_somebody_cut_or_removed(self):
+        program = Program(self).idle()
+        path, = glob.glob(self.folder + "/*" + tables.PAGE_SUFFIX)
+        os.truncate(path, 0)
+        done = tool("flush", program.pid)
+        self.assertEqual(done.status, 1)
+        self.assertEqual(len(done.err.splitlines()), 1, done.err)
+        program.do("churn 3")
+        os.unlink(path)
+        self.assertEqual(tool("flush", program.pid).status, 4)
+        program.do("churn 3")
+        self.assertEqual(program.end(), 0)
+
+    @unittest.skipUnless(any(c["name"] == "set" for c in tables.COMMANDS), "no such request")
+    def test_options_change_live(self):
+        program = Program(self).idle()
+        done = tool("set", program.pid, "MAX_IDLE=1M", "LOG=error")
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertIn(f"PID {program.pid}: MAX_IDLE none -> 1M", done.out)
+        self.assertIn(f"PID {program.pid}: LOG warn -> error", done.out)
+        self.assertTrue(wait_for(lambda: self.figures(program.pid)["idle_bytes"] <= MIB))
+        self.assertIn("MAX_IDLE=1M", tool("ps").out)
+        done = tool("set", program.pid, "BACKING=segment")
+        self.assertEqual(done.status, 1)
+        self.assertIn("BACKING is unchanged: ", done.out)
+
+    @unittest.skipUnless(shutil.which("unshare") and not subprocess.run(
+        [*NEW_NAMESPACE, "true"], stderr=subprocess.DEVNULL).returncode, "no pid namespaces here")
+    def test_a_process_in_another_pid_namespace(self):
+        program = Program(self, prefix=NEW_NAMESPACE)
+        program.do(f"take {SIZE}")
+        program.do("drop")
+        found = wait_for(lambda: tool("ps", "--json").json["processes"])[0]
+        self.assertEqual((found["status"], found["namespace_pid"]), ("running", 1))
+        self.assertNotEqual(found["pid"], 1)
+        done = tool("flush", found["pid"])
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertIn("64 MiB returned", done.out)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The figures for Prometheus: their names and units please its own linter, a real Prometheus
+scrapes them, and the dashboard asks for metrics that there are.
+
+test_metrics.py TOOL DASHBOARD"""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import unittest
+import urllib.parse
+import urllib.request
+
+from fake import MIB, TOOL, UUID, body, pool, tool, wait_for
+from test_page import Case
+
+from gpucache import metrics
+
+try:
+    import prometheus_client  # noqa: F401
+except ImportError:
+    print("prometheus_client is not installed: skipped")
+    sys.exit(77)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def get(url, **headers):
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as page:
+        return page.headers["Content-Type"], page.read().decode()
+
+
+class Text(Case):
+    def sample(self, out, name):
+        return re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", out, re.MULTILINE)
+
+    def test_the_figures_of_a_process(self):
+        self.page(body(pool(num_ooms=2, flush_ns=1_500_000_000)))
+        out = tool("metrics").out
+        labels, value = self.sample(out, "gpucache_idle_bytes")[0]
+        self.assertEqual(float(value), 156 * MIB)
+        self.assertEqual(set(re.findall(r"(\w+)=", labels)),
+                         {"pid", "process", "user", "gpu", "gpu_uuid"})
+        self.assertIn(f'pid="{os.getpid()}"', labels)
+        self.assertIn(f'gpu_uuid="{UUID}"', labels)
+        for name, value in (("gpucache_flush_seconds_total", 1.5), ("gpucache_ooms_total", 2),
+                            ("gpucache_signal_requests_total", 3),
+                            ("gpucache_gpu_total_bytes", 80 << 30),
+                            ("gpucache_unreadable_pages", 0)):
+            self.assertEqual([float(v) for _, v in self.sample(out, name)], [value], name)
+
+    def test_every_metric_is_there_and_has_a_help(self):
+        self.page()
+        out = tool("metrics").out
+        for name in metrics.NAMES:
+            self.assertTrue(self.sample(out, name), name)
+            self.assertIn(f"# HELP {name} ", out)
+        self.assertEqual(len(set(metrics.NAMES)), len(metrics.NAMES))
+
+    def test_a_page_that_cannot_be_used_is_counted(self):
+        page = self.page()
+        os.truncate(page.path, 100)
+        self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "1.0")
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+    def test_promtool_has_nothing_to_say(self):
+        self.page()
+
+        def check(text):
+            done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True,
+                                  capture_output=True, timeout=60)
+            return done.returncode, done.stdout + done.stderr
+        out = tool("metrics").out
+        self.assertEqual(check(out), (0, ""))
+        self.assertNotEqual(check(out.replace("gpucache_ooms_total", "gpucache_ooms"))[0], 0)
+
+    def test_the_textfile_is_whole_or_not_there(self):
+        self.page()
+        target = os.path.join(self.folder, "gpucache.prom")
+        self.assertEqual(tool("metrics", "--textfile", target).status, 0)
+        with open(target, encoding="utf-8") as file:
+            self.assertIn("gpucache_idle_bytes{", file.read())
+        self.assertEqual([n for n in os.listdir(self.folder) if n.startswith("gpucache.prom")],
+                         ["gpucache.prom"])
+        self.says(tool("metrics", "--textfile", "/nonexistent/x"), 1,
+                  "/nonexistent/x: no such file or directory")
+
+    def test_addresses_without_sense(self):
+        for words in ("nonsense", "127.0.0.1:", "127.0.0.1:99999", "x:y"):
+            done = tool("metrics", "--listen", words)
+            self.assertEqual(done.status, 2)
+            self.assertIn("is no address", done.err)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.says(tool("metrics", "--listen", address), 1,
+                      f"cannot listen on {address}: address already in use")
+
+
+class Served(Case):
+    @contextlib.contextmanager
+    def server(self):
+        # Its pages are those of GPUCACHE_DIR, and what this user has elsewhere.
+        with subprocess.Popen([sys.executable, TOOL, "metrics", "--listen", "127.0.0.1:0"],
+                              stdout=subprocess.PIPE, text=True) as server:
+            try:
+                said = server.stdout.readline()
+                yield re.fullmatch(r"serving (http://127.0.0.1:[0-9]+/metrics)\n", said)[1]
+            finally:
+                server.send_signal(signal.SIGTERM)
+                self.assertEqual(server.wait(20), 0)
+
+    def test_each_scrape_reads_the_pages_again(self):
+        page = self.page()
+        with self.server() as url:
+            kind, text = get(url, Accept="application/openmetrics-text; version=1.0.0")
+            self.assertIn("openmetrics", kind)
+            self.assertTrue(text.endswith("# EOF\n"))
+            page.publish(body(pool(pending_bytes=77)))
+            self.assertRegex(get(url)[1], rf'gpucache_pending_bytes{{.*pid="{page.pid}".*}} 77.0')
+
+    @unittest.skipUnless(shutil.which("prometheus"), "prometheus is not installed")
+    def test_a_real_prometheus_scrapes_it(self):
+        self.page()
+        port, config = free_port(), os.path.join(self.folder, "prometheus.yml")
+        with self.server() as url:
+            with open(config, "w", encoding="utf-8") as file:
+                file.write("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: gpucache, "
+                           f"static_configs: [{{targets: ['{url.split('/')[2]}']}}]}}]\n")
+            with subprocess.Popen(["prometheus", f"--config.file={config}",
+                                   f"--storage.tsdb.path={self.folder}/tsdb",
+                                   f"--web.listen-address=127.0.0.1:{port}"],
+                                  stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) as prometheus:
+                def found(query="gpucache_idle_bytes"):
+                    query = urllib.parse.quote(query)
+                    try:
+                        answer = get(f"http://127.0.0.1:{port}/api/v1/query?query={query}")[1]
+                        return [r for r in json.loads(answer)["data"]["result"]
+                                if r["metric"].get("pid") == str(os.getpid())]
+                    except OSError:
+                        return []
+                try:
+                    result = wait_for(found, 60)
+                    self.assertEqual(result[0]["value"][1], str(156 * MIB))
+                    self.assertEqual(result[0]["metric"]["gpu_uuid"], UUID)
+                    self.assertTrue(found("gpucache_allocs_total"))
+                finally:
+                    prometheus.terminate()
+
+
+class Dashboard(unittest.TestCase):
+    def test_it_asks_for_metrics_that_there_are(self):
+        with open(sys.argv[2], encoding="utf-8") as file:
+            dashboard = json.load(file)
+        asked = set()
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                asked |= set(re.findall(r"\bgpucache_\w+", target["expr"]))
+        for variable in dashboard["templating"]["list"]:
+            asked |= set(re.findall(r"\bgpucache_\w+", json.dumps(variable["query"])))
+        self.assertGreater(len(asked), 10)
+        self.assertEqual(asked - set(metrics.NAMES), set())
+        self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}),
+                         len(dashboard["panels"]))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

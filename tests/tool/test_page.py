@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Pages that the tool finds, refuses and removes: what is wrong with one is one clear sentence and
+an exit code, and never a wrong figure.
+
+test_page.py TOOL"""
+import os
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from fake import MIB, FakePage, body, pool, tool
+
+from gpucache import page as page_module
+from gpucache import process, tables
+
+ROOT = os.geteuid() == 0
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.environ["GPUCACHE_DIR"] = self.folder
+        # Pages of other tests and programs are none of ours.
+        self.addCleanup(setattr, page_module, "PLACES", page_module.PLACES)
+        page_module.PLACES = (self.folder + "/none",)
+
+    def page(self, *args, **more):
+        made = FakePage(self.folder, *args, **more)
+        self.addCleanup(made.close)
+        return made
+
+    def pids(self):
+        return [p["pid"] for p in tool("ps", "--json").json["processes"]]
+
+    def says(self, done, status, sentence):
+        self.assertEqual((done.status, done.err), (status, f"gpucache: {sentence}\n"))
+
+
+class Reading(Case):
+    def test_a_page_of_this_process_is_found(self):
+        self.page(age_s=0)
+        found = tool("ps", "--json").json["processes"][0]
+        self.assertEqual(found["pid"], os.getpid())
+        self.assertEqual(found["status"], "running")
+        self.assertEqual(found["gpus"][0]["idle_bytes"], 156 * MIB)
+
+    def test_contexts_of_one_gpu_are_one_line(self):
+        self.page(body(pool(), pool(), pool(1, "GPU-" + "0" * 32)))
+        gpus = tool("ps", "--json").json["processes"][0]["gpus"]
+        self.assertEqual([g["pools"] for g in gpus], [2, 1])
+        self.assertEqual(gpus[0]["idle_bytes"], 312 * MIB)
+
+    def test_a_torn_page_shows_no_figures(self):
+        page = self.page()
+        page.put("sequence", 7)
+        found = tool("ps", "--json").json["processes"][0]
+        self.assertEqual(found["gpus"], [])
+        self.assertIn("while it wrote its page", found["note"])
+
+    def test_figures_of_one_state_are_never_mixed(self):
+        page = self.page()
+        done = threading.Event()
+
+        def write():
+            number = 0
+            while not done.is_set():
+                number += 1
+                page.publish(body(pool(requested_bytes=number, num_fences=number)))
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            seen = set()
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                fd = os.open(page.path, os.O_RDONLY)
+                contents = page_module.Contents(fd, page.path)
+                os.close(fd)
+                if contents.body:
+                    one = contents.body["pools"][0]
+                    self.assertEqual(one["requested_bytes"], one["num_fences"])
+                    seen.add(one["num_fences"])
+            self.assertGreater(len(seen), 3)
+        finally:
+            done.set()
+            writer.join()
+
+    def test_scribbled_pages_are_told_or_counted_as_nothing(self):
+        page = self.page()
+        for text, part in ((b"{", "cannot be read"), (b"[]", "cannot be read"),
+                           (b"\xff\xfe{}", "cannot be read")):
+            page.publish(text)
+            self.assertIn(part, tool("ps", "--json").json["processes"][0]["note"])
+        page.put("body_bytes", 1 << 31)
+        self.assertIn("cannot be read", tool("ps").out)
+        page.publish({"pools": [1, {"device": "x", "idle_bytes": -4, "num_allocs": True}],
+                      "counters": 3, "options": [], "flush": "soon", "program": 7})
+        self.assertEqual(tool("ps").status, 0)
+        done = tool("stat", os.getpid())
+        self.assertEqual(done.status, 0, done.err)
+
+    def test_control_characters_of_a_name_reach_no_terminal(self):
+        self.page(body(pool(name="\x1b[2Jx"), command="\x1b]0;x\x07"))
+        self.assertNotIn("\x1b", tool("stat", os.getpid()).out)
+
+    def test_a_page_of_another_version_tells_whose_it_is(self):
+        self.page(version=9)
+        done = tool("ps")
+        self.assertEqual(done.status, 0)
+        self.assertIn("page is of version 9, this tool knows version 1", done.out)
+        self.assertIn("libgpucache 0.1.0", tool("stat", os.getpid()).out)
+
+    def test_clocks_that_jump_make_no_nonsense(self):
+        self.page(age_s=-3600)
+        self.assertEqual(tool("ps", "--json").json["processes"][0]["age_ns"], 0)
+        page = self.page(age_s=3600)
+        page.put("started_unix_ns", (1 << 64) - 1)
+        page.put("published_unix_ns", (1 << 64) - 1)
+        self.assertEqual(tool("stat", os.getpid()).status, 0)
+
+    def test_a_process_of_another_namespace_has_a_mark(self):
+        page = self.page(pid=7, namespace=12345)
+        done = tool("ps")
+        self.assertRegex(done.out, r"\n *7\*  ")
+        self.assertIn("another pid namespace", done.out)
+        self.assertTrue(os.path.exists(page.path))
+
+
+class Refusing(Case):
+    def test_folders_that_are_not_the_users_own(self):
+        os.chmod(self.folder, 0o777)
+        self.says(tool("ps"), 1, f"{self.folder} is not used: others may write to it")
+        os.chmod(self.folder, 0o700)
+        link = self.folder + "/link"
+        os.symlink(self.folder, link)
+        self.says(tool("ps", GPUCACHE_DIR=link), 1, f"{link} is not used: it is no directory")
+        self.says(tool("ps", GPUCACHE_DIR="/etc/passwd"), 1,
+                  "/etc/passwd is not used: it is no directory")
+
+    @unittest.skipUnless(ROOT, "needs root")
+    def test_folders_and_pages_of_somebody_else(self):
+        page = self.page()
+        os.chown(page.path, 12345, 12345)
+        self.says(tool("ps"), 1, f"{page.path} is not used: it belongs to 12345")
+        os.chown(self.folder, 12345, 12345)
+        self.says(tool("ps"), 1, f"{self.folder} is not used: it belongs to 12345, not to root")
+
+    def test_files_that_are_no_pages(self):
+        page = self.page()
+        os.truncate(page.path, 100)
+        self.says(tool("ps"), 1, f"{page.path} is not used: it is cut short")
+        os.truncate(page.path, 0)
+        os.truncate(page.path, tables.PAGE_BYTES)
+        self.says(tool("ps"), 1, f"{page.path} is not used: it is no page of libgpucache")
+        os.unlink(page.path)
+        os.symlink("/etc/passwd", page.path)
+        self.says(tool("ps"), 1, f"{page.path} is not used: it is a symbolic link")
+        os.unlink(page.path)
+        os.mkfifo(page.path)
+        self.says(tool("ps"), 1, f"{page.path} is not used: it is no file")
+
+    def test_a_page_that_is_cut_in_the_middle(self):
+        page = self.page(answer=lambda words: (0, 0, {}))
+        os.truncate(page.path, 300)
+        self.assertIn("cut short", tool("ps").out)
+        done = tool("flush", os.getpid())
+        self.assertEqual(done.status, 1)
+        self.assertIn("cut short", done.err)
+        os.truncate(page.path, tables.PAGE_BYTES)
+
+
+class Stale(Case):
+    def dead(self, pid=4194303, **more):
+        return self.page(pid=pid, start=1, **more)
+
+    def test_a_page_of_a_dead_process_is_not_shown_and_removed(self):
+        page = self.dead(age_s=3600)
+        self.assertEqual(self.pids(), [])
+        self.assertFalse(os.path.exists(page.path))
+
+    def test_the_last_state_stays_for_stat_a_while(self):
+        page = self.dead(age_s=60)
+        self.assertEqual(self.pids(), [])
+        self.assertTrue(os.path.exists(page.path))
+        done = tool("stat", 4194303)
+        self.assertEqual(done.status, 0, done.err)
+        self.assertIn("It has ended. This is its last state", done.out)
+        self.assertIn("156 MiB", done.out)
+        done = tool("flush", 4194303)
+        self.says(done, 1, "PID 4194303: no such process")
+        self.says(tool("set", 4194303, "MAX_IDLE=1G"), 1, "PID 4194303: it has ended")
+
+    def test_a_pid_that_came_back_is_another_process(self):
+        page = self.page(start=5, age_s=3600)
+        self.assertEqual(self.pids(), [])
+        self.assertFalse(os.path.exists(page.path))
+
+    def test_a_page_of_another_namespace_stays_for_a_day(self):
+        old = self.page(pid=7, namespace=12345, age_s=90000)
+        new = self.page(pid=8, namespace=12345, age_s=80000)
+        self.assertEqual(len(tool("ps", "--json").json["processes"]), 1)
+        self.assertFalse(os.path.exists(old.path))
+        self.assertTrue(os.path.exists(new.path))
+
+    def test_ten_thousand_of_them(self):
+        page = self.dead(age_s=3600)
+        with open(page.path, "rb") as file:
+            head = file.read(4096)
+        for pid in range(10_000):
+            name = f"{page.namespace}-{4200000 + pid}-1{tables.PAGE_SUFFIX}"
+            with open(os.path.join(self.folder, name), "wb") as file:
+                file.write(head)
+                file.truncate(tables.PAGE_BYTES)
+        self.page()
+        self.assertEqual(self.pids(), [os.getpid()])
+        self.assertEqual(len(os.listdir(self.folder)), 1)
+
+
+class Who(Case):
+    def test_sentences_about_processes_without_a_page(self):
+        self.says(tool("stat", 4194304), 1, "PID 4194304: no such process")
+        self.says(tool("stat", os.getpid()), 1,
+                  f"PID {os.getpid()}: it runs without libgpucache")
+        self.says(tool("set", os.getpid(), "MAX_IDLE=1"), 1,
+                  f"PID {os.getpid()}: it runs without libgpucache")
+        for words in (("stat", "x"), ("stat", "-1"), ("stat", "0"), ("flush", "1e3"),
+                      ("stat", str(1 << 40)), ("stat",), ("nonsense",), ("flush",)):
+            self.assertEqual(tool(*words).status, 2, words)
+
+    @unittest.skipUnless(ROOT, "needs root, to become somebody else")
+    def test_a_user_sees_only_his_own(self):
+        for words, sentence in (
+                (("stat", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this user "
+                 "and root may look at it"),
+                (("flush", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this "
+                 "user and root may look at it"),
+                (("ps", "--all-users"), "only root sees the processes of all users: leave "
+                 "--all-users out, or use sudo")):
+            tool(*words)  # he may not be able to read what is imported
+            reader, writer = os.pipe()
+            child = os.fork()
+            if not child:
+                os.setgid(12345)
+                os.setuid(12345)
+                done = tool(*words)
+                os.write(writer, f"{done.status} {done.err}".encode())
+                os._exit(0)
+            os.close(writer)
+            with open(reader, encoding="utf-8") as said:
+                self.assertEqual(said.read(), f"1 gpucache: {sentence}\n")
+            os.waitpid(child, 0)
+
+    @unittest.skipUnless(ROOT, "needs root")
+    def test_root_sees_all_that_ask_for_it(self):
+        folder = self.folder + "/gpucache-12345"
+        os.mkdir(folder, 0o700)
+        page = FakePage(folder, uid=12345)
+        self.addCleanup(page.close)
+        os.chown(page.path, 12345, 12345)
+        os.chown(folder, 12345, 12345)
+        page_module.PLACES = (self.folder,)
+        self.assertEqual(tool("ps", "--json").json["processes"], [])
+        self.assertEqual(len(tool("ps", "--json", "--all-users").json["processes"]), 1)
+
+    def test_jobs_of_cgroups(self):
+        for text, job in (
+                ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n", "slurm:4711"),
+                ("3:memory:/slurm/uid_1000/job_12/step_batch\n", "slurm:12"),
+                ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f3d9f5e_"
+                 "1c4b_4b1e_9c39_5b1d3f2a7c11.slice/cri-containerd-0123.scope\n",
+                 "pod:0f3d9f5e-1c4b-4b1e-9c39-5b1d3f2a7c11"),
+                ("11:cpu:/kubepods/besteffort/pod0f3d9f5e-1c4b-4b1e-9c39-5b1d3f2a7c11/ab\n",
+                 "pod:0f3d9f5e-1c4b-4b1e-9c39-5b1d3f2a7c11"),
+                ("0::/system.slice/docker-0123456789abcdef0123456789abcdef.scope\n",
+                 "container:0123456789ab"),
+                ("5:pids:/docker/0123456789abcdef\n", "container:0123456789ab"),
+                ("0::/user.slice/user-1000.slice/session-2.scope\n", ""),
+                ("", "")):
+            self.assertEqual(process.job_of(text), job, text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

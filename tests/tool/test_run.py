@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What `gpucache run` takes: its flags are the library's options, and it refuses the values that
+the library's own parser does not understand, before anything starts.
+
+test_run.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+from fake import tool
+
+from gpucache import options, tables
+
+LIBRARY, FOLDERS = os.path.realpath(sys.argv[2]), sys.argv[3]
+PROGRAM = os.path.realpath(sys.argv[4])
+SIZES = """0 1 2G 1.5g 512M 1.5 1b 3kb 3kib 3ib 4T 50% 100% 100.5% 12.5% 101% -1 1e3 2X none None
+unlimited 0=8G,1=50% 0=8G,0=1G 0=,1 8G, ,8G 1G,2G 0=none 64=1G 63=1G 2_G .5G 5.G 1=unlimited 0x10
+99999999999999999999 % G =1G""".split() + ["", " 2G ", "2 G", "0 = 1G", "2 % ", "1 kb"]
+TIMES = ["30", "0.5s", "200ms", "5m", "5min", "1h", "none", "-1", "5 s", "x", "1d", "1.s", "",
+         " 7 ", "5 s,", "99999999999999h", "off"]
+CANDIDATES = {
+    "BYTES": SIZES, "LIMIT": SIZES, "SECONDS": TIMES,
+    "BACKING": "auto arena Segment driver or none auto,arena x".split() + ["", " auto "],
+    "REUSE": "auto order READY wait or none x".split() + ["", " wait\t"],
+    "SWITCH": "0 1 on off yes no true false none ON 2 x on,off".split() + ["", " on "],
+    "SIGNAL": "USR1 sigusr2 RTMIN rtmin+3 RTMIN+ RTMIN+-3 0 off none no false TERM 9 USR3 "
+              "RTMIN+1,2".split() + ["", "RTMIN +1", "RTMIN+ 1", "RTMIN+1 ", " USR1 "],
+    "EMPTY_CACHE": "1 all on oom every:5s every:0.5 every:x every: device=1 device= device=64 "
+                   "keep=2G keep=50% keep=none keep= off 0 none off,1 oom,every:1h,device=0,"
+                   "keep=1G x 1, every:0.1ms".split() + ["", " oom , device=1", "device = 1",
+                                                         "keep= 1G", "every: 5s"],
+    "STATS": "off none exit exit-json exit:/tmp/none/x EXIT-JSON:/tmp/none/y exit: exitx json 0 "
+             "no".split() + ["", " exit", "exit "],
+    "LOG": "off error warn warning info debug 0 none debug: loud warn:/tmp/none/x no".split()
+           + ["", " warn"],
+    "PATH": ["/tmp/none/x", "none", "x", "", " "],
+    "DIR": ["/tmp/none/x", "none", "x", "", " "],
+    "GLOBS": ["ends", "a*,b?", "none", "", "a,,b", ",", " a , b ", "x" * 255, "x" * 300, "None"],
+}
+# What only the library can know, or only together with others.
+RANGES = {("EMPTY_CACHE", "device=64"), ("EMPTY_CACHE", "every:0.1ms"),
+          ("EMPTY_CACHE", "keep=50%"), ("SECONDS", "99999999999999h"),
+          ("BYTES", "99999999999999999999"), ("LIMIT", "99999999999999999999")}
+
+
+def the_library_takes(values):
+    """env -> bool, of {env: value}: which of them one process under the library understands."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GPUCACHE")}
+    env.update(values, LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS)
+    done = subprocess.run([PROGRAM, "exit"], capture_output=True, text=True, timeout=60, env=env,
+                          errors="replace")
+    refused = re.findall(r"gpucache: warning: (\w+)=.* is not understood", done.stderr)
+    return {name: name not in refused for name in values}
+
+
+class Values(unittest.TestCase):
+    def test_the_tool_understands_what_the_library_does(self):
+        rows = [row for row in tables.OPTIONS if row["env"] not in ("GPUCACHE", "GPUCACHE_LOG",
+                                                                    "GPUCACHE_ONLY",
+                                                                    "GPUCACHE_SKIP")]
+        lists = {row["env"]: CANDIDATES[row["type"]] for row in rows}
+        types = {row["env"]: row["type"] for row in tables.OPTIONS}
+        rounds = [{env: values[i] for env, values in lists.items() if i < len(values)}
+                  for i in range(max(map(len, lists.values())))]
+        # These may keep the library out, or its warnings away: one at a time, the rest unset.
+        rounds += [{"GPUCACHE": value} for value in CANDIDATES["SWITCH"]
+                   if value.lower() not in ("0", "off", "no", "none", "false")]
+        rounds += [{"GPUCACHE_LOG": value} for value in CANDIDATES["LOG"]
+                   if value.lower() not in ("0", "off", "none", "error")]
+        rounds += [{"GPUCACHE_SKIP": value} for value in CANDIDATES["GLOBS"] if value != "ends"]
+        compared = 0
+        for values in rounds:
+            said = the_library_takes(values)
+            for env, value in values.items():
+                try:
+                    options.checked(env, value)
+                    mine = True
+                except Exception:  # pylint: disable=broad-except
+                    mine = False
+                compared += 1
+                if (types[env], value) in RANGES:
+                    continue
+                with self.subTest(f"{env}={value!r}"):
+                    self.assertEqual(mine, said[env])
+        self.assertGreater(compared, 300)
+
+    def test_defaults_are_values(self):
+        for row in tables.OPTIONS:
+            options.checked(row["env"], row["default"])
+
+
+class Run(unittest.TestCase):
+    def environment(self, *words):
+        done = tool("run", "--json", *words)
+        self.assertEqual(done.status, 0, done.err)
+        return done.json
+
+    def test_every_option_is_a_flag(self):
+        for row in tables.OPTIONS:
+            value = row["default"] or "x"
+            found = self.environment(options.flag(row["env"]), value, "--", "true")
+            self.assertEqual(found["environment"][row["env"]], value)
+            self.assertEqual(found["command"], ["true"])
+
+    def test_assignments_without_prefix_are_options_only_if_there_is_one(self):
+        found = self.environment("CUDA_VISIBLE_DEVICES=0", "MAX_IDLE=2G", "GPUCACHE_LOG=debug",
+                                 "GPUCACHE=1", "max_idle=x", "--", "prog", "A=b")
+        self.assertEqual({k: v for k, v in found["environment"].items() if k != "LD_PRELOAD"},
+                         {"CUDA_VISIBLE_DEVICES": "0", "GPUCACHE_MAX_IDLE": "2G",
+                          "GPUCACHE_LOG": "debug", "GPUCACHE": "1", "max_idle": "x"})
+        self.assertEqual(found["command"], ["prog", "A=b"])
+
+    def test_the_commands_own_flags_stay_its_own(self):
+        found = self.environment("--max-idle", "1G", "prog", "--json", "--max-idle", "3G")
+        self.assertEqual(found["command"], ["prog", "--json", "--max-idle", "3G"])
+        self.assertEqual(found["environment"]["GPUCACHE_MAX_IDLE"], "1G")
+
+    def test_nothing_starts_with_a_wrong_name_or_value(self):
+        for words, sentence in (
+                (("--max-idle", "much", "--", "false"), "MAX_IDLE=much is not understood"),
+                (("MAX_IDLE=much", "false"), "MAX_IDLE=much is not understood"),
+                (("GPUCACHE_MAX_IDEL=1G", "false"), "there is no option GPUCACHE_MAX_IDEL; the "
+                                                    "nearest is MAX_IDLE"),
+                (("MAX_IDLE=1G",), "run needs a command")):
+            done = tool("run", *words)
+            self.assertEqual(done.status, 2)
+            self.assertIn(sentence, done.err)
+        self.assertEqual(tool("run", "--max-idel", "1G", "true").status, 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""`gpucache top` and `stat --watch` on a terminal: what the screen shows, and what keys do.
+
+test_top.py TOOL"""
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+import unittest
+
+from fake import MIB, TOOL, UUID, UUID_B, body, pool
+from test_page import Case
+
+from gpucache import process, tables
+
+try:
+    import pyte
+    import rich  # noqa: F401
+except ImportError:
+    print("rich and pyte are not installed: skipped")
+    sys.exit(77)
+
+WIDTH, HEIGHT = 120, 24
+
+
+class Terminal:
+    """The tool on a pseudo-terminal, with a screen as a person sees it."""
+
+    def __init__(self, *words, width=WIDTH):
+        self.screen = pyte.Screen(width, HEIGHT)
+        self.stream = pyte.ByteStream(self.screen)
+        self.raw, self.status = b"", None
+        self.pid, self.fd = pty.fork()
+        if not self.pid:
+            os.environ.update(TERM="xterm-256color", LC_ALL="C.UTF-8")
+            os.environ.pop("NO_COLOR", None)
+            os.execv(sys.executable, [sys.executable, "-X", "utf8", TOOL, *map(str, words)])
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
+        os.kill(self.pid, signal.SIGWINCH)
+
+    def feed(self, seconds=0.05):
+        if select.select([self.fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                data = b""
+            self.raw += data
+            self.stream.feed(data)
+            return bool(data)
+        return True
+
+    @property
+    def text(self):
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def until(self, pattern, seconds=30):
+        """The screen once it matches."""
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.text):
+            if time.monotonic() > end or not self.feed():
+                raise AssertionError(f"no {pattern!r} on the screen:\n{self.text}")
+        return self.text
+
+    def press(self, keys):
+        os.write(self.fd, keys.encode())
+
+    def end(self):
+        """The exit status."""
+        end = time.monotonic() + 30
+        while self.status is None and time.monotonic() < end:
+            self.feed()
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return self.status
+
+
+class Top(Case):
+    def setUp(self):
+        super().setUp()
+        self.second = process.identity(os.getppid())
+
+    def answer(self, words):
+        if words.startswith("flush"):
+            return tables.PAGE_REPLY_DONE, 156 * MIB, {"ns": 11_000_000, "frameworks": [], "gpus": [
+                {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
+                 "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0}]}
+        return tables.PAGE_REPLY_DONE, 0, {"options": [
+            {"name": "MAX_IDLE", "old": "none", "new": "1G"}]}
+
+    def two(self):
+        first = self.page(body(pool(), pool(1, UUID_B)), answer=self.answer)
+        second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB}),
+                           pid=self.second[1], start=self.second[2], namespace=self.second[0],
+                           answer=self.answer)
+        return first, second
+
+    def test_the_screen(self):
+        self.two()
+        screen = Terminal("top", "--interval", "100ms")
+        text = screen.until(r"2 processes.*\n(.*\n)*.*█████")
+        lines = text.splitlines()
+        self.assertIn("2 processes, 5.1 GiB live, 313 MiB idle", lines[0])
+        heads = next(line for line in lines if "RESERVED" in line).split("  ")
+        self.assertEqual([h.strip() for h in heads if h.strip()],
+                         ["PID", "USER", "GPU", "LIVEv", "IDLE", "RESERVED", "PEAK", "HITS",
+                          "LIVE, LATELY", "LIMITS", "NAME"])
+        rows = [line.split() for line in lines if re.match(r" *[0-9]+ +\w+ +[01] ", line)]
+        self.assertEqual([row[:5] for row in rows],
+                         [[str(os.getppid()), process.user_name(process.uid(os.getppid())), "0",
+                           "5", "GiB"],
+                          [str(os.getpid()), process.user_name(os.getuid()), "0", "32", "MiB"],
+                          [str(os.getpid()), process.user_name(os.getuid()), "1", "32", "MiB"]])
+        self.assertIn("f flush  l limit  s sort  r reverse  q quit", text)
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+        # The picture of before comes back, with the cursor.
+        self.assertIn(b"\x1b[?1049l", screen.raw)
+        self.assertIn(b"\x1b[?25h", screen.raw)
+
+    def test_keys_sort_choose_flush_and_set(self):
+        first, second = self.two()
+        screen = Terminal("top", "--interval", "200ms")
+        screen.until(r"LIVEv")
+        screen.press("f")
+        screen.until(rf"PID {self.second[1]} GPU 0: 156 MiB returned in 11 ms, 32 MiB live")
+        self.assertRegex(second.asked[0], rf"^flush wait=\d+ gpu={UUID}$")
+        screen.press("s")
+        screen.until(r"IDLEv")
+        screen.press("r")
+        screen.until(r"IDLE\^")
+        screen.press("\x1b[B\x1b[B\x1b[A")
+        screen.press("l")
+        screen.until(r"MAX_IDLE, or NAME=VALUE: _")
+        screen.press("9G\x7f\x7f1Gx\x7f")
+        screen.until(r"NAME=VALUE: 1G_")
+        screen.press("\r")
+        screen.until(r"PID [0-9]+: MAX_IDLE none -> 1G")
+        self.assertIn("set MAX_IDLE=1G", first.asked + second.asked)
+        screen.press("lMAX_IDLE=much\r")
+        screen.until(r"MAX_IDLE=much is not understood")
+        screen.press("lqq\x1b")
+        screen.until(r"q quit")
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+
+    def test_processes_come_and_go(self):
+        screen = Terminal("top", "--interval", "100ms", width=80)
+        screen.until(r"0 processes, 0 B live")
+        page = self.page()
+        screen.until(rf"1 process,[^$]*{os.getpid()}")
+        page.close()
+        screen.until(r"0 processes, 0 B live")
+        screen.press("fl\x1b[A")  # there is none to flush
+        screen.press("\x03")
+        self.assertIn(screen.end(), (0, 130))
+
+    def test_without_a_terminal_it_says_so(self):
+        self.says(self.tool_without_terminal(), 2,
+                  "top needs a terminal; gpucache top --json does not")
+
+    @staticmethod
+    def tool_without_terminal():
+        from fake import tool  # pylint: disable=import-outside-toplevel
+        return tool("top")
+
+
+class Stat(Case):
+    def test_watch_shows_new_figures_in_place(self):
+        page = self.page()
+        screen = Terminal("stat", os.getpid(), "--watch", "50ms")
+        screen.until(r"live blocks +0\b")
+        page.publish(body(pool(live_blocks=4711)))
+        text = screen.until(r"live blocks +4,711")
+        self.assertEqual(len(re.findall("live blocks", text)), 1)
+        screen.press("\x03")
+        self.assertEqual(screen.end(), 130)
+
+    def test_heads_are_bold_on_a_terminal_alone(self):
+        self.page()
+        screen = Terminal("ps")
+        self.assertEqual(screen.end(), 0)
+        self.assertIn(b"\x1b[1m", screen.raw)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What stat, flush, set and ps say, and what they ask of a process.
+
+test_verbs.py TOOL"""
+import glob
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from fake import MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
+from test_page import Case
+
+from gpucache import ask as ask_module
+from gpucache import tables, text
+
+DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
+BAD, REFUSED = tables.PAGE_REPLY_BAD, tables.PAGE_REPLY_REFUSED
+
+
+def flushed(**figures):
+    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
+             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
+    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
+
+
+class Flush(Case):
+    def serve(self, code=DONE, value=156 * MIB, reply=None, **more):
+        return self.page(answer=lambda words: (code, value, flushed() if reply is None else reply),
+                         **more)
+
+    def test_the_receipt(self):
+        self.serve()
+        done = tool("flush", os.getpid())
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertEqual(done.out, f"PID {os.getpid()} GPU 0: 156 MiB returned in 11 ms, "
+                                   "32 MiB live\n")
+
+    def test_the_receipt_says_what_keeps_the_rest(self):
+        self.serve(reply={**flushed(idle_bytes=30 * MIB, pending_bytes=8 * MIB,
+                                    partly_live_bytes=20 * MIB),
+                          "frameworks": [{"name": "torch", "returned_bytes": 5 * MIB,
+                                          "ns": 2_000_000}]})
+        lines = tool("flush", os.getpid()).out.splitlines()
+        self.assertTrue(lines[0].endswith("32 MiB live; 8 MiB wait for GPU work, 20 MiB idle "
+                                          "beside live blocks, 10 MiB kept"), lines)
+        self.assertEqual(lines[1], f"PID {os.getpid()}: torch gave up 5 MiB in 2 ms")
+
+    def test_it_asks_for_what_the_arguments_say(self):
+        page = self.serve(text=body(pool(), pool(1, UUID_B)))
+        for words, asked in (((), r"flush wait=(4\d{3}|5000)"),
+                             (("--keep", "2G", "--wait", "200ms"),
+                              rf"flush wait=\d+ keep={2 << 30}"),
+                             (("--wait", "0"), "flush wait=0"),
+                             (("--wait", "30s"), "flush wait=10000"),
+                             (("--gpu", "1"), rf"flush wait=\d+ gpu={UUID_B}"),
+                             (("--gpu", UUID), rf"flush wait=\d+ gpu={UUID}"),
+                             (("--no-frameworks",), r"flush wait=\d+ frameworks=0")):
+            self.assertEqual(tool("flush", os.getpid(), *words).status, 0)
+            self.assertRegex(page.asked[-1], f"^{asked}$")
+        self.says(tool("flush", os.getpid(), "--gpu", "7"), 1,
+                  f"PID {os.getpid()}: it has no memory on GPU 7")
+
+    def test_not_all_done_is_status_1(self):
+        page = self.serve(PARTLY, 1)
+        done = tool("flush", os.getpid(), "--wait", "200ms", "--json")
+        self.assertEqual(done.status, 1)
+        self.assertIn("not all was done within 0.2 s", done.err)
+        # It asks again until the time is up, and adds up what came.
+        self.assertGreater(len(page.asked), 1)
+        self.assertEqual(done.json["returned_bytes"], len(page.asked))
+
+    def test_a_refusal_is_told(self):
+        self.serve(REFUSED, 0, {"why": "a capture is open"})
+        self.says(tool("flush", os.getpid()), 1, f"PID {os.getpid()}: a capture is open")
+
+    def test_a_reply_without_sense_is_no_crash(self):
+        for reply in ({}, {"gpus": 3}, {"gpus": [1, {}]}, {"frameworks": "x"}, [], 4):
+            page = self.serve(reply=reply)
+            self.assertEqual(tool("flush", os.getpid()).err, "")
+            page.close()
+
+    def test_by_name_and_all_of_them(self):
+        page = self.serve()
+        with open("/proc/self/comm", encoding="utf-8") as file:
+            name = file.read().strip()
+        self.assertEqual(tool("flush", "--all").status, 0)
+        self.assertEqual(tool("flush", "--name", name[:2] + "*").status, 0)
+        self.assertEqual(len(page.asked), 2)
+        self.says(tool("flush", "--name", "nosuch*"), 1, "no process whose name matches nosuch*")
+        self.says(tool("flush", "--all", "--gpu", "9"), 1, "no process under libgpucache on GPU 9")
+        self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
+
+    def test_json(self):
+        self.serve()
+        done = tool("flush", os.getpid(), "--json")
+        self.assertEqual(done.json["returned_bytes"], 156 * MIB)
+        self.assertEqual(done.json["receipts"][0]["status"], "done")
+
+    def test_arguments_without_sense(self):
+        for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--wait", "-1")):
+            self.assertEqual(tool("flush", os.getpid(), *words).status, 2, words)
+
+
+class Slots(Case):
+    def test_a_process_that_does_not_answer(self):
+        self.page(answer=lambda words: None)
+        ask_margin, started = sys.modules["gpucache.flush"].MARGIN_S, time.monotonic()
+        sys.modules["gpucache.flush"].MARGIN_S = 0.2
+        try:
+            done = tool("flush", os.getpid(), "--wait", "100ms")
+        finally:
+            sys.modules["gpucache.flush"].MARGIN_S = ask_margin
+        self.says(done, 1, f"PID {os.getpid()}: it has not answered within 0.3 s")
+        self.assertGreaterEqual(time.monotonic() - started, 0.3)
+
+    def test_a_stopped_process_is_told_so(self):
+        with subprocess.Popen(["sleep", "100"]) as sleeper:
+            try:
+                start = ask_module.process.start_ticks(sleeper.pid)
+                self.page(pid=sleeper.pid, start=start)
+                sleeper.send_signal(signal.SIGSTOP)
+                wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
+                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped, and "
+                          "answers when it goes on")
+                sleeper.send_signal(signal.SIGCONT)
+                timer = threading.Timer(0.2, sleeper.kill)
+                timer.start()
+                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it has ended")
+            finally:
+                sleeper.kill()
+
+    def test_many_askers_at_once_get_their_own_reply(self):
+        page = self.page(answer=lambda words: (DONE, int(words.split("=")[-1]), {}))
+        failures = []
+
+        # Locks are a process's own, so the askers are processes.
+        def ask(number):
+            done = subprocess.run(
+                [sys.executable, "-c",
+                 "import sys; sys.path.insert(0, sys.argv[1])\n"
+                 "from gpucache import ask, page\n"
+                 "found = page.find(int(sys.argv[2]))[0]\n"
+                 "for n in range(20):\n"
+                 "    with ask.Line(found) as line:\n"
+                 "        want = int(sys.argv[3]) + n\n"
+                 "        assert line.ask(f'flush keep={want}', 30).value == want\n",
+                 TOOL, str(os.getpid()), str(number)], timeout=60)
+            if done.returncode:
+                failures.append(number)
+        askers = [threading.Thread(target=ask, args=(1000 * n,)) for n in range(12)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(len(page.asked), 240)
+
+    def test_a_request_that_somebody_left_is_not_taken_for_the_own(self):
+        page = self.page()
+        for i in range(tables.PAGE_SLOTS):
+            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
+            page.put("ask_sequence", 5, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
+        asked = []
+
+        def asker():
+            with ask_module.Line(ask_module_page()) as line:
+                asked.append(line.ask("flush keep=1", 20).value)
+
+        def ask_module_page():
+            return sys.modules["gpucache.page"].find(os.getpid())[0]
+        thread = threading.Thread(target=asker)
+        thread.start()
+        start = tables.PAGE["slots"][0]
+        self.assertTrue(wait_for(lambda: page.get("ask_sequence", tables.PAGE_SLOT, start) == 6))
+        page.put("reply_value", 111, tables.PAGE_SLOT, start)
+        page.put("reply_sequence", 5, tables.PAGE_SLOT, start)  # the reply to the other
+        time.sleep(0.1)
+        self.assertEqual(asked, [])
+        page.put("reply_value", 222, tables.PAGE_SLOT, start)
+        page.put("reply_sequence", 6, tables.PAGE_SLOT, start)
+        thread.join()
+        self.assertEqual(asked, [222])
+
+    def test_all_slots_taken(self):
+        page = self.page()
+        with subprocess.Popen(
+                [sys.executable, "-c",
+                 "import fcntl, struct, sys\n"
+                 "file = open(sys.argv[1], 'r+b')\n"
+                 "fcntl.lockf(file, fcntl.LOCK_EX, 8 * 4096, 8192)\n"
+                 "print('taken', flush=True); sys.stdin.read()", page.path],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            self.assertEqual(other.stdout.readline(), b"taken\n")
+            found = sys.modules["gpucache.page"].find(os.getpid())[0]
+            with ask_module.Line(found) as line:
+                with self.assertRaisesRegex(Exception, "8 others are asking it"):
+                    line.ask("look", 0.1)
+            other.stdin.close()
+
+    def test_a_look_asks_for_a_new_state_and_rings(self):
+        page = self.page(age_s=30)
+        bell = page.get("bell")
+        before = time.monotonic_ns()
+        tool("ps")
+        self.assertGreater(page.get("bell"), bell)
+        self.assertLessEqual(page.get("watched_until_ns"), time.monotonic_ns() + 10 * 10**9)
+        self.assertGreater(page.get("watched_until_ns"), before + 10**9)
+
+
+class Set(Case):
+    def test_old_and_new_values_and_why_not(self):
+        def answer(words):
+            self.assertEqual(words, "set MAX_IDLE=1G BACKING=arena")
+            return DONE, 0, {"options": [{"name": "MAX_IDLE", "old": "none", "new": "1G"},
+                                         {"name": "BACKING", "why": "it is chosen at the start"}]}
+        self.page(answer=answer)
+        done = tool("set", os.getpid(), "MAX_IDLE=1G", "GPUCACHE_BACKING=arena")
+        self.assertEqual(done.status, 1)
+        self.assertEqual(done.out, f"PID {os.getpid()}: MAX_IDLE none -> 1G\n"
+                         f"PID {os.getpid()}: BACKING is unchanged: it is chosen at the start\n")
+
+    def test_wrong_names_and_values_ask_nothing(self):
+        page = self.page(answer=lambda words: (DONE, 0, {}))
+        pid = os.getpid()
+        self.says(tool("set", pid, "MAX_IDEL=1G"), 2,
+                  "there is no option MAX_IDEL; the nearest is MAX_IDLE")
+        done = tool("set", pid, "MAX_IDLE=much")
+        self.assertEqual(done.status, 2)
+        self.assertIn("MAX_IDLE=much is not understood: it takes a size", done.err)
+        for words in ((pid,), ("MAX_IDLE=1G",), (pid, "x"), (pid, "ONLY=a, b")):
+            self.assertEqual(tool("set", *words).status, 2, words)
+        self.assertEqual(page.asked, [])
+
+    def test_json(self):
+        self.page(answer=lambda words: (DONE, 0, {"options": [
+            {"name": "LOG", "old": "warn", "new": "debug"}]}))
+        done = tool("set", os.getpid(), "log=debug", "--json")
+        self.assertEqual(done.status, 0)
+        self.assertEqual(done.json["results"][0]["changes"][0]["new"], "debug")
+
+
+class Show(Case):
+    def test_stat_shows_every_figure(self):
+        figures = {row["name"]: i + 1 for i, row in enumerate(tables.STATS)
+                   if row["kind"] == "COUNTER"}
+        self.page(body(pool(**{n: v for n, v in figures.items()
+                               if n not in ("num_allocs", "num_hits", "num_frees")}),
+                       options={"GPUCACHE_MAX_IDLE": "2G"},
+                       flush={"count": 3, "reason": "signal", "unix_ns": time.time_ns(),
+                              "bytes": 5 * MIB, "ns": 10**6}))
+        out = tool("stat", os.getpid()).out
+        for row in tables.STATS:
+            if row["kind"] != "PEAK":
+                self.assertIn(sys.modules["gpucache.stat"].label(row["name"]), out)
+        for part in ("options: MAX_IDLE=2G", "signal, 5 MiB in 1 ms; 3 in all", "98.5 %", UUID):
+            self.assertIn(part, out)
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_stat_in_json_has_the_same(self):
+        self.page()
+        found = tool("stat", os.getpid(), "--json").json
+        self.assertEqual(found["gpus"][0]["num_hits"], 985)
+        self.assertEqual(found["options"]["MAX_IDLE"], "none")
+
+    def test_ps_shows_limits_and_a_line_for_each_gpu(self):
+        self.page(body(pool(), pool(1, UUID_B), options={"GPUCACHE_MAX_IDLE": "2G"}))
+        lines = tool("ps").out.splitlines()
+        self.assertEqual(lines[0].split(), ["PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED",
+                                            "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
+        self.assertEqual(len(lines), 3)
+        self.assertIn("32 MiB  156 MiB   188 MiB  1 GiB  98.5 %  MAX_IDLE=2G", lines[1])
+
+    def test_no_colours_but_on_a_terminal(self):
+        self.page()
+        self.assertNotIn("\x1b", tool("ps").out + tool("stat", os.getpid()).out)
+
+    def test_what_nvml_knows(self):
+        self.page()
+        folder = os.path.join(self.folder, "nvml")
+        os.mkdir(folder)
+        with subprocess.Popen(["sleep", "100"]) as other:
+            try:
+                with open(folder + "/pynvml.py", "w", encoding="utf-8") as file:
+                    file.write(f"""
+class Row:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(device): return "{UUID}" if device == 1 else "GPU-0"
+def nvmlDeviceGetName(device): return b"H100"
+def nvmlDeviceGetMemoryInfo(device): return Row(total=80 << 30, used=1 << 30)
+def nvmlDeviceGetComputeRunningProcesses(device):
+    return [Row(pid={other.pid}, usedGpuMemory=512 << 20), Row(pid={os.getpid()},
+            usedGpuMemory=1)] if device == 1 else []
+""")
+                sys.path.insert(0, folder)
+                sys.modules.pop("pynvml", None)
+                done, as_json = tool("ps"), tool("ps", "--json").json
+            finally:
+                sys.path.remove(folder)
+                sys.modules.pop("pynvml", None)
+                other.kill()
+        self.assertRegex(done.out, rf"{other.pid}  .* 1 .* 512 MiB .* sleep "
+                                   r"\(without the library\)")
+        self.assertEqual(as_json["processes"][0]["gpus"][0]["index"], 1)
+        self.assertEqual([e["pid"] for e in as_json["without_page"]], [other.pid])
+
+    def test_without_nvml_the_reason_is_told_when_asked(self):
+        sys.modules["pynvml"] = None
+        try:
+            self.assertIn("nvidia-ml-py is not installed", tool("ps", "-v").out)
+        finally:
+            del sys.modules["pynvml"]
+
+    def test_what_needs_a_package_names_it(self):
+        self.page()
+        for module, words, package in (
+                ("prometheus_client", ("metrics",), "prometheus_client"),
+                ("rich", ("top",), "rich"), ("argcomplete", ("completion", "bash"), "argcomplete")):
+            before = {n: m for n, m in sys.modules.items() if n.split(".")[0] == module}
+            for name in [module, *before]:
+                sys.modules[name] = None
+            try:
+                done = tool(*words)
+            finally:
+                for name in [module, *before]:
+                    del sys.modules[name]
+                sys.modules.update(before)
+            verb = words[0]
+            self.says(done, 3, f"{verb} needs the Python package {package}: pip install {package}")
+
+    def test_stat_watches_until_the_end(self):
+        with subprocess.Popen(["sleep", "100"]) as sleeper:
+            try:
+                self.page(pid=sleeper.pid, start=ask_module.process.start_ticks(sleeper.pid))
+                timer = threading.Timer(0.5, sleeper.kill)
+                timer.start()
+                timer2 = threading.Timer(0.6, sleeper.wait)
+                timer2.start()
+                done = tool("stat", sleeper.pid, "--watch", "50ms", "--json")
+                timer2.join()
+            finally:
+                sleeper.kill()
+        self.assertEqual(done.status, 0, done.err)
+        self.assertGreater(len(done.out.splitlines()), 1)
+
+
+class Figures(unittest.TestCase):
+    def test_sizes(self):
+        for value, shown in ((0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"),
+                             (156 * MIB, "156 MiB"), (1 << 30, "1 GiB"), ((1 << 30) - 1, "1 GiB"),
+                             (5 << 40, "5 TiB"), (9 << 50, "9216 TiB"), (None, "-")):
+            self.assertEqual(text.size(value), shown)
+        for words, value in (("2G", 2 << 30), ("1.5g", 3 << 29), ("100", 100), ("1MiB", MIB),
+                             ("3kb", 3072), ("2X", None), ("-1", None), ("1.5", None), ("", None),
+                             ("99999999999T", None)):
+            self.assertEqual(text.parse_size(words), value, words)
+
+    def test_times(self):
+        for ns, shown in ((5, "5 ns"), (11_000_000, "11 ms"), (1_500_000_000, "1.5 s"),
+                          (61 * 10**9, "1 min 1 s"), (2 * 3600 * 10**9, "2 h 0 min")):
+            self.assertEqual(text.duration(ns), shown)
+        for words, value in (("5s", 5), ("200ms", 0.2), ("2", 2), ("1m", 60), ("x", None)):
+            self.assertEqual(text.parse_time(words), value)
+
+    def test_sparklines(self):
+        self.assertEqual(text.spark([0, 1, 2, 4, 8], 4), "▂▃▅█")
+        self.assertEqual(text.spark([0, 0], 8), "▁▁")
+        self.assertEqual(text.spark([], 8), "")
+
+
+class Versions(unittest.TestCase):
+    def test_all_pythons_from_3_8_on_read_the_package(self):
+        found = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
+        tried = 0
+        for python in sorted({*found, sys.executable}):
+            script = ("import sys\nif sys.version_info < (3, 8): sys.exit(77)\n"
+                      "sys.path.insert(0, sys.argv.pop(1))\n"
+                      "import importlib, zipfile\n"
+                      "for name in zipfile.ZipFile(sys.path[0]).namelist():\n"
+                      "    if '/' in name and '__main__' not in name:\n"
+                      "        importlib.import_module(name[:-3].replace('/', '.'))\n"
+                      "from gpucache import cli\n"
+                      "cli.make_parser().format_help(); sys.exit(cli.main(['ps', '--json']))")
+            done = subprocess.run([python, "-c", script, TOOL], capture_output=True, text=True,
+                                  timeout=60)
+            if done.returncode == 77 or "f-string" in done.stderr:
+                continue
+            self.assertEqual((done.returncode, done.stderr), (0, ""), python)
+            tried += 1
+        self.assertGreaterEqual(tried, 1)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
