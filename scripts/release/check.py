@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+from release import check_slurm as check_slurm_
 from release import debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
 
@@ -220,6 +221,48 @@ def check_word_size(release, out):
     under = ask(loader, program, env={**os.environ, "LD_PRELOAD": str(library)})
     line, rest = under.split("\n", 1)
     equal(("wrong ELF class" in line and line.endswith("ignored."), rest), (True, bare))
+    return None
+
+
+def check_deploy(release, _out):
+    """Kubernetes' own schemas, and systemd's view of the drop-in."""
+    deploy = release.root / "scripts" / "deploy"
+    files = sorted((deploy / "kubernetes").glob("*.yaml"))
+    said = ask("kubernetes-validate", "--strict", "--no-warn", *files)
+    passed = {line.split()[1] for line in said.splitlines() if " passed for " in line}
+    # The operator's own kind has no schema among Kubernetes' own.
+    equal({str(f) for f in files} - passed, {str(deploy / "kubernetes" / "servicemonitor.yaml")})
+    if shutil.which("kubectl"):
+        rendered = ask("kubectl", "kustomize", deploy)
+        ask("kubernetes-validate", "--strict", "--no-warn", "-", input=rendered)
+    if not shutil.which("systemd-analyze"):
+        return "no systemd-analyze here: the drop-in was not looked at"
+    drop_in = (deploy / "systemd" / "libgpucache.conf").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        unit = pathlib.Path(scratch, "program.service")
+        unit.write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+        place = pathlib.Path(scratch, "program.service.d", "libgpucache.conf")
+        place.parent.mkdir()
+
+        def complaints(text):
+            place.write_text(text, encoding="utf-8")
+            return ask("systemd-analyze", "verify", unit,
+                       env={**os.environ, "SYSTEMD_UNIT_PATH": f"{scratch}:"})
+        if "libgpucache.conf" not in complaints(drop_in + "LogsFolder=x\n"):
+            raise AssertionError("systemd-analyze does not look at the drop-in")
+        equal(complaints(drop_in), "")
+    return None
+
+
+def check_slurm(release, out):
+    """check_slurm.py"""
+    if check_slurm_.missing():
+        return check_slurm_.missing()
+    tests = test_build(release) / "tests"
+    environment = {**clean(), "LD_LIBRARY_PATH": f"{tests}/sim/lib:{tests}/sim/cudart"}
+    check_slurm_.run(release.root / "scripts" / "deploy", out / f"{release.stem(HERE)}.so",
+                     tests / "preload" / "basic-driver",
+                     [tests / "gpu" / "demo", "--steps", "100000000"], environment)
     return None
 
 
