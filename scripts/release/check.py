@@ -15,6 +15,8 @@ from release import debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
 
 HERE = platform.machine()
+# Ways of a program to the driver, on which the basic scene runs.
+ROUTES = ("static", "shared", "driver", "dlsym", "default", "proc1", "proc2", "entry-static")
 MUSL_LOADER = "/lib/ld-musl-x86_64.so.1"
 # What a preloaded program sees of the library where there is no CUDA; status 7 is its own.
 MUSL_PROGRAM = """
@@ -54,11 +56,16 @@ def equal(found, expected):
         raise AssertionError(f"found {found!r}, expected {expected!r}")
 
 
+def meson():
+    """The machine's own, which made a build that --tests names."""
+    return shutil.which("meson", path=os.environ["MACHINE_PATH"]) or "meson"
+
+
 def test_build(release):
     """The tests, built here with the machine's own compiler; their build has its own library."""
-    folder = release.work / "tests"
+    folder = release.tests
     if not (folder / "build.ninja").exists():
-        ask("meson", "setup", folder, release.root, "-Dwerror=false")
+        ask(meson(), "setup", folder, release.root, "-Dwerror=false")
     ask("ninja", "-C", folder)
     return folder
 
@@ -71,7 +78,7 @@ def suite(release, library, *names):
     own = place.read_bytes()
     try:
         place.write_bytes(pathlib.Path(library).read_bytes())
-        said = ask("meson", "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
+        said = ask(meson(), "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
         equal(place.read_bytes() == own, False)
     finally:
         place.write_bytes(own)
@@ -118,7 +125,7 @@ def check_wheel(release, out):
         tool_works(release, [python, "-m", "gpucache"], library)
         manual = python.parents[1] / "share" / "man"
         equal([p.name for p in sorted(manual.rglob("*.[1-9]"))], ["gpucache.1", "gpucache.7"])
-        suite(release, library, "basic-*")
+        suite(release, library, *(f"basic-{route}" for route in ROUTES))
         ask(python, "-m", "pip", "uninstall", "--yes", "libgpucache", env=clean())
         left = [p for p in python.parents[1].rglob("*") if p not in before and not p.is_dir()]
         equal(left, [])
@@ -278,15 +285,25 @@ def check_twice(release, out):
         equal(again, (out / "SHA256SUMS").read_text(encoding="utf-8"))
 
 
-def run(release, out, names):
-    tests = {name[len("check_"):]: function for name, function in globals().items()
-             if name.startswith("check_") and callable(function)}
-    failed = 0
-    for name in names or tests:
+def tests_by_name():
+    return {name[len("check_"):]: function for name, function in globals().items()
+            if name.startswith("check_") and callable(function)}
+
+
+def chosen(names):
+    """The names; without any, those of all tests."""
+    tests = tests_by_name()
+    for name in names:
         if name not in tests:
             tools.fail(f"there is no test {name}: {' '.join(tests)}")
+    return names or list(tests)
+
+
+def run(release, out, names):
+    failed = 0
+    for name in names:
         try:
-            skipped = tests[name](release, out)
+            skipped = tests_by_name()[name](release, out)
             print(f"{name}: {f'skipped: {skipped}' if skipped else 'passed'}", flush=True)
         except AssertionError as error:
             failed += 1
