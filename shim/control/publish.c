@@ -132,7 +132,7 @@ static uint64_t add_to_digest(uint64_t sum, const void *data, size_t size_bytes)
     return sum;
 }
 
-static uint64_t digest_of(const struct report *r)
+uint64_t publish_digest(const struct report *r)
 {
     uint64_t sum = UINT64_C(14695981039346656037);
 
@@ -166,7 +166,8 @@ static bool collect(struct page_state *state, bool only_changes)
 
     publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
     r.command = command;
-    uint64_t sum = digest_of(&r);
+    r.running = true;
+    uint64_t sum = publish_digest(&r);
     if (only_changes && sum == digest)
         return false;
     digest = sum;

@@ -31,8 +31,8 @@ void lend_start(void);
 bool lend_is_on(void);
 
 /* A call for bytes (0: not known how many) on one of these devices (a bit for each) found no
- * memory, and no pool of the process has any to give back. *series is 0 at first. True: a neighbour gave
- * some back, so the call is to be made again. False: no more comes. Keeps errno. */
+ * memory, and no pool of the process has any to give back. *series is 0 at first. True: a neighbour
+ * gave some back, so the call is to be made again. False: no more comes. Keeps errno. */
 bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series);
 
 /* A neighbour needs bytes on the GPU of this name (device.h): gives back at least so many idle

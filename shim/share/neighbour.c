@@ -2,7 +2,8 @@
  *
  * See neighbour.h. `asking` guards all static data.
  *
- * Why no thread waits for ever, and no two processes for each other:
+ * Why no thread waits for ever, and no two processes for each other (tests/model/lend.pml looks at
+ * every state of it, without the timeouts of step 4):
  * 1. A thread that asks holds `asking` and a slot of a neighbour, and no other lock of the
  *    library's.
  * 2. The neighbour's control thread serves the slot. It takes locks of its own pools and waits for
@@ -12,8 +13,8 @@
  *    ask, whatever locks of the program's those threads hold.
  * 4. A thread waits for `asking`, for a slot and for a reply until until_ns at the latest. Nothing
  *    in a page prolongs that.
- * 5. A neighbour that does not reply is skipped for SKIP_NS. So it costs a request its share of
- *    the wait at most once in that time.
+ * 5. A neighbour that does not reply is skipped for SKIP_NS, or until its reply stands in the page.
+ *    So it costs the wait at most once in that time.
  */
 #include "shim/share/neighbour.h"
 
@@ -44,7 +45,7 @@
 /* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times: on a loaded
  * machine the thread of the bell may be slow to come back to its wait. */
 #define PAUSE_NS (10 * MS)
-#define PROBES 10
+#define PROBES 20
 /* A neighbour that took memory again so soon after it gave some is asked last for a while. */
 #define THRASH_NS (1000 * MS)
 #define THRASH_MEMORY_NS (10000 * MS)
@@ -57,6 +58,8 @@ enum { KNOWN = 64, HEAD_BYTES = offsetof(struct page, zero5) };
 struct known {
     char name[PAGE_NAME_MAX];
     uint64_t skip_until_ns;
+    int late_slot; /* where its reply is missing; -1: nowhere */
+    uint32_t late_sequence;
     uint64_t emptied_in; /* the series of questions in which it gave less than was asked for */
     uint64_t busy_in;    /* the series in which it had no free slot, since busy_since_ns */
     uint64_t busy_since_ns;
@@ -74,6 +77,8 @@ static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 static struct known known[KNOWN];
 static char entries[8192]; /* of the directory */
 static struct page head;   /* the first HEAD_BYTES of a page; the rest is never touched */
+static int late_slot;      /* of the latest question, as struct known has them */
+static uint32_t late_sequence;
 
 static void sleep_ns(uint64_t ns)
 {
@@ -118,7 +123,7 @@ static struct known *remember(const char *name, uint64_t now_ns)
         if (i == 0 || known[i].used_ns < k->used_ns)
             k = &known[i];
     if (strcmp(k->name, name)) {
-        *k = (struct known){.used_ns = now_ns};
+        *k = (struct known){.late_slot = -1};
         snprintf(k->name, sizeof k->name, "%s", name);
     }
     k->used_ns = now_ns;
@@ -190,16 +195,45 @@ static bool comes_before(const struct candidate *a, const struct candidate *b)
     return a->tie < b->tie;
 }
 
-/* Is the neighbour to be skipped by what we know of it? */
-static bool is_skipped(const struct neighbour_wish *w, const char *name, uint64_t now_ns)
+static size_t slot_offset(unsigned slot, size_t field)
 {
-    const struct known *k = find_known(name);
-    return k && (k->skip_until_ns > now_ns || k->emptied_in == w->until_ns);
+    return offsetof(struct page, slots) + slot * sizeof(struct page_slot) + field;
 }
 
-/* Looks at one entry of the directory. *best: the best candidate so far; its name "": none. */
+/* Has the reply come since? */
+static bool has_replied(int folder, const struct known *k)
+{
+    struct stat st;
+    uint32_t sequence;
+    int fd = k->late_slot < 0 ? -1 : open_page(folder, k->name, O_RDONLY, &st);
+    if (fd < 0)
+        return false;
+    off_t at = (off_t)slot_offset((unsigned)k->late_slot,
+                                  offsetof(struct page_slot, reply_sequence));
+    bool replied = pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
+                   sequence == k->late_sequence;
+    close(fd);
+    return replied;
+}
+
+/* Is the neighbour to be skipped by what we know of it? */
+static bool is_skipped(int folder, const struct neighbour_wish *w, const char *name,
+                       uint64_t now_ns)
+{
+    const struct known *k = find_known(name);
+    if (!k)
+        return false;
+    return k->emptied_in == w->until_ns || (k->skip_until_ns > now_ns && !has_replied(folder, k));
+}
+
+/* The search in the directory. */
+struct search {
+    struct candidate best; /* its name "": there is none */
+    unsigned candidates, pages_read;
+};
+
 static void consider(int folder, const struct neighbour_wish *w, const char *name,
-                     struct candidate *best, unsigned *pages_read)
+                     struct search *s)
 {
     struct page_id its;
     uint64_t now_ns = state_clock_ns();
@@ -209,7 +243,7 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
     bool gone = its.pid_namespace == w->self->pid_namespace &&
                 (its.pid == w->self->pid || its.pid > INT_MAX ||
                  (kill((pid_t)its.pid, 0) && errno == ESRCH));
-    if (gone || is_skipped(w, name, now_ns) || (*pages_read)++ >= PAGES_MAX ||
+    if (gone || is_skipped(folder, w, name, now_ns) || s->pages_read++ >= PAGES_MAX ||
         !read_head(folder, name, &its))
         return;
     const struct page_gpu *g = find_gpu(w->uuid);
@@ -222,8 +256,9 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
     snprintf(c.name, sizeof c.name, "%s", name);
     if (!w->waits && (c.thrashes || !c.idle_bytes))
         return;
-    if (!best->name[0] || comes_before(&c, best))
-        *best = c;
+    s->candidates++;
+    if (!s->best.name[0] || comes_before(&c, &s->best))
+        s->best = c;
 }
 
 struct entry {
@@ -234,19 +269,18 @@ struct entry {
     char name[];
 };
 
-static bool find_best(int folder, const struct neighbour_wish *w, struct candidate *best)
+static bool find_best(int folder, const struct neighbour_wish *w, struct search *s)
 {
-    unsigned pages_read = 0;
     long got;
-    best->name[0] = '\0';
+    *s = (struct search){0};
     while ((got = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
         for (long at = 0; at < got;) {
             unsigned short length;
             memcpy(&length, entries + at + offsetof(struct entry, length), sizeof length);
-            consider(folder, w, entries + at + offsetof(struct entry, name), best, &pages_read);
+            consider(folder, w, entries + at + offsetof(struct entry, name), s);
             at += length;
         }
-    return best->name[0] != '\0';
+    return s->candidates > 0;
 }
 
 /* Copies between the caller's memory and a mapped page. False: the file has become shorter, or its
@@ -257,11 +291,6 @@ static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, boo
     struct iovec there = {.iov_base = (char *)page + offset, .iov_len = bytes};
     long number = out ? SYS_process_vm_writev : SYS_process_vm_readv;
     return syscall(number, getpid(), &here, 1, &there, 1, 0) == (long)bytes;
-}
-
-static size_t slot_offset(unsigned slot, size_t field)
-{
-    return offsetof(struct page, slots) + slot * sizeof(struct page_slot) + field;
 }
 
 static bool read_word(struct page *page, size_t offset, uint32_t *word)
@@ -338,8 +367,31 @@ static bool has_waiter(struct page *page)
     return syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0) > 0;
 }
 
-/* Waits for the reply to sequence + 1. */
-static bool await_reply(struct page *page, unsigned slot, uint32_t sequence, uint64_t until_ns)
+enum life { LIVES, STOPPED, UNKNOWN };
+
+/* Field 3 of /proc/PID/stat. Field 2 is the name of the process and may hold any character. */
+static enum life look_at(const struct neighbour_wish *w, const char *name)
+{
+    char path[40], stat[512], *end;
+    struct page_id its;
+    if (!page_id_parse(name, &its) || its.pid_namespace != w->self->pid_namespace)
+        return UNKNOWN;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", its.pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? STOPPED : UNKNOWN;
+    ssize_t n = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    stat[n > 0 ? n : 0] = '\0';
+    if (n <= 0 || !(end = strrchr(stat, ')')) || end[1] != ' ')
+        return UNKNOWN;
+    return strchr("TtZXx", end[2]) ? STOPPED : LIVES;
+}
+
+/* Waits for the reply to sequence + 1. The thread of a neighbour's bell may be at work, so that a
+ * wake finds no waiter: where the process can be seen, its state decides. */
+static bool await_reply(struct page *page, unsigned slot, uint32_t sequence, uint64_t until_ns,
+                        const struct neighbour_wish *w, const char *name)
 {
     size_t offset = slot_offset(slot, offsetof(struct page_slot, reply_sequence));
     bool woken = ring(page);
@@ -360,17 +412,20 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence, uin
             errno == EFAULT)
             return false;
         woken = woken || has_waiter(page);
+        enum life life = woken ? LIVES : look_at(w, name);
+        woken = life == LIVES;
+        if (life == STOPPED && probes > 1)
+            return false;
     }
 }
 
 /* One request through a slot of the mapped page. */
-static enum neighbour_answer ask_mapped(int fd, struct page *page, const struct neighbour_wish *w,
-                                        uint64_t wait_ns, uint64_t *bytes)
+static enum neighbour_answer ask_mapped(int fd, struct page *page, const char *name,
+                                        const struct neighbour_wish *w, uint64_t until_ns,
+                                        uint64_t *bytes)
 {
     uint32_t sequence = 0;
-    uint64_t now_ns = state_clock_ns(), until_ns = now_ns + wait_ns / 2;
-    if (until_ns > w->until_ns)
-        until_ns = w->until_ns;
+    uint64_t now_ns = state_clock_ns();
     int taken = take_slot(fd, page, &sequence);
     if (taken < 0)
         return NEIGHBOUR_BUSY;
@@ -379,12 +434,15 @@ static enum neighbour_answer ask_mapped(int fd, struct page *page, const struct 
     uint64_t its_wait_ns = until_ns > now_ns ? (until_ns - now_ns) / 2 : 0;
     if (!write_request(page, slot, sequence, w, its_wait_ns))
         return NEIGHBOUR_GONE;
+    counter_add(COUNTER_LEND_ASK, 1);
     if (!w->waits) {
         ring(page);
         return NEIGHBOUR_ASKED;
     }
-    if (!await_reply(page, slot, sequence, until_ns)) {
+    if (!await_reply(page, slot, sequence, until_ns, w, name)) {
         withdraw_request(page, slot);
+        late_slot = taken;
+        late_sequence = sequence + 1;
         return NEIGHBOUR_GONE;
     }
     if (!copy(page, slot_offset(slot, offsetof(struct page_slot, reply_value)), bytes,
@@ -403,16 +461,17 @@ static void close_own(int fd, const struct stat *opened)
 }
 
 static enum neighbour_answer ask_one(int folder, const char *name, const struct neighbour_wish *w,
-                                     uint64_t wait_ns, uint64_t *bytes)
+                                     uint64_t until_ns, uint64_t *bytes)
 {
     struct stat st;
     enum neighbour_answer answer = NEIGHBOUR_GONE;
+    late_slot = -1;
     int fd = open_page(folder, name, O_RDWR, &st);
     if (fd < 0)
         return NEIGHBOUR_GONE;
     void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page != MAP_FAILED) {
-        answer = ask_mapped(fd, page, w, wait_ns, bytes);
+        answer = ask_mapped(fd, page, name, w, until_ns, bytes);
         munmap(page, sizeof(struct page));
     }
     close_own(fd, &st);
@@ -432,8 +491,11 @@ static enum neighbour_answer learn(const struct candidate *c, const struct neigh
     }
     if (answer == NEIGHBOUR_BUSY && w->waits && now_ns - k->busy_since_ns > wait_ns / 4)
         answer = NEIGHBOUR_GONE;
-    if (answer == NEIGHBOUR_GONE)
+    if (answer == NEIGHBOUR_GONE) {
         k->skip_until_ns = now_ns + SKIP_NS;
+        k->late_slot = late_slot;
+        k->late_sequence = late_sequence;
+    }
     if (!w->waits || (answer != NEIGHBOUR_BUSY && bytes < w->bytes))
         k->emptied_in = w->until_ns;
     return answer;
@@ -443,20 +505,23 @@ static enum neighbour_answer learn(const struct candidate *c, const struct neigh
 static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t wait_ns,
                                       uint64_t *bytes)
 {
-    struct candidate best;
+    struct search s;
     struct stat folder_stat;
     const char *why;
     int folder = page_dir_open(w->folder, &why);
     if (folder < 0)
         return NEIGHBOUR_NONE;
     enum neighbour_answer answer = NEIGHBOUR_NONE;
-    if (!kernel_fstat(folder, &folder_stat) && find_best(folder, w, &best)) {
-        answer = ask_one(folder, best.name, w, wait_ns, bytes);
-        answer = learn(&best, w, answer, wait_ns, *bytes);
+    if (!kernel_fstat(folder, &folder_stat) && find_best(folder, w, &s)) {
+        /* Time is left for others, if there are any. */
+        uint64_t until_ns = state_clock_ns() + wait_ns / 2;
+        if (until_ns > w->until_ns || s.candidates == 1)
+            until_ns = w->until_ns;
+        answer = ask_one(folder, s.best.name, w, until_ns, bytes);
+        answer = learn(&s.best, w, answer, wait_ns, *bytes);
         if (answer == NEIGHBOUR_ASKED)
-            *bytes = best.idle_bytes;
-        counter_add(COUNTER_LEND_ASK, answer != NEIGHBOUR_BUSY);
-        counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && best.thrashes);
+            *bytes = s.best.idle_bytes;
+        counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && s.best.thrashes);
         counter_add(COUNTER_LEND_TIMEOUT, answer == NEIGHBOUR_GONE);
     }
     close_own(folder, &folder_stat);

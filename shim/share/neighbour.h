@@ -45,8 +45,8 @@ enum neighbour_answer {
     NEIGHBOUR_NONE,    /* there is no neighbour left to ask */
 };
 
-/* Asks the next neighbour. Waits at most until w->until_ns, and for one neighbour at most half of
- * wait_ns. Keeps errno. Any thread, with no lock of the pool's. */
+/* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
+ * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */
 enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wait_ns,
                                     uint64_t *bytes);
 

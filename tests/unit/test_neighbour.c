@@ -252,6 +252,24 @@ static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
     assert_int_equal(atomic_load(&quick->asked), 2);
 }
 
+/* A slow neighbour is asked again once its reply stands in the page. */
+static void a_neighbour_that_replied_late_is_not_skipped(void **state)
+{
+    struct fake *slow = add(HANGS, 512 * MIB);
+    struct neighbour_wish w = wish(64 * MIB);
+    uint64_t bytes;
+    w.until_ns = state_clock_ns() + 200 * MS;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    w = wish(64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    for (int i = 0; i < PAGE_SLOTS; i++) {
+        struct page_slot *s = &slow->page->slots[i];
+        __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+    }
+    slow->manner = REPLIES;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+}
+
 /* Of a process that has ended or is stopped no thread waits at the bell. */
 static void a_neighbour_without_a_waiter_costs_a_moment_once(void **state)
 {
@@ -468,6 +486,7 @@ int main(void)
         CASE(a_neighbour_that_took_memory_again_at_once_comes_last),
         CASE(a_neighbour_without_a_waiter_costs_a_moment_once),
         CASE(a_neighbour_that_hangs_costs_its_share_of_the_wait_once),
+        CASE(a_neighbour_that_replied_late_is_not_skipped),
         CASE(a_page_that_is_truncated_meanwhile_harms_nobody),
         CASE(what_is_no_page_of_this_user_and_version_is_not_asked),
         CASE(a_page_of_another_user_is_not_asked),
