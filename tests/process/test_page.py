@@ -264,8 +264,7 @@ class State(Case):
 
 class Folder(Case):
     def test_none_means_nothing(self):
-        # The thread for packages' caches would be there.
-        with Program("none", GPUCACHE_FRAMEWORKS="0") as program:
+        with Program("none") as program:
             program.do("alloc(64)")
             time.sleep(0.3)
             self.assertNotIn("gpucache-bell", program.threads())
