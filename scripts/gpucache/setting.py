@@ -51,16 +51,9 @@ def line_of(entry):
     if entry.get("why"):
         return f"{name} is unchanged: {text.printable(str(entry['why']))}"
     old = text.printable(str(entry.get("old", "?")) or "unset")
-<<<<<<< HEAD
     new = text.printable(str(entry.get("new", "?")) or "unset")
     note = f" ({text.printable(str(entry['note']))})" if entry.get("note") else ""
     return f"{name} {old} -> {new}{note}"
-||||||| 1fc1ed9
-    return f"{name} {old} -> {text.printable(str(entry.get('new')) or 'unset')}"
-=======
-    note = f" ({text.printable(str(entry['note']))})" if entry.get("note") else ""
-    return f"{name} {old} -> {text.printable(str(entry.get('new')) or 'unset')}{note}"
->>>>>>> int
 
 
 def show(args):

@@ -6,6 +6,7 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
+#include "shim/control/flush.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
@@ -233,25 +234,31 @@ static uint64_t give_pool(struct context *c, uint64_t bytes, uint64_t wait_ns)
     return back;
 }
 
-static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found)
+/* *device: of the GPU; -1: no pool is there. */
+static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *device)
 {
     uint64_t back = 0;
     FOR_EACH_CONTEXT(c)
         if (!strcasecmp(c->uuid.text, uuid)) {
-            *found = true;
+            *device = c->device;
             if (back < bytes)
                 back += give_pool(c, bytes - back, wait_ns);
         }
     return back;
 }
 
-/* First what is idle already, then what the program freed behind work. A wait would break a
- * capture. */
+/* First what is idle already. Then what the frameworks of the process cache, and what the program
+ * freed behind work. A wait would break a capture. A framework that answers late has a whole flush
+ * follow (flush.h). */
 uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found)
 {
-    uint64_t back = give(uuid, bytes, 0, found);
-    if (back < bytes && wait_ns && !capture_open())
-        back += give(uuid, bytes - back, wait_ns, found);
+    struct empty_cache all = {.device = -1};
+    uint64_t back = give(uuid, bytes, 0, &all.device);
+    *found = all.device >= 0;
+    if (*found && back < bytes && wait_ns && !capture_open()) {
+        flush_ask_frameworks(&all, min_u64(wait_ns, FRAMEWORK_WAIT_NS), NULL);
+        back += give(uuid, bytes - back, wait_ns, &all.device);
+    }
     if (back) {
         counter_add(COUNTER_LEND_GIVEN, 1);
         counter_add(COUNTER_LENT_BYTES, back);

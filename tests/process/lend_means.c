@@ -4,6 +4,7 @@
  * is how many means may fail: 0, or "all". */
 #include "tests/preload/idle_oom.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,6 +56,24 @@ void fill_and_free(bool late)
     EXPECT(read(from_child, &filled_bytes, sizeof filled_bytes) == (ssize_t)sizeof filled_bytes);
 }
 
+/* The control thread of each of the two makes its page soon after the first allocation. */
+static void await_pages(void)
+{
+    int pages = 0;
+    for (int i = 0; i < 4000 && pages < 2; i++) {
+        DIR *d = opendir(getenv("GPUCACHE_DIR"));
+        pages = 0;
+        for (struct dirent *e; d && (e = readdir(d));) {
+            const char *end = strrchr(e->d_name, '.');
+            pages += end && strcmp(end, ".page") == 0;
+        }
+        if (d)
+            closedir(d);
+        scene_sleep_ms(5);
+    }
+    EXPECT(pages == 2);
+}
+
 int main(int argc, char **argv)
 {
     int in[2], out[2], failed = 0, status;
@@ -74,6 +93,8 @@ int main(int argc, char **argv)
     scene_start(1, 200);
     REQUIRE(cuCtxGetCurrent(&primary));
     REQUIRE(gpu_malloc(&block, 4096)); /* the library starts with the first allocation */
+    fill_and_free(false);
+    await_pages();
     /* The last one needs a stream before it begins. */
     for (size_t i = 0; i + all < NUM_MEANS; i++) {
         fill_and_free(false);

@@ -23,6 +23,19 @@ NO_MEMORY = 2
 PAGE_BYTES = 98304
 
 
+# A process that sits in a read, with a framework that has 800 MiB in its own cache
+FRAMEWORK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import framework_fakes
+cache = framework_fakes.Cache()
+framework_fakes.put_torch(cache)
+cache.fill(800 << 20)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
 class Gpu:
     """A GPU that several processes share, with a folder for their pages and reports."""
 
@@ -50,6 +63,14 @@ class Gpu:
         process = Process(self, **options)
         self.processes.append(process)
         return process
+
+    def shows(self, pid):
+        """The page of the process, or None."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.pages):
+                if name.split("-")[1] == str(pid) and name.endswith(".page"):
+                    return os.path.join(self.pages, name)
+        return None
 
     def end(self):
         for process in self.processes:
@@ -96,11 +117,7 @@ class Process:
             time.sleep(0.005)
 
     def page(self):
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.gpu.pages):
-                if name.split("-")[1] == str(self.pid) and name.endswith(".page"):
-                    return os.path.join(self.gpu.pages, name)
-        return None
+        return self.gpu.shows(self.pid)
 
     def end(self):
         """Ends the process; returns the counters and the first pool's figures of its report."""
@@ -252,6 +269,22 @@ class Lend(unittest.TestCase):
         asker = gpu.start(user=65534, GPUCACHE_STATS="off")
         self.assertEqual(asker.take(600), NO_MEMORY)
         self.assertEqual(giver.end()["num_lends"], 0)
+
+    def test_what_a_framework_caches_is_lent_where_the_pools_have_too_little(self):
+        gpu = Gpu(self)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", FRAMEWORK, os.path.dirname(os.path.abspath(__file__))],
+            env=gpu.environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(holder.wait, 30)
+        self.addCleanup(holder.stdout.close)
+        self.addCleanup(holder.stdin.close)
+        self.assertEqual(holder.stdout.readline(), "ready\n")
+        deadline = time.monotonic() + 20
+        while not gpu.shows(holder.pid) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        asker = gpu.start()
+        self.assertEqual(asker.take(700), 0)
+        self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
 
     def test_a_page_of_another_version_is_left_alone(self):
         gpu = Gpu(self)

@@ -220,28 +220,13 @@ class Set(Case):
     def test_old_and_new_values_and_why_not(self):
         def answer(words):
             self.assertEqual(words, "set MAX_IDLE=1G BACKING=arena")
-<<<<<<< HEAD
             return REFUSED, 0, {"options": [
                 {"name": "GPUCACHE_MAX_IDLE", "old": "none", "new": "1G", "note": "so it is"},
                 {"name": "GPUCACHE_BACKING", "why": "it is chosen at the start"}]}
-||||||| 1fc1ed9
-            return DONE, 0, {"options": [{"name": "MAX_IDLE", "old": "none", "new": "1G"},
-                                         {"name": "BACKING", "why": "it is chosen at the start"}]}
-=======
-            return DONE, 0, {"options": [{"name": "MAX_IDLE", "old": "none", "new": "1G",
-                                          "note": "that is little"},
-                                         {"name": "BACKING", "why": "it is chosen at the start"}]}
->>>>>>> int
         self.page(answer=answer)
         done = tool("set", os.getpid(), "MAX_IDLE=1G", "GPUCACHE_BACKING=arena")
         self.assertEqual(done.status, 1)
-<<<<<<< HEAD
         self.assertEqual(done.out, f"PID {os.getpid()}: MAX_IDLE none -> 1G (so it is)\n"
-||||||| 1fc1ed9
-        self.assertEqual(done.out, f"PID {os.getpid()}: MAX_IDLE none -> 1G\n"
-=======
-        self.assertEqual(done.out, f"PID {os.getpid()}: MAX_IDLE none -> 1G (that is little)\n"
->>>>>>> int
                          f"PID {os.getpid()}: BACKING is unchanged: it is chosen at the start\n")
 
     def test_wrong_names_and_values_ask_nothing(self):

@@ -5,7 +5,10 @@
  */
 #include "tests/unit/page_case.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 
 CASE(others_see_what_was_published_and_no_descriptor_stays)
 {
@@ -86,6 +89,19 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
     REQUIRE(entries_of(dir) == 0);
 }
 
+CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
+{
+    const char *why;
+    char path[PATH_MAX];
+    struct page_state s = state_of("{}");
+
+    REQUIRE(make(dir, &why));
+    struct page *p = map_page();
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!truncate(path, offsetof(struct page, body)));
+    REQUIRE(!page_publish(&s) && p->sequence == 3);
+}
+
 CASE(a_forked_child_has_no_page_and_removes_none)
 {
     const char *why;
@@ -104,6 +120,73 @@ CASE(a_forked_child_has_no_page_and_removes_none)
     REQUIRE(waitpid(child, &status, 0) == child && status == 0);
     REQUIRE(p->sequence == 2 && entries_of(dir) == 1);
     REQUIRE(page_publish(&s) && p->sequence == 4);
+}
+
+/* From here on these two calls fail with EPERM, as in some sandboxes. */
+static bool forbid_copies(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
+
+    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+           !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+CASE(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file)
+{
+    const char *why;
+
+    if (!forbid_copies())
+        _exit(SKIP);
+    REQUIRE(!make(dir, &why) && errno == EPERM && strstr(why, "process_vm_writev"));
+    REQUIRE(entries_of(dir) == 0 && !*page_folder());
+    page_remove();
+}
+
+CASE(a_sandbox_that_comes_later_ends_the_page_and_nothing_else)
+{
+    const char *why;
+    struct page_state s = state_of("{}");
+
+    REQUIRE(make(dir, &why));
+    struct page *p = map_page();
+    if (!forbid_copies())
+        _exit(SKIP);
+    REQUIRE(!page_publish(&s) && !page_watched_until_ns() && p->sequence == 2);
+    page_remove();
+    REQUIRE(entries_of(dir) == 0);
+}
+
+static void *make_it(void *unused)
+{
+    const char *why;
+
+    make(dir, &why);
+    return NULL;
+}
+
+CASE(an_exit_while_the_page_is_made_leaves_no_file)
+{
+    alarm(30);
+    for (unsigned i = 0; i < 60; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t thread;
+            REQUIRE(!pthread_create(&thread, NULL, make_it, NULL));
+            usleep(i * 5);
+            page_remove();
+            pthread_join(thread, NULL);
+            _exit(entries_of(dir) != 0);
+        }
+        REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+    }
 }
 
 /* A state of which each byte says which one it is. */
@@ -317,7 +400,11 @@ int main(void)
         cmocka_unit_test(a_second_page_is_not_made_nor_one_after_the_end),
         cmocka_unit_test(too_much_is_refused_and_the_state_before_stays),
         cmocka_unit_test(a_file_that_is_cut_off_ends_the_page_and_nothing_else),
+        cmocka_unit_test(a_state_that_could_not_be_written_whole_is_not_taken_for_one),
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
+        cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file),
+        cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
+        cmocka_unit_test(an_exit_while_the_page_is_made_leaves_no_file),
         cmocka_unit_test(ten_readers_never_take_two_states_for_one),
         cmocka_unit_test(each_request_gets_its_reply),
         cmocka_unit_test(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing),
