@@ -289,8 +289,9 @@ static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, boo
 {
     struct iovec here = {.iov_base = mine, .iov_len = bytes};
     struct iovec there = {.iov_base = (char *)page + offset, .iov_len = bytes};
-    long number = out ? SYS_process_vm_writev : SYS_process_vm_readv;
-    return syscall(number, getpid(), &here, 1, &there, 1, 0) == (long)bytes;
+    ssize_t done = out ? process_vm_writev(getpid(), &here, 1, &there, 1, 0)
+                       : process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+    return done == (ssize_t)bytes;
 }
 
 static bool read_word(struct page *page, size_t offset, uint32_t *word)
