@@ -10,10 +10,13 @@ import subprocess
 import sys
 import tempfile
 
+from release import check_slurm as check_slurm_
 from release import debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
 
 HERE = platform.machine()
+# Ways of a program to the driver, on which the basic scene runs.
+ROUTES = ("static", "shared", "driver", "dlsym", "default", "proc1", "proc2", "entry-static")
 MUSL_LOADER = "/lib/ld-musl-x86_64.so.1"
 # What a preloaded program sees of the library where there is no CUDA; status 7 is its own.
 MUSL_PROGRAM = """
@@ -53,11 +56,16 @@ def equal(found, expected):
         raise AssertionError(f"found {found!r}, expected {expected!r}")
 
 
+def meson():
+    """The machine's own, which made a build that --tests names."""
+    return shutil.which("meson", path=os.environ["MACHINE_PATH"]) or "meson"
+
+
 def test_build(release):
     """The tests, built here with the machine's own compiler; their build has its own library."""
-    folder = release.work / "tests"
+    folder = release.tests
     if not (folder / "build.ninja").exists():
-        ask("meson", "setup", folder, release.root, "-Dwerror=false")
+        ask(meson(), "setup", folder, release.root, "-Dwerror=false")
     ask("ninja", "-C", folder)
     return folder
 
@@ -70,7 +78,7 @@ def suite(release, library, *names):
     own = place.read_bytes()
     try:
         place.write_bytes(pathlib.Path(library).read_bytes())
-        said = ask("meson", "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
+        said = ask(meson(), "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
         equal(place.read_bytes() == own, False)
     finally:
         place.write_bytes(own)
@@ -117,7 +125,7 @@ def check_wheel(release, out):
         tool_works(release, [python, "-m", "gpucache"], library)
         manual = python.parents[1] / "share" / "man"
         equal([p.name for p in sorted(manual.rglob("*.[1-9]"))], ["gpucache.1", "gpucache.7"])
-        suite(release, library, "basic-*")
+        suite(release, library, *(f"basic-{route}" for route in ROUTES))
         ask(python, "-m", "pip", "uninstall", "--yes", "libgpucache", env=clean())
         left = [p for p in python.parents[1].rglob("*") if p not in before and not p.is_dir()]
         equal(left, [])
@@ -223,6 +231,48 @@ def check_word_size(release, out):
     return None
 
 
+def check_deploy(release, _out):
+    """Kubernetes' own schemas, and systemd's view of the drop-in."""
+    deploy = release.root / "scripts" / "deploy"
+    files = sorted((deploy / "kubernetes").glob("*.yaml"))
+    said = ask("kubernetes-validate", "--strict", "--no-warn", *files)
+    passed = {line.split()[1] for line in said.splitlines() if " passed for " in line}
+    # The operator's own kind has no schema among Kubernetes' own.
+    equal({str(f) for f in files} - passed, {str(deploy / "kubernetes" / "servicemonitor.yaml")})
+    if shutil.which("kubectl"):
+        rendered = ask("kubectl", "kustomize", deploy)
+        ask("kubernetes-validate", "--strict", "--no-warn", "-", input=rendered)
+    if not shutil.which("systemd-analyze"):
+        return "no systemd-analyze here: the drop-in was not looked at"
+    drop_in = (deploy / "systemd" / "libgpucache.conf").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        unit = pathlib.Path(scratch, "program.service")
+        unit.write_text("[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+        place = pathlib.Path(scratch, "program.service.d", "libgpucache.conf")
+        place.parent.mkdir()
+
+        def complaints(text):
+            place.write_text(text, encoding="utf-8")
+            return ask("systemd-analyze", "verify", unit,
+                       env={**os.environ, "SYSTEMD_UNIT_PATH": f"{scratch}:"})
+        if "libgpucache.conf" not in complaints(drop_in + "LogsFolder=x\n"):
+            raise AssertionError("systemd-analyze does not look at the drop-in")
+        equal(complaints(drop_in), "")
+    return None
+
+
+def check_slurm(release, out):
+    """check_slurm.py"""
+    if check_slurm_.missing():
+        return check_slurm_.missing()
+    tests = test_build(release) / "tests"
+    environment = {**clean(), "LD_LIBRARY_PATH": f"{tests}/sim/lib:{tests}/sim/cudart"}
+    check_slurm_.run(release.root / "scripts" / "deploy", out / f"{release.stem(HERE)}.so",
+                     tests / "preload" / "basic-driver",
+                     [tests / "gpu" / "demo", "--steps", "100000000"], environment)
+    return None
+
+
 def check_twice(release, out):
     """A clone in another folder, an hour later by its files, gives the same bytes."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -235,15 +285,25 @@ def check_twice(release, out):
         equal(again, (out / "SHA256SUMS").read_text(encoding="utf-8"))
 
 
-def run(release, out, names):
-    tests = {name[len("check_"):]: function for name, function in globals().items()
-             if name.startswith("check_") and callable(function)}
-    failed = 0
-    for name in names or tests:
+def tests_by_name():
+    return {name[len("check_"):]: function for name, function in globals().items()
+            if name.startswith("check_") and callable(function)}
+
+
+def chosen(names):
+    """The names; without any, those of all tests."""
+    tests = tests_by_name()
+    for name in names:
         if name not in tests:
             tools.fail(f"there is no test {name}: {' '.join(tests)}")
+    return names or list(tests)
+
+
+def run(release, out, names):
+    failed = 0
+    for name in names:
         try:
-            skipped = tests[name](release, out)
+            skipped = tests_by_name()[name](release, out)
             print(f"{name}: {f'skipped: {skipped}' if skipped else 'passed'}", flush=True)
         except AssertionError as error:
             failed += 1

@@ -24,6 +24,7 @@ def output_of(*command, **more):
 class Release:
     def __init__(self, root, work, arches):
         self.root, self.work, self.arches = root, work, arches
+        self.tests = work / "tests"
         text = (root / "meson.build").read_text(encoding="utf-8")
         self.version = re.search(r"version: '([^']+)'", text)[1]
         self.commit = output_of("git", "-C", root, "rev-parse", "HEAD")

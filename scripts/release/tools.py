@@ -10,15 +10,21 @@ import sys
 # Program: the Debian package that has it.
 PROGRAMS = {"cc": "gcc", "git": "git", "eu-strip": "elfutils", "readelf": "binutils",
             "dpkg-deb": "dpkg", "rpmbuild": "rpm"}
-TESTING = {"lintian": "lintian", "rpmlint": "rpmlint", "qemu-aarch64": "qemu-user",
-           "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-           "musl-gcc": "musl-tools"}
+# The same for tests of scripts/release/check.py, by their names. Others skip without what they use.
+TESTING = {"deb": {"lintian": "lintian"}, "rpm": {"rpmlint": "rpmlint"},
+           "musl": {"musl-gcc": "musl-tools"},
+           "aarch64": {"qemu-aarch64-static": "qemu-user-static",
+                       "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"}}
 REQUIREMENTS = pathlib.Path(__file__).with_name("requirements.txt")
+
+
+# What test runners take for "cannot be done here".
+SKIP = 77
 
 
 def fail(text):
     print(f"package: {text}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(SKIP)
 
 
 def install(packages):
@@ -44,14 +50,18 @@ def python_packages(folder):
     if done.exists() and done.read_text(encoding="utf-8") == wanted:
         return
     print("installing the Python packages of", REQUIREMENTS.name, "in", folder, file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    subprocess.run([folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check",
-                    "-r", REQUIREMENTS], check=True)
+    for command in ([sys.executable, "-m", "venv", "--clear", folder],
+                    [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check",
+                     "-r", REQUIREMENTS]):
+        if subprocess.run(command, check=False).returncode:
+            fail("the Python packages cannot be installed")
     done.write_text(wanted, encoding="utf-8")
 
 
-def ready(testing):
-    wanted = {**PROGRAMS, **(TESTING if testing else {})}
+def ready(tests):
+    wanted = dict(PROGRAMS)
+    for name in tests:
+        wanted.update(TESTING.get(name, {}))
     missing = [p for name, p in wanted.items() if not shutil.which(name)]
     if missing:
         install(sorted(set(" ".join(missing).split())))
@@ -60,4 +70,5 @@ def ready(testing):
         python_packages(folder)
         python = folder / "bin" / "python"
         os.execv(python, [str(python), *sys.argv])
+    os.environ["MACHINE_PATH"] = os.environ["PATH"]
     os.environ["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"

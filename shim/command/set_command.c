@@ -13,6 +13,7 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/process/log.h"
 #include "shim/process/show.h"
@@ -71,6 +72,8 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_empty_cache_file) {
         if (!flush_file_changed())
             g->note = "its folder is not there: it gives nothing back until the folder is made";
+    } else if (row == OPTION_ROW_stats) {
+        last_state_start();
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {
         g->done = false;
         state_set_option(row, old_text);

@@ -175,6 +175,7 @@ size_t context_report(struct report_pool *out, size_t max)
                 .total_bytes = c->backend.base.total_bytes,
                 .returned_ns = atomic_load(&c->returned_ns),
                 .regrown_ns = atomic_load(&c->regrown_ns)};
+            state_pool_config(c->device, out[count].total_bytes, &out[count].config);
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
             count++;

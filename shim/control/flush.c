@@ -6,11 +6,13 @@
 
 #include "shim/context/context.h"
 #include "shim/control/frameworks.h"
+#include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/scope.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -299,14 +301,26 @@ void flush_start(void)
         log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
                  "memory back until the folder is made",
                  o->empty_cache_file.path);
-    if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path) {
+    last_state_start();
+    if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||
+        (o->stats.at_exit && *o->stats.path)) {
         atomic_store(&has_duties, true);
         control_ensure_thread(); /* another thread may have made a pool before that */
     }
 }
 
+/* May the program have packages with caches of their own? They free nothing until they are asked. A
+ * program that loads an interpreter after its first pool was made has no thread before it frees. */
+static bool may_have_caches(void)
+{
+    int saved_errno = errno;
+    bool may = state_options()->frameworks && (scope_is_forked() || python_is_loaded());
+    errno = saved_errno;
+    return may;
+}
+
 /* A signal may come before the thread exists. The thread sees it once it is there. Until then the
- * program freed nothing, so there was nothing to give back. */
+ * program freed nothing and has no cache of its own, so there was nothing to give back. */
 void flush_pool_made(bool idle)
 {
     uint64_t tick_ns = context_tick_ns();
@@ -314,7 +328,7 @@ void flush_pool_made(bool idle)
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
     bool page = publish_pool_made();
-    if (page || idle || atomic_load(&has_duties) || tick_ns)
+    if (page || idle || atomic_load(&has_duties) || tick_ns || may_have_caches())
         control_ensure_thread();
 }
 

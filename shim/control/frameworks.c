@@ -109,8 +109,12 @@ static const struct framework_host host = {
 
 static uint64_t run_follow(uint64_t now_ns)
 {
+    struct framework_result results[NUM_FRAMEWORKS];
     void (*follow)(void) = atomic_load(&follow_up);
-    if (!atomic_exchange(&ask_anew, false) || frameworks_ask(FRAMEWORK_WAIT_NS, follow, NULL))
+    bool asks = atomic_exchange(&ask_anew, false);
+    if (asks && !frameworks_ask(FRAMEWORK_WAIT_NS, follow, results))
+        return DUTY_NEVER; /* through() comes */
+    if (!asks || framework_any_is(results, FRAMEWORK_DONE))
         follow();
     return DUTY_NEVER;
 }

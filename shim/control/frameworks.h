@@ -17,7 +17,8 @@
  * back is idle in the pools. The last one that was given counts. */
 bool frameworks_ask(uint64_t wait_ns, void (*follow)(void), struct framework_result *results);
 
-/* Asks them soon, and calls `follow` afterwards. Any thread, under any lock: waits for nothing. */
+/* Asks them soon, and calls `follow` afterwards if one emptied its cache. Any thread, under any
+ * lock: waits for nothing. */
 void frameworks_ask_later(void (*follow)(void));
 
 #endif

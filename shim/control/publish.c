@@ -9,6 +9,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/stats/page.h"
+#include "shim/stats/page_slot.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +132,7 @@ static uint64_t add_to_digest(uint64_t sum, const void *data, size_t size_bytes)
     return sum;
 }
 
-static uint64_t digest_of(const struct report *r)
+uint64_t publish_digest(const struct report *r)
 {
     uint64_t sum = UINT64_C(14695981039346656037);
 
@@ -165,7 +166,8 @@ static bool collect(struct page_state *state, bool only_changes)
 
     publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
     r.command = command;
-    uint64_t sum = digest_of(&r);
+    r.running = true;
+    uint64_t sum = publish_digest(&r);
     if (only_changes && sum == digest)
         return false;
     digest = sum;
@@ -243,9 +245,12 @@ static uint64_t run_publish(uint64_t now_ns)
         return DUTY_NEVER;
     if (now == THERE && now_ns < published_ns + PUBLISH_LEAST_NS)
         return published_ns + PUBLISH_LEAST_NS;
-    bool on = atomic_exchange(&wanted, false) || watched || now == NOT_TRIED ? publish_now()
-                                                                             : publish_if_changed();
-    return on ? control_after(now_ns, watched ? WATCHED_EVERY_NS : IDLE_EVERY_NS) : DUTY_NEVER;
+    bool soon = atomic_exchange(&wanted, false);
+    bool on = soon || watched || now == NOT_TRIED ? publish_now() : publish_if_changed();
+    if (!on)
+        return DUTY_NEVER;
+    /* What brought this state, a pool say, is likely to bring more. */
+    return control_after(now_ns, watched || soon ? WATCHED_EVERY_NS : IDLE_EVERY_NS);
 }
 
 void publish_soon(void)

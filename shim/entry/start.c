@@ -9,6 +9,7 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
@@ -54,6 +55,7 @@ static void report_at_exit(void)
         log_warn("no host memory for a report");
         return;
     }
+    last_state_end();
     state_copy_options(&now->options); /* the control thread may be changing them */
     const struct option_stats *where = &now->options.stats;
     struct report_flush last;

@@ -47,14 +47,6 @@ static const struct {
 #undef FRAMEWORK
 };
 
-static bool any_is(const struct framework_result *results, enum framework_state state)
-{
-    for (int i = 0; i < NUM_FRAMEWORKS; i++)
-        if (results[i].state == state)
-            return true;
-    return false;
-}
-
 static void publish(uint32_t ticket)
 {
     atomic_store(&answered, ticket);
@@ -86,7 +78,7 @@ static void run_once(void)
     memcpy(answer, results, sizeof answer);
     pthread_mutex_unlock(&answer_lock);
     publish(ticket);
-    bool anew = any_is(results, FRAMEWORK_BUSY);
+    bool anew = framework_any_is(results, FRAMEWORK_BUSY);
     if (atomic_exchange(&late, false) || anew) /* step 7 */
         through(anew);
 }
@@ -193,9 +185,18 @@ bool framework_ask(const struct framework_host *with, void (*then)(bool anew), u
         pthread_mutex_unlock(&answer_lock);
     } else {
         fill(results, FRAMEWORK_LATE);
+        log_info("frameworks: no answer after %.0f ms", (double)wait_ns / 1e6);
     }
     errno = saved_errno;
-    return came && !any_is(results, FRAMEWORK_BUSY);
+    return came && !framework_any_is(results, FRAMEWORK_BUSY);
+}
+
+bool framework_any_is(const struct framework_result *results, enum framework_state state)
+{
+    for (int i = 0; i < NUM_FRAMEWORKS; i++)
+        if (results[i].state == state)
+            return true;
+    return false;
 }
 
 uint64_t framework_returned_bytes(const struct framework_result *results)

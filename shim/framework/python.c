@@ -35,7 +35,7 @@ struct method {
 };
 enum { METH_NOARGS = 4, METH_O = 8, FILE_INPUT = 257 };
 
-/* The functions of the interpreter, all of its stable ABI but the last two rows. */
+/* The functions of the interpreter. */
 #define NEEDED(PY)                                                                                 \
     PY(int, Py_IsInitialized, (void))                                                              \
     PY(int, PyGILState_Ensure, (void))                                                             \
@@ -63,10 +63,9 @@ enum { METH_NOARGS = 4, METH_O = 8, FILE_INPUT = 257 };
     PY(void *, PyThreadState_Get, (void))                                                          \
     PY(unsigned long, PyThread_get_thread_ident, (void))
 #define OPTIONAL(PY)                                                                               \
-    PY(int, Py_IsFinalizing, (void))               /* from 3.13 on */                              \
-    PY(int, _Py_IsFinalizing, (void))              /* until 3.12 */                                \
-    PY(void, PyThreadState_EnterTracing, (void *)) /* from 3.11 on */                              \
-    PY(void, PyThreadState_LeaveTracing, (void *))
+    PY(int, Py_IsFinalizing, (void))  /* from 3.13 on */                                           \
+    PY(int, _Py_IsFinalizing, (void)) /* until 3.12 */                                             \
+    PY(void, PyThreadState_EnterTracing, (void *)) /* from 3.11 on */
 
 static struct {
 #define PY(type, name, parameters) type(*name) parameters;
@@ -272,6 +271,15 @@ static enum framework_state run_text(const char *text, py *modules, uint64_t dev
     return state;
 }
 
+/* The driver may make the call wait, so the interpreter's lock is let go. */
+static uint64_t held_bytes(const struct framework_host *host)
+{
+    void *thread = api.PyEval_SaveThread();
+    uint64_t bytes = host->held_bytes();
+    api.PyEval_RestoreThread(thread);
+    return bytes;
+}
+
 static void run_texts(const struct framework_host *host, py *modules,
                       struct framework_result *results)
 {
@@ -280,10 +288,10 @@ static void run_texts(const struct framework_host *host, py *modules,
         struct framework_result *r = &results[i];
         if (!api.PyDict_GetItemString(modules, frameworks[i].module))
             continue;
-        uint64_t before = host->held_bytes(), start_ns = state_clock_ns();
+        uint64_t before = held_bytes(host), start_ns = state_clock_ns();
         r->state = run_text(frameworks[i].text, modules, devices);
         r->ns = state_clock_ns() - start_ns;
-        uint64_t after = host->held_bytes();
+        uint64_t after = held_bytes(host);
         if (r->state == FRAMEWORK_DONE && before > after)
             r->returned_bytes = before - after;
     }
@@ -335,6 +343,7 @@ static bool is_ready(void)
            !(api._Py_IsFinalizing && api._Py_IsFinalizing());
 }
 
+/* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */
 static void attach(const struct framework_host *host, struct framework_result *results)
 {
     int attached = api.PyGILState_Ensure();
@@ -346,8 +355,6 @@ static void attach(const struct framework_host *host, struct framework_result *r
         set_phase(IN);
         run_all(host, modules, results);
     }
-    if (thread && api.PyThreadState_LeaveTracing)
-        api.PyThreadState_LeaveTracing(thread);
     api.PyGILState_Release(attached);
 }
 
@@ -417,7 +424,7 @@ void python_ask(const struct framework_host *host, struct framework_result *resu
     set_all(results, FRAMEWORK_ABSENT);
     set_phase(NEAR);
     void *handle = atomic_load(&closed) ? NULL : open_python();
-    if (handle && find_functions(handle) && is_ready())
+    if (handle && (registered || find_functions(handle)) && is_ready())
         attach(host, results);
     set_phase(OUT);
     if (handle)

@@ -77,8 +77,8 @@ struct framework_result {
     enum framework_state state;
 };
 
-/* What a run needs of CUDA. All are called on the run's thread, with the interpreter's lock held,
- * and wait for no thread that may want that lock. */
+/* What a run needs of CUDA. All are called on the run's thread. With the interpreter's lock held,
+ * but for held_bytes; so the others wait for nothing. */
 struct framework_host {
     /* Before the first text: makes a context current. False: texts must not run now. */
     bool (*begin)(void);

@@ -317,6 +317,20 @@ void log_line(enum log_level level, const char *format, ...)
     errno = saved_errno;
 }
 
+bool log_is_file(const char *path)
+{
+    int saved_errno = errno;
+    char *name = malloc(PATH_MAX);
+    struct stat st;
+    bool is = name && path[0] && expand_path(path, name, PATH_MAX) &&
+              (kernel_fstatat(AT_FDCWD, name, &st, AT_SYMLINK_NOFOLLOW) ? errno == ENOENT
+                                                                        : S_ISREG(st.st_mode));
+
+    free(name);
+    errno = saved_errno;
+    return is;
+}
+
 bool log_put(const char *path, const char *text, size_t size_bytes)
 {
     return put(path, ANEW, text, size_bytes, TEXT_WAIT_MS);

@@ -54,6 +54,10 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
             log_line(level, __VA_ARGS__);                                                          \
     } while (0)
 
+/* Is `path` (%p as above) a regular file, or the name of none? False for stderr, links, devices and
+ * pipes. */
+bool log_is_file(const char *path);
+
 /* Writes a whole text to the file `path`, whose old contents go (%p as above), or to stderr if
  * `path` is NULL or "". Does not disturb the process either, but waits up to a second for a full
  * pipe. False: not all of it was written. */

@@ -346,7 +346,7 @@ static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
              true) &&
         write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)),
                    (uint32_t)length);
-    atomic_thread_fence(memory_order_seq_cst);
+    __sync_synchronize();
     return written &&
            write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)),
                       sequence + 1);

@@ -76,7 +76,8 @@ def environment(options, preload, scratch):
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
     env.update(assignment.split("=", 1) for assignment in options.env)
     if preload:
-        env["GPUCACHE_DIR"] = os.path.join(scratch, "pages")
+        # Emulators lack process_vm_writev, without which there is no page.
+        env["GPUCACHE_DIR"] = "none" if options.run_with else os.path.join(scratch, "pages")
         env.update(assignment.split("=", 1) for assignment in options.preload_env)
     libraries = [options.sanitizer] if options.sanitizer else []
     if preload:

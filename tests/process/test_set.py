@@ -86,7 +86,10 @@ class Case(unittest.TestCase):
                                         stderr=subprocess.PIPE)
         self.addCleanup(self.stop)
         self.assertEqual(self.do("churn(2, 1)"), "0")
-        found = self.wait_for(lambda: page_client.pages_in(pages), "a page")
+        # A page is there once it is whole.
+        found = self.wait_for(lambda: [p for p in page_client.pages_in(pages)
+                                       if p.endswith(T.PAGE_SUFFIX) and
+                                       os.path.getsize(p) == T.PAGE_BYTES], "a page")
         self.page = page_client.Page(T, found[0])
         self.addCleanup(self.page.close)
 
@@ -190,6 +193,8 @@ class Limits(Case):
         row = self.set("MIN_FREE", "100%", old="900M")
         self.assertIn("all idle memory is given back", row["note"])
         self.wait_for(lambda: self.reserved() == 0, "it is")
+        limits = self.look()[0]["pools"][0]["limits"]
+        self.assertEqual((limits["min_free_bytes"], limits["max_idle_bytes"]), (1024 * MIB, None))
 
     def test_a_pool_that_comes_later_has_the_new_value_of_its_device(self):
         self.start()

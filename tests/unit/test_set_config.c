@@ -95,6 +95,7 @@ static void a_timeout_counts_from_the_moment_that_it_is_set(void **state)
     rig_free(r, rig_alloc(r, MIB(6)));
     model_advance(r->model, MS(60000));
     rig_free(r, a);
+    rig_trim(r, GIB(1), false); /* all of it is ready, and all of it stays */
     r->config.idle_timeout_ns = MS(1000);
     set(r);
     EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth");
