@@ -405,7 +405,8 @@ static const char *check_locked(const struct pool *p)
     CHECK(pending_bytes == p->stats.pending_bytes, "pending bytes are counted");
     CHECK(pending_bytes == p->small.pending_bytes + p->large.pending_bytes,
           "pending bytes are counted by zone");
-    CHECK(!state_over_limit(p, 0), "what is reserved and planned is within the limit");
+    CHECK(p->stats.reserved_bytes + p->planned_bytes <= p->most_reserved_bytes,
+          "what is reserved and planned is within the limit");
     if (p->busy)
         return NULL;
     CHECK(!p->planned_bytes, "nothing is planned when nobody is at work");

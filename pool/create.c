@@ -10,23 +10,24 @@
 #include "pool/segment.h"
 #include "pool/single_stream.h"
 #include "pool/state.h"
+#include "pool/trim.h"
 
 /* Reserves the address space of an arena, if the pool is to be one. */
 static bool reserve(struct pool *p)
 {
-    return p->config->backing != BACKING_SEGMENT && p->backend->has_arena && arena_reserve(p);
+    return p->config.backing != BACKING_SEGMENT && p->backend->has_arena && arena_reserve(p);
 }
 
 static void preallocate(struct pool *p)
 {
     int code;
-    if (!p->config->prealloc_bytes || p->config->prealloc_bytes > p->backend->total_bytes)
+    if (!p->config.prealloc_bytes || p->config.prealloc_bytes > p->backend->total_bytes)
         return;
     state_enter(p);
     if (p->arena)
-        arena_grow(p, &p->large, round_up(p->config->prealloc_bytes, GRANULE_BYTES), 1, &code);
+        arena_grow(p, &p->large, round_up(p->config.prealloc_bytes, GRANULE_BYTES), 1, &code);
     else
-        segment_grow(p, &p->large, p->config->prealloc_bytes, &code);
+        segment_grow(p, &p->large, p->config.prealloc_bytes, &code);
     state_leave(p);
 }
 
@@ -37,6 +38,8 @@ static void init_contents(struct pool *p)
     p->small_max_bytes = SMALL_MAX_BYTES;
     p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
     p->move_budget = (struct move_budget){0};
+    p->most_reserved_bytes = p->config.max_reserved_bytes;
+    trim_set_tick(p);
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
@@ -50,7 +53,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     if (!p)
         return NULL;
     p->backend = b;
-    p->config = config;
+    p->config = *config;
     p->owner = owner;
     p->serial = magazines_serials();
     state_init_lock(p);
@@ -67,6 +70,26 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->arena = reserve(p);
     preallocate(p);
     return p;
+}
+
+/* What a limit asks for happens in the next pool_tick. Fences may have been late while there was
+ * room; what is recorded from here on looks at the room anew. */
+void pool_set_config(struct pool *p, const struct pool_config *config)
+{
+    state_lock(p);
+    p->now_ns = p->backend->ops->now_ns(p->backend);
+    if (!p->config.idle_timeout_ns)
+        p->stamped_since_ns = p->now_ns;
+#define LIVE NULL
+#define POOL_OPTION(field, name, type, value, live, help)                                          \
+    if ((const char *)(live) == NULL)                                                              \
+        p->config.field = config->field;
+#include "pool/config.def"
+#undef POOL_OPTION
+#undef LIVE
+    atomic_store(&p->fences.patience_bytes, 0);
+    trim_set_tick(p);
+    state_unlock(p);
 }
 
 void pool_lose(struct pool *p)

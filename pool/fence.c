@@ -70,7 +70,7 @@ bool fence_is_wanted(const struct fences *f)
 /* No request may fail because a fence is late: none is late where memory is or was scarce. */
 static uint64_t patience_bytes(const struct pool *p)
 {
-    const struct pool_config *c = p->config;
+    const struct pool_config *c = &p->config;
     uint64_t most = min_u64(p->backend->total_bytes, c->max_reserved_bytes);
     if (c->reuse == REUSE_ORDER || c->reuse == REUSE_WAIT || !p->backend->has_order ||
         p->stats.num_alloc_retries || p->stats.reserved_bytes + p->planned_bytes > most / 2)

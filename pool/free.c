@@ -55,7 +55,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
     if (!p)
         return POOL_FOREIGN;
     p->inside++;
-    if (unlikely(p->config->sync_free))
+    if (unlikely(p->config.sync_free))
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
     /* Meanwhile the context may have ended, or another free been first: the address may be another

@@ -372,7 +372,7 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
         piece->row = (uint8_t)(MAGAZINE_BLOCKS + block_row(units));
     else
         piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
-    if (unlikely(!serves_all(p->config, piece->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
+    if (unlikely(!serves_all(&p->config, piece->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
         piece->row = MAGAZINE_NEVER;
     piece->recent = (uint8_t)recent_of(addr);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);

@@ -228,7 +228,7 @@ void magazines_ensure(struct pool *p)
 {
     if (likely(magazine_find_mine(p)))
         return;
-    if (p->config->sync_free || p->backend->sees_all)
+    if (p->config.sync_free || p->backend->sees_all)
         return; /* each free has to wait, or to be looked at */
     pthread_once(&key_once, make_key);
     struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;

@@ -13,9 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Overdrawn by more counts as this: what a program did long ago is forgotten at last. */
-#define MOVE_BUDGET_OWED_MAX_NS INT64_C(4000000000)
-
 struct move_budget {
     int64_t left_ns;  /* the budget now; below zero: overdrawn */
     uint64_t seen_ns; /* when it was last added to; 0: never */

@@ -46,20 +46,6 @@ static void add(struct pool *p, struct piece *item, struct zone *z, uint64_t siz
     stats_raise(&p->stats.pending_bytes, size_bytes);
 }
 
-void pending_add_block(struct pool *p, struct block *b, uint64_t epoch)
-{
-    b->state = BLOCK_PENDING;
-    b->piece.slot = PENDING_BLOCK;
-    add(p, &b->piece, b->zone, b->size_bytes, epoch);
-}
-
-void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
-{
-    s->pieces[slot].slot = (uint16_t)slot;
-    s->pieces[slot].slab = s;
-    add(p, &s->pieces[slot], &p->small, s->object_bytes, epoch);
-}
-
 static bool is_ready(struct pool *p, uint64_t epoch)
 {
     return epoch <= atomic_load_explicit(&p->fences.ready, memory_order_relaxed);
@@ -71,16 +57,21 @@ void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
         b->piece.epoch = epoch;
         zone_give(b);
     } else {
-        pending_add_block(p, b, epoch);
+        b->state = BLOCK_PENDING;
+        b->piece.slot = PENDING_BLOCK;
+        add(p, &b->piece, b->zone, b->size_bytes, epoch);
     }
 }
 
 void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
-    if (is_ready(p, epoch))
+    if (is_ready(p, epoch)) {
         slab_give(p, s, slot, epoch);
-    else
-        pending_add_object(p, s, slot, epoch);
+    } else {
+        s->pieces[slot].slot = (uint16_t)slot;
+        s->pieces[slot].slab = s;
+        add(p, &s->pieces[slot], &p->small, s->object_bytes, epoch);
+    }
 }
 
 static struct block *block_of(struct piece *item)

@@ -20,10 +20,7 @@ struct pendings {
 
 void pending_init(struct pendings *q);
 /* Adds a block (its state is PENDING from here on), or object slot of a slab, freed in the given
- * epoch. */
-void pending_add_block(struct pool *p, struct block *b, uint64_t epoch);
-void pending_add_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
-/* The same, but memory whose epoch is ready becomes free memory at once. */
+ * epoch. Memory whose epoch is ready becomes free memory at once. */
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch);
 void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
 /* One batch of ready memory becomes free memory, the oldest first: the lock is held for about 30

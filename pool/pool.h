@@ -39,13 +39,19 @@ struct pool_block {
 /* What the control thread may ask for. keep_bytes: idle memory to keep; 0: none. */
 struct pool_trim {
     uint64_t keep_bytes;
+    uint64_t most_bytes;      /* no more than that has to go back; 0: all */
     uint64_t idle_ns;         /* only memory unused for so long at least; 0: any */
     uint64_t wait_ns;         /* how long to wait for pending memory; 0: not at all */
 };
 
-/* b and config are borrowed for the pool's life. owner is the caller's own pointer, see pool_owner.
- * NULL if host memory is short. */
+/* b is borrowed for the pool's life, config is copied. owner is the caller's own pointer, see
+ * pool_owner. NULL if host memory is short. */
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
+/* Takes the options that are LIVE in config.def; the others stay as they are. Makes no driver call
+ * and gives nothing back: what new limits ask for happens in the next pool_tick, which the caller
+ * sees to. Memory over a lower MAX_RESERVED goes back when it is idle; meanwhile the pool takes
+ * none. */
+void pool_set_config(struct pool *p, const struct pool_config *config);
 
 /* The context has ended. The pool forgets every block, and gives memory back that outlives a
  * context (an arena's). The pool object stays for ever, because other threads may still look at it.
@@ -154,7 +160,8 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
  * that this call waited for. */
 enum pool_release { POOL_RELEASE_IDLE, POOL_RELEASE_PENDING, POOL_RELEASE_STEPS };
 bool pool_release(struct pool *p, enum pool_release step);
-/* Does what limits and timeouts ask for now. To be called every pool_tick_ns() (0: no need). */
+/* Does what limits and timeouts ask for now. To be called every pool_tick_ns() (0: no need), which
+ * may have changed after it. */
 uint64_t pool_tick(struct pool *p);
 uint64_t pool_tick_ns(const struct pool *p);
 

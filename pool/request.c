@@ -113,7 +113,7 @@ static enum grow_result grow(struct pool *p, const struct request *r, int *code)
  * the pool takes new memory first, within a run-ahead budget, and then the host waits. */
 static bool should_order(const struct pool *p, const struct request *r)
 {
-    switch (p->config->reuse) {
+    switch (p->config.reuse) {
     case REUSE_ORDER:
         return true;
     case REUSE_READY:
@@ -180,7 +180,7 @@ static bool reuse(struct pool *p, struct request *r)
     if (fence_several_streams(&p->fences) && take_spare(p, r))
         return true;
     bool order = should_order(p, r);
-    if (order && p->config->reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
+    if (order && p->config.reuse == REUSE_AUTO && fence_several_streams(&p->fences) &&
         !fence_was_vain(&p->fences, FENCE_WAIT_REQUEST) && wait_and_take(p, r))
         return true;
     /* Also where nothing pending fits: merged with free neighbours, or moved, it may spare new
@@ -189,7 +189,7 @@ static bool reuse(struct pool *p, struct request *r)
         return order_and_take(p, r);
     if (r->zone->pending_bytes < r->size_bytes)
         return false;
-    if (order || p->config->reuse == REUSE_WAIT)
+    if (order || p->config.reuse == REUSE_WAIT)
         return fence_wait(p, p->fences.open_epoch - 1, false, OOM_WAIT_NS) && retire_and_take(p, r);
     return false;
 }
@@ -262,6 +262,28 @@ static bool climb(struct pool *p, struct request *r)
     return false;
 }
 
+/* The pool has nothing left to give back. After each piece of memory that comes from elsewhere the
+ * thread tries again, because other threads and processes may take that memory. The provider bounds
+ * the time. The thread holds no lock meanwhile, so that other processes can ask this one. */
+static bool borrow_and_take(struct pool *p, struct request *r)
+{
+    struct backend *b = p->backend;
+    uint64_t size_bytes = round_up(r->size_bytes, b->granularity_bytes), series = 0;
+    while (b->ops->ask_others && !is_hopeless(p, r)) {
+        bool changed = false;
+        state_unlock(p);
+        bool came = b->ops->ask_others(b, size_bytes, &series);
+        state_lock(p);
+        if (!came)
+            break;
+        if (!is_hopeless(p, r) && release_and_take(p, r, &changed)) {
+            p->stats.num_oom_borrowed++;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Nothing is ready. */
 static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
 {
@@ -296,7 +318,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             p->stats.num_limit_rejections++;
             return POOL_NOMEM;
         case GROW_NOMEM:
-            if (climb(p, r))
+            if (climb(p, r) || borrow_and_take(p, r))
                 return POOL_OK;
             if (is_hopeless(p, r))
                 return POOL_PASS;
@@ -342,7 +364,7 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
 
 enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code)
 {
-    const struct pool_config *c = p->config;
+    const struct pool_config *c = &p->config;
     if (unlikely(size_bytes < c->min_block_bytes || size_bytes > c->max_block_bytes ||
                  size_bytes > p->backend->total_bytes))
         return POOL_PASS;

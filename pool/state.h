@@ -27,7 +27,7 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct backend *backend;
-    const struct pool_config *config;
+    _Atomic uint64_t tick_ns; /* see pool_tick_ns */
     void *owner;
     bool arena;              /* arena backing; else segments */
     bool abandoned;
@@ -51,6 +51,10 @@ struct pool {
     struct host_cache block_cache, chunk_cache, magazine_cache, slab_caches[SLAB_CLASSES];
     struct list magazines;
     struct pool_stats stats;
+    /* pool_set_config writes what is LIVE there; all else is never written again. */
+    struct pool_config config;
+    uint64_t most_reserved_bytes; /* MAX_RESERVED; or what there was when it fell below that */
+    uint64_t stamped_since_ns;    /* IDLE_TIMEOUT is set since then; 0: always */
 };
 
 /* Most sections under the lock take less than a microsecond, so a waiting thread looks for a while
@@ -115,7 +119,7 @@ static inline void state_broadcast(struct pool *p)
 /* Would taking so much more from the driver break MAX_RESERVED? */
 static inline bool state_over_limit(const struct pool *p, uint64_t more_bytes)
 {
-    uint64_t have = p->stats.reserved_bytes + p->planned_bytes, max = p->config->max_reserved_bytes;
+    uint64_t have = p->stats.reserved_bytes + p->planned_bytes, max = p->config.max_reserved_bytes;
     return have > max || more_bytes > max - have;
 }
 

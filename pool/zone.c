@@ -191,7 +191,7 @@ void zone_end_live(struct block *b)
 static void stamp_chunks(const struct block *b)
 {
     const struct pool *p = b->zone->pool;
-    if (likely(!p->config->idle_timeout_ns))
+    if (likely(!p->config.idle_timeout_ns))
         return;
     for (uint64_t at = b->addr; at < block_end(b);) {
         struct chunk *c = map_find(at)->chunk;

@@ -13,7 +13,7 @@ import platform
 import struct
 import time
 
-from gpucache import process, tables
+from gpucache import process, tables, text
 from gpucache.fault import Fault, reason
 
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
@@ -34,7 +34,7 @@ class _Word:
     def __init__(self, fd, offset):
         start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:
-            self.mapping = mmap.mmap(fd, mmap.ALLOCATIONGRANULARITY, offset=start)
+            self.mapping = mmap.mmap(fd, offset - start + 4, offset=start)
         except (OSError, ValueError):
             raise Fault("its page is cut short") from None
         self.buffer = ctypes.c_char.from_buffer(self.mapping)
@@ -71,7 +71,7 @@ class Reply:
 
     def why(self):
         """What the library says about a request that it did not carry out."""
-        return str(self.body.get("why") or self.body.get("error") or "it does not say why")
+        return text.printable(str(self.body.get("error") or "it does not say why"))
 
 
 class Line:
@@ -177,7 +177,7 @@ class Line:
                 if not heard:
                     self._look_for_life()
                 if time.monotonic() > end:
-                    raise Fault(f"it has not answered within {seconds:.3g} s")
+                    raise Fault(f"it has not answered within {seconds:.2g} s")
         finally:
             word.close()
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
@@ -186,7 +186,7 @@ class Line:
         pid = self.page.pid
         if pid is None:
             return  # not visible here: only the time tells
-        if process.start_ticks(pid) is None or process.state(pid) == "Z":
+        if process.has_ended(pid):
             raise Fault("it has ended")
         if process.state(pid) in ("T", "t"):
             raise Fault("it is stopped, and answers when it goes on")
@@ -197,7 +197,7 @@ class Line:
         said = os.pread(self.fd, size, start + tables.PAGE_SLOT["reply"][0])
         try:
             body = json.loads(said.decode(errors="replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             body = {}
         return Reply(self._get(tables.PAGE_SLOT, "reply_code", start),
                      self._get(tables.PAGE_SLOT, "reply_value", start),

@@ -118,7 +118,7 @@ def _add_arguments(verb, add):
         add("--name", metavar="GLOB", help="those whose name matches a pattern, such as 'python*'")
         add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
         add("--keep", type=_size, default=0, metavar="SIZE",
-            help="leave this much idle memory, on each GPU")
+            help="leave up to this much idle memory, on each GPU")
         add("--wait", type=_time, default=5.0, metavar="TIME",
             help="how long to wait for memory that GPU work still uses (default: 5s)")
         add("--no-frameworks", action="store_true",
@@ -160,6 +160,9 @@ def main(words=None):
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # pylint: disable=import-outside-toplevel,import-error
         argcomplete.autocomplete(parser)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a name may have letters that the terminal lacks
+            stream.reconfigure(errors="replace")
     args = parser.parse_args(words)
     if args.verb is None:
         parser.print_help()

@@ -13,7 +13,10 @@ from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain
 MARGIN_S = 5
 ROUND_S = 10  # the longest wait that the library takes in one request
 AT_ONCE = 16
-OF_A_FRAMEWORK = ("name", "returned_bytes", "ns", "why", "state")
+# What the library says of a framework's own cache.
+STATES = {"idle": "it had nothing to give back", "keeps": "it keeps its cache",
+          "failed": "its cache could not be emptied", "busy": "it is busy, and is asked again",
+          "late": "it has not answered yet; its memory follows"}
 
 
 class Receipt:
@@ -41,11 +44,13 @@ class Receipt:
             yield f"PID {self.pid}: {self.why}"
             return
         for its_gpu in self.gpus:
-            shown = names.get(str(its_gpu.get("uuid")), its_gpu.get("device"))
+            shown = names.get(str(its_gpu.get("uuid")), state.number(its_gpu.get("device")))
             yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns)}"
         if not self.gpus:
             yield f"PID {self.pid}: it has no memory on a GPU"
         for framework in self.frameworks:
+            if isinstance(framework, dict) and framework.get("state") == "absent":
+                continue
             yield f"PID {self.pid}: {_framework_words(framework)}"
 
 
@@ -69,13 +74,14 @@ def _framework_words(framework):
     if not isinstance(framework, dict):
         return text.printable(str(framework))
     words = text.printable(str(framework.get("name") or "a framework"))
-    if "returned_bytes" in framework:
+    if state.number(framework.get("returned_bytes")):
         words += f" gave up {text.size(state.number(framework['returned_bytes']))}"
-    if "ns" in framework:
-        words += f" in {text.duration(state.number(framework['ns']))}"
-    rest = [text.printable(f"{k}: {v}") for k, v in framework.items() if k not in OF_A_FRAMEWORK]
-    why = framework.get("why") or framework.get("state")
-    return ", ".join([words, *([text.printable(str(why))] if why else []), *rest])
+        if "ns" in framework:
+            words += f" in {text.duration(state.number(framework['ns']))}"
+    said = text.printable(str(framework.get("why") or framework.get("state") or ""))
+    if said == "done":
+        return words
+    return f"{words}: {STATES.get(said, said)}" if said else words
 
 
 def request(args, uuid, wait_s):

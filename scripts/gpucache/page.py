@@ -150,7 +150,7 @@ class Contents:
             self.body = json.loads(data[start:start + length].decode(errors="replace"))
             if not isinstance(self.body, dict) or start + length > tables.PAGE_BYTES:
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             self.body, self.note = {}, "its page cannot be read"
 
     def _stable(self, fd):
@@ -263,7 +263,7 @@ def find(pid):
     if uid is not None and os.geteuid() not in (0, uid):
         raise Fault(f"it belongs to {process.user_name(uid)}: only this user and root may look at "
                     "it")
-    if identity and process.state(pid) != "Z":
+    if identity:
         candidates = _own_places() if uid == os.geteuid() else []
         for folder in _open_all(candidates + _places_of(pid, uid), complaints):
             for name in folder.names():

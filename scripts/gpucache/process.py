@@ -45,6 +45,17 @@ def state(pid):
     return fields[0] if fields else None
 
 
+def has_ended(pid):
+    """Is it gone, or does it only wait for its parent? The first thread of a process may end before
+    the others: it is then in the same state as a process that has ended."""
+    if state(pid) != "Z":
+        return state(pid) is None
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) <= 1
+    except OSError:
+        return True
+
+
 def uid(pid):
     """The user, as the owner of its files in /proc; an undumpable process shows as root's."""
     data = _read(pid, "status")
@@ -67,9 +78,11 @@ def inner_pid(pid):
 
 
 def identity(pid):
-    """(namespace or None, pid there, start): what the name of a page has."""
+    """(namespace or None, pid there, start): what the name of a page has. None: it has ended."""
     start, inner = start_ticks(pid), inner_pid(pid)
-    return None if start is None or inner is None else (namespace(pid), inner, start)
+    if start is None or inner is None or has_ended(pid):
+        return None
+    return namespace(pid), inner, start
 
 
 def name(pid):

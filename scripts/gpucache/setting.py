@@ -36,6 +36,8 @@ def change(found, pairs):
         reply = line.ask(request, PATIENCE_S)
     listed = next((v for v in reply.body.values() if isinstance(v, list)), [])
     changes = [c for c in listed if isinstance(c, dict)]
+    if state.number(reply.body.get("left_out")):
+        changes.append({"name": "the rest", "why": "the reply has no room for it"})
     if not changes:
         if reply.code == tables.PAGE_REPLY_DONE:
             return [{"name": options.short(env), "new": value} for env, value in pairs]
@@ -49,7 +51,9 @@ def line_of(entry):
     if entry.get("why"):
         return f"{name} is unchanged: {text.printable(str(entry['why']))}"
     old = text.printable(str(entry.get("old", "?")) or "unset")
-    return f"{name} {old} -> {text.printable(str(entry.get('new')) or 'unset')}"
+    new = text.printable(str(entry.get("new", "?")) or "unset")
+    note = f" ({text.printable(str(entry['note']))})" if entry.get("note") else ""
+    return f"{name} {old} -> {new}{note}"
 
 
 def show(args):

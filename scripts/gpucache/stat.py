@@ -91,7 +91,8 @@ def summary(found):
         for row in tables.COUNTERS:
             value = found.counters().get(row["name"], 0)
             if value:
-                lines.append(_line(label(row["name"]), text.count(value)))
+                unit = "BYTES" if row["name"].endswith("_bytes") else "COUNT"
+                lines.append(_line(label(row["name"]), figure(value, unit)))
         lines.append(RULE)
     return "\n".join(lines)
 

@@ -14,7 +14,8 @@ PATIENCE_S = 0.3
 
 def number(value):
     """A number of a page; what is none counts as 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    return value if plain and 0 <= value < 1 << 64 else 0
 
 
 class Gpu:
@@ -87,12 +88,12 @@ class Process:
 
     def shown_pid(self):
         """A pid of another namespace has a mark, as it is no pid here."""
-        return str(self.pid) if self.pid else f"{self.inner_pid}*"
+        return f"{self.pid or self.inner_pid}{'*' if self.status == 'elsewhere' else ''}"
 
     def options(self):
         """Name without prefix -> value, of all options in force."""
         found = self.body.get("options")
-        return {options.short(str(name)): text.printable(str(value)) or "none"
+        return {options.short(text.printable(str(name))): text.printable(str(value)) or "none"
                 for name, value in found.items()} if isinstance(found, dict) else {}
 
     def changed_options(self):
@@ -199,7 +200,7 @@ def running(all_users=False, gpus=None, clean=False):
 
 def why_no_page(pid):
     """The sentence about a process that has no page."""
-    if process.state(pid) in (None, "Z"):
+    if process.has_ended(pid):
         return "no such process"
     loaded = process.has_library(pid)
     if loaded is None:

@@ -7,27 +7,27 @@
  *
  * Why a request harms nobody, whatever it says:
  *  1. It is parsed in a private copy (shim/stats/page.h). A text that is not exactly a verb with
- * its parameters does nothing: the reply says what is wrong.
- *  2. A request can do only what a signal or the environment of the process can do, and who can
- *     write to the page has the user id of the process.
+ *     its parameters does nothing: the reply says what is wrong.
+ *  2. A request can do only what a signal or the environment of the process can do. A writer of the
+ *     page has the user id of the process.
  *  3. The control thread carries requests out, one at a time, so they need no lock among
- * themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
- *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that needs calm waits
- *     COMMAND_WAIT_MS at most, and begins COMMAND_PAUSE_NS after the end of the last such work, or
- *     later: the thread sleeps until then.
+ *     themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
+ *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that gives memory back
+ *     waits COMMAND_WAIT_MS at most. It begins COMMAND_PAUSE_NS after the end of the last such
+ *     work, or later: the thread sleeps until then.
  *
  * Why each request gets a reply:
  *  5. The duty `look` finds every request that is not served (page.h, steps 7 and 8). Where the
- * verb needs calm, it calls for the duty `calm`, which finds it again. thread.h says why no such
- * call is lost, also while captures are open.
- *  6. Each found request ends in page_answer_request, or stays unserved with a call for another
- *     pass.
+ *     verb needs calm, it calls for the duty `calm`, which finds the request again. thread.h says
+ *     why no such call is lost, also while captures are open.
+ *  6. Each request that a duty finds ends in page_answer_request, or stays unserved with a call for
+ *     another pass.
  */
 #ifndef SHIM_COMMAND_H
 #define SHIM_COMMAND_H
 
 #include "shim/process/text.h"
-#include "shim/stats/page.h"
+#include "shim/stats/page_slot.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,11 @@
  * state belongs to the control thread.
  *
  *   {"ns":11000000,"gpus":[{"uuid":"GPU-...","device":0,"returned_bytes":N,"idle_bytes":N,
- *    "pending_bytes":N,"allocated_bytes":N,"partly_live_bytes":N}]}
+ *    "pending_bytes":N,"allocated_bytes":N,"partly_live_bytes":N}],
+ *    "frameworks":[{"name":"torch","state":"done","returned_bytes":N,"ns":N}]}
+ *
+ * frameworks: the packages that are loaded, with what they made idle in the pools or gave back to
+ * the driver (framework.h has the states). With frameworks=0 there are none.
  *
  * ns: how long it took. returned_bytes: went back to the driver. The others are what is left:
  * allocated_bytes is live; pending_bytes are freed, and GPU work may still use them; idle_bytes are
@@ -19,6 +23,9 @@
 #include <inttypes.h>
 #include <string.h>
 #include <strings.h>
+
+/* Room for what follows the GPUs. */
+enum { FRAMEWORKS_BYTES = 128 * NUM_FRAMEWORKS + 64 };
 
 static struct report_pool pools[CONTEXTS_MAX];
 static uint64_t returned_before[CONTEXTS_MAX]; /* by all flushes of each pool */
@@ -87,10 +94,29 @@ static bool add_gpu(struct text *t, const struct report_pool *p, const struct re
              ",\"partly_live_bytes\":%" PRIu64 "}",
              p->device, r->returned_bytes, idle, r->pending_bytes, r->allocated_bytes,
              idle > keep_bytes ? idle - keep_bytes : 0);
-    if (t->used_bytes + 64 < t->size_bytes)
+    if (t->used_bytes + FRAMEWORKS_BYTES < t->size_bytes)
         return true;
     *t = before;
     return false;
+}
+
+static void add_frameworks(struct text *t, const struct framework_result *results)
+{
+    bool first = true;
+
+    text_add(t, ",\"frameworks\":[");
+    for (int i = 0; i < NUM_FRAMEWORKS; i++) {
+        if (results[i].state == FRAMEWORK_ABSENT)
+            continue;
+        text_add(t, "%s{", first ? "" : ",");
+        text_add_json_string(t, "name", results[i].name);
+        text_add(t, ",");
+        text_add_json_string(t, "state", framework_state_name(results[i].state));
+        text_add(t, ",\"returned_bytes\":%" PRIu64 ",\"ns\":%" PRIu64 "}",
+                 results[i].returned_bytes, results[i].ns);
+        first = false;
+    }
+    text_add(t, "]");
 }
 
 enum page_reply command_flush(const struct command *c, struct command_reply *reply)
@@ -99,6 +125,7 @@ enum page_reply command_flush(const struct command *c, struct command_reply *rep
     uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1, start_ns = state_clock_ns();
     size_t num_before = context_report(pools, CONTEXTS_MAX), left_out = 0;
     const char *gpu = command_value(c, "gpu");
+    struct framework_result results[NUM_FRAMEWORKS] = {{0}};
 
     if (!command_number(c, "keep", UINT64_MAX, &e.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
@@ -109,7 +136,9 @@ enum page_reply command_flush(const struct command *c, struct command_reply *rep
                              gpu);
     for (size_t i = 0; i < num_before; i++)
         returned_before[i] = pools[i].stats.flushed_bytes;
-    flush(&e, wait_ms * 1000000, "request");
+    if (frameworks)
+        flush_ask_frameworks(&e, FRAMEWORK_WAIT_NS, results);
+    flush_pools(&e, wait_ms * 1000000, "request");
     uint64_t took_ns = state_clock_ns() - start_ns, pending_bytes = 0;
     size_t num_pools = context_report(pools, CONTEXTS_MAX);
     bool first = true;
@@ -126,6 +155,10 @@ enum page_reply command_flush(const struct command *c, struct command_reply *rep
         else
             left_out++;
     }
-    text_add(&reply->text, left_out ? "],\"left_out\":%zu}" : "]}", left_out);
+    text_add(&reply->text, "]");
+    add_frameworks(&reply->text, results);
+    if (left_out)
+        text_add(&reply->text, ",\"left_out\":%zu", left_out);
+    text_add(&reply->text, "}");
     return pending_bytes && took_ns >= wait_ms * 1000000 ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
 }

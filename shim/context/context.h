@@ -75,6 +75,10 @@ struct context {
     _Atomic size_t pitch_bytes; /* alignment of cuMemAllocPitch rows, 0: not known yet */
     char name[64];              /* of the device */
     struct device_uuid uuid;    /* the same */
+    /* Memory lent to other processes (shim/share/lend.h), CLOCK_MONOTONIC, 0: never. The control
+     * thread writes them. */
+    _Atomic uint64_t returned_ns, regrown_ns;
+    uint64_t lent_growths; /* num_device_alloc then */
     struct pool_config config;
     struct device_backend backend;
 };
@@ -183,7 +187,7 @@ bool context_is_withdrawn(CUcontext ctx);
 bool context_asks(struct context *c);
 void context_asked(struct context *c);
 
-/* The functions below work on all pools. They take no lock.
+/* The functions below work on all pools. They take no lock but that of context_set_config.
  *
  * Calls f for each range committed in arenas of the device. */
 void context_for_each_range(CUdevice device,
@@ -198,6 +202,10 @@ uint64_t context_trim(int device, const struct pool_trim *trim);
 /* The driver is short of memory on these devices (a bit for each): see pool_release. True: some
  * memory went back. */
 bool context_release(uint64_t devices, enum pool_release step);
+/* The record's pool, or all pools that calls reach, take the options that are in force now
+ * (pool_set_config). */
+void context_set_config(struct context *c);
+void context_set_configs(void);
 uint64_t context_tick(void);
 /* The shortest of the pools' ticks, 0: none. */
 uint64_t context_tick_ns(void);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See context.h: functions for all contexts and pools, and the search for lost contexts. No lock.
+ * See context.h: functions for all contexts and pools, and the search for lost contexts. The one
+ * lock is that of context_set_config.
  */
 #include "shim/context/context.h"
 
 #include "shim/driver/error.h"
 #include "shim/process/cancel.h"
+
+#include <pthread.h>
 
 void context_for_each_range(CUdevice device,
                             void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
@@ -102,6 +105,29 @@ CUresult context_loss_here(void)
     return c ? (CUresult)atomic_load(&c->lost_code) : CUDA_SUCCESS;
 }
 
+/* 1. Whoever takes the lock last reads the newest options: no pool gets older ones after newer.
+ * 2. A maker lists its pool, then comes here; the control thread changes options, then comes here
+ *    for all pools that are listed. One of the two sees the other: if the maker is first, the
+ *    control thread finds the pool listed; if not, the maker reads the new options.
+ * The lock is held over no driver call. */
+void context_set_config(struct context *c)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct pool_config config;
+    if (!c->pool)
+        return;
+    pthread_mutex_lock(&lock);
+    state_pool_config(c->device, c->backend.base.total_bytes, &config);
+    pool_set_config(c->pool, &config);
+    pthread_mutex_unlock(&lock);
+}
+
+void context_set_configs(void)
+{
+    FOR_EACH_CONTEXT(c)
+        context_set_config(c);
+}
+
 uint64_t context_tick(void)
 {
     uint64_t back = 0;
@@ -146,7 +172,10 @@ size_t context_report(struct report_pool *out, size_t max)
                 .reason = c->reason,
                 .uuid = c->uuid.text,
                 .uuid_bytes = c->uuid.bytes,
-                .total_bytes = c->backend.base.total_bytes};
+                .total_bytes = c->backend.base.total_bytes,
+                .returned_ns = atomic_load(&c->returned_ns),
+                .regrown_ns = atomic_load(&c->regrown_ns)};
+            state_pool_config(c->device, out[count].total_bytes, &out[count].config);
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
             count++;

@@ -151,10 +151,12 @@ void stream_watch_give_up(void)
     context_for_each_pool(pool_give_up_single_stream);
 }
 
-/* No pool is missed: the maker of a pool lists it and then looks at given_up and captures
- * (stream_watch_pool_listed); our caller has set one of those and then looks at the list. Every
- * caller goes through all pools, so no caller returns before an earlier one has left them. */
-void stream_watch_leave_single(void)
+/* Work that the single stream's order does not cover may follow. Returns when every pool has
+ * ordered what stream order alone ordered so far. No pool is missed: the maker of a pool lists it
+ * and then looks at given_up and captures (stream_watch_pool_listed); our caller has set one of
+ * those and then looks at the list. Every caller goes through all pools, so no caller returns
+ * before an earlier one has left them. */
+static void leave_single(void)
 {
     if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
         return;
@@ -270,7 +272,7 @@ void stream_watch_pool_listed(bool alone)
     if (!alone || atomic_load(&given_up))
         stream_watch_give_up();
     else if (!starts_idle() || !may)
-        stream_watch_leave_single();
+        leave_single();
 }
 
 static _Atomic(struct pool *) only_pool;
@@ -334,7 +336,7 @@ static void follow(uint64_t stream)
         atomic_store(&breached, true);
         uint64_t single = atomic_load(&pool_single_stream);
         if (single != POOL_STREAM_NONE && single != stream)
-            stream_watch_leave_single();
+            leave_single();
     }
     if (stream == STREAM_OTHER ||
         atomic_load_explicit(&run_stream, memory_order_relaxed) != stream) {
@@ -354,7 +356,7 @@ static void submit_other(uint64_t stream, uint64_t single)
         (atomic_compare_exchange_strong(&pool_single_stream, &single, stream) || single == stream))
         return;
     if (single != POOL_STREAM_NONE)
-        stream_watch_leave_single();
+        leave_single();
     follow(stream);
 }
 
@@ -420,7 +422,7 @@ void stream_watch_capture_opens(void)
     for (unsigned turn = 0; !begin_step(); turn++)
         spin_pause(turn);
     end_step();
-    stream_watch_leave_single();
+    leave_single();
 }
 
 void stream_watch_capture_closed(void)
@@ -436,7 +438,7 @@ void stream_watch_forget(CUstream stream)
     if (atomic_load(&candidate) == name)
         atomic_store(&breached, true);
     if (atomic_load(&pool_single_stream) == name)
-        stream_watch_leave_single();
+        leave_single();
     if (atomic_load_explicit(&run_stream, memory_order_relaxed) == name)
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
 }

@@ -53,10 +53,9 @@ static inline bool stream_watch_keeps_order(CUlaunchAttributeID id)
 bool stream_watch_may_be_single(void);
 /* context_for_each_pool finds such a pool from now on. alone: it is the only one of the process. */
 void stream_watch_pool_listed(bool alone);
-/* Work that the single stream's order does not cover may follow. Returns when every pool has
- * ordered what stream order alone ordered so far. May call the driver. */
-void stream_watch_leave_single(void);
-/* The same, for good: the process does work that is not seen, or that no stream's order covers. */
+/* The process does work that is not seen, or that no stream's order covers: there is no single
+ * stream any more. Returns when every pool has ordered what stream order alone ordered so far. May
+ * call the driver. */
 void stream_watch_give_up(void);
 
 /* A capture begins: leaves the single stream. There is none until as many captures have closed. */

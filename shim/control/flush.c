@@ -5,11 +5,14 @@
 #include "shim/control/flush.h"
 
 #include "shim/context/context.h"
+#include "shim/control/frameworks.h"
+#include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/scope.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -27,16 +30,22 @@
 /* How long a flush waits for pending memory: on the control thread, and on the program's own. */
 #define WAIT_NS (5000 * MS)
 #define WAIT_OWN_NS (200 * MS)
+/* How often limits and timeouts make the packages empty their caches, at most: a program that works
+ * on takes the memory again. */
+#define ASK_AT_TICKS_NS (10000 * MS)
 
 _Atomic bool flush_requested;
+atomic_bool flush_at_oom;
 
 static struct sigaction chained;  /* the program's setting before our handler */
 static atomic_bool chained_gone; /* it was for one signal (SA_RESETHAND), which has come */
+static atomic_bool has_duties; /* from the start on; the thread that adds others is there */
 static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
+static struct empty_cache followed; /* the latest flush that packages were asked for */
 
-uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
+uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
     uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
@@ -47,24 +56,66 @@ uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why)
     return back;
 }
 
+static void set_followed(const struct empty_cache *e)
+{
+    pthread_mutex_lock(&request_lock);
+    followed = *e;
+    pthread_mutex_unlock(&request_lock);
+}
+
+/* A package has answered after the flush that asked it. */
+static void flush_followed(void)
+{
+    pthread_mutex_lock(&request_lock);
+    struct empty_cache e = followed;
+    pthread_mutex_unlock(&request_lock);
+    flush_pools(&e, WAIT_NS, "frameworks");
+}
+
+void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
+                          struct framework_result *results)
+{
+    set_followed(e);
+    frameworks_ask(wait_ns, flush_followed, results);
+}
+
+/* On the control thread. */
+static void flush(const struct empty_cache *e, const char *why)
+{
+    flush_ask_frameworks(e, FRAMEWORK_WAIT_NS, NULL);
+    flush_pools(e, WAIT_NS, why);
+}
+
 static uint64_t run_start(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, WAIT_NS, "start");
+    flush(&state_options()->empty_cache, "start");
+    return DUTY_NEVER;
+}
+
+static uint64_t run_set(uint64_t now_ns)
+{
+    flush(&state_options()->empty_cache, "set");
     return DUTY_NEVER;
 }
 
 static uint64_t run_signal(uint64_t now_ns)
 {
     counter_add(COUNTER_SIGNAL, 1);
-    flush(&state_options()->empty_cache, WAIT_NS, "signal");
+    flush(&state_options()->empty_cache, "signal");
     return DUTY_NEVER;
 }
+
+static uint64_t interval_ns; /* when the interval is over */
 
 static uint64_t run_interval(uint64_t now_ns)
 {
     const struct empty_cache *e = &state_options()->empty_cache;
-    flush(e, WAIT_NS, "interval");
-    return control_after(now_ns, e->every_ns);
+    if (!e->every_ns)
+        return DUTY_NEVER;
+    if (now_ns < interval_ns) /* the duty was due for a shorter interval */
+        return interval_ns;
+    flush(e, "interval");
+    return interval_ns = control_after(now_ns, e->every_ns);
 }
 
 /* The file's time of change; 0: the file is not there. */
@@ -82,22 +133,35 @@ static uint64_t run_file(uint64_t now_ns)
 {
     const struct options *o = state_options();
     uint64_t touched = touched_ns(o->empty_cache_file.path);
+    if (!*o->empty_cache_file.path)
+        return DUTY_NEVER;
     if (touched && touched != file_seen) {
         counter_add(COUNTER_FILE, 1);
-        flush(&o->empty_cache, WAIT_NS, "file");
+        flush(&o->empty_cache, "file");
     }
     file_seen = touched;
     return control_after(now_ns, FILE_POLL_NS);
 }
 
-static uint64_t run_tick(uint64_t now_ns)
+static void tick_pools(void)
 {
     context_tick();
+}
+
+static uint64_t run_tick(uint64_t now_ns)
+{
+    static uint64_t asked_ns; /* the control thread's */
+    if (context_tick() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {
+        asked_ns = now_ns;
+        if (frameworks_ask(FRAMEWORK_WAIT_NS, tick_pools, NULL))
+            tick_pools();
+    }
     uint64_t tick_ns = context_tick_ns();
     return tick_ns ? control_after(now_ns, tick_ns) : DUTY_NEVER;
 }
 
 static struct duty on_start = {.run = run_start, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty on_set = {.run = run_set, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_signal = {.run = run_signal, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_interval = {.run = run_interval, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_file = {.run = run_file, .needs_calm = true, .due_ns = DUTY_NEVER};
@@ -159,63 +223,112 @@ void flush_leave_signal(void)
     sigaction(installed, &chained, NULL);
 }
 
-static void warn_of_missing_folder(const char *path)
+static bool folder_is_there(const char *path)
 {
     char *folder = strdup(path);
     char *end = folder ? strrchr(folder, '/') : NULL;
     struct stat st;
+    bool there = true;
     if (end && end > folder) {
         *end = '\0';
-        if (kernel_fstatat(AT_FDCWD, folder, &st, 0))
-            log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives "
-                     "no memory back until the folder is made",
-                     path);
+        there = !kernel_fstatat(AT_FDCWD, folder, &st, 0);
     }
     free(folder);
+    return there;
 }
 
-/* Does the process have a device of this number? -1: all devices, always true. */
-static bool device_is_there(int device)
+/* Does the process lack a device of this number? -1: all devices, always false. */
+static bool lacks_device(int device, int *count)
+{
+    return device >= 0 && real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
+}
+
+static bool warn_of_missing_device(int device)
 {
     int count = 0;
-    if (device < 0 || real.cuDeviceGetCount(&count) != CUDA_SUCCESS || device < count)
-        return true;
-    log_once(LOG_LEVEL_WARN,
-             "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is given "
-             "back",
-             device, count);
-    return false;
+    bool lacks = lacks_device(device, &count);
+    if (lacks)
+        log_once(LOG_LEVEL_WARN,
+                 "GPUCACHE_EMPTY_CACHE: there is no device %d (the process has %d): nothing is "
+                 "given back",
+                 device, count);
+    return lacks;
 }
 
+void flush_limits_changed(void)
+{
+    control_due(&at_tick, 0);
+}
+
+/* The policy of GPUCACHE_EMPTY_CACHE holds from here on; `once` flushes at once. */
+static void begin_policy(const struct empty_cache *e, struct duty *once)
+{
+    atomic_store(&flush_at_oom, e->on_oom);
+    if (e->every_ns) {
+        interval_ns = control_after(state_clock_ns(), e->every_ns);
+        control_due(&at_interval, interval_ns);
+    }
+    if (e->now)
+        control_due(once, 0);
+}
+
+bool flush_policy_changed(void)
+{
+    const struct empty_cache *e = &state_options()->empty_cache;
+    int count = 0;
+    begin_policy(e, &on_set);
+    return !lacks_device(e->device, &count);
+}
+
+bool flush_file_changed(void)
+{
+    const char *path = state_options()->empty_cache_file.path;
+    file_seen = touched_ns(path);
+    if (*path)
+        control_due(&at_file, control_after(state_clock_ns(), FILE_POLL_NS));
+    return folder_is_there(path);
+}
+
+/* No other thread changes options before the control thread is there. */
 void flush_start(void)
 {
     const struct options *o = state_options();
-    const char *path = o->empty_cache_file.path;
-    uint64_t now_ns = state_clock_ns();
-    device_is_there(o->empty_cache.device);
-    warn_of_missing_folder(path);
     install_handler(o->signal);
     publish_signal(installed);
-    file_seen = touched_ns(path);
-    if (*path)
-        control_due(&at_file, control_after(now_ns, FILE_POLL_NS));
-    if (o->empty_cache.every_ns)
-        control_due(&at_interval, control_after(now_ns, o->empty_cache.every_ns));
-    if (o->empty_cache.now)
-        control_due(&on_start, 0);
+    warn_of_missing_device(o->empty_cache.device);
+    begin_policy(&o->empty_cache, &on_start);
+    if (!flush_file_changed())
+        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
+                 "memory back until the folder is made",
+                 o->empty_cache_file.path);
+    last_state_start();
+    if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||
+        (o->stats.at_exit && *o->stats.path)) {
+        atomic_store(&has_duties, true);
+        control_ensure_thread(); /* another thread may have made a pool before that */
+    }
+}
+
+/* May the program have packages with caches of their own? They free nothing until they are asked. A
+ * program that loads an interpreter after its first pool was made has no thread before it frees. */
+static bool may_have_caches(void)
+{
+    int saved_errno = errno;
+    bool may = state_options()->frameworks && (scope_is_forked() || python_is_loaded());
+    errno = saved_errno;
+    return may;
 }
 
 /* A signal may come before the thread exists. The thread sees it once it is there. Until then the
- * program freed nothing, so there was nothing to give back. */
+ * program freed nothing and has no cache of its own, so there was nothing to give back. */
 void flush_pool_made(bool idle)
 {
-    const struct empty_cache *e = &state_options()->empty_cache;
     uint64_t tick_ns = context_tick_ns();
     control_permit_thread();
     if (tick_ns)
         control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
     bool page = publish_pool_made();
-    if (page || idle || e->now || e->every_ns || *state_options()->empty_cache_file.path || tick_ns)
+    if (page || idle || atomic_load(&has_duties) || tick_ns || may_have_caches())
         control_ensure_thread();
 }
 
@@ -228,7 +341,7 @@ void flush_request(const char *value)
         options_warn_value("GPUCACHE_EMPTY_CACHE", value, "nothing is given back");
         return;
     }
-    if (!wanted.now || !device_is_there(wanted.device))
+    if (!wanted.now || warn_of_missing_device(wanted.device))
         return;
     pthread_mutex_lock(&request_lock);
     request = wanted;
@@ -245,5 +358,9 @@ void flush_serve_request(void)
     wanted = request;
     pthread_mutex_unlock(&request_lock);
     counter_add(COUNTER_ENVIRON, 1);
-    flush(&wanted, WAIT_OWN_NS, "environment");
+    flush_pools(&wanted, WAIT_OWN_NS, "environment");
+    if (state_options()->frameworks) {
+        set_followed(&wanted);
+        frameworks_ask_later(flush_followed);
+    }
 }

@@ -4,14 +4,20 @@
  * signal, an interval, a touched file, the start of the library, the environment, and the pools'
  * limits and timeouts. The control thread makes all flushes but those of the environment. Each such
  * reason is a duty (thread.h) that needs calm: a flush synchronises, which would break a capture.
+ *
+ * Each flush first asks the packages that keep caches of their own (shim/framework/framework.h). On
+ * the program's own thread a flush does not wait for them: they are asked afterwards, and what they
+ * give back goes by a second flush.
  */
 #ifndef SHIM_FLUSH_H
 #define SHIM_FLUSH_H
 
+#include "shim/framework/framework.h"
 #include "shim/process/parse.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* The library has started: installs the signal handler, if the options name a signal, and adds the
  * duties that the options ask for. */
@@ -23,10 +29,27 @@ void flush_leave_signal(void);
  * control_ensure_thread makes it later. */
 void flush_pool_made(bool idle);
 
+/* An option changed: limits and timeouts of the pools, which have them already; or
+ * GPUCACHE_EMPTY_CACHE; or GPUCACHE_EMPTY_CACHE_FILE. For the control thread. What gives memory
+ * back is a duty that is due now, or from now on. False: the process has no such device, or the
+ * file's folder is not there. */
+void flush_limits_changed(void);
+bool flush_policy_changed(void);
+bool flush_file_changed(void);
+
+/* GPUCACHE_EMPTY_CACHE=oom: where the driver has no memory left, all devices give theirs back. */
+extern atomic_bool flush_at_oom __attribute__((visibility("hidden")));
+
 /* Gives idle memory back now, within the limits of *e, and waits for pending memory. `why` is
  * static. Returns the bytes. On the control thread or a thread of the program's; no capture may be
  * open. */
-uint64_t flush(const struct empty_cache *e, uint64_t wait_ns, const char *why);
+uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why);
+
+/* The first part of a flush, on the control thread with no lock held: asks the packages, and waits
+ * at most that long. If one answers later, a flush with these settings follows. Fills
+ * NUM_FRAMEWORKS results, unless `results` is NULL. The caller then gives back what is idle. */
+void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
+                          struct framework_result *results);
 
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
 void flush_request(const char *value);

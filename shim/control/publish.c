@@ -9,6 +9,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/stats/page.h"
+#include "shim/stats/page_slot.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,6 +111,10 @@ static size_t sum_by_gpu(size_t num_pools)
             continue;
         if (g == count)
             memcpy(gpus[count++].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid));
+        if (pools[i].returned_ns > gpus[g].returned_ns) {
+            gpus[g].returned_ns = pools[i].returned_ns;
+            gpus[g].regrown_ns = pools[i].regrown_ns;
+        }
         gpus[g].allocated_bytes += used;
         gpus[g].reserved_bytes += s->reserved_bytes;
         gpus[g].idle_bytes += s->reserved_bytes > used ? s->reserved_bytes - used : 0;
@@ -127,7 +132,7 @@ static uint64_t add_to_digest(uint64_t sum, const void *data, size_t size_bytes)
     return sum;
 }
 
-static uint64_t digest_of(const struct report *r)
+uint64_t publish_digest(const struct report *r)
 {
     uint64_t sum = UINT64_C(14695981039346656037);
 
@@ -161,7 +166,8 @@ static bool collect(struct page_state *state, bool only_changes)
 
     publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
     r.command = command;
-    uint64_t sum = digest_of(&r);
+    r.running = true;
+    uint64_t sum = publish_digest(&r);
     if (only_changes && sum == digest)
         return false;
     digest = sum;
@@ -177,7 +183,8 @@ static void complain(const char *path, const char *why, int code)
 
     if (code)
         snprintf(text, sizeof(text), " (%s)", strerror_r(code, words, sizeof(words)));
-    if (path)
+    /* A process that is short of memory or descriptors is not helped by another folder. */
+    if (path && code != ENOMEM && code != EMFILE && code != ENFILE)
         log_warn("GPUCACHE_DIR=%.200s: %s%s, so other processes do not see the state of this one; "
                  "name a folder of your own with mode 0700, or none",
                  path, why, text);
@@ -238,9 +245,12 @@ static uint64_t run_publish(uint64_t now_ns)
         return DUTY_NEVER;
     if (now == THERE && now_ns < published_ns + PUBLISH_LEAST_NS)
         return published_ns + PUBLISH_LEAST_NS;
-    bool on = atomic_exchange(&wanted, false) || watched || now == NOT_TRIED ? publish_now()
-                                                                             : publish_if_changed();
-    return on ? control_after(now_ns, watched ? WATCHED_EVERY_NS : IDLE_EVERY_NS) : DUTY_NEVER;
+    bool soon = atomic_exchange(&wanted, false);
+    bool on = soon || watched || now == NOT_TRIED ? publish_now() : publish_if_changed();
+    if (!on)
+        return DUTY_NEVER;
+    /* What brought this state, a pool say, is likely to bring more. */
+    return control_after(now_ns, watched || soon ? WATCHED_EVERY_NS : IDLE_EVERY_NS);
 }
 
 void publish_soon(void)

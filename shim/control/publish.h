@@ -38,6 +38,9 @@ void publish_signal(int signal_number);
 void publish_fill_report(struct report *r, struct report_pool *pools, size_t max,
                          struct report_flush *last);
 
+/* A number that changes with the figures of a report. */
+uint64_t publish_digest(const struct report *r);
+
 /* The process leaves: removes the page. */
 void publish_end(void);
 

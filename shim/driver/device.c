@@ -15,6 +15,12 @@
 #include <time.h>
 
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
+static _Atomic(device_asker *) asker;
+
+void device_set_asker(device_asker *to)
+{
+    atomic_store(&asker, to);
+}
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
@@ -157,6 +163,12 @@ static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total
     return (int)rc;
 }
 
+static bool row_ask_others(struct backend *b, uint64_t size_bytes, uint64_t *series)
+{
+    device_asker *ask = atomic_load(&asker);
+    return ask && ask(device_self(b)->device, size_bytes, series);
+}
+
 static uint64_t row_now_ns(struct backend *b)
 {
     struct timespec t;
@@ -182,6 +194,7 @@ static const struct backend_ops rows = {
     .fence_wait = device_fence_wait,
     .fence_await = device_fence_await,
     .mem_info = row_mem_info,
+    .ask_others = row_ask_others,
     .now_ns = row_now_ns,
 };
 

@@ -23,6 +23,10 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
 /* Fills *d anew, for another context of its device. Nothing of the context before may be in use. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
 
+/* What carries out ask_others (pool/backend.h) for a device. NULL, as at first: nothing. */
+typedef bool device_asker(CUdevice device, uint64_t size_bytes, uint64_t *series);
+void device_set_asker(device_asker *to);
+
 /* The device's primary context, alive or not, as a retain by the program gave it. NULL: no retain
  * was seen. */
 CUcontext device_primary(CUdevice device);

@@ -26,7 +26,7 @@
 static bool release_elsewhere(const struct context *c)
 {
     struct pool_trim all = {.wait_ns = RELEASE_WAIT_NS};
-    return context_trim(state_options()->empty_cache.on_oom ? -1 : c->device, &all) > 0;
+    return context_trim(atomic_load(&flush_at_oom) ? -1 : c->device, &all) > 0;
 }
 
 /* What an allocation seldom has to do before it asks the pool. False: ask the driver. */

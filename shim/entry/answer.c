@@ -6,10 +6,12 @@
 #include "shim/entry/answer.h"
 
 #include "shim/context/context.h"
+#include "shim/control/flush.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/backend.h"
 #include "shim/driver/error.h"
 #include "shim/process/state.h"
+#include "shim/share/lend.h"
 
 #include <errno.h>
 
@@ -25,14 +27,14 @@ SHIM_COLD bool answer_note(CUresult rc)
     return rc == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-SHIM_COLD bool answer_release(uint64_t devices, unsigned *step)
+SHIM_COLD bool answer_release(uint64_t devices, struct answer_steps *steps)
 {
     int saved_errno = errno;
     bool some = false;
-    if (devices && state_options()->empty_cache.on_oom)
-        devices = ANSWER_ANYWHERE;
-    while (devices && *step < POOL_RELEASE_STEPS && !some)
-        some = context_release(devices, (enum pool_release)(*step)++);
+    uint64_t own = devices && atomic_load(&flush_at_oom) ? ANSWER_ANYWHERE : devices;
+    while (own && steps->step < POOL_RELEASE_STEPS && !some)
+        some = context_release(own, (enum pool_release)steps->step++);
+    some = some || lend_ask(devices, steps->bytes, &steps->series);
     if (some)
         counter_add(COUNTER_RETRY, 1);
     errno = saved_errno;

@@ -8,10 +8,11 @@
  *
  * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY, its only code for that). Without us the
  *    memory that the pools hold idle would be free. So the library gives the idle memory of the
- *    devices in question back and makes the call again, in two steps. The first step gives back
+ *    devices in question back and makes the call again, in steps. The first step gives back
  *    memory that is idle already. If there is none, or the call fails again, the second step gives
  *    back memory that the program freed while work was in flight, and waits for that work as the
- *    frees would have waited. The program gets the last failure as it is.
+ *    frees would have waited. Then other processes are asked for theirs, in several steps
+ *    (shim/share/lend.h). The program gets the last failure as it is.
  * 2. The context is lost for good. The first call after that gives the driver's error. Without us
  *    each further allocation and free would give the same error, so the context's pool must not
  *    serve any more.
@@ -37,9 +38,17 @@ static inline bool answer_tells(CUresult rc)
 /* Looks for lost contexts if the answer may tell of one. True: the driver had no memory for the
  * call. Keeps errno. */
 bool answer_note(CUresult rc);
-/* Gives idle memory of these devices back by the next of the two steps (*step, at first 0). True:
- * some went back, so the call is to be made again. False: there is no more. Keeps errno. */
-bool answer_release(uint64_t devices, unsigned *step);
+/* The steps of one call of the program's; at first all zero. */
+struct answer_steps {
+    unsigned step;
+    uint64_t series; /* see lend_ask */
+    uint64_t bytes;  /* what the call takes; 0: not known */
+};
+/* Takes the next step for these devices. True: some memory went back, so the call is to be made
+ * again. False: there is no more. Keeps errno. */
+bool answer_release(uint64_t devices, struct answer_steps *steps);
+/* The devices of a call that takes so many bytes, in a row of hooks.def. */
+#define ANSWER_BYTES(size_bytes, devices) (steps.bytes = (size_bytes), (devices))
 
 /* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
  * the set is ANSWER_ANYWHERE. */
@@ -64,8 +73,8 @@ uint64_t answer_pool(CUmemoryPool pool);
     static inline CUresult answer_##symbol params                                                  \
     {                                                                                              \
         CUresult rc = real.symbol args;                                                            \
-        for (unsigned step = 0;                                                                    \
-             answer_tells(rc) && answer_note(rc) && answer_release(devices, &step);)               \
+        for (struct answer_steps steps = {0};                                                      \
+             answer_tells(rc) && answer_note(rc) && answer_release(devices, &steps);)              \
             rc = real.symbol args;                                                                 \
         return rc;                                                                                 \
     }

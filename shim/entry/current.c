@@ -57,7 +57,8 @@ static void fill(struct context *c, CUcontext ctx)
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
     real.cuDeviceTotalMem_v2(&total, c->device);
     device_uuid(c->device, &c->uuid);
-    options_pool_config(state_options(), c->device, total, &c->config);
+    state_pool_config(c->device, total, &c->config);
+    options_warn_beyond(&c->config, c->device, total);
     c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
     if (c->redzone_bytes)
         atomic_store(&redzone_in_use, true);
@@ -83,7 +84,7 @@ static bool suits(const struct context *c)
     const char *backing, *reason;
     size_t total = 0;
     real.cuDeviceTotalMem_v2(&total, c->device);
-    options_pool_config(state_options(), c->device, total, &config);
+    state_pool_config(c->device, total, &config);
     backing_choose(&c->backend, &config, &backing, &reason);
     return config.backing == c->config.backing;
 }
@@ -121,6 +122,7 @@ static bool publish(struct context *c, CUcontext ctx)
 {
     uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
+    context_set_config(c); /* options may have changed meanwhile, or before a record came again */
     if (c->pool)
         atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
     /* After may_be_single a capture may have begun, or another context may have got a pool. From

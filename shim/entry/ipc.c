@@ -74,11 +74,11 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
         return native(dptr, handle, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc;
-    unsigned step = 0;
+    struct answer_steps steps = {0};
     bool mapped;
     do
         rc = import_open(dptr, &handle, flags, native, &mapped);
-    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &step));
+    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &steps));
     cancel_allow(cancel);
     if (mapped)
         atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */

@@ -17,11 +17,11 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
     if (rc != CUDA_SUCCESS)
         return rc;
     int saved_errno = errno, cancel = cancel_forbid();
-    unsigned step = 0;
+    struct answer_steps steps = {0};
     stream_watch_give_up();
     do
         rc = peer_grant(peer);
-    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &step));
+    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &steps));
     if (rc != CUDA_SUCCESS) { /* as natively: access to all of the peer's memory, or to none */
         peer_revoke(peer);
         real.cuCtxDisablePeerAccess(peer);

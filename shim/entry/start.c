@@ -9,12 +9,14 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/process/second_copy.h"
+#include "shim/share/lend.h"
 #include "shim/socket/listener.h"
 #include "shim/stats/report.h"
 
@@ -38,20 +40,32 @@ static void forked_child(void)
     listener_forget();
 }
 
+/* On the heap, 70 KiB: the thread that ends the process may have a stack of 16 KiB. */
+struct at_exit {
+    struct options options;
+    struct report_pool pools[CONTEXTS_MAX];
+};
+
 static void report_at_exit(void)
 {
-    const struct option_stats *where = &state_options()->stats;
-    if (!state_is_on() || getpid() != owner)
+    if (!state_is_on() || getpid() != owner || !state_wants_report())
         return;
-    /* 36 KiB on the heap: the thread that ends the process may have a stack of 16 KiB. */
-    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
+    struct at_exit *now = malloc(sizeof *now);
+    if (!now) {
+        log_warn("no host memory for a report");
+        return;
+    }
+    last_state_end();
+    state_copy_options(&now->options); /* the control thread may be changing them */
+    const struct option_stats *where = &now->options.stats;
     struct report_flush last;
     struct report r;
-    publish_fill_report(&r, pools, pools ? CONTEXTS_MAX : 0, &last);
-    if ((!pools || !report_write(&r, where)) && where->path[0])
+    publish_fill_report(&r, now->pools, CONTEXTS_MAX, &last);
+    r.options = &now->options;
+    if (!report_write(&r, where) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",
                  where->path);
-    free(pools);
+    free(now);
 }
 
 /* What atexit(), at_quick_exit() and pthread_atfork() call. These three are linked into the library
@@ -66,10 +80,9 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 static void run_at_exit(void *arg)
 {
     (void)arg;
-    if (state_options()->stats.at_exit)
-        report_at_exit();
+    report_at_exit();
     driver_call_at_exit();
-    if (!state_options()->dir.none && state_is_on())
+    if (state_is_on())
         publish_end();
 }
 
@@ -97,6 +110,7 @@ bool start_library(void)
     state_settle(on);
     if (on) {
         flush_start();
+        lend_start();
         command_start();
     }
     errno = saved_errno;

@@ -143,36 +143,33 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
     BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
 }
 
-CUresult cuStreamEndCaptureToCig(CUstream stream)
+/* A call that ends the stream's capture, if there is one and the call succeeds. */
+static CUresult end_with(CUresult (*how)(CUstream), CUstream stream, bool per_thread)
 {
     int cancel = cancel_forbid();
-    uint64_t number = capture_number(name_of(stream, false));
-    CUresult rc = real.cuStreamEndCaptureToCig(stream);
+    uint64_t number = capture_number(name_of(stream, per_thread));
+    CUresult rc = how(stream);
     if (rc == CUDA_SUCCESS)
         entry_captures_closed(capture_ended(number));
     cancel_allow(cancel);
     return rc;
 }
 
+CUresult cuStreamEndCaptureToCig(CUstream stream)
+{
+    return end_with(real.cuStreamEndCaptureToCig, stream, false);
+}
+
 CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
 {
-    int cancel = cancel_forbid();
-    uint64_t number = capture_number(name_of(stream, true));
-    CUresult rc = real.cuStreamEndCaptureToCig_ptsz(stream);
-    if (rc == CUDA_SUCCESS)
-        entry_captures_closed(capture_ended(number));
-    cancel_allow(cancel);
-    return rc;
+    return end_with(real.cuStreamEndCaptureToCig_ptsz, stream, true);
 }
 
 static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
 {
     int cancel = cancel_forbid();
-    uint64_t number = capture_number(stream);
     stream_watch_forget(stream);
-    CUresult rc = how(stream);
-    if (rc == CUDA_SUCCESS)
-        entry_captures_closed(capture_ended(number));
+    CUresult rc = end_with(how, stream, false);
     cancel_allow(cancel);
     return rc;
 }

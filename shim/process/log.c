@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See log.h. Holds the log's level and target, and the identity of stderr. No lock: the target is
- * set before other threads log.
+ * one word, and what it points to is never written or freed.
  */
 #include "shim/process/log.h"
 
@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
+enum { PATHS_MAX = 64, LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
 
 const char *const log_level_words[] = {[LOG_LEVEL_OFF] = "off",
                                        [LOG_LEVEL_ERROR] = "error",
@@ -32,7 +32,8 @@ const char *const log_level_words[] = {[LOG_LEVEL_OFF] = "off",
 
 static _Atomic int log_level_now = LOG_LEVEL_WARN;
 static atomic_flag complained = ATOMIC_FLAG_INIT; /* about a file that cannot be written */
-static char log_path[PATH_MAX];
+static char *paths[PATHS_MAX]; /* all that were ever set, as another thread may be using one */
+static _Atomic(const char *) log_path = "";
 
 /* The file that was stderr at the first look. A program may close fd 2 and get the same number for
  * a file of its own. A message would damage that file. */
@@ -244,18 +245,33 @@ static bool put(const char *path, enum fashion fashion, const char *text, size_t
     return done;
 }
 
-void log_configure(enum log_level level, const char *path)
+/* The remembered copy of a path. NULL: there is no room for another. */
+static const char *remember(const char *path)
+{
+    size_t i = 0;
+
+    if (!path || !path[0])
+        return "";
+    while (i < PATHS_MAX && paths[i] && strcmp(paths[i], path) != 0)
+        i++;
+    if (i < PATHS_MAX && !paths[i])
+        paths[i] = strdup(path);
+    return i < PATHS_MAX ? paths[i] : NULL;
+}
+
+bool log_configure(enum log_level level, const char *path)
 {
     int saved_errno = errno;
-    size_t n = path ? strlen(path) : 0;
+    const char *target = remember(path);
 
     stderr_look();
-    if (n >= sizeof(log_path))
-        n = 0;
-    memcpy(log_path, path ? path : "", n);
-    log_path[n] = '\0';
-    atomic_store(&log_level_now, (int)level);
+    if (target) {
+        if (atomic_exchange(&log_path, target) != target)
+            atomic_flag_clear(&complained);
+        atomic_store(&log_level_now, (int)level);
+    }
     errno = saved_errno;
+    return target != NULL;
 }
 
 bool log_wants(enum log_level level)
@@ -267,6 +283,7 @@ bool log_wants(enum log_level level)
 void log_line(enum log_level level, const char *format, ...)
 {
     static const char *const words[] = {"", "error", "warning", "info", "debug"};
+    const char *path = atomic_load_explicit(&log_path, memory_order_acquire);
     int saved_errno = errno;
     char line[LINE_MAX_BYTES + 1];
     va_list args;
@@ -286,18 +303,32 @@ void log_line(enum log_level level, const char *format, ...)
             if ((unsigned char)line[i] < ' ' || line[i] == 127)
                 line[i] = '?';
         line[n] = '\n'; /* takes the place of the NUL */
-        if (!put(log_path, ADD, line, n + 1, LINE_WAIT_MS) && log_path[0] &&
+        if (!put(path, ADD, line, n + 1, LINE_WAIT_MS) && path[0] &&
             !atomic_flag_test_and_set(&complained)) {
             /* A user without the expected file looks at stderr. */
             put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line),
                                  "gpucache: warning: the log cannot be written to %.900s: name a "
                                  "file in a folder of your own\n",
-                                 log_path);
+                                 path);
             put(NULL, ADD, line, n, LINE_WAIT_MS);
         }
     }
     errno = saved_errno;
+}
+
+bool log_is_file(const char *path)
+{
+    int saved_errno = errno;
+    char *name = malloc(PATH_MAX);
+    struct stat st;
+    bool is = name && path[0] && expand_path(path, name, PATH_MAX) &&
+              (kernel_fstatat(AT_FDCWD, name, &st, AT_SYMLINK_NOFOLLOW) ? errno == ENOENT
+                                                                        : S_ISREG(st.st_mode));
+
+    free(name);
+    errno = saved_errno;
+    return is;
 }
 
 bool log_put(const char *path, const char *text, size_t size_bytes)

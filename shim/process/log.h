@@ -28,8 +28,10 @@ enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
 extern const char *const log_level_words[];
 
 /* From now on lines up to `level` go to the file `path`, in whose name %p is the process id. If
- * `path` is NULL or "", they go to stderr. Must be called before other threads log. */
-void log_configure(enum log_level level, const char *path);
+ * `path` is NULL or "", they go to stderr. Other threads may log meanwhile, but only one may
+ * configure. A path stays in memory for the life of the process, so there may be 64 different ones.
+ * False, with the present target: there were more, or no host memory. Keeps errno. */
+bool log_configure(enum log_level level, const char *path);
 bool log_wants(enum log_level level);
 
 /* One line; the format has no newline. Cut after 1000 bytes; control characters become '?'. */
@@ -51,6 +53,10 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
         if (log_wants(level) && !atomic_flag_test_and_set(&log_done_))                             \
             log_line(level, __VA_ARGS__);                                                          \
     } while (0)
+
+/* Is `path` (%p as above) a regular file, or the name of none? False for stderr, links, devices and
+ * pipes. */
+bool log_is_file(const char *path);
 
 /* Writes a whole text to the file `path`, whose old contents go (%p as above), or to stderr if
  * `path` is NULL or "". Does not disturb the process either, but waits up to a second for a full

@@ -9,15 +9,20 @@
 
 enum { HIDDEN_VERSION = 0x8000, FIRST_NAMED_VERSION = 2 };
 
-bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
+uintptr_t object_segment(const struct dl_phdr_info *info, uintptr_t address)
 {
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        if (part->p_type == PT_LOAD &&
-            address - (info->dlpi_addr + part->p_vaddr) < part->p_memsz)
-            return true;
+        uintptr_t start = info->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_LOAD && address - start < part->p_memsz)
+            return start;
     }
-    return false;
+    return 0;
+}
+
+bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
+{
+    return object_segment(info, address) != 0;
 }
 
 /* The file has offsets. glibc stores addresses over them where it can write to the dynamic section,

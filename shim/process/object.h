@@ -29,6 +29,8 @@ bool object_read(const struct dl_phdr_info *info, struct object *object);
 
 /* Whether a segment of the object covers the address. */
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);
+/* The start of the loaded segment with this address; 0: the object has none. */
+uintptr_t object_segment(const struct dl_phdr_info *info, uintptr_t address);
 
 /* What dlsym() without a version finds in this object alone. Hidden versions and undefined symbols
  * are passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, an absolute

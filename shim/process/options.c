@@ -70,6 +70,11 @@ static bool (*const setters[])(struct options *o, const char *text) = {
 #undef SHIM_OPTION
 };
 
+bool options_set(struct options *o, size_t row, const char *text)
+{
+    return setters[row](o, text);
+}
+
 /* Scalars go by value, all else by address. */
 #define BY_BYTES(value) (&(value))
 #define BY_LIMIT(value) (&(value))
@@ -165,13 +170,18 @@ static unsigned edit_distance(const char *a, size_t n, const char *b)
     return row[m];
 }
 
-static const char *nearest_name(const char *name, size_t n)
+/* A name without GPUCACHE is compared with the rest of names. */
+const char *options_nearest(const char *name, size_t n)
 {
+    static const char prefix[] = PREFIX "_";
+    bool bare = n < sizeof(PREFIX) - 1 || strncmp(name, PREFIX, sizeof(PREFIX) - 1) != 0;
     const char *nearest = NULL;
     unsigned best = 0;
 
     for (size_t i = 0; i < num_option_rows; i++) {
-        unsigned d = edit_distance(name, n, option_rows[i].env);
+        const char *env = option_rows[i].env;
+        bool has_prefix = strncmp(env, prefix, sizeof(prefix) - 1) == 0;
+        unsigned d = edit_distance(name, n, env + (bare && has_prefix ? sizeof(prefix) - 1 : 0));
 
         if (!nearest || d < best) {
             nearest = option_rows[i].env;
@@ -179,6 +189,23 @@ static const char *nearest_name(const char *name, size_t n)
         }
     }
     return nearest;
+}
+
+size_t options_find(const char *name, size_t n)
+{
+    static const char prefix[] = PREFIX "_";
+
+    for (size_t i = 0; i < num_option_rows; i++) {
+        const char *env = option_rows[i].env;
+
+        if (strlen(env) == n && strncmp(env, name, n) == 0)
+            return i;
+        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0)
+            env += sizeof(prefix) - 1;
+        if (strlen(env) == n && strncmp(env, name, n) == 0)
+            return i;
+    }
+    return NUM_OPTIONS;
 }
 
 /* Most processes set no variable. This look saves two dozen walks over the environment. */
@@ -195,16 +222,13 @@ static void warn_unknown_names(void)
     static const char prefix[] = PREFIX "_";
 
     for (char **e = environ; e && *e; e++) {
-        size_t n = strcspn(*e, "="), i = 0;
+        size_t n = strcspn(*e, "=");
 
         if (strncmp(*e, prefix, sizeof(prefix) - 1) != 0)
             continue;
-        while (i < num_option_rows &&
-               (strncmp(*e, option_rows[i].env, n) != 0 || option_rows[i].env[n] != '\0'))
-            i++;
-        if (i == num_option_rows)
+        if (options_find(*e, n) == NUM_OPTIONS)
             log_warn("there is no option %.*s; the nearest is %s", n < 80 ? (int)n : 80, *e,
-                     nearest_name(*e, n));
+                     options_nearest(*e, n));
     }
 }
 
@@ -234,7 +258,7 @@ bool options_enabled_early(void)
     const char *name = program_invocation_short_name;
     struct option_globs globs;
     const char *value;
-    bool on;
+    atomic_bool on;
 
     if (getauxval(AT_SECURE))
         return false;
@@ -308,10 +332,14 @@ void options_pool_config(const struct options *o, int device, uint64_t device_to
 #include "shim/process/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
+}
+
+void options_warn_beyond(const struct pool_config *config, int device, uint64_t device_total_bytes)
+{
     /* The context itself takes memory of the device, so the whole device is never free. */
-    WARN_BEYOND("MIN_FREE", out->min_free_bytes, device_total_bytes,
+    WARN_BEYOND("MIN_FREE", config->min_free_bytes, device_total_bytes,
                 "all idle memory is given back");
-    WARN_BEYOND("MIN_BLOCK", out->min_block_bytes, device_total_bytes,
+    WARN_BEYOND("MIN_BLOCK", config->min_block_bytes, device_total_bytes,
                 "every request goes to the driver");
 }
 

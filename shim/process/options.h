@@ -16,10 +16,10 @@
 
 #define OPTION_BYTES struct option_bytes
 #define OPTION_LIMIT struct option_bytes
-#define OPTION_SECONDS uint64_t
+#define OPTION_SECONDS _Atomic uint64_t
 #define OPTION_BACKING enum pool_backing
 #define OPTION_REUSE enum pool_reuse
-#define OPTION_SWITCH bool
+#define OPTION_SWITCH atomic_bool /* any thread may read it while it changes */
 #define OPTION_SIGNAL int /* the signal's number, 0: none */
 #define OPTION_EMPTY_CACHE struct empty_cache
 #define OPTION_STATS struct option_stats
@@ -35,6 +35,22 @@ struct options {
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
+
+/* The index of each row of the table. */
+enum option {
+#define POOL_OPTION(field, name, type, value, live, help) OPTION_ROW_##field,
+#define SHIM_OPTION(field, env, type, value, live, help) OPTION_ROW_##field,
+#include "shim/process/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    NUM_OPTIONS
+};
+
+/* Does the pool have it (pool/config.def)? */
+static inline bool option_is_of_pools(size_t row)
+{
+    return row < OPTION_ROW_enabled;
+}
 
 /* One row of the table, for the documentation and the warnings. */
 struct option_row {
@@ -53,6 +69,15 @@ extern const size_t num_option_rows;
  * (shim/process/show.h). */
 size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes);
 
+/* The row of a name of n bytes, with or without GPUCACHE_ before it; NUM_OPTIONS: there is none. */
+size_t options_find(const char *name, size_t n);
+/* The name of a row that is most like the n bytes. */
+const char *options_nearest(const char *name, size_t n);
+/* Gives the row a new value; the row's `fixed` is the caller's matter. Sizes for devices that the
+ * text does not name stay. False, with *o unchanged and without a message: the text is not
+ * understood. */
+bool options_set(struct options *o, size_t row, const char *text);
+
 /* Does the library serve this process? GPUCACHE, GPUCACHE_ONLY and GPUCACHE_SKIP say so. It never
  * serves a process that has privileges of its file (AT_SECURE). Reads the environment at each call,
  * writes nothing, and keeps errno. */
@@ -66,11 +91,12 @@ bool options_enabled_early(void);
 bool options_load(struct options *o);
 
 /* The pool's options for one device, with shares of device_total_bytes turned into bytes. device:
- * the ordinal; an ordinal out of range gets the value for unnamed devices. Warns once for each
- * option that asks for more than the device has. Does not check PREALLOC, because only the driver
- * knows how much it can give. */
+ * the ordinal; an ordinal out of range gets the value for unnamed devices. */
 void options_pool_config(const struct options *o, int device, uint64_t device_total_bytes,
                          struct pool_config *out);
+/* Warns once for each option that asks for more than the device has. Does not check PREALLOC,
+ * because only the driver knows how much it can give. */
+void options_warn_beyond(const struct pool_config *config, int device, uint64_t device_total_bytes);
 
 /* GPUCACHE_REDZONE on one device: a multiple of 512 bytes. A value of the device's size or more
  * counts as 0. */

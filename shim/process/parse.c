@@ -145,7 +145,7 @@ static bool read_device(const char **text, unsigned *out)
     return true;
 }
 
-bool parse_SWITCH(const char *text, bool *out)
+bool parse_SWITCH(const char *text, atomic_bool *out)
 {
     char v[ITEM_MAX];
 
@@ -158,7 +158,7 @@ bool parse_SWITCH(const char *text, bool *out)
     return true;
 }
 
-bool parse_SECONDS(const char *text, uint64_t *out)
+static bool parse_time(const char *text, uint64_t *out)
 {
     static const struct {
         const char *word;
@@ -181,6 +181,16 @@ bool parse_SECONDS(const char *text, uint64_t *out)
         if (is_word(p, units[i].word))
             return scale_number(&n, units[i].ns, out);
     return false;
+}
+
+bool parse_SECONDS(const char *text, _Atomic uint64_t *out)
+{
+    uint64_t ns;
+
+    if (!parse_time(text, &ns))
+        return false;
+    *out = ns;
+    return true;
 }
 
 static bool parse_size(const char *text, struct option_size *out)
@@ -363,7 +373,7 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
         } else if (is_word(item, "oom")) {
             e.on_oom = true;
         } else if ((p = skip_word(item, "every:")) != NULL) {
-            if (!parse_SECONDS(p, &e.every_ns) || e.every_ns < MS)
+            if (!parse_time(p, &e.every_ns) || e.every_ns < MS)
                 return false;
         } else if ((p = skip_word(item, "device=")) != NULL) {
             if (!read_device(&p, &device) || *p)

@@ -11,6 +11,7 @@
 #include "shim/process/log.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -67,9 +68,9 @@ struct option_globs {
 extern const char *const parse_backing_words[];
 extern const char *const parse_reuse_words[];
 
-bool parse_SWITCH(const char *text, bool *out);
+bool parse_SWITCH(const char *text, atomic_bool *out);
 /* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
-bool parse_SECONDS(const char *text, uint64_t *out);
+bool parse_SECONDS(const char *text, _Atomic uint64_t *out);
 /* Sizes for all devices or single ones: 8G, 50%, none, 0=8G,1=50%. A device that the value does not
  * name keeps its size. "none" is 0 for BYTES. For LIMIT "none" and "unlimited" are no limit. */
 bool parse_LIMIT(const char *text, struct option_bytes *out);

@@ -182,7 +182,7 @@ static bool in_first_thread(void)
  * PF_FORKNOEXEC tells it. It is among the flags in /proc/self/stat, the seventh field after the
  * program's name in brackets (proc(5)). System calls read it: the C library's functions are
  * cancellation points, and the program may wrap them. */
-static bool is_forked(void)
+bool scope_is_forked(void)
 {
     enum { PF_FORKNOEXEC = 0x40, FLAGS_FIELD = 7 };
     char text[512];
@@ -202,7 +202,7 @@ bool scope_may_be_walked(void)
     if (in_first_thread())
         return false;
     int saved_errno = errno;
-    bool may = !is_forked();
+    bool may = !scope_is_forked();
     errno = saved_errno;
     return may;
 }

@@ -48,6 +48,10 @@ typedef void scope_use(const struct object *objects, size_t num_objects, void *a
 /* Whether the calling thread may use the functions below: see 3. Keeps errno. */
 bool scope_may_be_walked(void);
 
+/* Was the process forked, and called no exec since? True if that cannot be read. A thread of the
+ * parent may have been inside dl_iterate_phdr() then: see 3. Changes errno. */
+bool scope_is_forked(void);
+
 /* The objects that the process started with: those from the program up to us, and those behind us
  * up to the C library. False: we are not among them, nothing was visited behind us. No memory is
  * allocated. */

@@ -5,37 +5,19 @@
  */
 #include "shim/process/show.h"
 
+#include "shim/process/text.h"
+
 #include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #define MS UINT64_C(1000000)
 #define SEC (1000 * MS)
-
-/* A text that grows in the caller's buffer. Letters that do not fit are counted but not written. */
-struct text {
-    char *out;
-    size_t size_bytes, used_bytes;
-};
-
-static void __attribute__((format(printf, 2, 3))) add(struct text *t, const char *format, ...)
-{
-    size_t room = t->used_bytes < t->size_bytes ? t->size_bytes - t->used_bytes : 0;
-    va_list args;
-
-    va_start(args, format);
-    int n = vsnprintf(room ? t->out + t->used_bytes : NULL, room, format, args);
-    va_end(args);
-    if (n > 0)
-        t->used_bytes += (size_t)n;
-}
 
 static size_t show_word(const char *word, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
 
-    add(&t, "%s", word);
+    text_add(&t, "%s", word);
     return t.used_bytes;
 }
 
@@ -44,11 +26,11 @@ static void add_fraction(struct text *t, uint64_t whole, uint64_t millionths)
 {
     unsigned digits = 6;
 
-    add(t, "%" PRIu64, whole);
+    text_add(t, "%" PRIu64, whole);
     for (; millionths && millionths % 10 == 0; digits--)
         millionths /= 10;
     if (millionths)
-        add(t, ".%0*" PRIu64, (int)digits, millionths);
+        text_add(t, ".%0*" PRIu64, (int)digits, millionths);
 }
 
 /* In the largest unit that the time is a whole number of. A fraction of a millisecond has the
@@ -56,16 +38,16 @@ static void add_fraction(struct text *t, uint64_t whole, uint64_t millionths)
 static void add_time(struct text *t, uint64_t ns)
 {
     if (!ns)
-        add(t, "0");
+        text_add(t, "0");
     else if (ns % (3600 * SEC) == 0)
-        add(t, "%" PRIu64 "h", ns / (3600 * SEC));
+        text_add(t, "%" PRIu64 "h", ns / (3600 * SEC));
     else if (ns % (60 * SEC) == 0)
-        add(t, "%" PRIu64 "m", ns / (60 * SEC));
+        text_add(t, "%" PRIu64 "m", ns / (60 * SEC));
     else if (ns % SEC == 0)
-        add(t, "%" PRIu64 "s", ns / SEC);
+        text_add(t, "%" PRIu64 "s", ns / SEC);
     else {
         add_fraction(t, ns / MS, ns % MS);
-        add(t, "ms");
+        text_add(t, "ms");
     }
 }
 
@@ -78,16 +60,16 @@ static void add_bytes(struct text *t, uint64_t bytes)
         bytes /= 1024;
         power++;
     }
-    add(t, "%" PRIu64 "%s", bytes, suffixes[power]);
+    text_add(t, "%" PRIu64 "%s", bytes, suffixes[power]);
 }
 
 static void add_size(struct text *t, const struct option_size *size, bool is_limit)
 {
     if (size->is_share) {
         add_fraction(t, size->share_ppm / 10000, size->share_ppm % 10000 * 100);
-        add(t, "%%");
+        text_add(t, "%%");
     } else if (is_limit && size->bytes == UINT64_MAX) {
-        add(t, "none");
+        text_add(t, "none");
     } else {
         add_bytes(t, size->bytes);
     }
@@ -101,7 +83,7 @@ static size_t show_sizes(const struct option_bytes *value, bool is_limit, char *
     add_size(&t, &value->others, is_limit);
     for (unsigned i = 0; i < OPTION_DEVICES; i++) {
         if (value->named >> i & 1) {
-            add(&t, ",%u=", i);
+            text_add(&t, ",%u=", i);
             add_size(&t, &value->device[i], is_limit);
         }
     }
@@ -146,15 +128,15 @@ size_t show_SIGNAL(int number, char *out, size_t size_bytes)
     struct text t = {out, size_bytes, 0};
 
     if (!number)
-        add(&t, "none");
+        text_add(&t, "none");
     else if (number == SIGUSR1)
-        add(&t, "USR1");
+        text_add(&t, "USR1");
     else if (number == SIGUSR2)
-        add(&t, "USR2");
+        text_add(&t, "USR2");
     else if (number == SIGRTMIN)
-        add(&t, "RTMIN");
+        text_add(&t, "RTMIN");
     else
-        add(&t, "RTMIN+%d", number - SIGRTMIN);
+        text_add(&t, "RTMIN+%d", number - SIGRTMIN);
     return t.used_bytes;
 }
 
@@ -166,21 +148,21 @@ size_t show_EMPTY_CACHE(const struct empty_cache *value, char *out, size_t size_
     if (!value->now && !value->on_oom && !value->every_ns)
         return show_word("off", out, size_bytes);
     if (value->now) {
-        add(&t, "1");
+        text_add(&t, "1");
         comma = ",";
     }
     if (value->on_oom) {
-        add(&t, "%soom", comma);
+        text_add(&t, "%soom", comma);
         comma = ",";
     }
     if (value->every_ns) {
-        add(&t, "%severy:", comma);
+        text_add(&t, "%severy:", comma);
         add_time(&t, value->every_ns);
     }
     if (value->device >= 0)
-        add(&t, ",device=%d", value->device);
+        text_add(&t, ",device=%d", value->device);
     if (value->keep_bytes) {
-        add(&t, ",keep=");
+        text_add(&t, ",keep=");
         add_bytes(&t, value->keep_bytes);
     }
     return t.used_bytes;
@@ -189,7 +171,7 @@ size_t show_EMPTY_CACHE(const struct empty_cache *value, char *out, size_t size_
 static void add_path(struct text *t, const char *path)
 {
     if (path[0])
-        add(t, ":%s", path);
+        text_add(t, ":%s", path);
 }
 
 size_t show_STATS(const struct option_stats *value, char *out, size_t size_bytes)
@@ -198,7 +180,7 @@ size_t show_STATS(const struct option_stats *value, char *out, size_t size_bytes
 
     if (!value->at_exit)
         return show_word("off", out, size_bytes);
-    add(&t, value->json ? "exit-json" : "exit");
+    text_add(&t, value->json ? "exit-json" : "exit");
     add_path(&t, value->path);
     return t.used_bytes;
 }
@@ -207,7 +189,7 @@ size_t show_LOG(const struct option_log *value, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
 
-    add(&t, "%s", log_level_words[value->level]);
+    text_add(&t, "%s", log_level_words[value->level]);
     add_path(&t, value->path);
     return t.used_bytes;
 }

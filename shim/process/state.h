@@ -43,8 +43,19 @@ void state_settle(bool on);
 /* OFF for good, in a forked child. Async-signal-safe. */
 void state_turn_off(void);
 
-/* The process's options; valid while the state is ON. */
+/* The process's options; valid while the state is ON. Those that are LIVE in the tables may change:
+ * 1. The control thread alone changes them, under a lock of state.c, and reads them without.
+ * 2. A switch, and a time, is one atomic word: any thread may read it.
+ * 3. For other LIVE options any other thread calls one of the functions that copy them below.
+ * 4. All others are never written after the start: any thread may read them. */
 const struct options *state_options(void);
+/* Changes one option (options_set). For the control thread. */
+bool state_set_option(size_t row, const char *text);
+/* Any thread: see options_pool_config; and all options. */
+void state_pool_config(int device, uint64_t device_total_bytes, struct pool_config *out);
+void state_copy_options(struct options *out);
+/* Is there to be a report at the exit? Any thread. */
+bool state_wants_report(void);
 
 /* CLOCK_MONOTONIC in nanoseconds: when the library started, and now. */
 uint64_t state_started_ns(void);

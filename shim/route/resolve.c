@@ -12,6 +12,7 @@
 #include "shim/process/symbol.h"
 #include "shim/process/second_copy.h"
 #include "shim/route/runtime.h"
+#include "shim/route/runtimes.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -97,7 +98,7 @@ EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
     if (id >= 0)
         pick = pick_hook(handle, name, id);
     else if (handle == RTLD_DEFAULT && runtime_exports(name))
-        pick.handle = global_scope(handle, name, runtime_loaded());
+        pick.handle = global_scope(handle, name, runtimes_any_loaded());
     errno = saved_errno;
     return pick;
 }

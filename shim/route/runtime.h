@@ -11,7 +11,4 @@
 /* Is the name one of the runtime's functions that we export? */
 bool runtime_exports(const char *name);
 
-/* Has the process loaded a shared libcudart? Takes the lock of dl_iterate_phdr(). */
-bool runtime_loaded(void);
-
 #endif

@@ -123,7 +123,7 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
     {                                                                                              \
         struct turn turn __attribute__((unused)); /* for SUBMIT_CONFIG */                          \
         CUresult rc;                                                                               \
-        unsigned step = 0;                                                                         \
+        struct answer_steps steps = {0};                                                           \
         do {                                                                                       \
             unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);              \
             enum submit_seen seen =                                                                \
@@ -136,7 +136,7 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
             if (seen != SUBMIT_UNSEEN)                                                             \
                 stream_watch_done(rc == CUDA_SUCCESS);                                             \
         } while (answer_tells(rc) && answer_note(rc) &&                                            \
-                 answer_release(devices_of(stream, flags), &step));                                \
+                 answer_release(devices_of(stream, flags), &steps));                               \
         return rc;                                                                                 \
     }
 #include "shim/driver/submit.def"

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { GRANTS_MAX = 512, TRIES = 4, MEND_MAX = 64 };
+enum { GRANTS_MAX = 512, TRIES = 4 };
 
 struct side {
     CUcontext ctx;
@@ -153,28 +153,43 @@ static bool is_granted(CUcontext accessor, CUcontext owner)
     return granted;
 }
 
-bool peer_grant_missing(void)
+/* Contexts of other devices that have memory, one after the other. */
+struct elsewhere {
+    CUcontext ctx[CONTEXTS_MAX];
+    CUdevice device[CONTEXTS_MAX];
+};
+
+/* How many grants were missing and could be made. */
+static size_t grant_missing(const struct side *accessor, const struct elsewhere *e, size_t count)
 {
-    CUcontext owners[MEND_MAX];
-    CUdevice devices[MEND_MAX];
-    struct side accessor;
-    int saved_errno = errno, cancel = cancel_forbid();
-    size_t count = 0, granted = 0;
-    if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
-        real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
-        count = context_arenas_elsewhere(accessor.device, owners, devices, MEND_MAX);
-        count += import_elsewhere(accessor.device, owners + count, devices + count,
-                                       MEND_MAX - count);
-    }
+    size_t granted = 0;
     for (size_t i = 0; i < count; i++) {
-        struct side owner = {owners[i], devices[i]};
-        if (is_granted(accessor.ctx, owner.ctx))
+        struct side owner = {e->ctx[i], e->device[i]};
+        if (is_granted(accessor->ctx, owner.ctx))
             continue;
         stream_watch_give_up(); /* as cuCtxEnablePeerAccess does */
-        if (add(&accessor, &owner) == CUDA_SUCCESS)
+        if (add(accessor, &owner) == CUDA_SUCCESS)
             granted++;
         else
-            take_away(accessor.ctx, owner.ctx);
+            take_away(accessor->ctx, owner.ctx);
+    }
+    return granted;
+}
+
+/* There are at most CONTEXTS_MAX pools. Of more contexts with imported memory some stay without a
+ * grant; the copy then fails with the driver's own error. */
+bool peer_grant_missing(void)
+{
+    struct elsewhere e;
+    struct side accessor;
+    int saved_errno = errno, cancel = cancel_forbid();
+    size_t granted = 0;
+    if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
+        real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
+        size_t count = context_arenas_elsewhere(accessor.device, e.ctx, e.device, CONTEXTS_MAX);
+        granted = grant_missing(&accessor, &e, count);
+        count = import_elsewhere(accessor.device, e.ctx, e.device, CONTEXTS_MAX);
+        granted += grant_missing(&accessor, &e, count);
     }
     cancel_allow(cancel);
     errno = saved_errno;

@@ -5,77 +5,33 @@
 #include "shim/stats/page.h"
 
 #include "shim/process/kernel.h"
+#include "shim/stats/page_copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/uio.h>
 #include <time.h>
 
 #ifndef GPUCACHE_VERSION
 #error "the build defines GPUCACHE_VERSION, a string"
 #endif
 
-/* The thread only waits and calls rang(). Static thread-local data of the program is part of the
- * stack, too. */
-#define BELL_STACK_BYTES (128 * 1024)
 /* So long page_remove waits for a page that is being made. */
 #define REMOVE_WAIT_NS UINT64_C(100000000)
+#define REMOVE_PAUSE_NS 100000
 
 enum { NO_PAGE, MAKING, SHOWN, LEFT }; /* step 11 */
 
 static atomic_int word;
 static atomic_bool maker_is_done;
-static char *mapping; /* of struct page; NULL: none. Never removed: the bell's thread uses it. */
 static pid_t owner;
 static uint64_t sequence;
-static uint32_t served[PAGE_SLOTS];
 static char folder[PATH_MAX];
 static char name[PAGE_NAME_MAX];
 static ino_t file_inode;
-
-/* The kernel's copy to the page, of several pieces at once (step 1). */
-static bool copy_to_page(const struct iovec *from, const struct iovec *to, unsigned num_pieces)
-{
-    size_t all = 0;
-
-    for (unsigned i = 0; i < num_pieces; i++)
-        all += from[i].iov_len;
-    atomic_thread_fence(memory_order_seq_cst);
-    ssize_t n = process_vm_writev(getpid(), from, num_pieces, to, num_pieces, 0);
-    atomic_thread_fence(memory_order_seq_cst);
-    return n >= 0 && (size_t)n == all;
-}
-
-static bool put(const void *from, size_t offset, size_t size_bytes)
-{
-    struct iovec here = {(void *)(uintptr_t)from, size_bytes};
-    struct iovec there = {mapping + offset, size_bytes};
-
-    return copy_to_page(&here, &there, 1);
-}
-
-static bool get(void *to, size_t offset, size_t size_bytes)
-{
-    struct iovec here = {to, size_bytes}, there = {mapping + offset, size_bytes};
-
-    atomic_thread_fence(memory_order_seq_cst);
-    ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
-    atomic_thread_fence(memory_order_seq_cst);
-    return n == (ssize_t)size_bytes;
-}
-
-static long futex(size_t offset, int operation, uint32_t value)
-{
-    return syscall(SYS_futex, mapping + offset, operation, value, NULL, NULL, 0);
-}
 
 static uint64_t clock_ns(clockid_t clock)
 {
@@ -83,11 +39,6 @@ static uint64_t clock_ns(clockid_t clock)
 
     clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void rest(uint64_t ns)
-{
-    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
 
 /* What stands between the two writes of the sequence. */
@@ -106,20 +57,18 @@ static bool write_state(const struct page_state *s)
                           .published_unix_ns = clock_ns(CLOCK_REALTIME),
                           .num_gpus = (uint32_t)s->num_gpus,
                           .body_bytes = (uint32_t)s->body_bytes};
-    size_t gpus_bytes = s->num_gpus * sizeof(*s->gpus);
-    struct iovec from[] = {{&stamp, sizeof(stamp)},
-                           {(void *)(uintptr_t)s->gpus, gpus_bytes},
-                           {(void *)(uintptr_t)s->body, s->body_bytes}};
-    struct iovec to[] = {{mapping + offsetof(struct page, published_ns), sizeof(stamp)},
-                         {mapping + offsetof(struct page, gpus), gpus_bytes},
-                         {mapping + offsetof(struct page, body), s->body_bytes}};
+    const struct page_piece pieces[] = {
+        {&stamp, offsetof(struct page, published_ns), sizeof(stamp)},
+        {s->gpus, offsetof(struct page, gpus), s->num_gpus * sizeof(*s->gpus)},
+        {s->body, offsetof(struct page, body), s->body_bytes}};
     uint64_t odd = sequence + 1, even = sequence + 2;
 
     if (s->num_gpus > PAGE_GPUS_MAX || s->body_bytes > PAGE_BODY_BYTES)
         return false;
     sequence = even;
-    return put(&odd, offsetof(struct page, sequence), sizeof(odd)) && copy_to_page(from, to, 3) &&
-           put(&even, offsetof(struct page, sequence), sizeof(even));
+    return page_put(&odd, offsetof(struct page, sequence), sizeof(odd)) &&
+           page_put_all(pieces, 3) &&
+           page_put(&even, offsetof(struct page, sequence), sizeof(even));
 }
 
 /* The fields before the first room of zeroes. */
@@ -144,7 +93,7 @@ static bool write_head(const struct page_id *id)
 
     memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
     snprintf(head.library_version, sizeof(head.library_version), "%s", GPUCACHE_VERSION);
-    return put(&head, 0, sizeof(head));
+    return page_put(&head, 0, sizeof(head));
 }
 
 /* Makes the file at its full size, so that a full file system shows now. A file system that cannot
@@ -172,18 +121,6 @@ static int create_file(int dir, const char *unfinished, const char **why)
     return fd;
 }
 
-static bool map_file(int fd)
-{
-    void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    if (at == MAP_FAILED)
-        return false;
-    madvise(at, sizeof(struct page), MADV_DONTFORK);
-    madvise(at, sizeof(struct page), MADV_DONTDUMP);
-    mapping = at;
-    return true;
-}
-
 /* The file has its name only once it has a first state, so no reader sees half a page. */
 static bool make_in(int dir, const struct page_id *id, const struct page_state *state,
                     const char **why)
@@ -196,7 +133,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     if (fd < 0)
         return false;
     *why = "the file cannot be mapped";
-    bool done = map_file(fd);
+    bool done = page_copy_map(fd);
     int saved_errno = errno;
     close(fd);
     if (done) {
@@ -209,11 +146,9 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
         done = !renameat(dir, unfinished, dir, name);
         saved_errno = errno;
     }
-    if (!done)
+    if (!done) {
         unlinkat(dir, unfinished, 0);
-    if (!done && mapping) {
-        munmap(mapping, sizeof(struct page));
-        mapping = NULL;
+        page_copy_unmap();
     }
     errno = saved_errno;
     return done;
@@ -276,98 +211,15 @@ const char *page_name(void)
 
 bool page_publish(const struct page_state *state)
 {
-    return mapping && write_state(state);
+    return write_state(state);
 }
 
 uint64_t page_watched_until_ns(void)
 {
     uint64_t until_ns;
 
-    return mapping && get(&until_ns, offsetof(struct page, watched_until_ns), sizeof(until_ns))
-               ? until_ns
-               : 0;
-}
-
-static size_t slot_at(unsigned slot)
-{
-    return offsetof(struct page, slots) + slot * sizeof(struct page_slot);
-}
-
-bool page_read_request(unsigned slot, struct page_request *out)
-{
-    uint32_t ask_bytes;
-
-    if (!mapping ||
-        !get(&out->sequence, slot_at(slot) + offsetof(struct page_slot, ask_sequence),
-             sizeof(out->sequence)) ||
-        out->sequence == served[slot] ||
-        !get(&ask_bytes, slot_at(slot) + offsetof(struct page_slot, ask_bytes),
-             sizeof(ask_bytes)) ||
-        !get(out->ask, slot_at(slot) + offsetof(struct page_slot, ask), PAGE_ASK_BYTES))
-        return false;
-    out->slot = slot;
-    out->ask_bytes = ask_bytes <= PAGE_ASK_BYTES ? ask_bytes : PAGE_ASK_BYTES; /* step 2 */
-    out->ask[out->ask_bytes] = '\0';
-    return true;
-}
-
-/* The words of a slot from reply_bytes to reply_value. */
-struct reply_head {
-    uint32_t reply_bytes, reply_code, zero;
-    uint64_t reply_value;
-} __attribute__((packed));
-
-_Static_assert(sizeof(struct reply_head) ==
-                   offsetof(struct page_slot, ask) - offsetof(struct page_slot, reply_bytes),
-               "layout");
-
-void page_answer_request(const struct page_request *r, const struct page_answer *answer)
-{
-    size_t at = slot_at(r->slot), sequence_at = at + offsetof(struct page_slot, reply_sequence);
-    size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
-    struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
-    struct iovec from[] = {{&head, sizeof(head)}, {(void *)(uintptr_t)answer->text, text_bytes}};
-    struct iovec to[] = {{mapping + at + offsetof(struct page_slot, reply_bytes), sizeof(head)},
-                         {mapping + at + offsetof(struct page_slot, reply), text_bytes}};
-
-    served[r->slot] = r->sequence; /* step 8 */
-    if (copy_to_page(from, to, 2) && put(&r->sequence, sequence_at, sizeof(r->sequence)))
-        futex(sequence_at, FUTEX_WAKE, INT_MAX);
-}
-
-static void *listen(void *arg)
-{
-    void (*const *rang)(void) = arg;
-    uint32_t seen;
-
-    pthread_setname_np(pthread_self(), "gpucache-bell");
-    while (get(&seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
-        (*rang)();
-        rest(PAGE_REST_NS); /* step 6 */
-        if (futex(offsetof(struct page, bell), FUTEX_WAIT, seen) && errno == EFAULT)
-            break;
-    }
-    return NULL;
-}
-
-bool page_start_bell(void (*rang)(void))
-{
-    static void (*called)(void);
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
-
-    called = rang;
-    if (!mapping || pthread_attr_init(&attr))
-        return false;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, BELL_STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = !pthread_create(&thread, &attr, listen, &called);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return made;
+    return page_get(&until_ns, offsetof(struct page, watched_until_ns), sizeof(until_ns)) ? until_ns
+                                                                                          : 0;
 }
 
 /* Another program of the same process may have put its page there: then the file is another. */
@@ -395,6 +247,6 @@ void page_remove(void)
         remove_file();
     uint64_t end_ns = clock_ns(CLOCK_MONOTONIC) + REMOVE_WAIT_NS;
     while (before == MAKING && !atomic_load(&maker_is_done) && clock_ns(CLOCK_MONOTONIC) < end_ns)
-        rest(PAGE_REST_NS / 10);
+        nanosleep(&(struct timespec){.tv_nsec = REMOVE_PAUSE_NS}, NULL);
     errno = saved_errno;
 }

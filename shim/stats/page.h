@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The process's page: its state for other processes, and their requests to it. page_format.h is the
- * layout, and page_dir.h finds the place. This file makes and removes the page, writes the state,
- * reads requests and writes replies, and has the thread that waits at the bell. It knows nothing of
- * what the texts say. No CUDA.
+ * layout, page_dir.h finds the place, and page_copy.h has the mapping. This file makes and removes
+ * the page and writes the state. page_slot.h has the requests, and the thread that waits at the
+ * bell. None of them knows what the texts say. No CUDA.
  *
  * Every process of this user can write to the page, truncate it, or fill its file system.
  *
  * Why no such process harms this one:
  *  1. No instruction of the library loads from the mapping or stores to it. The kernel copies
  *     (process_vm_readv and process_vm_writev on the own process) and waits (futex). Where a page
- * of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
+ *     of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
  *  2. Offsets and lengths of the copies are constants, or numbers of this process. A length that
  *     stands in the page only shortens the private copy.
  *  3. A text is checked and parsed in a private copy, which nobody else can change.
@@ -57,9 +57,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* So long the thread of the bell rests after each ring. */
-#define PAGE_REST_NS UINT64_C(1000000)
-
 /* A state to publish. All is borrowed for the call. */
 struct page_state {
     const char *body;  /* JSON */
@@ -81,30 +78,6 @@ const char *page_name(void);
 bool page_publish(const struct page_state *state);
 /* A reader looks on until then (CLOCK_MONOTONIC), as it says itself. 0: none does. */
 uint64_t page_watched_until_ns(void);
-
-/* A request, copied. */
-struct page_request {
-    unsigned slot;
-    uint32_t sequence;
-    size_t ask_bytes;
-    char ask[PAGE_ASK_BYTES + 1]; /* with a NUL; other bytes may be anything */
-};
-
-struct page_answer {
-    enum page_reply code;
-    uint64_t value;
-    const char *text;
-    size_t text_bytes; /* at most PAGE_REPLY_BYTES */
-};
-
-/* Copies the request in a slot (below PAGE_SLOTS). False: there is none that was not served. */
-bool page_read_request(unsigned slot, struct page_request *out);
-/* Writes the answer, wakes the asker, and counts the request as served. */
-void page_answer_request(const struct page_request *r, const struct page_answer *answer);
-
-/* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
- * requests are not heard. rang must take no lock. */
-bool page_start_bell(void (*rang)(void));
 
 /* The process leaves: removes the file. Any thread; does nothing in a child. Keeps errno. */
 void page_remove(void);

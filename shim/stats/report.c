@@ -242,9 +242,10 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     bool any = false;
 
     add_rule(&t, '=');
-    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s", GPUCACHE_VERSION,
+    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
              (long)getpid(), program_invocation_short_name,
-             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool");
+             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
+             r->running ? ", still running then" : "");
     add_words(&t, words);
     add_rule(&t, '=');
     for (size_t i = 0; i < r->num_pools; i++) {
@@ -262,6 +263,30 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     if (any)
         add_rule(&t, '=');
     return t.used_bytes;
+}
+
+/* Shares of the device's memory are bytes here. No limit is null. */
+static void add_limits(struct text *t, const struct pool_config *c)
+{
+    const char *comma = "";
+
+    text_add(t, ",\"limits\":{");
+#define ADD_NUMBER(name, value)                                                                    \
+    if ((value) == UINT64_MAX)                                                                     \
+        text_add(t, "%s\"%s\":null", comma, name);                                                 \
+    else                                                                                           \
+        text_add(t, "%s\"%s\":%" PRIu64, comma, name, value);                                      \
+    comma = ",";
+#define ADD_BYTES ADD_NUMBER
+#define ADD_LIMIT ADD_NUMBER
+#define ADD_SECONDS ADD_NUMBER
+#define ADD_BACKING(name, value)
+#define ADD_REUSE(name, value)
+#define ADD_SWITCH(name, value)
+#define POOL_OPTION(field, name, type, value, live, help) ADD_##type(#field, c->field)
+#include "pool/config.def"
+#undef POOL_OPTION
+    text_add(t, "}");
 }
 
 static void add_options(struct text *t, const struct options *o)
@@ -290,7 +315,8 @@ static void add_flush(struct text *t, const struct report_flush *f)
 
 static void add_process(struct text *t, const struct report *r)
 {
-    text_add(t, ",\"uid\":%ld,\"signal\":%d", (long)geteuid(), r->signal);
+    text_add(t, ",\"uid\":%ld,\"signal\":%d,\"running\":%s", (long)geteuid(), r->signal,
+             r->running ? "true" : "false");
     if (r->command) {
         text_add(t, ",");
         text_add_json_string(t, "command", r->command);
@@ -324,6 +350,7 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
         text_add(&t, ",");
         text_add_json_string(&t, "uuid", p->uuid);
         text_add(&t, ",\"total_bytes\":%" PRIu64, p->total_bytes);
+        add_limits(&t, &p->config);
         for (size_t j = 0; j < NUM_ROWS; j++)
             text_add(&t, ",\"%s\":%" PRIu64, rows[j].field, v[j]);
         text_add(&t,

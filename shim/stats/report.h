@@ -9,6 +9,7 @@
 #ifndef SHIM_REPORT_H
 #define SHIM_REPORT_H
 
+#include "pool/config.h"
 #include "pool/stats.h"
 #include "shim/process/options.h"
 #include "shim/stats/counters.h"
@@ -25,6 +26,8 @@ struct report_pool {
     const char *uuid;                /* of the device, as nvidia-smi prints it */
     const unsigned char *uuid_bytes; /* 16 of them */
     uint64_t total_bytes;            /* of the device */
+    uint64_t returned_ns, regrown_ns; /* as struct page_gpu has them */
+    struct pool_config config; /* the options in force */
     struct pool_stats stats;
 };
 
@@ -44,6 +47,7 @@ struct report {
     const struct options *options;    /* in force; NULL: the JSON does not name them */
     const struct report_flush *flush; /* NULL: the same */
     const char *command;              /* the start of the command line; NULL: the same */
+    bool running;                     /* not at the exit: more may come */
     int signal;                       /* the signal that gives idle memory back; 0: none */
     uint64_t elapsed_ns;              /* since the library started; 0: unknown */
     uint64_t driver_call_ns;          /* time of one cuMemAlloc or cuMemFree here, if measured; 0:

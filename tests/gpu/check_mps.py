@@ -47,35 +47,53 @@ def is_running(path):
         return False
 
 
+def once(compile_program):
+    """The same, but each program is compiled at its first use only."""
+    made = {}
+
+    def compile_once(name, *sources, **how):
+        if name not in made:
+            made[name] = compile_program(name, *sources, **how)
+        return made[name]
+    return compile_once
+
+
+def judge(suite, wrong, expected):
+    suite.rows.clear()
+    with tempfile.TemporaryDirectory() as folder:
+        started = os.path.join(folder, "started")
+        control = os.path.join(folder, part_mps.CONTROL)
+        with open(control, "w") as file:
+            file.write(CONTROL)
+        os.chmod(control, 0o755)
+        os.environ.update(STAND_IN=wrong, STARTED=started)
+        suite.bare_env = suite.environment()
+        part_mps.find_control = lambda _, path=control: path
+        part_mps.STOP_S = 2
+        said = []
+        try:
+            part_mps.mps(suite)
+        except base.Skip as reason:
+            said.append(str(reason))
+        said += [row.verdict for row in suite.rows
+                 if not row.verdict.startswith(("ok", "measured"))]
+        good = [text.startswith(expected) for text in said] == [True] if expected else not said
+        good = good and (wrong == "refuses") != os.path.exists(started)
+        time.sleep(0.1)
+        good = good and not is_running(started) and (expected or len(suite.rows) == 12)
+    print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part says "
+          f"{said}, {len(suite.rows)} rows")
+    return good
+
+
 def main():
     failed = 0
-    for wrong, expected in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            started = os.path.join(folder, "started")
-            control = os.path.join(folder, part_mps.CONTROL)
-            with open(control, "w") as file:
-                file.write(CONTROL)
-            os.chmod(control, 0o755)
-            os.environ.update(STAND_IN=wrong, STARTED=started)
-            part_mps.find_control = lambda _, path=control: path
-            part_mps.STOP_S = 2
-            suite = base.Suite(folder, True, sys.argv[1], False)
-            suite.build_library()
-            said = []
-            try:
-                part_mps.mps(suite)
-            except base.Skip as reason:
-                said.append(str(reason))
-            said += [row.verdict for row in suite.rows
-                     if not row.verdict.startswith(("ok", "measured"))]
-            good = [text.startswith(expected) for text in said] == [True] if expected else not said
-            good = good and (wrong == "refuses") != os.path.exists(started)
-            time.sleep(0.1)
-            good = good and not is_running(started) and (expected or len(suite.rows) == 12)
-            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part "
-                  f"says {said}, "
-                  f"{len(suite.rows)} rows")
-            failed += not good
+    with tempfile.TemporaryDirectory() as programs:
+        suite = base.Suite(programs, True, sys.argv[1], False)
+        suite.build_library()
+        suite.compile = once(suite.compile)
+        for wrong, expected in CASES.items():
+            failed += not judge(suite, wrong, expected)
     return failed
 
 

@@ -263,7 +263,7 @@ def program_of(test, suite):
                                                 f"TEST_LIBRARIES names")
                 return []
             preloaded[option].append(library)
-    alone = not test.get("is_parallel", True) or bool(ALONE.search(test["name"]))
+    alone = "lonely" in suites_of(test) or bool(ALONE.search(test["name"]))
     command = words[split + 1:]
     acts = acts_of(test["name"]) if len(command) == 1 and not suite.simulate else []
     around = tuple(preloaded["--before"]), tuple(preloaded["--beside"])

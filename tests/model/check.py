@@ -32,7 +32,6 @@ def explore(model, defines, bites, folder):
             optimize,
             "-w",
             "-DSAFETY",
-            "-DCOLLAPSE",
             f"-DMEMLIM={MEMORY_MIB}",
             "-o",
             "pan",
@@ -42,7 +41,7 @@ def explore(model, defines, bites, folder):
         check=True,
     )
     return subprocess.run(
-        ["./pan", "-n", f"-m{DEPTH}", "-w22"],
+        ["./pan", "-n", f"-m{DEPTH}", "-w22" if bites else "-w24"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ extern const struct means means[NUM_MEANS];
 extern CUcontext primary;
 extern int wrong;
 
+/* The program that takes the means defines these two and the variables. */
 size_t free_bytes(void);
 /* Fills the device and frees it again: afterwards all memory is free, as the program sees it. late:
  * freed while work uses one of the blocks. */

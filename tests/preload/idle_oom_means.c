@@ -3,36 +3,6 @@
 #include "tests/preload/idle_oom.h"
 #include "tests/preload/kernels.h"
 
-enum { BLOCKS = 4096 };
-
-static uint64_t blocks[BLOCKS];
-
-size_t free_bytes(void)
-{
-    size_t bytes = 0;
-    REQUIRE(gpu_mem_info(&bytes, NULL));
-    return bytes;
-}
-
-static int fill_with(int n, size_t block_bytes)
-{
-    while (n < BLOCKS && gpu_malloc(&blocks[n], block_bytes) == 0)
-        n++;
-    return n;
-}
-
-void fill_and_free(bool late)
-{
-    size_t most = free_bytes() / 32 / (2 * MIB) * (2 * MIB);
-    int n = fill_with(fill_with(0, most), 2 * MIB);
-    for (int i = 0; i < n; i++)
-        REQUIRE(gpu_memset_async(blocks[i], i, 4, NULL));
-    if (late)
-        REQUIRE(gpu_spin_fill(blocks[0], 1024, 7, 2 * MS_NS, NULL));
-    for (int i = 0; i < n; i++)
-        REQUIRE(gpu_free(blocks[i]));
-}
-
 static size_t half(void)
 {
     return free_bytes() / 2 / (32 * MIB) * (32 * MIB);

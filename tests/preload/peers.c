@@ -269,12 +269,47 @@ static int access_is_a_matter_of_contexts(void)
     return wrong != 0;
 }
 
+/* ---- many contexts of one device hide no other device
+ * A copy without peer access reaches a third device, whatever else is there: before that device's
+ * block, so many contexts of the second device get one.
+ */
+
+enum { MANY = 70 };
+
+static int many_contexts_of_one_device_hide_no_other_device(void)
+{
+    const uint64_t words = 16 * KIB;
+    CUcontext own[MANY];
+    uint64_t block[3], each = 0;
+    REQUIRE(setenv("SIM_DEVICES", "3", 0));
+    scene_start(3, 120);
+    for (int i = 0; i < MANY; i++) {
+        REQUIRE(cuCtxCreate(&own[i], NULL, 0, 1));
+        REQUIRE(gpu_malloc(&each, 64 * KIB));
+        REQUIRE(cuCtxPopCurrent(NULL));
+    }
+    for (int i = 2; i >= 0; i -= 2) {
+        REQUIRE(gpu_open(i));
+        REQUIRE(gpu_malloc(&block[i], words * 4));
+        REQUIRE(gpu_fill(block[i], words, 3 + (uint32_t)i, NULL));
+        REQUIRE(gpu_sync());
+    }
+    printf("copy there %d", gpu_move(block[2], block[0], words * 4));
+    printf(", back %d", gpu_move(block[0], block[2], words * 4));
+    uint32_t wrong = scene_wrong_words(block[0], words, 3, NULL);
+    printf(", %u wrong words\n", wrong);
+    for (int i = 0; i < MANY; i++)
+        REQUIRE(cuCtxDestroy(own[i]));
+    return wrong != 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
         ACT(each_device_has_its_own_memory),
         ACT(access_goes_for_blocks_of_before_and_after),
         ACT(access_is_a_matter_of_contexts),
+        ACT(many_contexts_of_one_device_hide_no_other_device),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -29,6 +29,7 @@ class Outcome:
     out: str
     err: str
     calls: dict
+    figures: dict  # of the cache's own report
 
     def describe_status(self):
         if self.status is None:
@@ -49,6 +50,17 @@ def read_calls(path):
         return {name: int(count) for name, count in counts}
     except FileNotFoundError:
         return {}
+
+
+def read_figures(path):
+    """The figures of the cache's report, {name: sum over all pools}; empty without a report."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            pools = json.load(file)["pools"]
+    except FileNotFoundError:
+        return {}
+    return {name: sum(pool[name] for pool in pools)
+            for name in pools[0] if isinstance(pools[0][name], int)} if pools else {}
 
 
 def forget_shared(name):
@@ -79,6 +91,8 @@ def environment(options, preload, scratch):
     if options.library_path:
         inherited = env.get("LD_LIBRARY_PATH")
         env["LD_LIBRARY_PATH"] = options.library_path + (":" + inherited if inherited else "")
+    if preload and options.figure:
+        env["GPUCACHE_STATS"] = "exit-json:" + os.path.join(scratch, "report.json")
     env.setdefault("SIM_HAZARD", "abort")
     env.setdefault("SIM_TRACE", "calls:" + os.path.join(scratch, "calls"))
     env.setdefault("SIM_SHARED", f"scene-{secrets.token_hex(8)}")
@@ -107,9 +121,11 @@ def run(options, name, preload):
             out, err = process.communicate()
             status = None
         calls = read_calls(os.path.join(scratch, "calls"))
+        figures = read_figures(os.path.join(scratch, "report.json"))
         if env["SIM_SHARED"].startswith("scene-"):
             forget_shared(env["SIM_SHARED"])
-    return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls)
+    return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls,
+                   figures)
 
 
 def run_bare(options):
@@ -158,6 +174,10 @@ def judge_pair(options, bare, preloaded):
                          f"{options.at_most}: a route escapes the cache")
         if not preloaded.calls:
             wrong.append("the simulated driver left no call counts")
+    for name, least in options.figure:
+        if preloaded.figures.get(name, -1) < int(least):
+            wrong.append(f"the report says {name} {preloaded.figures.get(name)}, which is less "
+                         f"than {least}")
     return wrong
 
 
@@ -193,6 +213,9 @@ def parse(arguments):
                         help="preloaded, the driver has to be asked for memory as often as bare")
     parser.add_argument("--at-most", metavar="N", type=int,
                         help="times that the driver may be asked for memory when preloaded")
+    parser.add_argument("--figure", metavar="NAME=N", action="append", default=[],
+                        type=lambda text: text.split("="),
+                        help="the least that this figure of the preloaded run's report may be")
     parser.add_argument("--keep-bare", metavar="FILE",
                         help="write the bare run's outcome there; if the file exists, take it "
                              "instead of a run")

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -67,6 +68,8 @@ int main(int argc, char **argv)
         abort();
     if (strcmp(way, "kill") == 0)
         raise(SIGKILL);
+    if (strcmp(way, "wait") == 0)
+        getchar();
     if (strcmp(way, "thread") == 0 && pthread_create(&thread, NULL, leave, NULL) == 0)
         pause();
     return 0;

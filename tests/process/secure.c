@@ -3,8 +3,10 @@
 #include <cuda.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 static int threads(void)
 {
@@ -30,6 +32,10 @@ int main(void)
     for (int i = 0; i < 10; i++)
         if (cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS || cuMemFree(block) != CUDA_SUCCESS)
             return 2;
+    /* The control thread makes the folder of the page, if there is to be one. */
+    for (int waits = 0; !getauxval(AT_SECURE) && access(getenv("GPUCACHE_DIR"), F_OK); waits++)
+        if (usleep(10000) != 0 || waits == 1000)
+            break;
     if (sigaction(SIGUSR1, NULL, &action) != 0)
         return 3;
     printf("secure %lu, handler %d, threads %d\n", getauxval(AT_SECURE),

@@ -4,6 +4,7 @@
 meaning of its own, and the process works as it does without.
 
 test_options.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -44,14 +45,20 @@ def play(way="exit later", **options):
         return done.stderr.splitlines(), {name: pool[name] for name in FIGURES}
 
 
+def play_each(ways):
+    """Several at a time, because most of the time they sleep: (way, options) of each."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda how: play(how[0], **how[1]), ways))
+
+
 class Options(unittest.TestCase):
     def test_none_is_refused_or_means_what_the_default_does(self):
         usual = play()
         self.assertEqual(usual[0], [])
         self.assertGreater(usual[1]["reserved_bytes"], 0)
-        for name in OPTIONS:
+        played = play_each([("exit later", {name: "none"}) for name in OPTIONS])
+        for name, (said, figures) in zip(OPTIONS, played):
             with self.subTest(name):
-                said, figures = play(**{name: "none"})
                 if name in REFUSE_NONE:
                     self.assertEqual(len(said), 1)
                     self.assertIn(f"gpucache: warning: {name}=none is not understood", said[0])
@@ -96,24 +103,26 @@ class Options(unittest.TestCase):
 
     def test_what_the_machine_has_not_is_warned_of_once(self):
         usual = play()[1]
-        for name, value, words, as_usual in (
-                ("GPUCACHE_PREALLOC", "100T", ", of which device 0 gave 0.0 MiB", True),
-                ("GPUCACHE_PREALLOC", "16777215T", ", of which device 0 gave 0.0 MiB", True),
-                ("GPUCACHE_PREALLOC", "18446744073709551615",
-                 ", of which device 0 gave 0.0 MiB", True),
-                ("GPUCACHE_PREALLOC", "100%", ", of which device 0 gave ", None),
-                ("GPUCACHE_MIN_FREE", "100T", "all idle memory is given back", False),
-                ("GPUCACHE_MIN_FREE", "100%", "all idle memory is given back", False),
-                ("GPUCACHE_MIN_BLOCK", "100T", "every request goes to the driver", False),
-                ("GPUCACHE_REDZONE", "100T", "no bytes are kept behind blocks", True),
-                ("GPUCACHE_EMPTY_CACHE", "device=9", "there is no device 9", True),
-                ("GPUCACHE_EMPTY_CACHE", "oom,device=9", "there is no device 9", True),
-                ("GPUCACHE_EMPTY_CACHE_FILE", "/no/such/folder/file",
-                 "is in a folder that is not there", True),
-                ("GPUCACHE_EMPTY_CACHE_FILE", "folder/file",
-                 "is in a folder that is not there", True)):
+        cases = (
+            ("GPUCACHE_PREALLOC", "100T", ", of which device 0 gave 0.0 MiB", True),
+            ("GPUCACHE_PREALLOC", "16777215T", ", of which device 0 gave 0.0 MiB", True),
+            ("GPUCACHE_PREALLOC", "18446744073709551615",
+             ", of which device 0 gave 0.0 MiB", True),
+            ("GPUCACHE_PREALLOC", "100%", ", of which device 0 gave ", None),
+            ("GPUCACHE_MIN_FREE", "100T", "all idle memory is given back", False),
+            ("GPUCACHE_MIN_FREE", "100%", "all idle memory is given back", False),
+            ("GPUCACHE_MIN_BLOCK", "100T", "every request goes to the driver", False),
+            ("GPUCACHE_REDZONE", "100T", "no bytes are kept behind blocks", True),
+            ("GPUCACHE_EMPTY_CACHE", "device=9", "there is no device 9", True),
+            ("GPUCACHE_EMPTY_CACHE", "oom,device=9", "there is no device 9", True),
+            ("GPUCACHE_EMPTY_CACHE_FILE", "/no/such/folder/file",
+             "is in a folder that is not there", True),
+            ("GPUCACHE_EMPTY_CACHE_FILE", "folder/file",
+             "is in a folder that is not there", True))
+        played = play_each([("exit later, two contexts", {name: value})
+                            for name, value, _, _ in cases])
+        for (name, value, words, as_usual), (said, figures) in zip(cases, played):
             with self.subTest(f"{name}={value}"):
-                said, figures = play("exit later, two contexts", **{name: value})
                 self.assertEqual(len(said), 1, said)
                 self.assertTrue(said[0].startswith(f"gpucache: warning: {name}"), said[0])
                 self.assertIn(words, said[0])

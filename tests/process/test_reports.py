@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """The report of GPUCACHE_STATS=exit in every way a process ends: written once by return, exit() and
-quick_exit(), whichever thread calls; not by _exit(), a signal or abort(), nor by a forked child.
+quick_exit(), whichever thread calls; not by _exit(), a signal or abort(), nor by a forked child. A
+file has the state of a program that runs on, also after a signal killed it.
 
 test_reports.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import json
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -152,6 +154,59 @@ class Reports(unittest.TestCase):
                 rc, err, text = end_by(way)
                 self.assertEqual((rc, text), (status, None))
                 self.assertEqual(err, "")
+
+    def test_while_it_runs_a_file_has_its_state_also_after_it_was_killed(self):
+        def start(path):
+            env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+                   "GPUCACHE_STATS": "exit" + (":" + path if path else "")}
+            program = subprocess.Popen([PROGRAM, "wait"], env=env, text=True,
+                                       stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.addCleanup(program.wait)
+            self.addCleanup(program.kill)
+            self.addCleanup(program.stderr.close)
+            self.addCleanup(program.stdin.close)
+            return program
+
+        def read(path):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return ""
+
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        names = ("term", "kill", "ends", "text", "link", "pipe")
+        path = {name: os.path.join(folder, name + ".json") for name in names}
+        path["text"] = os.path.join(folder, "text")
+        os.symlink("target", path["link"])
+        os.mkfifo(path["pipe"])
+        reader = os.open(path["pipe"], os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        program = {name: start(path[name]) for name in names}
+        program["stderr"] = start("")
+        end = time.monotonic() + 60
+        written = names[:4]
+        while not all(read(path[name]).endswith("\n") for name in written):
+            self.assertLess(time.monotonic(), end, "no file")
+            time.sleep(0.05)
+        self.assertIn("still running then", read(path["text"]))
+        self.assertEqual(read(os.path.join(folder, "target")), "", "nothing behind a link")
+        self.assertEqual(os.read(reader, 9), b"", "nobody opened the pipe")
+        program["term"].terminate()
+        program["kill"].kill()
+        self.assertEqual(program["term"].wait(60), -signal.SIGTERM)
+        self.assertEqual(program["kill"].wait(60), -signal.SIGKILL)
+        for name in ("term", "kill"):
+            report = json.loads(read(path[name]))
+            self.assertTrue(report["running"])
+            self.assertGreater(report["pools"][0]["num_allocs"], 0)
+        for name in ("ends", "text", "stderr"):
+            _, said = program[name].communicate(timeout=60)
+            self.assertEqual((program[name].returncode, said.count("libgpucache")),
+                             (0, name == "stderr"))
+            self.assertNotIn("running", said)
+        self.assertFalse(json.loads(read(path["ends"]))["running"])
+        self.assertNotIn("running", read(path["text"]))
 
     def test_a_forked_child_leaves_it_to_its_parent(self):
         for way in ("child exit", "child exit, bare fork"):

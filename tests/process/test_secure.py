@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """In a program that runs with other rights than its caller's (setuid) the library does nothing: no
-pool, no signal handler, no thread, no page, no report to a file that the caller names. The loader would
-preload it there only from the system's own list; here the program is linked with it.
+pool, no signal handler, no thread, no page, no report to a file that the caller names. The loader
+would preload it there only from the system's own list; here the program is linked with it.
 
 test_secure.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER SOURCE COMPILER..
 Needs root; else it skips (77)."""

@@ -13,6 +13,7 @@ import unittest
 from fake import MIB, TOOL, tool, wait_for
 from test_page import Case
 
+from gpucache import page as page_module
 from gpucache import process, state, tables
 
 state.PATIENCE_S = 5.0
@@ -145,6 +146,9 @@ class Live(Case):
     def test_stat_tells_the_last_state_of_a_killed_process(self):
         program = Program(self).idle()
         tool("stat", program.pid)
+        program.child.kill()
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)  # its parent has not looked yet
+        self.assertEqual(tool("ps", "--json").json["processes"], [])
         program.kill()
         self.assertEqual(tool("ps", "--json").json["processes"], [])
         done = tool("stat", program.pid)
@@ -211,6 +215,19 @@ class Live(Case):
         done = tool("set", program.pid, "BACKING=segment")
         self.assertEqual(done.status, 1)
         self.assertIn("BACKING is unchanged: ", done.out)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare") and not subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"],
+        stderr=subprocess.DEVNULL).returncode, "no mount namespaces here")
+    def test_a_process_that_sees_other_files(self):
+        page_module.PLACES = ("/dev/shm", "/tmp")
+        program = Program(self, GPUCACHE_DIR="", prefix=(
+            "unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"))
+        program.do(f"take {SIZE}")
+        program.do("drop")
+        self.assertTrue(wait_for(lambda: tool("flush", program.pid).status == 0))
+        self.assertTrue(page_module.find(program.pid)[0].path.startswith(
+            f"/proc/{program.pid}/root" + "/dev/shm/gpucache-0/"))
 
     @unittest.skipUnless(shutil.which("unshare") and not subprocess.run(
         [*NEW_NAMESPACE, "true"], stderr=subprocess.DEVNULL).returncode, "no pid namespaces here")

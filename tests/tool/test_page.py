@@ -3,7 +3,9 @@
 an exit code, and never a wrong figure.
 
 test_page.py TOOL"""
+import json
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -20,7 +22,8 @@ ROOT = os.geteuid() == 0
 
 class Case(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
+        # In memory, where there is such a folder: one test makes ten thousand files.
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         os.environ["GPUCACHE_DIR"] = self.folder
@@ -101,6 +104,25 @@ class Reading(Case):
         self.assertEqual(tool("ps").status, 0)
         done = tool("stat", os.getpid())
         self.assertEqual(done.status, 0, done.err)
+
+    def test_bodies_made_up_at_random(self):
+        dice = random.Random(15)
+        page = self.page()
+        texts = [b'{"pools":' + b"[" * 20000, b'{"pools":[{"idle_bytes":' + b"9" * 400 + b"}]}",
+                 b'{"program":"\\ud800","options":{"\\u001b":"\\ud800"},"pools":[{"uuid":[]}]}']
+        good = json.dumps(body(pool())).encode()
+        for _ in range(25):
+            text = bytearray(good)
+            for _ in range(dice.randrange(1, 6)):
+                text[dice.randrange(len(text))] = dice.choice(b'0"{}[],:x\\\xff-e')
+            texts.append(bytes(text))
+        for text in texts:
+            page.publish(text)
+            for words in (("ps",), ("ps", "--json"), ("stat", os.getpid())):
+                done = tool(*words)
+                self.assertEqual((done.status, done.err), (0, ""), text)
+                self.assertNotIn("\x1b", done.out)
+                done.out.encode()
 
     def test_control_characters_of_a_name_reach_no_terminal(self):
         self.page(body(pool(name="\x1b[2Jx"), command="\x1b]0;x\x07"))
@@ -188,6 +210,7 @@ class Stale(Case):
         done = tool("stat", 4194303)
         self.assertEqual(done.status, 0, done.err)
         self.assertIn("It has ended. This is its last state", done.out)
+        self.assertIn("PID 4194303 (", done.out)
         self.assertIn("156 MiB", done.out)
         done = tool("flush", 4194303)
         self.says(done, 1, "PID 4194303: no such process")

@@ -84,8 +84,9 @@ static void chunks_whose_work_is_not_complete_are_not_moved(void **state)
 
 static void ordered_memory_moves_and_leaves_a_ghost(void **state)
 {
-    struct rig *r = expect_arena(state);
+    struct rig *r = *state;
     r->config.reuse = REUSE_ORDER;
+    rig_start(r);
     uint64_t a[8];
     for (int i = 0; i < 8; i++)
         a[i] = rig_alloc(r, MIB(4));

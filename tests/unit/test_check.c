@@ -200,9 +200,9 @@ static void broken_sums_are_named(void **state)
     BROKEN(r->pool->ghost_bytes, MIB(2), "ghost bytes are counted");
     BROKEN(r->pool->large.dead_bytes, MIB(2), "a zone counts its dead bytes");
     BROKEN(r->pool->small.chunk_bytes, 0, "a zone counts the bytes of its chunks");
-    BROKEN(r->config.max_reserved_bytes, s->reserved_bytes - 1,
+    BROKEN(r->pool->most_reserved_bytes, s->reserved_bytes - 1,
            "what is reserved and planned is within the limit");
-    r->config.max_reserved_bytes = s->reserved_bytes;
+    r->pool->most_reserved_bytes = s->reserved_bytes;
     EXPECT_SOUND(r);
     r->pool->busy++;
     BROKEN(r->pool->planned_bytes, MIB(2), "what is reserved and planned is within the limit");

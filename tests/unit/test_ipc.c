@@ -1,46 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/socket/ and shim/share/ticket.c: what goes between two processes, and what the program sees
- * of it, which is no descriptor. The library's control thread and log are stood in for.
+ * shim/socket/listener.c: what other processes ask, and what the program sees of it, which is no
+ * descriptor. The library's control thread is stood in for.
  */
-#include "shim/process/log.h"
-#include "shim/share/ticket.h"
+#include "tests/unit/messages.h"
+
 #include "shim/socket/listener.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <spawn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 static sem_t woken;
 
 static void asked(void)
 {
     sem_post(&woken);
-}
-
-bool log_wants(enum log_level level)
-{
-    return false;
-}
-
-void log_line(enum log_level level, const char *format, ...)
-{
 }
 
 static bool is_woken(int wait_ms)
@@ -54,36 +30,6 @@ static bool is_woken(int wait_ms)
         t.tv_nsec -= 1000000000;
     }
     return sem_timedwait(&woken, &t) == 0;
-}
-
-static int count_fds(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int count = 0;
-    assert_non_null(folder);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
-static struct socket_token drawn(void)
-{
-    struct socket_token token;
-    assert_true(socket_token_draw(&token));
-    return token;
-}
-
-/* Runs f in a child of another user, if this one may; its result. */
-static int as_nobody(int (*f)(void *), void *arg)
-{
-    int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(setuid(65534) == 0 ? f(arg) : 99);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* Of all threads: the listener's has a table of its own. */
@@ -131,178 +77,6 @@ static void expect_fds(int expected)
         count = count_all_fds();
     }
     assert_int_equal(count, expected);
-}
-
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-/* One end has the credentials of what comes in. */
-struct pair {
-    int importer, exporter;
-};
-
-static struct pair connected(void)
-{
-    int ends[2], on = 1;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on), 0);
-    return (struct pair){ends[0], ends[1]};
-}
-
-static void disconnect(struct pair p)
-{
-    socket_close(p.importer);
-    socket_close(p.exporter);
-}
-
-static void descriptors_arrive_as_their_own(void **state)
-{
-    int before = count_fds();
-    struct pair p = connected();
-    struct ticket_answer sent = {.kind = TICKET_CHUNKS, .count = TICKET_BATCH}, got;
-    int fds[TICKET_BATCH], there[TICKET_BATCH], ends[2];
-    assert_int_equal(pipe(ends), 0);
-    for (int i = 0; i < TICKET_BATCH; i++)
-        fds[i] = ends[1];
-    assert_true(socket_answer(p.exporter, &sent, fds, TICKET_BATCH));
-    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_GOT);
-    assert_memory_equal(&sent, &got, sizeof sent);
-    close(ends[1]);
-    for (int i = 0; i < TICKET_BATCH; i++) {
-        assert_true(fcntl(there[i], F_GETFD) & FD_CLOEXEC);
-        assert_int_equal(write(there[i], "x", 1), 1);
-        close(there[i]);
-    }
-    close(ends[0]);
-    disconnect(p);
-    assert_int_equal(count_fds(), before);
-}
-
-/* Any bytes with any descriptors, as another program may send them. */
-static ssize_t send_raw(int fd, const struct socket_token *to, const void *bytes, size_t size_bytes,
-                        size_t num_fds)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * 256)];
-    } control = {.bytes = {0}};
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    struct iovec part = {(void *)(uintptr_t)bytes, size_bytes};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
-    if (to) {
-        char *end = at.sun_path + 1 + sprintf(at.sun_path + 1, "gpucache-");
-        for (size_t i = 0; i < sizeof to->name; i++)
-            end += sprintf(end, "%02x", to->name[i]);
-        m.msg_name = &at;
-        m.msg_namelen = (socklen_t)(end - (char *)&at);
-    }
-    if (num_fds) {
-        m.msg_control = &control;
-        m.msg_controllen = CMSG_SPACE(num_fds * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
-                              .cmsg_len = CMSG_LEN(num_fds * sizeof(int))};
-    }
-    return sendmsg(fd, &m, MSG_NOSIGNAL);
-}
-
-static void what_does_not_match_is_refused_and_leaves_nothing(void **state)
-{
-    int before = count_fds(), there[TICKET_BATCH];
-    struct pair p = connected();
-    struct ticket_answer sent = {.count = 2}, got;
-    char longer[sizeof sent + 1] = {0};
-    for (size_t fds = 0; fds < 250; fds += fds < 4 ? 1 : 41) {
-        sent.count = fds == 1 ? 2 : 1;
-        assert_int_equal(send_raw(p.exporter, NULL, &sent, sizeof sent, fds), sizeof sent);
-        assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_BROKEN);
-    }
-    assert_int_equal(send_raw(p.exporter, NULL, longer, sizeof longer, 2), sizeof longer);
-    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_BROKEN);
-    assert_int_equal(send_raw(p.exporter, NULL, &sent, sizeof sent - 1, 1), sizeof sent - 1);
-    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_BROKEN);
-    assert_int_equal(ticket_receive(p.importer, &got, there, 0), SOCKET_LATE);
-    sent.count = 0;
-    assert_true(socket_answer(p.exporter, &sent, NULL, 0));
-    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_GOT);
-    socket_close(p.exporter);
-    /* Nobody is there. */
-    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_DROPPED);
-    assert_false(socket_answer(p.importer, &sent, NULL, 0));
-    socket_close(p.importer);
-    assert_int_equal(count_fds(), before);
-}
-
-static void a_full_table_of_descriptors_is_an_error(void **state)
-{
-    int before = count_fds(), there[TICKET_BATCH], fds[8] = {0};
-    struct pair p = connected();
-    struct rlimit limit, low;
-    struct ticket_answer sent = {.count = 8}, got;
-    assert_true(socket_answer(p.exporter, &sent, fds, 8));
-    getrlimit(RLIMIT_NOFILE, &limit);
-    low = limit;
-    int next = dup(0);
-    close(next);
-    low.rlim_cur = (rlim_t)next + 3;
-    setrlimit(RLIMIT_NOFILE, &low);
-    enum socket_got received = ticket_receive(p.importer, &got, there, 1000);
-    setrlimit(RLIMIT_NOFILE, &limit);
-    assert_int_equal(received, SOCKET_BROKEN);
-    disconnect(p);
-    assert_int_equal(count_fds(), before);
-}
-
-/* As in a sandbox that forbids to wait: with no descriptor allowed, poll() fails. Asking again
- * would fail too. */
-static void who_may_not_wait_is_told_so(void **state)
-{
-    struct pair p = connected();
-    struct rlimit before, none;
-    struct ticket_answer got;
-    int there[TICKET_BATCH];
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    none = before;
-    none.rlim_cur = 0;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    enum socket_got received = ticket_receive(p.importer, &got, there, 1000);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(received, SOCKET_BROKEN);
-    disconnect(p);
-}
-
-static void nobody_answers_for_who_is_gone(void **state)
-{
-    struct ticket_question question = {.ticket = {.magic = TICKET_MAGIC, .token = drawn()}};
-    int before = count_fds(), reply;
-    assert_int_equal(socket_ask(&question, &reply), ECONNREFUSED);
-    assert_int_equal(reply, -1);
-    assert_int_equal(count_fds(), before);
-}
-
-static int answer_as(void *fd)
-{
-    struct ticket_answer answer = {.count = 0};
-    return !socket_answer(*(int *)fd, &answer, NULL, 0);
-}
-
-static void answers_of_other_users_are_refused(void **state)
-{
-    struct ticket_answer got;
-    int there[TICKET_BATCH];
-    if (geteuid() != 0)
-        skip();
-    struct pair p = connected();
-    int rc = as_nobody(answer_as, &p.exporter);
-    if (rc == 99)
-        skip();
-    assert_int_equal(rc, 0);
-    assert_int_equal(ticket_receive(p.importer, &got, there, 1000), SOCKET_FOREIGN);
-    disconnect(p);
 }
 
 static struct socket_token listener;
@@ -548,19 +322,6 @@ static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
     expect_fds(before);
 }
 
-static void a_spoilt_ticket_shows(void **state)
-{
-    struct ticket ticket = {
-        .magic = TICKET_MAGIC, .token = drawn(), .addr = 0x7f0000000000, .serial = 9};
-    uint64_t sum = ticket_check(&ticket);
-    unsigned char *bytes = (unsigned char *)&ticket;
-    for (size_t i = 0; i < offsetof(struct ticket, check); i++) {
-        bytes[i] ^= 0x10;
-        assert_true(ticket_check(&ticket) != sum);
-        bytes[i] ^= 0x10;
-    }
-}
-
 int main(int argc, char **argv)
 {
     for (size_t i = 0; argc > 1 && i < sizeof listener; i++)
@@ -568,12 +329,6 @@ int main(int argc, char **argv)
     if (argc > 1)
         return send_nonsense(NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descriptors_arrive_as_their_own),
-        cmocka_unit_test(what_does_not_match_is_refused_and_leaves_nothing),
-        cmocka_unit_test(a_full_table_of_descriptors_is_an_error),
-        cmocka_unit_test(who_may_not_wait_is_told_so),
-        cmocka_unit_test(nobody_answers_for_who_is_gone),
-        cmocka_unit_test(answers_of_other_users_are_refused),
         cmocka_unit_test(the_listener_is_none_of_the_programs_descriptors),
         cmocka_unit_test(questions_are_kept_in_their_order),
         cmocka_unit_test(questions_of_other_users_are_not_heard),
@@ -581,7 +336,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(too_many_questions_are_dropped_and_the_askers_told),
         cmocka_unit_test(who_takes_no_answer_makes_nobody_wait),
         cmocka_unit_test(nonsense_leaves_no_descriptor_and_disturbs_nobody),
-        cmocka_unit_test(a_spoilt_ticket_shows),
     };
     sem_init(&woken, 0, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

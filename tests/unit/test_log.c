@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -140,6 +141,90 @@ static int scene_reused_stderr(void)
 static void a_stderr_that_became_another_file_is_left_alone(void **state)
 {
     assert_int_equal(in_child("scene_reused_stderr"), 0);
+}
+
+static void *log_often(void *unused)
+{
+    for (int i = 0; i < 200; i++)
+        log_info("a line that comes whole");
+    return unused;
+}
+
+static int count_lines(const char *path)
+{
+    static char text[65536];
+    static const char line[] = "gpucache: info: a line that comes whole\n";
+    int n = 0;
+
+    read_file(path, text, sizeof(text));
+    for (const char *p = text; *p; p += sizeof(line) - 1, n++)
+        if (strncmp(p, line, sizeof(line) - 1) != 0)
+            return -10000;
+    return n;
+}
+
+static int scene_changes(void)
+{
+    char paths[2][PATH_MAX];
+    pthread_t threads[4];
+
+    in_dir("one.log", paths[0]);
+    in_dir("two.log", paths[1]);
+    log_configure(LOG_LEVEL_INFO, paths[0]);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, log_often, NULL);
+    for (int i = 0; i < 300; i++) {
+        if (!log_configure(i % 3 ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG, paths[i % 2]))
+            return 1;
+        usleep(100);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    return count_lines(paths[0]) + count_lines(paths[1]) == 800 ? 0 : 2;
+}
+
+static void the_target_may_change_while_threads_log(void **state)
+{
+    assert_int_equal(in_child("scene_changes"), 0);
+}
+
+static int scene_many_targets(void)
+{
+    char name[32], path[PATH_MAX], last[PATH_MAX], text[256];
+
+    for (int i = 0; i < 64; i++) {
+        snprintf(name, sizeof(name), "many-%d.log", i);
+        in_dir(name, last);
+        if (!log_configure(LOG_LEVEL_WARN, last))
+            return 1;
+    }
+    in_dir("more.log", path);
+    if (log_configure(LOG_LEVEL_DEBUG, path) || log_wants(LOG_LEVEL_DEBUG))
+        return 2;
+    log_warn("to the last one");
+    read_file(last, text, sizeof(text));
+    return strcmp(text, "gpucache: warning: to the last one\n") ? 3 : 0;
+}
+
+static void a_process_has_no_more_than_64_targets(void **state)
+{
+    assert_int_equal(in_child("scene_many_targets"), 0);
+}
+
+static void each_file_that_cannot_be_written_is_complained_of(void **state)
+{
+    char said[1024];
+
+    for (int i = 0; i < 2; i++) {
+        capture_begin();
+        log_configure(LOG_LEVEL_WARN, i ? "/no/such/folder" : "/nor/this/one");
+        log_warn("x");
+        log_warn("y");
+        capture_end(said, sizeof(said));
+        assert_non_null(strstr(said, i ? "written to /no/such" : "written to /nor/this"));
+        assert_null(strstr(said, "warning: y"));
+    }
+    log_configure(LOG_LEVEL_WARN, NULL);
 }
 
 static int scene_no_descriptor(void)
@@ -313,6 +398,7 @@ static int run_scene(const char *name)
         SCENE(scene_broken_pipe),   SCENE(scene_pending_signal_kept),
         SCENE(scene_file_limit),    SCENE(scene_full_pipe),
         SCENE(scene_fifo),          SCENE(scene_large_text),
+        SCENE(scene_changes),       SCENE(scene_many_targets),
 #undef SCENE
     };
 
@@ -335,6 +421,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_long_line_is_cut_and_control_characters_replaced),
         cmocka_unit_test(a_file_gets_the_lines_and_the_process_id_in_its_name),
         cmocka_unit_test(a_stderr_that_became_another_file_is_left_alone),
+        cmocka_unit_test(the_target_may_change_while_threads_log),
+        cmocka_unit_test(a_process_has_no_more_than_64_targets),
+        cmocka_unit_test(each_file_that_cannot_be_written_is_complained_of),
         cmocka_unit_test(no_descriptor_is_held_between_two_lines),
         cmocka_unit_test(a_broken_pipe_does_not_kill_the_program),
         cmocka_unit_test(a_signal_that_the_program_has_pending_stays_so),

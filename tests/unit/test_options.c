@@ -180,6 +180,44 @@ static void every_row_shows_its_own_value(void **state)
     }
 }
 
+static void an_option_is_found_with_and_without_its_prefix(void **state)
+{
+    assert_int_equal(options_find("MAX_IDLE", 8), OPTION_ROW_max_idle_bytes);
+    assert_int_equal(options_find("GPUCACHE_MAX_IDLE=1G", 17), OPTION_ROW_max_idle_bytes);
+    assert_int_equal(options_find("GPUCACHE", 8), OPTION_ROW_enabled);
+    assert_int_equal(options_find("LOG", 3), OPTION_ROW_log);
+    assert_int_equal(options_find("LO", 2), NUM_OPTIONS);
+    assert_int_equal(options_find("max_idle", 8), NUM_OPTIONS);
+    assert_int_equal(options_find("", 0), NUM_OPTIONS);
+    assert_int_equal(options_find("GPUCACHE_", 9), NUM_OPTIONS);
+    assert_int_equal(num_option_rows, NUM_OPTIONS);
+    assert_string_equal(options_nearest("MAXIDLE", 7), "GPUCACHE_MAX_IDLE");
+    assert_string_equal(options_nearest("log", 3), "GPUCACHE_LOG");
+    assert_string_equal(options_nearest("GPUCACHEE", 9), "GPUCACHE");
+}
+
+static void a_new_value_replaces_the_old_one_and_a_bad_one_does_not(void **state)
+{
+    char shown[SHOW_MAX_BYTES];
+
+    LOAD("GPUCACHE_MAX_IDLE=1G,1=2G");
+    assert_true(options_set(&options, OPTION_ROW_max_idle_bytes, "3=50%"));
+    options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
+    assert_string_equal(shown, "1G,1=2G,3=50%");
+    assert_false(options_set(&options, OPTION_ROW_max_idle_bytes, "4G,x"));
+    options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
+    assert_string_equal(shown, "1G,1=2G,3=50%");
+    assert_true(options_set(&options, OPTION_ROW_max_idle_bytes, "none"));
+    options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
+    assert_string_equal(shown, "none");
+    capture_begin();
+    assert_false(options_set(&options, OPTION_ROW_log, ""));
+    assert_true(options_set(&options, OPTION_ROW_meminfo, "off"));
+    capture_end(shown, sizeof shown);
+    assert_string_equal(shown, "");
+    assert_false(options.meminfo);
+}
+
 static void an_unknown_name_is_warned_of_with_the_nearest(void **state)
 {
     static const struct {
@@ -293,6 +331,8 @@ int main(void)
         cmocka_unit_test(every_row_has_a_value_that_it_refuses_with_its_own_warning),
         cmocka_unit_test(every_default_is_a_value_that_its_row_takes),
         cmocka_unit_test(every_row_shows_its_own_value),
+        cmocka_unit_test(an_option_is_found_with_and_without_its_prefix),
+        cmocka_unit_test(a_new_value_replaces_the_old_one_and_a_bad_one_does_not),
         cmocka_unit_test(an_unknown_name_is_warned_of_with_the_nearest),
         cmocka_unit_test(other_variables_are_no_business_of_ours),
         cmocka_unit_test(empty_values_count_as_unset),

@@ -44,7 +44,7 @@ static void none_is_a_meaning_of_each_type_or_refused(void **state)
     struct option_bytes v = {0};
     struct option_path path = {.path = "/x"};
     struct option_globs globs;
-    uint64_t ns = 7;
+    _Atomic uint64_t ns = 7;
 
     assert_true(parse_LIMIT("None", &v) && v.others.bytes == UINT64_MAX);
     assert_true(parse_LIMIT("unlimited,1=8G", &v) && v.others.bytes == UINT64_MAX);
@@ -104,7 +104,7 @@ static void sizes_that_are_junk_or_overflow_are_refused(void **state)
 
 static uint64_t time_of(const char *text)
 {
-    uint64_t ns = 77;
+    _Atomic uint64_t ns = 77;
 
     return parse_SECONDS(text, &ns) ? ns : 77;
 }
@@ -139,7 +139,7 @@ static void switches_take_the_usual_words(void **state)
     static const char *const on[] = {"1", "on", "ON", "yes", "True", " 1 "};
     static const char *const off[] = {"0", "off", "No", "FALSE", "none"};
     static const char *const junk[] = {"", "2", "o", "onn", "", "1,1", "enable"};
-    bool v;
+    atomic_bool v;
 
     for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++, v = false)
         assert_true(parse_SWITCH(on[i], &v) && v);
@@ -335,7 +335,7 @@ static void random_words_are_taken_whole_or_not_at_all(void **state)
 
     for (int i = 0; i < 20000; i++) {
         random_text(&seed, text, sizeof(text));
-        TRY(SECONDS, uint64_t, text);
+        TRY(SECONDS, _Atomic uint64_t, text);
         TRY(BACKING, enum pool_backing, text);
         TRY(REUSE, enum pool_reuse, text);
         TRY(SIGNAL, int, text);

@@ -175,6 +175,8 @@ static void the_json_has_every_field_with_its_value(void **state)
     pools[1].device = 3;
     pools[1].uuid = "GPU-1";
     pools[1].total_bytes = 7;
+    pool_config_init(&pools[1].config);
+    pools[1].config.max_idle_bytes = 99;
     pools[1].stats.reserved_bytes = UINT64_MAX;
     set_counters(UINT64_MAX, 4);
 #define POOL_STAT(field, kind, unit, help)                                                         \
@@ -188,6 +190,10 @@ static void the_json_has_every_field_with_its_value(void **state)
              "assert p.pop(\"device\") == 3 and p.pop(\"name\") == \"NVIDIA H200\" and "
              "p.pop(\"backing\") == \"arena\"\n"
              "assert p.pop(\"reason\").startswith(\"the device maps\")\n"
+             "l = p.pop(\"limits\")\n"
+             "assert l.pop(\"max_idle_bytes\") == 99 and l.pop(\"max_reserved_bytes\") is None\n"
+             "assert l.pop(\"max_block_bytes\") is None and set(l.values()) == {0}, l\n"
+             "assert len(l) == 4, l\n"
              "assert p.pop(\"uuid\") == \"GPU-1\" and p.pop(\"total_bytes\") == 7\n"
              "assert p.pop(\"idle_bytes\") == 2**64 - 1 - 1000 - 1006\n"
              "assert p.pop(\"num_driver_calls_saved\") == 1010 + 1011 - 1013 - 1014 + %d\n"

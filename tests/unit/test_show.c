@@ -94,7 +94,7 @@ static void the_longest_list_of_sizes_fits(void **state)
 
 static void times(void **state)
 {
-#define SECONDS(text, plain) CHECK(SECONDS, uint64_t, , text, plain)
+#define SECONDS(text, plain) CHECK(SECONDS, _Atomic uint64_t, , text, plain)
     SECONDS("0", "0");
     SECONDS("none", "0");
     SECONDS("30", "30s");
@@ -111,8 +111,8 @@ static void times(void **state)
 static void words(void **state)
 {
 #define WORD(TYPE, type, text, plain) CHECK(TYPE, type, , text, plain)
-    WORD(SWITCH, bool, "yes", "on");
-    WORD(SWITCH, bool, "none", "off");
+    WORD(SWITCH, atomic_bool, "yes", "on");
+    WORD(SWITCH, atomic_bool, "none", "off");
     WORD(BACKING, enum pool_backing, "Auto", "auto");
     WORD(BACKING, enum pool_backing, "driver", "driver");
     WORD(REUSE, enum pool_reuse, "wait", "wait");

@@ -229,6 +229,47 @@ static void threads_under_limits(void **state)
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(100), "the limit is kept by all together");
 }
 
+static atomic_bool changes_over;
+
+/* Changes all that can change, until it is told to stop. */
+static void *change_config(void *arg)
+{
+    struct rig *r = arg;
+    struct pool_config c = r->config;
+    uint64_t state = 99;
+    while (!atomic_load(&changes_over)) {
+        uint32_t which = random_next(&state), size = random_next(&state);
+        c.max_reserved_bytes = which & 1 ? UINT64_MAX : size % MIB(200);
+        c.max_idle_bytes = which & 2 ? UINT64_MAX : size % MIB(20);
+        c.min_free_bytes = which & 4 ? 0 : size % MIB(500);
+        c.idle_timeout_ns = which & 8 ? 0 : MS(size % 10);
+        c.reuse = (enum pool_reuse)(which >> 4 & 3);
+        pool_set_config(r->pool, &c);
+        if (pool_tick_ns(r->pool))
+            pool_tick(r->pool);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void threads_under_limits_that_change(void **state)
+{
+    for (int segments = 0; segments < 2; segments++) {
+        struct rig *r = rig_create(MIB(256));
+        pthread_t changer;
+        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        rig_start(r);
+        atomic_store(&changes_over, false);
+        EXPECT_EQ(pthread_create(&changer, NULL, change_config, r), 0, "threads are made");
+        run_rounds(r, false, 9 + (uint64_t)segments);
+        atomic_store(&changes_over, true);
+        pthread_join(changer, NULL);
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("broken: %s", words);
+    }
+}
+
 static void threads_without_order(void **state)
 {
     struct rig *r = *state;
@@ -290,6 +331,7 @@ int main(void)
         RIG_TEST(threads_leave_the_single_stream),
         cmocka_unit_test(threads_on_a_device_that_is_too_small),
         RIG_TEST(threads_under_limits),
+        cmocka_unit_test(threads_under_limits_that_change),
         RIG_TEST(threads_without_order),
         RIG_TEST(threads_that_wait_in_every_free),
         RIG_TEST(submissions_are_told_of_a_free_whose_epoch_another_thread_marked),

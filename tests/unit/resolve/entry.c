@@ -38,10 +38,10 @@ bool answer_note(CUresult rc)
     return rc == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool answer_release(uint64_t devices, unsigned *step)
+bool answer_release(uint64_t devices, struct answer_steps *steps)
 {
     probe.released = devices;
-    return probe.release && !(*step)++;
+    return probe.release && !steps->step++;
 }
 
 #define NOWHERE(name, type)                                                                        \

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The request `set`: options change while the program runs. Each name is a matter of its own: what
+ * cannot be done for one does not hinder the others. All state belongs to the control thread.
+ *
+ *   {"options":[{"name":"GPUCACHE_MAX_IDLE","old":"none","new":"1G"},
+ *               {"name":"GPUCACHE_BACKING","why":"it cannot change while the program runs: ..."}]}
+ *
+ * old, new: values in the options' own syntax, as they were and are in force; the end of a long one
+ * is left out. "note" beside them says what stands in the way of their effect. "left_out": how many
+ * names were carried out, or not, for which the reply had no room.
+ */
+#include "shim/command/command.h"
+#include "shim/context/context.h"
+#include "shim/control/flush.h"
+#include "shim/control/last_state.h"
+#include "shim/control/publish.h"
+#include "shim/process/log.h"
+#include "shim/process/show.h"
+#include "shim/process/state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SHOWN_BYTES = 300 };
+
+static char old_text[SHOW_MAX_BYTES], new_text[SHOW_MAX_BYTES];
+
+/* What came of one name. */
+struct change {
+    const char *name;
+    bool done;
+    enum page_reply code;
+    const char *note; /* NULL: none */
+    char why[512];    /* if not done */
+};
+
+static void refuse(struct change *g, enum page_reply code, const char *why, const char *more)
+{
+    g->code = code;
+    snprintf(g->why, sizeof(g->why), "%s%s", why, more);
+}
+
+/* Does MIN_FREE ask for all that a device has? */
+static bool min_free_is_beyond(void)
+{
+    bool beyond = false;
+
+    FOR_EACH_CONTEXT(c) {
+        uint64_t total_bytes = c->backend.base.total_bytes;
+        struct pool_config config;
+
+        state_pool_config(c->device, total_bytes, &config);
+        beyond = beyond || (total_bytes && config.min_free_bytes >= total_bytes);
+    }
+    return beyond;
+}
+
+/* The new value is in state_options(); makes it hold. */
+static void apply(struct change *g, size_t row)
+{
+    const struct option_log *log = &state_options()->log;
+
+    if (option_is_of_pools(row)) {
+        context_set_configs();
+        flush_limits_changed();
+        if (row == OPTION_ROW_min_free_bytes && min_free_is_beyond())
+            g->note = "a device has no more than that: all idle memory is given back";
+    } else if (row == OPTION_ROW_empty_cache) {
+        if (!flush_policy_changed())
+            g->note = "the process has no such device: nothing is given back";
+    } else if (row == OPTION_ROW_empty_cache_file) {
+        if (!flush_file_changed())
+            g->note = "its folder is not there: it gives nothing back until the folder is made";
+    } else if (row == OPTION_ROW_stats) {
+        last_state_start();
+    } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {
+        g->done = false;
+        state_set_option(row, old_text);
+        refuse(g, PAGE_REPLY_REFUSED, "the log had too many files already", "");
+    }
+}
+
+static void change(struct change *g, const struct command_word *word)
+{
+    size_t row = options_find(word->name, strlen(word->name));
+    char more[128];
+
+    *g = (struct change){.name = word->name};
+    if (row == NUM_OPTIONS) {
+        refuse(g, PAGE_REPLY_BAD, "there is no such option; the nearest is ",
+               options_nearest(word->name, strlen(word->name)));
+        return;
+    }
+    const struct option_row *o = &option_rows[row];
+    g->name = o->env;
+    if (o->fixed) {
+        refuse(g, PAGE_REPLY_REFUSED, "it cannot change while the program runs: ", o->fixed);
+        return;
+    }
+    options_show(state_options(), row, old_text, sizeof(old_text));
+    g->done = state_set_option(row, word->value);
+    if (!g->done) {
+        snprintf(more, sizeof(more), "\"%.40s\" is not understood: it takes ", word->value);
+        refuse(g, PAGE_REPLY_BAD, more, o->allowed);
+        return;
+    }
+    apply(g, row);
+    options_show(state_options(), row, new_text, sizeof(new_text));
+    if (g->done)
+        log_info("set by a request: %s=%.300s, was %.300s", g->name, new_text, old_text);
+}
+
+static void add_value(struct text *t, const char *name, const char *value)
+{
+    char shown[SHOWN_BYTES + 4];
+    bool cut = strlen(value) > SHOWN_BYTES;
+
+    snprintf(shown, sizeof(shown), "%.*s%s", SHOWN_BYTES, value, cut ? "..." : "");
+    text_add(t, ",");
+    text_add_json_string(t, name, shown);
+}
+
+/* False: there is no room. */
+static bool add_change(struct text *t, const struct change *g, bool first)
+{
+    struct text before = *t;
+
+    text_add(t, first ? "{" : ",{");
+    text_add_json_string(t, "name", g->name);
+    if (g->done) {
+        add_value(t, "old", old_text);
+        add_value(t, "new", new_text);
+        if (g->note)
+            add_value(t, "note", g->note);
+    } else {
+        add_value(t, "why", g->why);
+    }
+    text_add(t, "}");
+    if (t->used_bytes + 64 < t->size_bytes)
+        return true;
+    *t = before;
+    return false;
+}
+
+enum page_reply command_set(const struct command *c, struct command_reply *reply)
+{
+    enum page_reply code = PAGE_REPLY_DONE;
+    size_t shown = 0;
+
+    if (!c->num_words)
+        return command_error(reply, PAGE_REPLY_BAD, "set: NAME=VALUE is missing");
+    text_add(&reply->text, "{\"options\":[");
+    for (size_t i = 0; i < c->num_words; i++) {
+        static struct change g;
+
+        change(&g, &c->words[i]);
+        reply->value += g.done;
+        if (!g.done && code != PAGE_REPLY_BAD)
+            code = g.code;
+        shown += add_change(&reply->text, &g, !shown);
+    }
+    if (shown < c->num_words)
+        text_add(&reply->text, "],\"left_out\":%zu}", c->num_words - shown);
+    else
+        text_add(&reply->text, "]}");
+    publish_soon();
+    return code;
+}

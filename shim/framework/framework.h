@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The room framework/: the caches of device memory that Python packages keep of their own
+ * (PyTorch, CuPy, Numba, RMM). Without CUDA: struct framework_host lends what is needed of it. Its
+ * one seam is this header: a flush asks the packages to give their caches back, before it gives
+ * back what is idle in the pools.
+ *
+ * A thread of the library's own asks them. It is made when a flush asks, and ends with the answer.
+ * All signals are blocked on it. shim/framework/python.h says what it does in the interpreter.
+ *
+ * The locks that meet here, and why no wait is without end:
+ *  G  the interpreter's lock. A thread may hold it in C code for minutes.
+ *  A  a package's allocator lock. PyTorch holds it while it calls cudaMalloc and cudaFree.
+ *  P  the pools' locks. No lock of ours is held over a driver call or a call of Python's.
+ *  S  a slot of the page, which another process waits on, for a bounded time.
+ *  C  the control thread: it runs one duty at a time.
+ *  F  the framework thread: there is one at most, and later requests join it.
+ *  L  the loader's lock. A thread may hold it while a constructor waits for something.
+ *
+ *  1. A thread of the program that allocates may hold G, A and L. It waits in the library for P,
+ *     for captures, and for other processes (S). It never waits for F, nor for C: when it is out of
+ *     memory, only the pools are asked. A request of the environment that it carries out only sets
+ *     a duty of C due. So it is no part of a circle with F or C in this process.
+ *  2. C waits for F, at most for the time that the caller of framework_ask gives. It holds no P
+ *     meanwhile, and neither G, A nor L: it runs no Python, calls no dlopen, and looks for an
+ *     interpreter without L. C may have the S of another process; that process's bound is its own.
+ *  3. F waits for L, for G, then for A, and in its calls of the driver for P. It holds G and A as a
+ *     thread of the program would that calls the same functions. torch.cuda.empty_cache waits for A
+ *     without G. F waits for nothing else: not for C, not for S, not for a capture. A free by the
+ *     package is the program's own free: it asks no other process and waits for no capture.
+ *  4. So F waits only for threads that hold L, G or A. They wait for no F by 1; hold_exit and
+ *     hold_fork (python.h, 7 and 11) wait for F, but let G go first and for a bounded time.
+ *  5. Two processes that are both out of memory: in each a thread holds G and A, and waits for the
+ *     other (S), for a bounded time. Each C is free by 1. It waits for its F for a bounded time,
+ *     since F waits for G, then gives back what the pools have, and answers. Both end in the bound.
+ *  6. F may wait for ever (G is never let go). Then no second thread is made, flushes wait their
+ *     bounded time, and the pools' memory goes back all the same. When F is through later, it calls
+ *     `through`, and what the packages gave back follows by another flush.
+ *  7. The futex of the answers: F stores the answer, then wakes. The asker that gives up sets
+ *     `late`, then looks at the answer once more. F looks at `late` after it stored the answer. One
+ *     sees the other, so the later flush is not lost.
+ *  8. A request that comes while F runs: the asker counts the request, then looks whether F is
+ *     there. F says that it is not there any more, then looks at the count. So F runs again, or the
+ *     asker makes a new one.
+ *  9. A forked child has no F and makes none: the library is off there.
+ *
+ * C++ programs (libtorch without Python) are not asked: c10::cuda::CUDACachingAllocator::emptyCache
+ * is a C++ function whose name and table change between releases.
+ */
+#ifndef SHIM_FRAMEWORK_H
+#define SHIM_FRAMEWORK_H
+
+#include "shim/framework/python.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How long the control thread waits for the packages' answer in a flush. Beside a busy program the
+ * interpreter's lock takes some 5 ms (sys.getswitchinterval). */
+#define FRAMEWORK_WAIT_NS UINT64_C(100000000)
+
+/* Asks the packages, and waits that long for the answer. Fills NUM_FRAMEWORKS results, unless
+ * `results` is NULL. False: no answer yet (FRAMEWORK_LATE), or some package was not asked
+ * (FRAMEWORK_BUSY). `through` is called once the answer is there, on another thread; it is to see
+ * to another flush, and to ask again (anew) if some package was not asked. True at once, with all
+ * of them absent, where no interpreter is. Not on a thread of the program's. Both pointers must
+ * stay valid, and be the same in all calls. */
+bool framework_ask(const struct framework_host *host, void (*through)(bool anew), uint64_t wait_ns,
+                   struct framework_result *results);
+
+/* Does one of the results have this state? */
+bool framework_any_is(const struct framework_result *results, enum framework_state state);
+/* The bytes of all of them. */
+uint64_t framework_returned_bytes(const struct framework_result *results);
+/* The state as a word: "absent", "idle", "done", "keeps", "failed", "busy", "late". Static. */
+const char *framework_state_name(enum framework_state state);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The Python interpreter of the process, if there is one: runs the texts of frameworks.def in it,
+ * on a thread that may wait for the interpreter's lock. CPython 3.8 and later, also free-threaded
+ * builds, and interpreters that a program embeds. Nothing here links to libpython: all functions
+ * are found by name in the loaded objects.
+ *
+ * What a run leaves in the program:
+ *  1. Each text has a new namespace, which is emptied afterwards. It imports nothing: it reads
+ *     sys.modules, and passes over modules that are still being imported, or that would be loaded
+ *     when somebody reads them (importlib.util.LazyLoader).
+ *  2. Exceptions end in the run. A trace or profile function of the program's, or a tool of
+ *     sys.monitoring, is not called: those of sys.settrace and sys.setprofile belong to other
+ *     threads, and from 3.11 on the run suspends them all for its thread. An audit hook sees the
+ *     event `compile`, since hooks are there to see all code.
+ *  3. The thread has no object in threading._active. If a package makes one, the run removes it.
+ *  4. Three functions of this library stay registered from the first run on that found a package:
+ *     one that threading calls at shutdown, and two of os.register_at_fork. Programs see none.
+ *  5. If a garbage collection is due, it may run on this thread, as on any thread of Python's.
+ *
+ * When no text runs (a gate):
+ *  6. The phase is OUT, NEAR (from before the first call of Python until after the last), or IN (a
+ *     text may run). Phase and the two flags below are sequentially consistent.
+ *  7. Shutdown: threading calls hold_exit at the beginning of Py_FinalizeEx, with the interpreter's
+ *     lock. It closes the gate, lets the lock go, and waits for OUT. The run sets NEAR, then looks
+ *     whether the gate is closed. So one sees the other, and no call of ours is under way when the
+ *     interpreter ends. This wait is also what keeps C++ code alive: a thread that comes back into
+ *     an ending interpreter is ended by pthread_exit (until 3.13), and in the destructors of
+ *     pybind11 and others that calls std::terminate.
+ *  8. hold_exit waits 10 s at most. Then the interpreter ends with the thread in it: pthread_exit,
+ *     from 3.14 on an endless sleep. python_interrupted does what remains.
+ *  9. The first run has not registered hold_exit yet. It registers the function first, and then
+ *     looks whether the shutdown has begun: threading sets its mark before it calls the functions.
+ *     If the run finds the mark, it leaves. Until it holds the interpreter's lock it relies on
+ *     Py_IsInitialized: the interpreter would have to end as a whole, which takes milliseconds and
+ *     more, between that call and the next, which attaches the thread. A thread that is attached
+ *     and waits for the lock is in no danger: the interpreter ends such threads as in 8, before
+ *     they hold any lock, and there is no C++ code on their stack.
+ * 10. Start: Py_IsInitialized is true once the interpreter can attach threads. While it still
+ *     imports site, the texts find their packages absent or being imported.
+ * 11. fork: os.fork calls hold_fork first, with the interpreter's lock. It bars the gate, lets the
+ *     lock go, and waits (1 s at most) while the phase is IN. So no lock of a package's allocator
+ *     is held by this thread when the child is made. In the child the library is off.
+ * 12. After the gate is closed it stays closed. A program that starts an interpreter anew is not
+ *     asked any more.
+ *
+ * Several interpreters: a thread of ours is attached to the main interpreter. The packages of the
+ * table do not work in others.
+ */
+#ifndef SHIM_PYTHON_H
+#define SHIM_PYTHON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum framework {
+#define FRAMEWORK(name, module, text) FRAMEWORK_##name,
+#include "shim/framework/frameworks.def"
+#undef FRAMEWORK
+    NUM_FRAMEWORKS
+};
+
+enum framework_state {
+    FRAMEWORK_ABSENT, /* the package is not loaded, or is just being imported */
+    FRAMEWORK_IDLE,   /* loaded, without a cache on a device */
+    FRAMEWORK_DONE,   /* emptied its cache */
+    FRAMEWORK_KEEPS,  /* its cache cannot be emptied from outside */
+    FRAMEWORK_FAILED, /* raised an exception */
+    FRAMEWORK_BUSY,   /* not asked now: a capture is open, or the process just forks or ends */
+    FRAMEWORK_LATE,   /* no answer within the time: a later flush follows by itself */
+};
+
+struct framework_result {
+    const char *name;        /* the module's name; static */
+    uint64_t returned_bytes; /* device memory that the process held less of afterwards */
+    uint64_t ns;             /* the time it took, without the wait for the interpreter's lock */
+    enum framework_state state;
+};
+
+/* What a run needs of CUDA. All are called on the run's thread. With the interpreter's lock held,
+ * but for held_bytes; so the others wait for nothing. */
+struct framework_host {
+    /* Before the first text: makes a context current. False: texts must not run now. */
+    bool (*begin)(void);
+    /* After the last text. Also if the thread is ended in the middle. */
+    void (*end)(void);
+    /* Device memory that the process holds. */
+    uint64_t (*held_bytes)(void);
+    /* A bit for each device with an active primary context. */
+    uint64_t (*devices)(void);
+};
+
+/* Is there an object with an interpreter in the process? Reads tables of the loaded objects
+ * (shim/process/scope.h says which lock that takes), and calls nothing. */
+bool python_is_loaded(void);
+
+/* Runs the texts; fills all NUM_FRAMEWORKS results. Takes the interpreter's lock, and may take the
+ * loader's. One thread at a time, which is not the program's. May end the thread by pthread_exit:
+ * python_interrupted is to follow then. */
+void python_ask(const struct framework_host *host, struct framework_result *results);
+void python_interrupted(const struct framework_host *host);
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See lend.h.
+ */
+#include "shim/share/lend.h"
+
+#include "pool/bits.h"
+#include "shim/context/context.h"
+#include "shim/control/flush.h"
+#include "shim/control/publish.h"
+#include "shim/control/thread.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/device.h"
+#include "shim/driver/driver_call.h"
+#include "shim/process/kernel.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
+#include "shim/share/neighbour.h"
+#include "shim/stats/counters.h"
+#include "shim/stats/page.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define MS UINT64_C(1000000)
+/* A program that grows in small pieces would else ask for each of them: a question takes as long as
+ * the driver takes for some 64 MiB. */
+#define LEAST_BYTES (UINT64_C(64) << 20)
+/* Requests on their way to the driver in other processes end within this time as a rule. */
+#define LAST_PAUSE_NS (5 * MS)
+/* Where no program waits: how often a device's neighbours are asked, and how many at a time. */
+#define BACKGROUND_NS (1000 * MS)
+#define BACKGROUND_MAX 8
+/* How long the control thread looks whether memory that it gave away is taken again, and how often.
+ */
+#define REGROWTH_NS (1000 * MS)
+#define REGROWTH_STEP_NS (50 * MS)
+
+/* The bit of a series that has nothing left but its last try. */
+#define LAST UINT64_C(1)
+
+bool lend_is_on(void)
+{
+    return state_is_on() && state_options()->share_ns;
+}
+
+/* Where pages are, and which one is the process's own. A process that only allocates may have none
+ * yet. False: pages are not wanted. */
+struct place {
+    const char *folder;
+    char default_folder[64];
+    struct page_id self;
+};
+
+static bool find_place(struct place *p)
+{
+    const struct option_dir *dir = &state_options()->dir;
+    struct stat st;
+    p->folder = *page_folder() ? page_folder() : dir->path;
+    if (dir->none || !page_id_self(&p->self))
+        return false;
+    for (unsigned i = 0; !*p->folder; i++) {
+        if (!page_dir_default(i, p->default_folder, sizeof p->default_folder))
+            return false;
+        if (!kernel_fstatat(AT_FDCWD, p->default_folder, &st, AT_SYMLINK_NOFOLLOW))
+            p->folder = p->default_folder;
+    }
+    return true;
+}
+
+struct query {
+    CUdevice device;
+    struct device_uuid uuid;
+    uint64_t free_bytes; /* 0: not known */
+};
+
+static void query_device(void *arg)
+{
+    struct query *q = arg;
+    CUdevice current;
+    size_t free_bytes = 0, total_bytes = 0;
+    device_uuid(q->device, &q->uuid);
+    if (real.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == q->device &&
+        atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(
+            &free_bytes, &total_bytes) == CUDA_SUCCESS)
+        q->free_bytes = free_bytes;
+}
+
+/* What the device lacks for so many bytes. Where enough is free, it lies in the wrong places, or is
+ * taken before the call comes to it: then all of it is asked for. */
+static uint64_t missing(const struct query *q, uint64_t bytes)
+{
+    if (!bytes)
+        return UINT64_MAX;
+    return max_u64(bytes > q->free_bytes ? bytes - q->free_bytes : bytes, LEAST_BYTES);
+}
+
+/* Asks neighbours on the device until one gives something. *some: there was one to ask. */
+static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *some)
+{
+    struct query q = {.device = device};
+    struct place place;
+    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
+        return false;
+    struct neighbour_wish wish = {.folder = place.folder,
+                                  .self = &place.self,
+                                  .uuid = q.uuid.bytes,
+                                  .uuid_text = q.uuid.text,
+                                  .bytes = missing(&q, bytes),
+                                  .until_ns = series,
+                                  .waits = true};
+    while (state_clock_ns() < series) {
+        uint64_t got;
+        switch (neighbour_ask(&wish, state_options()->share_ns, &got)) {
+        case NEIGHBOUR_GAVE:
+            counter_add(COUNTER_BORROWED_BYTES, got);
+            log_debug("device %d was full: another process gave back %.1f MiB", device,
+                      (double)got / (1 << 20));
+            return true;
+        case NEIGHBOUR_NONE:
+            return false;
+        case NEIGHBOUR_NOTHING:
+        case NEIGHBOUR_BUSY:
+        case NEIGHBOUR_GONE:
+        case NEIGHBOUR_ASKED:
+            *some = true;
+            break;
+        }
+    }
+    return false;
+}
+
+bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
+{
+    int count = 0;
+    bool some = *series;
+    if (!devices || !lend_is_on() || *series & LAST)
+        return false;
+    if (!*series)
+        *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
+    if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return false;
+    for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
+        if ((device_bit(device) & devices) && ask_device(device, bytes, *series, &some))
+            return true;
+    /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
+    *series |= LAST;
+    if (some) {
+        int cancel = cancel_forbid();
+        nanosleep(&(struct timespec){.tv_nsec = (long)LAST_PAUSE_NS}, NULL);
+        cancel_allow(cancel);
+    }
+    return some;
+}
+
+/* On the control thread. */
+static void ask_in_background(CUdevice device, uint64_t bytes)
+{
+    static uint64_t asked_ns[DEVICES_MAX];
+    struct query q = {.device = device};
+    struct place place;
+    uint64_t now_ns = state_clock_ns(), got;
+    if (!lend_is_on() || device < 0 || device >= DEVICES_MAX ||
+        (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
+        return;
+    asked_ns[device] = now_ns;
+    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
+        return;
+    struct neighbour_wish wish = {.folder = place.folder,
+                                  .self = &place.self,
+                                  .uuid = q.uuid.bytes,
+                                  .uuid_text = q.uuid.text,
+                                  .until_ns = now_ns};
+    for (int i = 0; i < BACKGROUND_MAX && bytes; i++) {
+        wish.bytes = bytes;
+        enum neighbour_answer answer = neighbour_ask(&wish, BACKGROUND_NS, &got);
+        if (answer == NEIGHBOUR_NONE)
+            break;
+        if (answer == NEIGHBOUR_ASKED)
+            bytes -= min_u64(bytes, got);
+    }
+}
+
+/* Other contexts of the process come first: their memory costs no question. */
+static bool ask_for_pool(CUdevice device, uint64_t bytes, uint64_t *series)
+{
+    if (!series) {
+        ask_in_background(device, bytes);
+        return false;
+    }
+    if (!*series && lend_is_on() && context_release(device_bit(device), POOL_RELEASE_IDLE)) {
+        *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
+        return true;
+    }
+    return lend_ask(device_bit(device), bytes, series);
+}
+
+/* Takes no part in allocations: the thread looks at figures that the pools keep anyway. */
+static uint64_t run_regrowth(uint64_t now_ns)
+{
+    bool more = false;
+    struct pool_stats stats;
+    FOR_EACH_CONTEXT(c)
+    {
+        uint64_t returned_ns = atomic_load(&c->returned_ns);
+        if (!returned_ns || atomic_load(&c->regrown_ns) || now_ns - returned_ns > REGROWTH_NS)
+            continue;
+        more = true;
+        pool_stats(c->pool, &stats);
+        if (stats.num_device_alloc == c->lent_growths)
+            continue;
+        atomic_store(&c->regrown_ns, now_ns);
+        publish_soon();
+    }
+    return more ? control_after(now_ns, REGROWTH_STEP_NS) : DUTY_NEVER;
+}
+
+static struct duty at_regrowth = {.run = run_regrowth, .due_ns = DUTY_NEVER};
+
+static uint64_t give_pool(struct context *c, uint64_t bytes, uint64_t wait_ns)
+{
+    struct pool_stats stats;
+    struct pool_trim trim = {.most_bytes = bytes, .wait_ns = wait_ns};
+    uint64_t back = pool_trim(c->pool, &trim);
+    if (back) {
+        pool_stats(c->pool, &stats);
+        c->lent_growths = stats.num_device_alloc;
+        atomic_store(&c->regrown_ns, 0);
+        atomic_store(&c->returned_ns, state_clock_ns());
+    }
+    return back;
+}
+
+/* *device: of the GPU; -1: no pool is there. */
+static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *device)
+{
+    uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (!strcasecmp(c->uuid.text, uuid)) {
+            *device = c->device;
+            if (back < bytes)
+                back += give_pool(c, bytes - back, wait_ns);
+        }
+    return back;
+}
+
+/* First what is idle already. Then what the frameworks of the process cache, and what the program
+ * freed behind work. A wait would break a capture. A framework that answers late has a whole flush
+ * follow (flush.h). */
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found)
+{
+    struct empty_cache all = {.device = -1};
+    uint64_t back = give(uuid, bytes, 0, &all.device);
+    *found = all.device >= 0;
+    if (*found && back < bytes && wait_ns && !capture_open()) {
+        flush_ask_frameworks(&all, min_u64(wait_ns, FRAMEWORK_WAIT_NS), NULL);
+        back += give(uuid, bytes - back, wait_ns, &all.device);
+    }
+    if (back) {
+        counter_add(COUNTER_LEND_GIVEN, 1);
+        counter_add(COUNTER_LENT_BYTES, back);
+        control_due(&at_regrowth, control_after(state_clock_ns(), REGROWTH_STEP_NS));
+        publish_soon();
+    }
+    return back;
+}
+
+void lend_start(void)
+{
+    device_set_asker(ask_for_pool);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Neighbours: other processes of the same user that have a page (shim/stats/page_format.h) in the
+ * same directory. This file finds the one with most idle memory on a GPU and asks it to give some
+ * back. What is asked for, and when, is in lend.h. No CUDA.
+ *
+ * What another process writes into its page is only data: the numbers choose an order, and a reply
+ * says whether a call is worth another try. The thread maps a page for the kernel alone: it copies
+ * by process_vm_readv and process_vm_writev, and waits by futexes. Where the file is truncated or
+ * its file system full, these calls fail; a load or store would raise SIGBUS.
+ *
+ * A page is read only if it is a regular file with one link, of the process's own effective user,
+ * with no rights for others, and of this version. All descriptors are closed before the return.
+ *
+ * One lock: one thread of the process asks at a time, because a record lock belongs to the process,
+ * and ends when any thread closes a descriptor of the file. The thread holds it over no call of the
+ * driver.
+ */
+#ifndef SHIM_NEIGHBOUR_H
+#define SHIM_NEIGHBOUR_H
+
+#include "shim/stats/page_dir.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct neighbour_wish {
+    const char *folder;           /* of the pages */
+    const struct page_id *self;   /* whose own page there is never opened */
+    const unsigned char *uuid;    /* of the GPU, 16 bytes */
+    const char *uuid_text;        /* the same, as nvidia-smi prints it */
+    uint64_t bytes;
+    /* Until when the thread waits (CLOCK_MONOTONIC). It names the series of questions too: a
+     * neighbour that gave less than was asked for is not asked again in the series. */
+    uint64_t until_ns;
+    bool waits; /* false: nobody waits for replies; nobody is asked that has nothing idle */
+};
+
+enum neighbour_answer {
+    NEIGHBOUR_GAVE,    /* *bytes > 0 */
+    NEIGHBOUR_NOTHING, /* it has none to give */
+    NEIGHBOUR_BUSY,    /* all its slots are taken just now */
+    NEIGHBOUR_GONE,    /* it has ended or is stopped, or does not reply; skipped for a while */
+    NEIGHBOUR_ASKED,   /* without a wait: *bytes is what its page shows as idle */
+    NEIGHBOUR_NONE,    /* there is no neighbour left to ask */
+};
+
+/* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
+ * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */
+enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wait_ns,
+                                    uint64_t *bytes);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See page_copy.h.
+ */
+#include "shim/stats/page_copy.h"
+
+#include "shim/process/kernel.h"
+#include "shim/stats/page_format.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+static char *mapping; /* of struct page; NULL: none */
+
+bool page_copy_map(int fd)
+{
+    void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (at == MAP_FAILED)
+        return false;
+    madvise(at, sizeof(struct page), MADV_DONTFORK);
+    madvise(at, sizeof(struct page), MADV_DONTDUMP);
+    mapping = at;
+    return true;
+}
+
+void page_copy_unmap(void)
+{
+    if (mapping)
+        munmap(mapping, sizeof(struct page));
+    mapping = NULL;
+}
+
+/* The barriers are the old ones of gcc, because its thread sanitizer knows no fence of stdatomic.h.
+ */
+bool page_put_all(const struct page_piece *pieces, unsigned num_pieces)
+{
+    struct iovec here[PAGE_PIECES_MAX], there[PAGE_PIECES_MAX];
+    size_t all = 0;
+
+    if (!mapping || num_pieces > PAGE_PIECES_MAX)
+        return false;
+    for (unsigned i = 0; i < num_pieces; i++) {
+        const struct page_piece *p = &pieces[i];
+
+        here[i] = (struct iovec){(void *)(uintptr_t)p->from, p->size_bytes};
+        there[i] = (struct iovec){mapping + p->offset, p->size_bytes};
+        all += p->size_bytes;
+    }
+    __sync_synchronize();
+    ssize_t n = process_vm_writev(getpid(), here, num_pieces, there, num_pieces, 0);
+    __sync_synchronize();
+    return n >= 0 && (size_t)n == all;
+}
+
+bool page_put(const void *from, size_t offset, size_t size_bytes)
+{
+    return page_put_all(&(struct page_piece){from, offset, size_bytes}, 1);
+}
+
+bool page_get(void *to, size_t offset, size_t size_bytes)
+{
+    if (!mapping)
+        return false;
+    struct iovec here = {to, size_bytes}, there = {mapping + offset, size_bytes};
+
+    __sync_synchronize();
+    ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+    __sync_synchronize();
+    return n == (ssize_t)size_bytes;
+}
+
+bool page_wait(size_t offset, uint32_t value)
+{
+    return mapping && (!syscall(SYS_futex, mapping + offset, FUTEX_WAIT, value, NULL, NULL, 0) ||
+                       errno != EFAULT);
+}
+
+void page_wake(size_t offset)
+{
+    if (mapping)
+        syscall(SYS_futex, mapping + offset, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The mapping of the process's page, for the kernel alone: it copies to the page and from it, and
+ * waits at its words (page.h, step 1). A call fails where there is no page, in a forked child, and
+ * where a part of the file is missing. Each copy has a full barrier before and behind it. No lock.
+ */
+#ifndef SHIM_PAGE_COPY_H
+#define SHIM_PAGE_COPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PAGE_PIECES_MAX = 3 };
+
+struct page_piece {
+    const void *from;
+    size_t offset; /* in the page */
+    size_t size_bytes;
+};
+
+/* Maps the file, of struct page. The mapping stays, because the thread of the bell uses it. */
+bool page_copy_map(int fd);
+/* Before there is a thread of the bell. */
+void page_copy_unmap(void);
+
+/* Copies at most PAGE_PIECES_MAX pieces to the page, in this order. False: not all of it. */
+bool page_put_all(const struct page_piece *pieces, unsigned num_pieces);
+bool page_put(const void *from, size_t offset, size_t size_bytes);
+bool page_get(void *to, size_t offset, size_t size_bytes);
+
+/* Waits until a thread of any process wakes the waiters of the word, which is not waited for if it
+ * differs from the value. May return early. False: the word is not there. */
+bool page_wait(size_t offset, uint32_t value);
+void page_wake(size_t offset);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See page_slot.h; the numbers below are those of the steps in page.h.
+ */
+#include "shim/stats/page_slot.h"
+
+#include "shim/stats/page_copy.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+/* The thread only waits and calls rang(). Static thread-local data of the program is part of the
+ * stack, too. */
+#define BELL_STACK_BYTES (128 * 1024)
+
+static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
+
+static size_t slot_at(unsigned slot)
+{
+    return offsetof(struct page, slots) + slot * sizeof(struct page_slot);
+}
+
+bool page_read_request(unsigned slot, struct page_request *out)
+{
+    uint32_t ask_bytes;
+
+    if (!page_get(&out->sequence, slot_at(slot) + offsetof(struct page_slot, ask_sequence),
+                  sizeof(out->sequence)) ||
+        out->sequence == served[slot] ||
+        !page_get(&ask_bytes, slot_at(slot) + offsetof(struct page_slot, ask_bytes),
+                  sizeof(ask_bytes)) ||
+        !page_get(out->ask, slot_at(slot) + offsetof(struct page_slot, ask), PAGE_ASK_BYTES))
+        return false;
+    out->slot = slot;
+    out->ask_bytes = ask_bytes <= PAGE_ASK_BYTES ? ask_bytes : PAGE_ASK_BYTES; /* step 2 */
+    out->ask[out->ask_bytes] = '\0';
+    return true;
+}
+
+/* The words of a slot from reply_bytes to reply_value. */
+struct reply_head {
+    uint32_t reply_bytes, reply_code, zero;
+    uint64_t reply_value;
+} __attribute__((packed));
+
+_Static_assert(sizeof(struct reply_head) ==
+                   offsetof(struct page_slot, ask) - offsetof(struct page_slot, reply_bytes),
+               "layout");
+
+void page_answer_request(const struct page_request *r, const struct page_answer *answer)
+{
+    size_t at = slot_at(r->slot), sequence_at = at + offsetof(struct page_slot, reply_sequence);
+    size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
+    struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
+    const struct page_piece pieces[] = {
+        {&head, at + offsetof(struct page_slot, reply_bytes), sizeof(head)},
+        {answer->text, at + offsetof(struct page_slot, reply), text_bytes}};
+
+    served[r->slot] = r->sequence; /* step 8 */
+    if (page_put_all(pieces, 2) && page_put(&r->sequence, sequence_at, sizeof(r->sequence)))
+        page_wake(sequence_at);
+}
+
+static void *listen(void *arg)
+{
+    void (*const *rang)(void) = arg;
+    uint32_t seen;
+
+    pthread_setname_np(pthread_self(), "gpucache-bell");
+    while (page_get(&seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
+        (*rang)();
+        nanosleep(&(struct timespec){.tv_nsec = PAGE_REST_NS}, NULL); /* step 6 */
+        if (!page_wait(offsetof(struct page, bell), seen))
+            break;
+    }
+    return NULL;
+}
+
+bool page_start_bell(void (*rang)(void))
+{
+    static void (*called)(void);
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, before;
+
+    called = rang;
+    if (pthread_attr_init(&attr))
+        return false;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, BELL_STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool made = !pthread_create(&thread, &attr, listen, &called);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return made;
+}

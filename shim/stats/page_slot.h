@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Requests of other processes on the page, their replies, and the thread that waits at the bell.
+ * See page.h for the argument. The control thread alone calls these functions. No lock.
+ */
+#ifndef SHIM_PAGE_SLOT_H
+#define SHIM_PAGE_SLOT_H
+
+#include "shim/stats/page_format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* So long the thread of the bell rests after each ring. */
+#define PAGE_REST_NS UINT64_C(1000000)
+
+/* A request, copied. */
+struct page_request {
+    unsigned slot;
+    uint32_t sequence;
+    size_t ask_bytes;
+    char ask[PAGE_ASK_BYTES + 1]; /* with a NUL; other bytes may be anything */
+};
+
+struct page_answer {
+    enum page_reply code;
+    uint64_t value;
+    const char *text;
+    size_t text_bytes; /* at most PAGE_REPLY_BYTES */
+};
+
+/* Copies the request in a slot (below PAGE_SLOTS). False: there is none that was not served. */
+bool page_read_request(unsigned slot, struct page_request *out);
+/* Writes the answer, wakes the asker, and counts the request as served. */
+void page_answer_request(const struct page_request *r, const struct page_answer *answer);
+
+/* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
+ * requests are not heard. rang must take no lock. */
+bool page_start_bell(void (*rang)(void));
+
+#endif

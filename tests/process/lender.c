@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A process that does what its standard input says, line by line, and replies with a line each:
+ *   take BYTES PIECE   allocates so much in pieces: "code bytes microseconds"
+ *   drop               frees all of it: "0"
+ *   free               what the driver has free, by cuMemGetInfo: "bytes" */
+#include <cuda.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { BLOCKS = 8192 };
+
+static CUdeviceptr blocks[BLOCKS];
+static int count;
+
+static uint64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void take(uint64_t bytes, uint64_t piece)
+{
+    uint64_t start_us = now_us(), taken = 0;
+    CUresult rc = CUDA_SUCCESS;
+    while (taken < bytes && count < BLOCKS && rc == CUDA_SUCCESS) {
+        rc = cuMemAlloc(&blocks[count], piece);
+        if (rc == CUDA_SUCCESS)
+            rc = cuMemsetD8(blocks[count++], 1, piece < 4096 ? piece : 4096);
+        taken += rc == CUDA_SUCCESS ? piece : 0;
+    }
+    uint64_t took_us = now_us() - start_us;
+    cuCtxSynchronize(); /* virtual time stands still where nobody waits */
+    printf("%d %" PRIu64 " %" PRIu64 "\n", rc, taken, took_us);
+}
+
+int main(void)
+{
+    CUcontext context;
+    char line[128];
+    size_t free_bytes, total_bytes;
+    uint64_t bytes, piece;
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
+        return 1;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "take %" SCNu64 " %" SCNu64, &bytes, &piece) == 2) {
+            take(bytes, piece);
+        } else if (strncmp(line, "drop", 4) == 0) {
+            int wrong = 0;
+            while (count > 0)
+                wrong += cuMemFree(blocks[--count]) != CUDA_SUCCESS;
+            printf("%d\n", wrong);
+        } else if (cuMemGetInfo(&free_bytes, &total_bytes) == CUDA_SUCCESS) {
+            printf("%zu\n", free_bytes);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A flush empties the caches of Python packages, in every interpreter that is found here.
+
+test_frameworks.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME EMBEDDING_PROGRAM SLOW_PLUGIN
+Interpreters: this one, those of pyenv, and those that TEST_PYTHONS names (a list as of PATH)."""
+import concurrent.futures
+import glob
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LIBRARY, FOLDERS, EMBED, SLOW = (os.path.realpath(sys.argv[1]), sys.argv[2],
+                                 os.path.realpath(sys.argv[3]), os.path.realpath(sys.argv[4]))
+HERE = os.path.dirname(os.path.realpath(__file__))
+SCENES = os.path.join(HERE, "framework_scenes.py")
+
+
+def version_of(python):
+    done = subprocess.run([python, "-c", "import sys, ctypes; print(*sys.version_info[:2])"],
+                          capture_output=True, text=True)
+    return tuple(map(int, done.stdout.split())) if done.returncode == 0 else (0, 0)
+
+
+def pythons():
+    """One of each release from 3.8 on."""
+    named = [path for path in os.environ.get("TEST_PYTHONS", "").split(":") if path]
+    found = {}
+    for path in [*named, sys.executable,
+                 *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")))]:
+        version = version_of(path)
+        if version >= (3, 8):
+            found.setdefault(version, path)
+    return [found[version] for version in sorted(found)]
+
+
+PYTHONS = pythons()
+
+
+def libpython(python):
+    """The interpreter's shared library; None: it is not here."""
+    code = "import sysconfig as s; print(s.get_config_var('LIBDIR'))"
+    folder = subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+    name = "libpython{}.{}.so.1.0".format(*version_of(python))
+    return next(iter(glob.glob(os.path.join(folder, name)) +
+                     glob.glob(os.path.join(folder, "*", name))), None)
+
+
+class Frameworks(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def each(self, play):
+        """Plays it with every interpreter, some at once."""
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(play, python) for python in PYTHONS]:
+                done.result()
+
+    def start(self, *command, **env):
+        """The command; LOG in it stands for the library's log, FOLDER for one of its own."""
+        folder = tempfile.mkdtemp(dir=self.folder.name)
+        log = os.path.join(folder, "log")
+        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+               "SLOW_PLUGIN": SLOW, "GPUCACHE_LOG": f"info:{log}", "PYTHONDONTWRITEBYTECODE": "1",
+               **env}
+        words = [{"LOG": log, "FOLDER": folder}.get(word, word) for word in command]
+        child = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        child.log = log
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        return child
+
+    def scene(self, python, name, **env):
+        return self.start(python, SCENES, name, "LOG", "FOLDER", **env)
+
+    def ends_well(self, child):
+        out, err = child.communicate(timeout=60)
+        self.assertEqual((child.returncode, err), (0, ""), f"{err}{self.logged(child)[-1500:]}")
+        return out
+
+    def logged(self, child):
+        try:
+            with open(child.log, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def await_log(self, text, child, seconds=20):
+        end = time.monotonic() + seconds
+        while text not in self.logged(child):
+            self.assertIsNone(child.poll(), self.logged(child))
+            self.assertLess(time.monotonic(), end, f"no {text!r} in: {self.logged(child)}")
+            time.sleep(0.005)
+
+    def test_acts(self):
+        self.each(lambda python: self.ends_well(self.scene(python, "acts")))
+
+    def test_an_idle_program_gives_its_cache_back(self):
+        def play(python):
+            child = self.scene(python, "idle")
+            self.assertEqual(child.stdout.readline(), "ready\n")
+            child.send_signal(signal.SIGUSR1)
+            self.await_log("flush (signal): gave back 160.0 MiB", child)
+            self.assertIn("torch: done, gave 160.0 MiB back", self.logged(child))
+            self.ends_well(child)
+        self.each(play)
+
+    def test_who_holds_the_interpreters_lock_delays_no_flush(self):
+        def play(python):
+            child = self.scene(python, "held")
+            self.assertEqual(child.stdout.readline(), "ready\n")
+            time.sleep(0.3)  # until it is inside the call
+            child.send_signal(signal.SIGUSR1)
+            self.await_log("flush (signal)", child)
+            self.assertNotIn("torch", self.logged(child))
+            self.assertEqual(child.stdout.readline(), "awake\n")
+            self.await_log("flush (frameworks): gave back 160.0 MiB", child)
+            self.ends_well(child)
+        self.each(play)
+
+    def test_forked_children_find_no_lock_taken(self):
+        self.each(lambda python: self.ends_well(self.scene(python, "forks")))
+
+    def test_no_end_of_an_interpreter_is_disturbed(self):
+        def play(python):
+            for delay, before in ("0", ""), ("150", "yes"), ("400", ""):
+                self.ends_well(self.scene(python, "ends", DELAY_US=delay, SLOW_US="50",
+                                          BEFORE=before))
+        self.each(play)
+
+    def test_the_end_waits_for_a_package_that_is_at_work(self):
+        def play(python):
+            for before in "", "yes":
+                child = self.scene(python, "ends", SLOW_US="300000", BEFORE=before)
+                self.ends_well(child)
+                self.assertEqual(self.logged(child).count("torch: done"), 2 if before else 1)
+        self.each(play)
+
+    def test_off(self):
+        self.ends_well(self.scene(PYTHONS[0], "off", GPUCACHE_FRAMEWORKS="0"))
+
+    def test_an_embedded_interpreter(self):
+        def play(python):
+            library = libpython(python)
+            if library:
+                home = os.path.dirname(os.path.dirname(os.path.realpath(library)))
+                self.ends_well(self.start(EMBED, library, PYTHONHOME=home))
+        self.each(play)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

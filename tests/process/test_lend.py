@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Processes on one simulated GPU lend each other their idle memory.
+
+test_lend.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER LENDER LEND_MEANS"""
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+LIBRARY, FOLDERS, LENDER, MEANS = os.path.realpath(sys.argv[1]), *sys.argv[2:5]
+MIB = 1 << 20
+NO_MEMORY = 2
+PAGE_BYTES = 98304
+
+
+# A process that sits in a read, with a framework that has 800 MiB in its own cache
+FRAMEWORK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import framework_fakes
+cache = framework_fakes.Cache()
+framework_fakes.put_torch(cache)
+cache.fill(800 << 20)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+class Gpu:
+    """A GPU that several processes share, with a folder for their pages and reports."""
+
+    def __init__(self, test, capacity="1G"):
+        self.name = f"lend-{os.getpid()}-{random.randrange(1 << 30)}"
+        self.folder = tempfile.mkdtemp()
+        self.pages = os.path.join(self.folder, "pages")
+        self.capacity = capacity
+        self.processes = []
+        shared = f"/dev/shm/simulated-gpu-{self.name}"
+        # Any user may join.
+        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o666))
+        os.chmod(shared, 0o666)
+        os.chmod(self.folder, 0o755)
+        test.addCleanup(shutil.rmtree, self.folder)
+        test.addCleanup(os.unlink, shared)
+        test.addCleanup(self.end)
+
+    def environ(self, **options):
+        return {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+                "SIM_SHARED": self.name, "SIM_CAPACITY": self.capacity, "SIM_DEVICES": "1",
+                "GPUCACHE_DIR": self.pages, **options}
+
+    def start(self, **options):
+        process = Process(self, **options)
+        self.processes.append(process)
+        return process
+
+    def shows(self, pid):
+        """The page of the process, or None."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.pages):
+                if name.split("-")[1] == str(pid) and name.endswith(".page"):
+                    return os.path.join(self.pages, name)
+        return None
+
+    def end(self):
+        for process in self.processes:
+            process.end()
+
+
+class Process:
+    """A lender under the library."""
+
+    def __init__(self, gpu, *, before=(), user=None, **options):
+        self.gpu = gpu
+        self.report = os.path.join(gpu.folder, f"report-{len(gpu.processes)}.json")
+        command = [*before, LENDER]
+        self.process = subprocess.Popen(
+            command, env=gpu.environ(**{"GPUCACHE_STATS": f"exit:{self.report}", **options}),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user)
+        self.pid = self.process.pid
+
+    def send(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def read(self):
+        return [int(word) for word in self.process.stdout.readline().split()]
+
+    def do(self, line):
+        self.send(line)
+        return self.read()
+
+    def take(self, mib, piece=None):
+        """Returns the code of the last allocation."""
+        return self.do(f"take {mib * MIB} {(piece or mib) * MIB}")[0]
+
+    def cache(self, mib, piece=16):
+        """Has so much idle, and a page."""
+        if self.take(mib, piece) != 0 or self.do("drop") != [0]:
+            raise AssertionError("no memory to begin with")
+        self.await_page()
+
+    def await_page(self):
+        """The control thread makes the page, soon after the first allocation."""
+        deadline = time.monotonic() + 20
+        while not self.page() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def page(self):
+        return self.gpu.shows(self.pid)
+
+    def end(self):
+        """Ends the process; returns the counters and the first pool's figures of its report."""
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGCONT)
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+            self.process.wait(timeout=30)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+        if not os.path.exists(self.report):
+            return {}
+        with open(self.report, encoding="utf-8") as file:
+            report = json.load(file)
+        return {**report["counters"], **(report["pools"][0] if report["pools"] else {})}
+
+
+class Lend(unittest.TestCase):
+    def test_a_program_gets_what_another_one_has_idle(self):
+        for backing in ("arena", "segment"):
+            with self.subTest(backing=backing):
+                gpu = Gpu(self)
+                giver = gpu.start(GPUCACHE_BACKING=backing)
+                giver.cache(800)
+                asker = gpu.start(GPUCACHE_BACKING=backing)
+                code, _, time_us = asker.do(f"take {700 * MIB} {700 * MIB}")
+                self.assertEqual(code, 0)
+                asker.await_page()
+                print(f"{backing}: 700 MiB after {time_us / 1000:.1f} ms", file=sys.stderr)
+                # It goes on both ways.
+                self.assertEqual(asker.do("drop"), [0])
+                self.assertEqual(giver.take(800, 100), 0)
+                figures = asker.end()
+                self.assertGreaterEqual(figures["num_oom_borrowed"], 1)
+                self.assertGreaterEqual(figures["borrowed_bytes"], 400 * MIB)
+                self.assertGreaterEqual(figures["lent_bytes"], 400 * MIB)
+                self.assertEqual(figures["num_ooms"], 0)
+                self.assertGreaterEqual(giver.end()["num_lends"], 1)
+
+    def test_no_more_goes_back_than_is_missing(self):
+        gpu = Gpu(self)
+        giver = gpu.start()
+        giver.cache(800)
+        asker = gpu.start()
+        self.assertEqual(asker.take(400), 0)  # 224 MiB are free
+        self.assertLessEqual(giver.end()["lent_bytes"], 240 * MIB)
+
+    def test_each_call_that_takes_memory_gets_it_from_another_process(self):
+        gpu = Gpu(self)
+        options = {"SIM_CAPACITY": "2G", "SIM_CTX_BYTES": "100M", "SIM_OBJECT_BYTES": "8M"}
+        for share, argument in (("1", ""), ("0", "all")):
+            done = subprocess.run([MEANS, argument], capture_output=True, text=True, timeout=120,
+                                  env=gpu.environ(**options, GPUCACHE_SHARE=share), check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_nothing_is_lent_where_one_side_or_the_folder_is_off(self):
+        for giving, asking in (({"GPUCACHE_SHARE": "0"}, {}), ({}, {"GPUCACHE_SHARE": "0"}),
+                               ({}, {"GPUCACHE_DIR": "none"}),
+                               ({}, {"GPUCACHE_MAX_RESERVED": "64M"})):
+            with self.subTest(giving=giving, asking=asking):
+                gpu = Gpu(self)
+                giver = gpu.start(**giving)
+                giver.cache(800)
+                asker = gpu.start(**asking)
+                self.assertEqual(asker.take(600), NO_MEMORY)
+                figures = asker.end()
+                if asking:
+                    self.assertEqual(figures["num_lend_asks"], 0)
+                self.assertEqual(figures["num_oom_borrowed"], 0)
+                self.assertEqual(giver.end()["lent_bytes"], 0)
+
+    def test_two_that_ask_each_other_at_once_both_end(self):
+        gpu = Gpu(self)
+        both = [gpu.start(), gpu.start()]
+        for process in both:
+            process.cache(480)
+        for _ in range(10):
+            for process in both:  # together they fit
+                process.send(f"take {500 * MIB} {500 * MIB}")
+            self.assertEqual([process.read()[0] for process in both], [0, 0])
+            for process in both:
+                self.assertEqual(process.do("drop"), [0])
+        start = time.monotonic()
+        for process in both:  # one of them at most fits
+            process.send(f"take {800 * MIB} {800 * MIB}")
+        codes = sorted(process.read()[0] for process in both)
+        self.assertIn(codes, ([0, NO_MEMORY], [NO_MEMORY, NO_MEMORY]))
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_twenty_that_ask_at_once_are_all_served(self):
+        gpu = Gpu(self, "2G")
+        giver = gpu.start()
+        giver.cache(2000)
+        # On a slow machine the twenty alone take a second.
+        askers = [gpu.start(GPUCACHE_SHARE="20s") for _ in range(20)]
+        for asker in askers:
+            asker.do("free")
+        start = time.monotonic()
+        for asker in askers:
+            asker.send(f"take {64 * MIB} {64 * MIB}")
+        self.assertEqual([asker.read()[0] for asker in askers], [0] * 20)
+        print(f"20 processes: {(time.monotonic() - start) * 1000:.0f} ms", file=sys.stderr)
+        figures = [asker.end() for asker in askers]
+        lent = giver.end()
+        # Not much more than was missing, though all asked the same one
+        self.assertLess(lent["lent_bytes"], 20 * 64 * MIB * 1.3)
+        self.assertEqual(sum(figure["num_ooms"] for figure in figures), 0)
+
+    def test_a_stopped_peer_costs_a_moment_once(self):
+        gpu = Gpu(self)
+        stopped, other = gpu.start(), gpu.start()
+        stopped.cache(600)
+        other.cache(300)
+        asker = gpu.start()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        self.assertEqual(asker.take(350), 0)
+        self.assertEqual(asker.take(600), NO_MEMORY)
+        os.kill(stopped.pid, signal.SIGCONT)
+        figures = asker.end()
+        self.assertEqual(figures["num_lend_timeouts"], 1)
+        # What it was asked while it stood still is not done any more.
+        time.sleep(0.1)
+        self.assertEqual(stopped.end()["lent_bytes"], 0)
+
+    def test_a_peer_that_is_killed_holds_nobody_up(self):
+        gpu = Gpu(self)
+        killed, other = gpu.start(), gpu.start()
+        killed.cache(600)
+        other.cache(300)
+        asker = gpu.start()
+        self.assertEqual(asker.take(20), 0)
+        os.kill(killed.pid, signal.SIGSTOP)
+        asker.send(f"take {700 * MIB} {700 * MIB}")
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.process.wait()
+        self.assertIn(asker.read()[0], (0, NO_MEMORY))
+        self.assertEqual(asker.take(700 if not asker.do("drop")[0] else 0), 0)
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can be another user")
+    def test_another_users_memory_is_not_asked_for(self):
+        gpu = Gpu(self)
+        giver = gpu.start()
+        giver.cache(800)
+        os.chmod(gpu.pages, 0o777)  # so that it could see the page
+        asker = gpu.start(user=65534, GPUCACHE_STATS="off")
+        self.assertEqual(asker.take(600), NO_MEMORY)
+        os.chmod(gpu.pages, 0o700)
+        asker = gpu.start(user=65534, GPUCACHE_STATS="off")
+        self.assertEqual(asker.take(600), NO_MEMORY)
+        self.assertEqual(giver.end()["num_lends"], 0)
+
+    def test_what_a_framework_caches_is_lent_where_the_pools_have_too_little(self):
+        gpu = Gpu(self)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", FRAMEWORK, os.path.dirname(os.path.abspath(__file__))],
+            env=gpu.environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(holder.wait, 30)
+        self.addCleanup(holder.stdout.close)
+        self.addCleanup(holder.stdin.close)
+        self.assertEqual(holder.stdout.readline(), "ready\n")
+        deadline = time.monotonic() + 20
+        while not gpu.shows(holder.pid) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        asker = gpu.start()
+        self.assertEqual(asker.take(700), 0)
+        self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
+
+    def test_a_page_of_another_version_is_left_alone(self):
+        gpu = Gpu(self)
+        giver = gpu.start()
+        giver.cache(800)
+        with open(giver.page(), "r+b") as page:
+            page.seek(8)
+            page.write(struct.pack("=I", 99))
+        asker = gpu.start()
+        self.assertEqual(asker.take(600), NO_MEMORY)
+        self.assertEqual(asker.end()["num_lend_asks"], 0)
+
+    def test_pages_that_are_scribbled_or_cut_meanwhile_harm_nobody(self):
+        gpu = Gpu(self)
+        givers = [gpu.start(), gpu.start()]
+        for giver in givers:
+            giver.cache(400)
+        asker = gpu.start()
+        done = threading.Event()
+        pages = [giver.page() for giver in givers]
+
+        def scribble():
+            dice = random.Random(7)
+            while not done.is_set():
+                with open(pages[0], "r+b") as page:
+                    page.seek(dice.randrange(128, PAGE_BYTES - 64))
+                    page.write(dice.randbytes(64))
+        writer = threading.Thread(target=scribble)
+        writer.start()
+        try:
+            for _ in range(30):
+                self.assertIn(asker.take(600), (0, NO_MEMORY))
+                asker.do("drop")
+                giver = givers[0]
+                self.assertIn(giver.take(300, 16), (0, NO_MEMORY))
+                giver.do("drop")
+            os.truncate(pages[1], 4096)
+            self.assertIn(asker.take(900), (0, NO_MEMORY))
+        finally:
+            done.set()
+            writer.join()
+        for process in [*givers, asker]:
+            process.end()
+            self.assertEqual(process.process.returncode, 0)
+
+    def test_a_shortage_of_min_free_is_met_by_others(self):
+        gpu = Gpu(self)
+        giver = gpu.start()
+        giver.cache(800)
+        asker = gpu.start(GPUCACHE_MIN_FREE="500M", GPUCACHE_MEMINFO="0")
+        self.assertEqual(asker.take(2), 0)
+        asker.do("drop")
+        self.assertEqual(asker.take(2), 0)
+        deadline = time.monotonic() + 30
+        while asker.do("free")[0] < 500 * MIB and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertGreaterEqual(asker.do("free")[0], 500 * MIB)
+        self.assertGreaterEqual(asker.end()["num_lend_asks"], 1)
+
+    def test_memory_that_is_taken_again_at_once_is_noticed(self):
+        gpu = Gpu(self)
+        giver = gpu.start()
+        giver.cache(800)
+        asker = gpu.start()
+        self.assertEqual(asker.take(600), 0)
+        asker.do("drop")
+        asker.await_page()
+        # Both want all of it in turn.
+        for _ in range(4):
+            self.assertEqual(giver.take(800, 200), 0)
+            giver.do("drop")
+            time.sleep(0.15)  # as it looks every 50 ms
+            self.assertEqual(asker.take(800), 0)
+            asker.do("drop")
+        self.assertGreaterEqual(asker.end()["num_lend_thrashes"], 1)
+
+    def test_processes_of_two_pid_namespaces_lend(self):
+        outer = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if shutil.which("unshare") is None or subprocess.run(
+                [*outer, "true"], check=False, capture_output=True).returncode:
+            self.skipTest("no pid namespaces here")
+        gpu = Gpu(self)
+        # The simulated driver sees only processes whose number lives here too: 1.
+        giver = gpu.start(before=outer)
+        self.assertEqual(giver.take(800, 16), 0)
+        giver.do("drop")
+        deadline = time.monotonic() + 20
+        while (not os.path.isdir(gpu.pages) or not os.listdir(gpu.pages)) and \
+                time.monotonic() < deadline:
+            time.sleep(0.01)
+        asker = gpu.start()
+        self.assertEqual(asker.take(700), 0)
+        self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The page of live state and the requests through it, of whole processes on the simulated driver.
+
+test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_client  # noqa: E402
+
+LIBRARY, FOLDERS, TABLES = sys.argv[1:4]
+T = page_client.load_tables(TABLES)
+MIB = 1 << 20
+NOBODY = 65534
+
+# Does what the lines of its input say, and prints a line after each.
+PROGRAM = """
+import ctypes, os, sys, threading, time
+cudart = ctypes.CDLL("libcudart.so.13")
+live = []
+def alloc(mib):
+    p = ctypes.c_void_p()
+    code = cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(mib << 20))
+    assert code == 0, code
+    live.append(p)
+def free():
+    assert cudart.cudaFree(live.pop(0)) == 0
+def churn(seconds):
+    end = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < end:
+        alloc(1 + count % 7); alloc(3); free(); free()
+        count += 1
+    return count
+def capture(begin):
+    global stream
+    if begin:
+        stream = ctypes.c_void_p()
+        assert cudart.cudaStreamCreate(ctypes.byref(stream)) == 0
+        assert cudart.cudaStreamBeginCapture(stream, 0) == 0
+    else:
+        graph = ctypes.c_void_p()
+        assert cudart.cudaStreamEndCapture(stream, ctypes.byref(graph)) == 0
+def fork():
+    pid = os.fork()
+    if not pid:
+        sys.exit(0)
+    return os.waitpid(pid, 0)[1]
+if "FIRST" in os.environ:
+    print(eval(os.environ["FIRST"]), flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+class Program:
+    """A process under the library, with its pages in a folder of its own."""
+
+    def __init__(self, folder, **options):
+        self.folder = folder
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
+        env.update(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_DIR=folder, **options)
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
+
+    def begin(self, *lines):
+        self.process.stdin.write("".join(line + "\n" for line in lines))
+        self.process.stdin.flush()
+
+    def do(self, *lines):
+        """What each line gave."""
+        self.begin(*lines)
+        answers = [self.process.stdout.readline().strip() for _ in lines]
+        if not answers[-1]:
+            raise AssertionError("the program ended: " + self.process.stderr.read())
+        return answers[-1]
+
+    def page_path(self):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            for path in page_client.pages_in(self.folder):
+                if re.search(rf"/\d+-{self.process.pid}-\d+\.page$", path):
+                    return path
+            time.sleep(0.01)
+        raise AssertionError("no page")
+
+    def page(self):
+        """The page, with the present state."""
+        page = page_client.Page(T, self.page_path())
+        if page.ask("look")[0] != T.PAGE_REPLY_DONE:
+            raise AssertionError("look was refused")
+        return page
+
+    def finish(self):
+        """Exit status and standard error."""
+        self.process.stdin.close()
+        self.process.stdin = open(os.devnull, encoding="ascii")
+        error = self.process.stderr.read()
+        return self.process.wait(60), error
+
+    def threads(self):
+        names = []
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            with open(f"/proc/{self.process.pid}/task/{task}/comm", encoding="utf-8") as file:
+                names.append(file.read().strip())
+        return sorted(names)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.folder = os.path.join(self.scratch.name, "pages")
+        self.addCleanup(self.scratch.cleanup)
+
+    def wait_for(self, condition, what, seconds=30):
+        end = time.monotonic() + seconds
+        while not (value := condition()):
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.02)
+        return value
+
+
+class State(Case):
+    def test_comes_with_the_first_pool_and_goes_with_the_process(self):
+        with Program(self.folder) as program:
+            program.do("1")
+            self.assertEqual(page_client.pages_in(self.folder), [])
+            self.assertNotIn("gpucache", program.threads())
+            with Program("none") as without:
+                without.do("alloc(64)")
+                before = without.descriptors()
+            program.do("alloc(64)")
+            page = program.page()
+            body, gpus = page.state()
+            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the bell")
+            self.assertEqual(program.descriptors(), before)
+            self.assertEqual(body["pid"], program.process.pid)
+            self.assertEqual(page.get("pid"), program.process.pid)
+            self.assertEqual(body["version"], T.VERSION)
+            self.assertEqual(body["uid"], os.geteuid())
+            self.assertEqual(body["signal"], signal.SIGUSR1)
+            self.assertIn(" -c ", body["command"])
+            self.assertEqual(set(body["options"]), {o["env"] for o in T.OPTIONS})
+            self.assertEqual(body["options"]["GPUCACHE_DIR"], self.folder)
+            self.assertEqual(set(body["counters"]), {c["name"] for c in T.COUNTERS})
+            pool = body["pools"][0]
+            self.assertLessEqual({s["name"] for s in T.STATS}, set(pool))
+            self.assertRegex(pool["uuid"], r"^GPU(-[0-9a-f]+){5}$")
+            self.assertEqual(pool["uuid"].replace("-", "")[3:], gpus[0]["uuid"].hex())
+            self.assertEqual(gpus[0]["allocated_bytes"], 64 * MIB)
+            self.assertGreater(pool["total_bytes"], 64 * MIB)
+            self.assertEqual(program.finish(), (0, ""))
+            self.assertEqual(os.listdir(self.folder), [])
+            page.close()
+
+    def test_of_a_part_of_a_gpu_has_the_uuid_of_the_part(self):
+        with Program(self.folder, SIM_MIG="1") as program:
+            program.do("alloc(1)")
+            page = program.page()
+            body, gpus = page.state()
+            self.assertRegex(body["pools"][0]["uuid"], r"^MIG(-[0-9a-f]+){5}$")
+            self.assertEqual(gpus[0]["uuid"][:9], b"partition")
+            page.close()
+
+    def test_is_a_second_old_at_most_while_somebody_looks(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            page = program.page()
+            page.put("watched_until_ns", time.monotonic_ns() + 9 * 10**9)
+            page.ring()
+            program.do("alloc(32)")
+            self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 33 * MIB, "old", 5)
+            program.do("alloc(1)")
+            self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 34 * MIB, "old", 5)
+            page.close()
+
+    def test_is_not_written_again_while_nothing_changes_and_nobody_looks(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            page = program.page()
+            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the bell")
+            time.sleep(0.5)
+            before = page.get("sequence")
+            page.put("watched_until_ns", time.monotonic_ns() + 10**15)  # beyond what is allowed
+            time.sleep(2.5)
+            self.assertEqual(page.get("sequence"), before)
+            page.close()
+
+    def test_tells_of_the_last_flush_and_who_asked_for_it(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)", "free()")
+            page = program.page()
+            self.assertEqual(page.state()[0]["flush"]["count"], 0)
+            os.kill(program.process.pid, signal.SIGUSR1)
+            body = self.wait_for(lambda: page.state()[0]["flush"]["count"] == 1 and page.state()[0],
+                                 "no flush")
+            flush = body["flush"]
+            self.assertEqual((flush["reason"], flush["bytes"]), ("signal", 64 * MIB))
+            self.assertLess(abs(flush["unix_ns"] - time.time_ns()), 60 * 10**9)
+            self.assertGreater(flush["ns"], 0)
+            page.close()
+
+    def test_remains_of_a_killed_process_until_the_next_one_comes(self):
+        with Program(self.folder) as program, Program(self.folder) as other:
+            program.do("alloc(64)")
+            page = program.page()
+            program.process.kill()
+            program.process.wait()
+            self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
+            self.assertEqual(page.ring(), 0)
+            path = page.file.name
+            self.assertTrue(os.path.exists(path))
+            other.do("alloc(1)")
+            mine = os.path.basename(other.page_path())
+            self.assertEqual(os.listdir(self.folder), [mine])
+            page.close()
+
+    def test_of_a_process_that_becomes_another_program_is_replaced(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)")
+            first = program.page_path()
+            inode = os.stat(first).st_ino
+            program.do("os.execve(sys.executable, sys.orig_argv, "
+                       "{**os.environ, 'FIRST': 'alloc(1)'})")
+            self.wait_for(lambda: os.path.exists(first) and os.stat(first).st_ino != inode,
+                          "the old page")
+            self.assertEqual(os.listdir(self.folder), [os.path.basename(first)])
+            page = program.page()
+            self.assertEqual(page.state()[1][0]["allocated_bytes"], MIB)
+            page.close()
+            self.assertEqual(program.finish(), (0, ""))
+            self.assertEqual(os.listdir(self.folder), [])
+
+    def test_is_the_parents_after_a_fork(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)")
+            page = program.page()
+            self.assertEqual(program.do("fork()"), "0")
+            self.assertEqual(len(os.listdir(self.folder)), 1)
+            self.assertEqual(page.ask("look")[0], T.PAGE_REPLY_DONE)
+            page.close()
+
+
+class Folder(Case):
+    def test_none_means_nothing(self):
+        with Program("none") as program:
+            program.do("alloc(64)")
+            time.sleep(0.3)
+            self.assertNotIn("gpucache-bell", program.threads())
+            self.assertNotIn("gpucache", program.threads())
+            self.assertEqual(program.finish(), (0, ""))
+        self.assertFalse(os.path.exists("none"))
+
+    def test_that_the_user_named_and_that_does_not_serve_is_told_once(self):
+        target = os.path.join(self.scratch.name, "target")
+        os.mkdir(target, 0o700)
+        os.symlink(target, self.folder)
+        with Program(self.folder) as program:
+            program.do("alloc(64)", "free()", "alloc(1)")
+            time.sleep(0.3)
+            status, error = program.finish()
+        self.assertEqual((status, os.listdir(target)), (0, []))
+        self.assertEqual(error.count("\n"), 1, error)
+        self.assertRegex(error, "gpucache: warning: GPUCACHE_DIR=.*symbolic link")
+
+    def test_of_the_user_by_default(self):
+        folder = f"/dev/shm/gpucache-{os.geteuid()}"
+        with Program("") as program:
+            program.folder = folder
+            program.do("alloc(1)")
+            path = program.page_path()
+            self.assertEqual(os.stat(folder).st_mode & 0o7777, 0o700)
+            self.assertEqual(program.finish(), (0, ""))
+            self.assertFalse(os.path.exists(path))
+
+    @unittest.skipIf(os.geteuid(), "only root can become another user")
+    def test_is_closed_to_other_users(self):
+        os.chmod(self.scratch.name, 0o755)
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            path = program.page_path()
+            for command in (["ls", self.folder], ["cat", path], ["touch", path]):
+                done = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[],
+                                      capture_output=True)
+                self.assertIn(b"ermission denied", done.stderr, command)
+
+
+class Request(Case):
+    def ask(self, page, text, code=T.PAGE_REPLY_DONE):
+        answer = page.ask(text)
+        self.assertEqual(answer[0], code, answer)
+        return answer[1:]
+
+    def test_look_brings_the_present_state(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            page = program.page()
+            for mib in range(2, 6):
+                program.do(f"alloc({mib})")
+                self.ask(page, "look")
+                self.assertEqual(page.state()[1][0]["allocated_bytes"], sum(range(mib + 1)) * MIB)
+            page.close()
+
+    def test_flush_gives_a_receipt(self):
+        with Program(self.folder, SIM_DEVICES="2") as program:
+            program.do("alloc(64)", "alloc(32)", "alloc(16)", "free()")
+            page = program.page()
+            uuid = page.state()[0]["pools"][0]["uuid"]
+            value, receipt = self.ask(page, "flush")
+            self.assertEqual(value, 64 * MIB)
+            self.assertGreater(receipt["ns"], 0)
+            (gpu,) = receipt["gpus"]
+            self.assertEqual((gpu["uuid"], gpu["device"]), (uuid, 0))
+            self.assertEqual((gpu["returned_bytes"], gpu["allocated_bytes"]),
+                             (64 * MIB, 48 * MIB))
+            self.assertEqual((gpu["pending_bytes"], gpu["idle_bytes"]),
+                             (0, gpu["partly_live_bytes"]))
+            program.do("free()", "alloc(8)", "cudart.cudaSetDevice(1)", "alloc(64)", "live.pop()",
+                       "alloc(2)", "cudart.cudaFree(live.pop())")
+            value, receipt = self.ask(page, f"flush gpu={uuid.lower()} keep={8 * MIB}")
+            self.assertEqual([g["device"] for g in receipt["gpus"]], [0])
+            self.assertEqual(value, receipt["gpus"][0]["returned_bytes"])
+            self.assertGreaterEqual(receipt["gpus"][0]["idle_bytes"], 8 * MIB)
+            value, receipt = self.ask(page, "flush gpu=1")
+            self.assertEqual([g["device"] for g in receipt["gpus"]], [1])
+            reply = self.ask(page, "flush gpu=7", T.PAGE_REPLY_REFUSED)[1]
+            self.assertIn("no pool", reply["error"])
+            body = self.wait_for(
+                lambda: page.state()[0]["flush"]["count"] == 3 and page.state()[0], "no flushes")
+            self.assertEqual(body["flush"]["reason"], "request")
+            page.close()
+
+    def test_that_is_not_understood_says_so_and_does_nothing(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)", "free()")
+            page = program.page()
+            for text in ("", " ", "Flush", "flush\n", "flush\0", "flush x", "flush x=1",
+                         "look gpu=0", "flush keep=", "flush keep=-1",
+                         "flush keep=1M", "flush wait=10001",
+                         "flush frameworks=2", "flush gpu=0 gpu=0", "flush =1", "flushkeep=1",
+                         "flush keep=18446744073709551616", b"\xff" * 992, "flush " + "a=1 " * 246,
+                         "give", "set"):
+                value, reply = page.ask(text)[1:]
+                self.assertEqual(value, 0, text)
+                if text not in ("give", "set"):
+                    self.assertTrue(reply["error"], text)
+            self.ask(page, "look")
+            body, gpus = page.state()
+            self.assertEqual((body["flush"]["count"], gpus[0]["idle_bytes"]), (0, 64 * MIB))
+            page.close()
+
+    def test_to_flush_waits_for_the_end_of_a_capture_and_look_does_not(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)", "free()", "capture(True)")
+            page = program.page()
+            with self.assertRaises(TimeoutError):
+                page.ask("flush", 0.5)
+            self.ask(page, "look")
+            self.assertEqual(page.state()[1][0]["idle_bytes"], 64 * MIB)
+            program.do("capture(False)")
+            self.wait_for(lambda: page.state()[1][0]["idle_bytes"] == 0, "no flush")
+            page.close()
+
+    def test_of_several_at_once_are_all_served(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            path = program.page_path()
+            asker = ("import sys; sys.path.insert(0, sys.argv[1]); import page_client\n"
+                     "page = page_client.Page(page_client.load_tables(sys.argv[2]), sys.argv[3])\n"
+                     "print(sum(page.ask(t)[0] == 0 for t in 20 * ['look', 'flush']))")
+            folder = os.path.dirname(os.path.abspath(__file__))
+            askers = [subprocess.Popen([sys.executable, "-c", asker, folder, TABLES, path],
+                                       text=True, stdout=subprocess.PIPE) for _ in range(4)]
+            program.do("churn(0.5)")
+            for each in askers:
+                self.assertEqual(each.communicate(timeout=60)[0], "40\n")
+
+    def test_noise_all_over_the_page_harms_nobody_and_flushes_once_a_millisecond_at_most(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            page = program.page()
+            noise = ("import os, sys, time; sys.path.insert(0, sys.argv[1]); import page_client\n"
+                     "page = page_client.Page(page_client.load_tables(sys.argv[2]), sys.argv[3])\n"
+                     "end = time.monotonic() + 1.5; n = 1\n"
+                     "ask = b'flush'.ljust(992, b' ')\n"
+                     "while time.monotonic() < end:\n"
+                     "    n += 1\n"
+                     "    if n % 4 == 0: page.map[:] = os.urandom(len(page.map))\n"
+                     "    for slot in range(8192, 40960, 4096):\n"
+                     "        page.map[slot + 32:slot + 1024] = ask\n"
+                     "        page.map[slot + 4:slot + 8] = (992).to_bytes(4, 'little')\n"
+                     "        page.map[slot:slot + 4] = n.to_bytes(4, 'little')\n"
+                     "    page.ring()\n")
+            start = time.monotonic()
+            folder = os.path.dirname(os.path.abspath(__file__))
+            writer = subprocess.Popen([sys.executable, "-c", noise, folder, TABLES, page.file.name])
+            program.do("churn(2)")
+            self.assertEqual(writer.wait(60), 0)
+            for slot in range(T.PAGE_SLOTS):  # as a page that nobody spoilt
+                at = T.PAGE["slots"][0] + slot * T.PAGE_SLOT_BYTES
+                asked = page.get("ask_sequence", "PAGE_SLOT", at)
+                page.put("reply_sequence", asked, "PAGE_SLOT", at)
+            self.ask(page, "look")
+            took_ms = (time.monotonic() - start) * 1000
+            body, _ = page.state()
+            self.assertGreater(body["flush"]["count"], 5)
+            self.assertLess(body["flush"]["count"], took_ms + 2)
+            self.assertEqual(program.finish(), (0, ""))
+            page.close()
+
+    def test_to_a_page_that_was_cut_off_finds_nobody_and_the_program_goes_on(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            path = program.page_path()
+            os.truncate(path, 0)
+            os.kill(program.process.pid, signal.SIGUSR1)
+            program.do("churn(0.3)")
+            self.assertEqual(program.finish(), (0, ""))
+            self.assertEqual(os.listdir(self.folder), [])
+
+
+if __name__ == "__main__":
+    signal.alarm(110)
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:])

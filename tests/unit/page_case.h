@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Cases of pages. A process has one page, so each case runs in a process of its own: CASE(name)
+ * { ... } is a test of cmocka whose body runs in a child, with REQUIRE in place of asserts.
+ */
+#ifndef TESTS_UNIT_PAGE_CASE_H
+#define TESTS_UNIT_PAGE_CASE_H
+
+#include "shim/stats/page.h"
+#include "shim/stats/page_slot.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SKIP = 77, NOBODY = 65534 };
+
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);      \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static char root[64]; /* of the case */
+static char dir[80];  /* of the pages: root/pages, not made yet */
+
+/* Plays a case in a child, which ends with 0, or SKIP. */
+static inline void play(void (*body)(void))
+{
+    int status;
+
+    strcpy(root, "/tmp/page-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    snprintf(dir, sizeof(dir), "%s/pages", root);
+    pid_t child = fork();
+    if (child == 0) {
+        body();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == SKIP)
+        skip();
+    assert_int_equal(status, 0);
+}
+
+#define CASE(name)                                                                                 \
+    static void play_##name(void);                                                                 \
+    static void name(void **state)                                                                 \
+    {                                                                                              \
+        play(play_##name);                                                                         \
+    }                                                                                              \
+    static void play_##name(void)
+
+static struct page_gpu one_gpu = {.uuid = "0123456789abcde", .idle_bytes = 7};
+
+static inline struct page_state state_of(const char *body)
+{
+    return (struct page_state){
+        .body = body, .body_bytes = strlen(body), .gpus = &one_gpu, .num_gpus = 1};
+}
+
+static inline bool make(const char *path, const char **why)
+{
+    struct page_state s = state_of("{}");
+
+    return page_make(path, &s, why);
+}
+
+/* The page as another process maps it. */
+static inline struct page *map_page(void)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/%s", page_folder(), page_name());
+    int fd = open(path, O_RDWR);
+    REQUIRE(fd >= 0);
+    struct page *p = mmap(NULL, sizeof(*p), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    REQUIRE(p != MAP_FAILED);
+    close(fd);
+    return p;
+}
+
+static inline unsigned entries_of(const char *path)
+{
+    unsigned count = 0;
+    DIR *entries = opendir(path);
+
+    while (entries && readdir(entries))
+        count++;
+    if (entries)
+        closedir(entries);
+    return count > 2 ? count - 2 : 0;
+}
+
+static inline uint64_t clock_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The row ask_others: when the pool asks, and what it does with memory that comes from elsewhere.
+ */
+#include "tests/unit/expect.h"
+
+#include <string.h>
+
+/* What the others give at each call, and what they were asked. The row has no argument of its own.
+ */
+static struct {
+    struct rig *rig;
+    uint64_t gives_bytes, asked_bytes, series;
+    unsigned calls, calls_without_wait;
+} others;
+
+static struct backend_ops ops;
+
+static bool ask_others(struct backend *b, uint64_t size_bytes, uint64_t *series)
+{
+    struct model *m = others.rig->model;
+    others.calls++;
+    others.asked_bytes = size_bytes;
+    /* Would hang if the thread held the pool's lock. */
+    EXPECT_EQ(pool_idle_bytes(others.rig->pool), 0, "the own ladder came first");
+    if (!series) {
+        others.calls_without_wait++;
+        return false;
+    }
+    EXPECT_EQ(*series, others.series, "0 at first, then what the row stored");
+    *series = ++others.series;
+    uint64_t gives = others.gives_bytes < m->other_bytes ? others.gives_bytes : m->other_bytes;
+    m->other_bytes -= gives;
+    return gives > 0;
+}
+
+static struct rig *start(struct rig *r, uint64_t other_bytes, uint64_t gives_bytes)
+{
+    ops = *r->model->backend.ops;
+    ops.ask_others = ask_others;
+    r->model->backend.ops = &ops;
+    r->model->other_bytes = other_bytes;
+    memset(&others, 0, sizeof others);
+    others.rig = r;
+    others.gives_bytes = gives_bytes;
+    rig_start(r);
+    return r;
+}
+
+static void others_are_asked_until_enough_came(void **state)
+{
+    for (unsigned way = 0; way < 2; way++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->config.backing = way ? BACKING_SEGMENT : BACKING_ARENA;
+        start(r, MIB(480), MIB(16));
+        /* Idle memory of the wrong kind goes first. */
+        uint64_t live = rig_alloc(r, MIB(8));
+        rig_free(r, rig_alloc(r, MIB(4)));
+        EXPECT(rig_alloc(r, MIB(64)), "32 MiB are free, 8 of them taken");
+        EXPECT_EQ(others.calls, 3, "16, 32, 48 MiB: 40 are missing");
+        EXPECT_EQ(others.asked_bytes, MIB(64), "the whole request");
+        struct pool_stats s = rig_stats(r);
+        EXPECT_EQ(s.num_oom_borrowed, 1, "counted");
+        EXPECT_EQ(s.num_ooms + s.num_oom_released, 0, "and nothing else");
+        rig_launch(r, 0, 0, live);
+        const char *words = rig_destroy(r);
+        EXPECT(!words, words);
+    }
+}
+
+static void the_program_gets_the_error_once_no_more_comes(void **state)
+{
+    struct rig *r = start(*state, MIB(480), MIB(16));
+    rig_alloc(r, MIB(2));
+    EXPECT(!rig_alloc(r, MIB(512)), "2 MiB more than there is");
+    others.series = 0;
+    others.gives_bytes = 0;
+    unsigned calls = others.calls;
+    r->model->other_bytes = MIB(480);
+    EXPECT(!rig_alloc(r, MIB(64)), "nobody gives any");
+    EXPECT_EQ(others.calls, calls + 1, "asked once");
+    EXPECT_EQ(rig_stats(r).num_ooms, 2, "told the program");
+    EXPECT_EQ(rig_stats(r).num_oom_borrowed, 0, "met none");
+}
+
+static void a_limit_of_the_pools_own_asks_nobody(void **state)
+{
+    struct rig *r = *state;
+    r->config.max_reserved_bytes = MIB(64);
+    start(r, MIB(256), MIB(16));
+    EXPECT(!rig_alloc(r, MIB(128)), "beyond MAX_RESERVED");
+    EXPECT_EQ(rig_stats(r).num_limit_rejections, 1, "that is the reason");
+    EXPECT_EQ(others.calls, 0, "so nobody is asked");
+}
+
+/* The pool reads its clock in ticks. */
+static void a_shortage_that_stays_is_told_without_a_wait(void **state)
+{
+    struct rig *r = *state;
+    r->config.min_free_bytes = MIB(200);
+    start(r, MIB(400), MIB(16));
+    rig_alloc(r, MIB(20));
+    rig_free(r, rig_alloc(r, MIB(8)));
+    pool_tick(r->pool);
+    EXPECT_EQ(others.calls_without_wait, 1, "112 MiB are free");
+    EXPECT_EQ(others.asked_bytes, MIB(200) - MIB(512 - 400 - 20), "after the own idle memory");
+    r->model->other_bytes = MIB(100);
+    pool_tick(r->pool);
+    EXPECT_EQ(others.calls, 1, "enough is free");
+}
+
+static void a_trim_gives_no_more_than_it_was_asked_for(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (int i = 0; i < 10; i++)
+        rig_alloc(r, MIB(8));
+    rig_free_all(r);
+    struct pool_trim trim = {.most_bytes = MIB(15)};
+    EXPECT_EQ(pool_trim(r->pool, &trim), MIB(16), "in whole chunks");
+    trim = (struct pool_trim){.most_bytes = MIB(60), .keep_bytes = MIB(60)};
+    EXPECT_EQ(pool_trim(r->pool, &trim), MIB(8), "the other bound counts too");
+    trim = (struct pool_trim){.most_bytes = GIB(1)};
+    EXPECT_EQ(pool_trim(r->pool, &trim), MIB(56), "no more than there is");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_are_asked_until_enough_came),
+        RIG_TEST(the_program_gets_the_error_once_no_more_comes),
+        RIG_TEST(a_limit_of_the_pools_own_asks_nobody),
+        RIG_TEST(a_shortage_that_stays_is_told_without_a_wait),
+        RIG_TEST(a_trim_gives_no_more_than_it_was_asked_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/context/context.c: a record serves one life of its context, and no later one. The driver,
+ * its primary context and the pool are stood in for. Calls that threads make beside each other are
+ * made in the one order that matters.
+ */
+#include "shim/context/context.h"
+
+#include "pool/host_memory.h"
+#include "pool/spin.h"
+#include "shim/driver/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+_Atomic int state_now = STATE_ON;
+struct hooks_real real;
+
+/* The driver has one context. A life of it has an id of its own. */
+static char handle;
+static CUcontext const the_context = (CUcontext)&handle;
+static bool is_alive, is_primary;
+static unsigned long long life;
+static void (*after_look)(void); /* what other threads do once the driver has answered */
+static int num_abandoned;
+
+static CUresult get_version(CUcontext ctx, unsigned *version)
+{
+    *version = 13000;
+    return is_alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* The last question of each look. */
+static CUresult get_id(CUcontext ctx, unsigned long long *id)
+{
+    CUresult rc = is_alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    void (*others)(void) = after_look;
+    *id = life;
+    after_look = NULL;
+    if (others)
+        others();
+    return rc;
+}
+
+static CUresult get_current(CUcontext *ctx)
+{
+    *ctx = the_context;
+    return CUDA_SUCCESS;
+}
+
+CUcontext device_primary(CUdevice device)
+{
+    return is_primary ? the_context : NULL;
+}
+
+bool device_primary_is_active(CUdevice device)
+{
+    return is_primary && is_alive;
+}
+
+void *host_pages(size_t size_bytes)
+{
+    return calloc(1, size_bytes);
+}
+
+void spin_pause(unsigned turn)
+{
+}
+
+void pool_abandon(struct pool *p)
+{
+    num_abandoned++;
+}
+
+void pool_forget_thread(void)
+{
+}
+
+/* A record being made for the first life of the context. */
+static struct context *start_record(bool primary)
+{
+    static char pool;
+    atomic_store(&real.cuCtxGetApiVersion, get_version);
+    atomic_store(&real.cuCtxGetId, get_id);
+    atomic_store(&real.cuCtxGetCurrent, get_current);
+    is_alive = true;
+    is_primary = primary;
+    life = 1;
+    num_abandoned = 0;
+    after_look = NULL;
+    struct context *c = context_add(the_context, 0);
+    assert_non_null(c);
+    c->pool = (struct pool *)(void *)&pool;
+    atomic_store(&c->hidden, false);
+    return c;
+}
+
+static struct context *finish_record(struct context *c)
+{
+    assert_true(context_made(c, the_context));
+    assert_ptr_equal(context_find(the_context), c);
+    return c;
+}
+
+/* The next test finds no record of the context. */
+static void end_record(struct context *c)
+{
+    if (c->state != CONTEXT_ENDED)
+        context_give_up(c);
+    atomic_store(&c->handle, NULL);
+}
+
+/* The steps of an ender after the driver's answer. */
+static void judge(const struct context_end *e, struct context *c)
+{
+    if (context_end_judge(e, c, true))
+        context_abandon(c);
+    else if (context_end_holds(e, c))
+        context_show(c);
+}
+
+static void a_release_that_ends_nothing_leaves_the_record(void **state)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(true));
+    context_release_begins(&end, 0, false);
+    assert_null(context_find(the_context));
+    judge(&end, c);
+    assert_ptr_equal(context_find(the_context), c);
+    assert_int_equal(num_abandoned, 0);
+    end_record(c);
+}
+
+static void a_release_ends_the_record_though_the_next_life_has_begun(void **state)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(true));
+    context_release_begins(&end, 0, false);
+    life = 2; /* the driver ended the first; another thread retained the context anew */
+    judge(&end, c);
+    assert_null(context_find(the_context));
+    assert_int_equal(num_abandoned, 1);
+    end_record(c);
+}
+
+static void a_record_made_for_an_earlier_life_is_not_found(void **state)
+{
+    struct context *c = start_record(true);
+    life = 2;
+    assert_false(context_made(c, the_context));
+    assert_null(context_find(the_context));
+    assert_int_equal(num_abandoned, 1);
+    end_record(c);
+}
+
+static struct context *being_made;
+
+static void destroy(void)
+{
+    struct context_end end;
+    context_destroy_begins(&end, the_context);
+    is_alive = false;
+    judge(&end, being_made);
+}
+
+static void a_record_is_not_found_if_its_context_ends_after_the_makers_look(void **state)
+{
+    struct context *c = being_made = start_record(false);
+    after_look = destroy;
+    assert_false(context_made(c, the_context));
+    assert_null(context_find(the_context));
+    assert_int_equal(num_abandoned, 1);
+    end_record(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_release_that_ends_nothing_leaves_the_record),
+        cmocka_unit_test(a_release_ends_the_record_though_the_next_life_has_begun),
+        cmocka_unit_test(a_record_made_for_an_earlier_life_is_not_found),
+        cmocka_unit_test(a_record_is_not_found_if_its_context_ends_after_the_makers_look),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

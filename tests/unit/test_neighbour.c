@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs. The
+ * neighbours are pages that threads of the test serve. Their names have a pid namespace of their
+ * own, so nobody looks for their processes.
+ */
+#include "shim/share/neighbour.h"
+
+#include "shim/process/state.h"
+#include "shim/stats/counters.h"
+#include "shim/stats/page_format.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MS UINT64_C(1000000)
+#define MIB UINT64_C(1048576)
+#define WAIT_NS (1000 * MS)
+
+uint64_t state_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* What a neighbour does with a request. */
+enum manner { REPLIES, HANGS, DEAF, TRUNCATES };
+
+struct fake {
+    char name[32], path[128];
+    struct page *page;
+    enum manner manner;
+    uint64_t has_bytes;
+    atomic_int asked;
+    atomic_bool ends;
+    pthread_t thread;
+    char ask[PAGE_ASK_BYTES + 1];
+};
+
+static char folder[64];
+static const unsigned char uuid[16] = "0123456789abcdef";
+static struct page_id self = {.pid_namespace = 77, .pid = 1, .start_ticks = 1};
+static struct fake fakes[24];
+static int num_fakes;
+static unsigned last_pid;
+
+static long futex(uint32_t *word, int operation, uint32_t value, const struct timespec *t)
+{
+    return syscall(SYS_futex, word, operation, value, t, NULL, 0);
+}
+
+static void reply(struct fake *f, struct page_slot *s)
+{
+    uint64_t wanted = 0;
+    memcpy(f->ask, s->ask, PAGE_ASK_BYTES);
+    const char *bytes = strstr(f->ask, " bytes=");
+    assert_non_null(bytes);
+    wanted = strtoull(bytes + 7, NULL, 10);
+    s->reply_value = wanted < f->has_bytes ? wanted : f->has_bytes;
+    f->has_bytes -= s->reply_value;
+    s->reply_code = PAGE_REPLY_DONE;
+    atomic_thread_fence(memory_order_seq_cst);
+    __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+    futex(&s->reply_sequence, FUTEX_WAKE, 8, NULL);
+}
+
+static void *serve(void *arg)
+{
+    struct fake *f = arg;
+    struct timespec moment = {.tv_nsec = 20000000};
+    while (!atomic_load(&f->ends)) {
+        uint32_t bell = __atomic_load_n(&f->page->bell, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < PAGE_SLOTS; i++) {
+            struct page_slot *s = &f->page->slots[i];
+            if (__atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST) == s->reply_sequence ||
+                !s->ask_bytes)
+                continue;
+            if (f->manner == TRUNCATES) {
+                atomic_fetch_add(&f->asked, 1);
+                assert_int_equal(truncate(f->path, 0), 0);
+                return NULL;
+            }
+            if (f->manner == REPLIES) {
+                atomic_fetch_add(&f->asked, 1);
+                reply(f, s);
+            }
+        }
+        futex(&f->page->bell, FUTEX_WAIT, bell, &moment);
+    }
+    return NULL;
+}
+
+static struct fake *add(enum manner manner, uint64_t idle_bytes)
+{
+    struct fake *f = &fakes[num_fakes++];
+    unsigned pid = ++last_pid;
+    memset(f, 0, sizeof *f);
+    snprintf(f->name, sizeof f->name, "5-%u-9.page", pid);
+    snprintf(f->path, sizeof f->path, "%s/5-%u-9.page", folder, pid);
+    int fd = open(f->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof(struct page)), 0);
+    f->page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(f->page != MAP_FAILED);
+    close(fd);
+    f->manner = manner;
+    f->has_bytes = idle_bytes;
+    *f->page = (struct page){.magic = "GPUCACH",
+                             .version = PAGE_VERSION,
+                             .size_bytes = sizeof(struct page),
+                             .pid = pid,
+                             .start_ticks = 9,
+                             .pid_namespace = 5,
+                             .uid = geteuid(),
+                             .num_gpus = 2};
+    memcpy(f->page->magic, PAGE_MAGIC, sizeof f->page->magic);
+    memset(f->page->gpus[0].uuid, 'x', 16);
+    memcpy(f->page->gpus[1].uuid, uuid, 16);
+    f->page->gpus[1].idle_bytes = f->page->gpus[1].reserved_bytes = idle_bytes;
+    if (manner != DEAF)
+        assert_int_equal(pthread_create(&f->thread, NULL, serve, f), 0);
+    return f;
+}
+
+static int setup(void **state)
+{
+    snprintf(folder, sizeof folder, "/tmp/neighbour-XXXXXX");
+    num_fakes = 0;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    for (int i = 0; i < num_fakes; i++) {
+        atomic_store(&fakes[i].ends, true);
+        if (fakes[i].thread)
+            pthread_join(fakes[i].thread, NULL);
+        munmap(fakes[i].page, sizeof(struct page));
+    }
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    return rmdir(folder);
+}
+
+static struct neighbour_wish wish(uint64_t bytes)
+{
+    return (struct neighbour_wish){.folder = folder,
+                                   .self = &self,
+                                   .uuid = uuid,
+                                   .uuid_text = "GPU-30313233",
+                                   .bytes = bytes,
+                                   .until_ns = state_clock_ns() + WAIT_NS,
+                                   .waits = true};
+}
+
+static enum neighbour_answer ask(const struct neighbour_wish *w, uint64_t *bytes)
+{
+    return neighbour_ask(w, WAIT_NS, bytes);
+}
+
+static int count_descriptors(void)
+{
+    int count = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d))
+        count++;
+    closedir(d);
+    return count;
+}
+
+static void the_neighbour_with_most_idle_memory_is_asked_first(void **state)
+{
+    struct fake *few = add(REPLIES, 64 * MIB), *most = add(REPLIES, 512 * MIB);
+    struct neighbour_wish w = wish(600 * MIB);
+    uint64_t bytes;
+    int descriptors = count_descriptors();
+    errno = 77;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(bytes, 512 * MIB);
+    assert_int_equal(atomic_load(&few->asked), 0);
+    assert_non_null(strstr(most->ask, "give gpu=GPU-30313233 bytes=629145600 wait="));
+    /* It gave less than was asked for: no more comes from it. */
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(bytes, 64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(errno, 77);
+    assert_int_equal(count_descriptors(), descriptors);
+    /* In the next series it may have some again. */
+    w = wish(MIB);
+    most->has_bytes = 2 * MIB;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(atomic_load(&most->asked), 3);
+}
+
+/* The page may be ten seconds old. */
+static void a_neighbour_whose_page_shows_nothing_idle_is_asked_too(void **state)
+{
+    struct fake *stale = add(REPLIES, 0);
+    struct neighbour_wish w = wish(MIB);
+    uint64_t bytes;
+    stale->has_bytes = 3 * MIB;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(bytes, MIB);
+}
+
+static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
+{
+    struct fake *quick = add(REPLIES, 512 * MIB), *few = add(REPLIES, 64 * MIB);
+    uint64_t bytes, now_ns = state_clock_ns(), before = counter_get(COUNTER_LEND_THRASH);
+    quick->page->gpus[1].returned_ns = now_ns - 500 * MS;
+    quick->page->gpus[1].regrown_ns = now_ns - 450 * MS;
+    struct neighbour_wish w = wish(600 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(bytes, 64 * MIB);
+    assert_int_equal(counter_get(COUNTER_LEND_THRASH), before);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(bytes, 512 * MIB);
+    assert_int_equal(counter_get(COUNTER_LEND_THRASH), before + 1);
+    /* Where no program waits it is left alone. */
+    quick->has_bytes = few->has_bytes = 64 * MIB;
+    w = wish(600 * MIB);
+    w.waits = false;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_ASKED);
+    assert_int_equal(bytes, 64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    /* Ten seconds later it is one like others. */
+    quick->page->gpus[1].returned_ns = now_ns - 20500 * MS;
+    quick->page->gpus[1].regrown_ns = now_ns - 20450 * MS;
+    w = wish(600 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(atomic_load(&quick->asked), 2);
+}
+
+/* A slow neighbour is asked again once its reply stands in the page. */
+static void a_neighbour_that_replied_late_is_not_skipped(void **state)
+{
+    struct fake *slow = add(HANGS, 512 * MIB);
+    struct neighbour_wish w = wish(64 * MIB);
+    uint64_t bytes;
+    w.until_ns = state_clock_ns() + 200 * MS;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    w = wish(64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    for (int i = 0; i < PAGE_SLOTS; i++) {
+        struct page_slot *s = &slow->page->slots[i];
+        __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+    }
+    slow->manner = REPLIES;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+}
+
+/* Of a process that has ended or is stopped no thread waits at the bell. */
+static void a_neighbour_without_a_waiter_costs_a_moment_once(void **state)
+{
+    struct fake *deaf = add(DEAF, 512 * MIB);
+    add(REPLIES, 64 * MIB);
+    struct neighbour_wish w = wish(64 * MIB);
+    uint64_t bytes, start_ns = state_clock_ns(), before = counter_get(COUNTER_LEND_TIMEOUT);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    assert_true(state_clock_ns() - start_ns < WAIT_NS / 2);
+    assert_int_equal(counter_get(COUNTER_LEND_TIMEOUT), before + 1);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    w = wish(64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NOTHING);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    /* When it goes on, it finds no request to carry out. */
+    for (int i = 0; i < PAGE_SLOTS; i++)
+        assert_int_equal(deaf->page->slots[i].ask_bytes, 0);
+}
+
+static void a_neighbour_that_hangs_costs_its_share_of_the_wait_once(void **state)
+{
+    add(HANGS, 512 * MIB);
+    add(REPLIES, 64 * MIB);
+    struct neighbour_wish w = wish(64 * MIB);
+    uint64_t bytes, start_ns = state_clock_ns();
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    assert_in_range(state_clock_ns() - start_ns, WAIT_NS / 2, w.until_ns - start_ns + 5000 * MS);
+    start_ns = state_clock_ns();
+    w = wish(64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    w = wish(64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NOTHING);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+}
+
+static void a_page_that_is_truncated_meanwhile_harms_nobody(void **state)
+{
+    struct fake *f = add(TRUNCATES, 512 * MIB);
+    struct neighbour_wish w = wish(64 * MIB);
+    uint64_t bytes;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    assert_int_equal(atomic_load(&f->asked), 1);
+}
+
+static void what_is_no_page_of_this_user_and_version_is_not_asked(void **state)
+{
+    struct neighbour_wish w = wish(MIB);
+    uint64_t bytes;
+    char path[160];
+    struct fake *f[9];
+    for (int i = 0; i < 9; i++)
+        f[i] = add(REPLIES, 512 * MIB);
+    f[0]->page->version = PAGE_VERSION + 1;
+    f[1]->page->magic[0] = 'X';
+    f[2]->page->pid = 1234567;
+    f[3]->page->uid = geteuid() + 1;
+    f[4]->page->num_gpus = 1;
+    assert_int_equal(chmod(f[5]->path, 0644), 0);
+    snprintf(path, sizeof path, "%s/other", folder);
+    assert_int_equal(link(f[6]->path, path), 0);
+    assert_int_equal(truncate(f[7]->path, sizeof(struct page) + 1), 0);
+    snprintf(path, sizeof path, "%s/moved", folder);
+    assert_int_equal(rename(f[8]->path, path), 0);
+    assert_int_equal(symlink(path, f[8]->path), 0);
+    snprintf(path, sizeof path, "%s/5-99-9.page", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    for (int i = 0; i < 9; i++)
+        assert_int_equal(atomic_load(&f[i]->asked), 0);
+    f[0]->page->version = PAGE_VERSION;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+}
+
+static void a_page_of_another_user_is_not_asked(void **state)
+{
+    struct neighbour_wish w = wish(MIB);
+    uint64_t bytes;
+    struct fake *f = add(REPLIES, 512 * MIB);
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(chown(f->path, 65534, 65534), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(chown(f->path, 0, 0), 0);
+    assert_int_equal(chown(folder, 65534, 65534), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(chown(folder, 0, 0), 0);
+    assert_int_equal(chmod(folder, 0750), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+}
+
+static void the_own_page_and_those_of_ended_processes_are_not_asked(void **state)
+{
+    struct fake *own = add(REPLIES, 512 * MIB), *ended = add(REPLIES, 512 * MIB);
+    uint64_t bytes;
+    char path[160], name[40];
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    struct neighbour_wish w = wish(MIB);
+    struct page_id here = {.pid_namespace = 5, .pid = last_pid - 1, .start_ticks = 9};
+    w.self = &here;
+    ended->page->pid = (uint64_t)child;
+    snprintf(name, sizeof name, "5-%d-9.page", (int)child);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(rename(ended->path, path), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    /* In another namespace the number says nothing. */
+    w.self = &self;
+    assert_int_equal(unlink(own->path), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(atomic_load(&ended->asked), 1);
+}
+
+/* Eight slots: others have their locks, or a request in each that nobody replies to. */
+static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
+{
+    struct fake *f = add(REPLIES, 512 * MIB);
+    uint64_t bytes;
+    int ready[2], done[2];
+    assert_int_equal(pipe(ready) + pipe(done), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(f->path, O_RDWR);
+        for (int i = 0; i < PAGE_SLOTS; i++) {
+            struct flock range = {.l_type = F_WRLCK,
+                                  .l_start = (off_t)(8192 + 4096 * i),
+                                  .l_len = 1};
+            if (fcntl(fd, F_SETLK, &range))
+                _exit(1);
+        }
+        if (write(ready[1], "x", 1) != 1 || read(done[0], ready, 1) != 1)
+            _exit(2);
+        _exit(0);
+    }
+    char c;
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    struct neighbour_wish w = wish(MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_BUSY);
+    int rounds = 0;
+    enum neighbour_answer answer;
+    while ((answer = ask(&w, &bytes)) == NEIGHBOUR_BUSY)
+        rounds++;
+    assert_int_equal(answer, NEIGHBOUR_GONE);
+    assert_true(state_clock_ns() < w.until_ns + 5000 * MS);
+    assert_int_equal(write(done[1], "x", 1), 1);
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    assert_int_equal(atomic_load(&f->asked), 0);
+    for (int i = 0; i < 2; i++) {
+        close(ready[i]);
+        close(done[i]);
+    }
+}
+
+static void requests_without_a_wait_go_to_each_idle_neighbour_once(void **state)
+{
+    struct fake *a = add(REPLIES, 64 * MIB), *b = add(REPLIES, 32 * MIB), *none = add(REPLIES, 0);
+    struct neighbour_wish w = wish(512 * MIB);
+    uint64_t bytes, start_ns = state_clock_ns();
+    w.waits = false;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_ASKED);
+    assert_int_equal(bytes, 64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_ASKED);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    while ((!atomic_load(&a->asked) || !atomic_load(&b->asked)) &&
+           state_clock_ns() - start_ns < 10000 * MS)
+        usleep(1000);
+    assert_int_equal(atomic_load(&a->asked) + atomic_load(&b->asked), 2);
+    assert_int_equal(atomic_load(&none->asked), 0);
+}
+
+struct asker {
+    pthread_t thread;
+    atomic_int *gave;
+};
+
+static void *ask_once(void *arg)
+{
+    struct asker *a = arg;
+    struct neighbour_wish w = wish(MIB);
+    uint64_t bytes;
+    w.until_ns += 20000 * MS;
+    enum neighbour_answer answer;
+    while ((answer = ask(&w, &bytes)) == NEIGHBOUR_BUSY)
+        ;
+    atomic_fetch_add(a->gave, answer == NEIGHBOUR_GAVE && bytes == MIB);
+    return NULL;
+}
+
+static void twenty_threads_ask_one_after_the_other(void **state)
+{
+    struct asker askers[20];
+    atomic_int gave = 0;
+    add(REPLIES, 20 * MIB);
+    for (int i = 0; i < 20; i++) {
+        askers[i].gave = &gave;
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_once, &askers[i]), 0);
+    }
+    for (int i = 0; i < 20; i++)
+        pthread_join(askers[i].thread, NULL);
+    assert_int_equal(atomic_load(&gave), 20);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(the_neighbour_with_most_idle_memory_is_asked_first),
+        CASE(a_neighbour_whose_page_shows_nothing_idle_is_asked_too),
+        CASE(a_neighbour_that_took_memory_again_at_once_comes_last),
+        CASE(a_neighbour_without_a_waiter_costs_a_moment_once),
+        CASE(a_neighbour_that_hangs_costs_its_share_of_the_wait_once),
+        CASE(a_neighbour_that_replied_late_is_not_skipped),
+        CASE(a_page_that_is_truncated_meanwhile_harms_nobody),
+        CASE(what_is_no_page_of_this_user_and_version_is_not_asked),
+        CASE(a_page_of_another_user_is_not_asked),
+        CASE(the_own_page_and_those_of_ended_processes_are_not_asked),
+        CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone),
+        CASE(requests_without_a_wait_go_to_each_idle_neighbour_once),
+        CASE(twenty_threads_ask_one_after_the_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

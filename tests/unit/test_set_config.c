@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool_set_config: limits that change while the pool works. test_threads.c changes them while
+ * eight threads use the pool.
+ */
+#include "tests/unit/expect.h"
+
+/* So many blocks of 8 MiB, all freed again and ready. */
+static void fill(struct rig *r, unsigned blocks)
+{
+    for (unsigned i = 0; i < blocks; i++)
+        rig_alloc(r, MIB(8));
+    rig_free_all(r);
+}
+
+static void set(struct rig *r)
+{
+    pool_set_config(r->pool, &r->config);
+    EXPECT_SOUND(r);
+}
+
+static void a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on(void **state)
+{
+    struct rig *r = expect_arena(state);
+    fill(r, 10);
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "no limit");
+    r->config.max_idle_bytes = MIB(16);
+    set(r);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(80), "nothing goes back on the thread that sets it");
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "there is something to look at now");
+    EXPECT_EQ(pool_tick(r->pool), MIB(64), "what is over the limit");
+    r->config.max_idle_bytes = UINT64_MAX;
+    set(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing any more");
+    fill(r, 10);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(80), "and memory is kept again");
+}
+
+static void memory_left_to_others_can_change(void **state)
+{
+    struct rig *r = expect_arena(state);
+    fill(r, 20);
+    r->config.min_free_bytes = MIB(400);
+    set(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "a tick");
+    EXPECT_EQ(pool_tick(r->pool), MIB(48), "352 of 512 MiB were free");
+}
+
+static void a_limit_below_what_is_live_is_reached_as_memory_becomes_idle(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    uint64_t a[10];
+    for (int i = 0; i < 10; i++)
+        a[i] = rig_alloc(r, MIB(8));
+    r->config.max_reserved_bytes = MIB(40);
+    set(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "until the limit is reached");
+    EXPECT_EQ(pool_tick(r->pool), 0, "live memory stays");
+    EXPECT_EQ(rig_alloc(r, MIB(2)), 0, "and there is none for more");
+    EXPECT_EQ(r->status, POOL_NOMEM, "as if the device were full");
+    for (int i = 0; i < 3; i++)
+        rig_free(r, a[i]);
+    EXPECT_EQ(pool_tick(r->pool), MIB(24), "what is free is over the limit");
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "56 MiB are");
+    EXPECT_SOUND(r);
+    for (int i = 3; i < 8; i++)
+        rig_free(r, a[i]);
+    EXPECT_EQ(pool_tick(r->pool), MIB(16), "no more than that");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(40), "the limit");
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "it holds by itself now");
+    EXPECT(rig_alloc(r, MIB(8)), "idle memory serves");
+    r->config.max_reserved_bytes = UINT64_MAX;
+    set(r);
+    EXPECT(rig_alloc(r, MIB(100)), "no limit any more");
+}
+
+static void a_limit_above_what_there_is_needs_no_tick(void **state)
+{
+    struct rig *r = expect_arena(state);
+    rig_alloc(r, MIB(8));
+    r->config.max_reserved_bytes = MIB(64);
+    set(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "requests look at it");
+    EXPECT(!rig_alloc(r, MIB(64)), "beyond it");
+    EXPECT(rig_alloc(r, MIB(50)), "within");
+    EXPECT_SOUND(r);
+}
+
+static void a_timeout_counts_from_the_moment_that_it_is_set(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_free(r, rig_alloc(r, MIB(6)));
+    model_advance(r->model, MS(60000));
+    rig_free(r, a);
+    rig_trim(r, GIB(1), false); /* all of it is ready, and all of it stays */
+    r->config.idle_timeout_ns = MS(1000);
+    set(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth");
+    EXPECT_EQ(pool_tick(r->pool), 0, "no use before was noted: it may have been just now");
+    model_advance(r->model, MS(900));
+    a = rig_alloc(r, MIB(8));
+    rig_free(r, a);
+    EXPECT_EQ(pool_tick(r->pool), 0, "not yet");
+    model_advance(r->model, MS(200));
+    EXPECT_EQ(pool_tick(r->pool), MIB(6), "unused for a second; 8 MiB were in use");
+    model_advance(r->model, MS(1000));
+    EXPECT_EQ(pool_tick(r->pool), MIB(8), "then these");
+}
+
+static void a_shorter_timeout_counts_from_the_last_use(void **state)
+{
+    struct rig *r = *state;
+    r->config.idle_timeout_ns = MS(60000);
+    rig_start(r);
+    fill(r, 2);
+    pool_tick(r->pool);
+    model_advance(r->model, MS(5000));
+    r->config.idle_timeout_ns = MS(1000);
+    set(r);
+    EXPECT_EQ(pool_tick(r->pool), MIB(16), "unused for five seconds");
+}
+
+static void the_way_of_reuse_can_change(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    r->several_streams = true;
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(10), a);
+    rig_free(r, a);
+    EXPECT(rig_alloc(r, MIB(8)) != a, "work still uses it");
+    r->config.reuse = REUSE_ORDER;
+    set(r);
+    EXPECT_EQ(rig_alloc(r, MIB(8)), a, "behind its work");
+}
+
+static void what_is_fixed_stays(void **state)
+{
+    struct rig *r = expect_arena(state);
+    r->config.min_block_bytes = MIB(1);
+    r->config.max_block_bytes = MIB(2);
+    r->config.sync_free = true;
+    r->config.backing = BACKING_SEGMENT;
+    r->config.prealloc_bytes = MIB(100);
+    r->config.max_idle_bytes = MIB(1);
+    set(r);
+    EXPECT(rig_alloc(r, 512), "not too small");
+    EXPECT(rig_alloc(r, MIB(8)), "nor too large");
+    EXPECT(pool_uses_arena(r->pool), "the same backing");
+    EXPECT(pool_tick_ns(r->pool), "but the limit is new");
+}
+
+static void the_next_context_has_the_new_limits(void **state)
+{
+    struct rig *r = expect_arena(state);
+    fill(r, 4);
+    r->config.max_reserved_bytes = MIB(16);
+    set(r);
+    EXPECT(pool_tick_ns(r->pool), "32 MiB are reserved");
+    pool_abandon(r->pool);
+    EXPECT(pool_revive(r->pool), "another context has the pool");
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing is reserved");
+    EXPECT(!rig_alloc(r, MIB(17)), "the limit holds");
+    EXPECT(rig_alloc(r, MIB(16)), "for it too");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on),
+        RIG_TEST(memory_left_to_others_can_change),
+        RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle),
+        RIG_TEST(a_limit_above_what_there_is_needs_no_tick),
+        RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set),
+        RIG_TEST(a_shorter_timeout_counts_from_the_last_use),
+        RIG_TEST(the_way_of_reuse_can_change),
+        RIG_TEST(what_is_fixed_stays),
+        RIG_TEST(the_next_context_has_the_new_limits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
