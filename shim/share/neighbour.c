@@ -284,13 +284,13 @@ static bool find_best(int folder, const struct neighbour_wish *w, struct search 
 }
 
 /* Copies between the caller's memory and a mapped page. False: the file has become shorter, or its
- * file system is full. */
+ * file system is full. The process's number would not do (shim/stats/page_copy.c). */
 static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, bool out)
 {
     struct iovec here = {.iov_base = mine, .iov_len = bytes};
     struct iovec there = {.iov_base = (char *)page + offset, .iov_len = bytes};
-    ssize_t done = out ? process_vm_writev(getpid(), &here, 1, &there, 1, 0)
-                       : process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+    ssize_t done = out ? process_vm_writev(kernel_gettid(), &here, 1, &there, 1, 0)
+                       : process_vm_readv(kernel_gettid(), &here, 1, &there, 1, 0);
     return done == (ssize_t)bytes;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page_copy.h.
+ * See page_copy.h. The copies name the process by the calling thread: under the number of the
+ * process the kernel finds no memory once the first thread has ended.
  */
 #include "shim/stats/page_copy.h"
 
@@ -51,7 +52,7 @@ bool page_put_all(const struct page_piece *pieces, unsigned num_pieces)
         all += p->size_bytes;
     }
     __sync_synchronize();
-    ssize_t n = process_vm_writev(getpid(), here, num_pieces, there, num_pieces, 0);
+    ssize_t n = process_vm_writev(kernel_gettid(), here, num_pieces, there, num_pieces, 0);
     __sync_synchronize();
     return n >= 0 && (size_t)n == all;
 }
@@ -68,7 +69,7 @@ bool page_get(void *to, size_t offset, size_t size_bytes)
     struct iovec here = {to, size_bytes}, there = {mapping + offset, size_bytes};
 
     __sync_synchronize();
-    ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+    ssize_t n = process_vm_readv(kernel_gettid(), &here, 1, &there, 1, 0);
     __sync_synchronize();
     return n == (ssize_t)size_bytes;
 }

@@ -2,11 +2,14 @@
 /* A process that does what its standard input says, line by line, and replies with a line each:
  *   take BYTES PIECE   allocates so much in pieces: "code bytes microseconds"
  *   drop               frees all of it: "0"
- *   free               what the driver has free, by cuMemGetInfo: "bytes" */
+ *   free               what the driver has free, by cuMemGetInfo: "bytes"
+ * With an argument a second thread does so, and the first one ends. */
 #include <cuda.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -37,7 +40,7 @@ static void take(uint64_t bytes, uint64_t piece)
     printf("%d %" PRIu64 " %" PRIu64 "\n", rc, taken, took_us);
 }
 
-int main(void)
+static void *serve(void *arg)
 {
     CUcontext context;
     char line[128];
@@ -45,7 +48,7 @@ int main(void)
     uint64_t bytes, piece;
     if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
         cuCtxSetCurrent(context) != CUDA_SUCCESS)
-        return 1;
+        exit(1);
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "take %" SCNu64 " %" SCNu64, &bytes, &piece) == 2) {
@@ -59,5 +62,15 @@ int main(void)
             printf("%zu\n", free_bytes);
         }
     }
-    return 0;
+    exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t thread;
+    if (argc < 2)
+        serve(NULL);
+    if (pthread_create(&thread, NULL, serve, NULL) != 0)
+        return 1;
+    pthread_exit(NULL);
 }

@@ -80,10 +80,10 @@ class Gpu:
 class Process:
     """A lender under the library."""
 
-    def __init__(self, gpu, *, before=(), user=None, **options):
+    def __init__(self, gpu, *, before=(), after=(), user=None, **options):
         self.gpu = gpu
         self.report = os.path.join(gpu.folder, f"report-{len(gpu.processes)}.json")
-        command = [*before, LENDER]
+        command = [*before, LENDER, *after]
         self.process = subprocess.Popen(
             command, env=gpu.environ(**{"GPUCACHE_STATS": f"exit:{self.report}", **options}),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user)
@@ -157,6 +157,15 @@ class Lend(unittest.TestCase):
                 self.assertGreaterEqual(figures["lent_bytes"], 400 * MIB)
                 self.assertEqual(figures["num_ooms"], 0)
                 self.assertGreaterEqual(giver.end()["num_lends"], 1)
+
+    def test_processes_whose_first_thread_has_ended_lend(self):
+        gpu = Gpu(self)
+        giver = gpu.start(after=["leave"])
+        giver.cache(800)
+        asker = gpu.start(after=["leave"])
+        self.assertEqual(asker.take(700), 0)
+        self.assertGreaterEqual(asker.end()["borrowed_bytes"], 400 * MIB)
+        self.assertGreaterEqual(giver.end()["num_lends"], 1)
 
     def test_no_more_goes_back_than_is_missing(self):
         gpu = Gpu(self)

@@ -138,6 +138,52 @@ static bool forbid_copies(void)
            !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
+/* The kernel finds no memory under the number of a process whose first thread has ended. */
+static void *live_on_without_first(void *arg)
+{
+    const char *why;
+    struct page_state s = state_of("{\"a\":1}");
+    char path[64], stat[512], *state = NULL;
+
+    while (!state || state[2] != 'Z') {
+        snprintf(path, sizeof(path), "/proc/%d/stat", (int)getpid());
+        int fd = open(path, O_RDONLY);
+        ssize_t n = read(fd, stat, sizeof(stat) - 1);
+        close(fd);
+        REQUIRE(n > 0);
+        stat[n] = '\0';
+        state = strrchr(stat, ')');
+    }
+    REQUIRE(arg || make(dir, &why));
+    REQUIRE(page_publish(&s));
+    struct page *p = map_page();
+    REQUIRE(p->sequence % 2 == 0 && p->body_bytes == 7 && !memcmp(p->body, s.body, 7));
+    p->watched_until_ns = 4711;
+    REQUIRE(page_watched_until_ns() == 4711);
+    _exit(0);
+}
+
+static void live_on(void *page_before)
+{
+    pthread_t thread;
+
+    REQUIRE(!pthread_create(&thread, NULL, live_on_without_first, page_before));
+    pthread_exit(NULL);
+}
+
+CASE(a_page_outlives_the_first_thread)
+{
+    const char *why;
+
+    REQUIRE(make(dir, &why));
+    live_on(dir);
+}
+
+CASE(a_page_is_made_after_the_first_thread_ended)
+{
+    live_on(NULL);
+}
+
 CASE(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file)
 {
     const char *why;
@@ -402,6 +448,8 @@ int main(void)
         cmocka_unit_test(a_file_that_is_cut_off_ends_the_page_and_nothing_else),
         cmocka_unit_test(a_state_that_could_not_be_written_whole_is_not_taken_for_one),
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
+        cmocka_unit_test(a_page_outlives_the_first_thread),
+        cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
         cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file),
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
         cmocka_unit_test(an_exit_while_the_page_is_made_leaves_no_file),
