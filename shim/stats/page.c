@@ -110,7 +110,7 @@ static int create_file(int dir, const char *unfinished, const char **why)
     *why = "no room for a file";
     if ((fallocate(fd, 0, 0, sizeof(struct page)) &&
          (errno != EOPNOTSUPP || ftruncate(fd, sizeof(struct page)))) ||
-        kernel_fstat(fd, &st)) {
+        fchmod(fd, 0600) || kernel_fstat(fd, &st)) { /* the umask may have taken rights */
         int saved_errno = errno;
         close(fd);
         unlinkat(dir, unfinished, 0);
@@ -157,7 +157,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
 static bool make_at(const char *path, const struct page_id *id, const struct page_state *state,
                     const char **why)
 {
-    int dir = page_dir_open(path, why);
+    int dir = page_dir_make(path, why);
 
     if (dir < 0)
         return false;

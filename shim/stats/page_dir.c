@@ -98,9 +98,6 @@ int page_dir_open(const char *path, const char **why)
 {
     struct stat st;
 
-    *why = "it cannot be made";
-    if (mkdir(path, 0700) && errno != EEXIST)
-        return -1;
     *why = "it cannot be opened";
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0) {
@@ -122,6 +119,34 @@ int page_dir_open(const char *path, const char **why)
     close(dir);
     errno = 0;
     return -1;
+}
+
+/* The umask of the program may take rights of the owner. chmod would follow a symbolic link that
+ * somebody puts in the new directory's place; this link of the kernel's leads to what was opened.
+ */
+static void allow_owner(const char *path)
+{
+    char link[40];
+    struct stat st;
+    int dir = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (dir < 0)
+        return;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", dir);
+    if (!kernel_fstat(dir, &st) && st.st_uid == geteuid() && !(st.st_mode & 077) &&
+        (st.st_mode & 0700) != 0700)
+        chmod(link, 0700);
+    close(dir);
+}
+
+int page_dir_make(const char *path, const char **why)
+{
+    *why = "it cannot be made";
+    if (!mkdir(path, 0700))
+        allow_owner(path);
+    else if (errno != EEXIST)
+        return -1;
+    return page_dir_open(path, why);
 }
 
 static bool is_process_gone(const struct page_id *id)

@@ -28,9 +28,11 @@ void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX]);
 /* False: the name is none of a page, finished or not. */
 bool page_id_parse(const char *name, struct page_id *id);
 
-/* Opens the directory, and makes it if it is missing. Returns a descriptor, or -1 with *why, a
- * static text, and errno (0: the text says it all). */
+/* Opens the directory. Returns a descriptor, or -1 with *why, a static text, and errno (0: the text
+ * says it all). */
 int page_dir_open(const char *path, const char **why);
+/* The same, but a directory that is missing is made, with mode 0700 whatever the umask. */
+int page_dir_make(const char *path, const char **why);
 /* The default places, in the order of the search: 0, 1. False: there are no more. */
 bool page_dir_default(unsigned index, char *path, size_t size_bytes);
 

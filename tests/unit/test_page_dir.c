@@ -64,6 +64,35 @@ CASE(a_full_or_read_only_file_system_leaves_nothing_behind)
     REQUIRE(make(dir, &why));
 }
 
+CASE(the_umask_takes_no_right_of_the_owner)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    const char *why;
+
+    if (!geteuid()) /* nothing is closed to root */
+        REQUIRE(!chmod(root, 0755) && !chown(root, NOBODY, NOBODY) &&
+                !setresuid(NOBODY, NOBODY, NOBODY));
+    umask(0777);
+    REQUIRE(make(dir, &why));
+    REQUIRE(!stat(dir, &st) && (st.st_mode & 07777) == 0700);
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!stat(path, &st) && (st.st_mode & 07777) == 0600);
+    REQUIRE(umask(0) == 0777);
+}
+
+CASE(a_directory_that_was_removed_does_not_come_back_at_the_end)
+{
+    char path[PATH_MAX];
+    const char *why;
+
+    REQUIRE(make(dir, &why));
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!unlink(path) && !rmdir(dir));
+    page_remove();
+    REQUIRE(access(dir, F_OK));
+}
+
 static void touch(const char *name, uint64_t published_unix_ns)
 {
     char path[PATH_MAX];
@@ -173,6 +202,8 @@ CASE(names_of_pages_are_read_strictly)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_umask_takes_no_right_of_the_owner),
+        cmocka_unit_test(a_directory_that_was_removed_does_not_come_back_at_the_end),
         cmocka_unit_test(a_directory_that_does_not_serve_is_refused_with_the_reason),
         cmocka_unit_test(a_directory_of_another_user_is_refused),
         cmocka_unit_test(a_full_or_read_only_file_system_leaves_nothing_behind),
