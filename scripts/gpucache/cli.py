@@ -155,7 +155,21 @@ def make_parser():
     return parser
 
 
+def _open_closed_streams():
+    """Whoever starts the tool with a closed stream wants nothing from it. Python has None there, for
+    which print takes stdout; and a page would get the stream's descriptor."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+
+
+def _drop_stdout():
+    """It takes no more. Python would complain when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def main(words=None):
+    _open_closed_streams()
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # pylint: disable=import-outside-toplevel,import-error
@@ -177,6 +191,9 @@ def main(words=None):
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Nobody reads on. Python would complain when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_stdout()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _drop_stdout()
+        complain(f"{error.filename or 'stdout'}: {fault.reason(error)}")
+        return fault.NOT_DONE

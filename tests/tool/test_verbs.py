@@ -428,5 +428,30 @@ class Versions(unittest.TestCase):
         self.assertGreaterEqual(tried, 1)
 
 
+class Streams(Case):
+    """The tool as a program of its own, with streams that take nothing."""
+
+    def end_of(self, words, redirection):
+        self.page()
+        return subprocess.run(["sh", "-c", f'exec "$0" "$@" {redirection}', TOOL, *words],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env={**os.environ, "GPUCACHE_DIR": self.folder}, check=False)
+
+    def test_a_closed_stdout_takes_what_is_printed(self):
+        for words in (("ps",), ("ps", "--json"), ("stat", str(os.getpid())), ("--help",)):
+            done = self.end_of(words, ">&-")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+
+    def test_a_full_stdout_is_told_in_one_line(self):
+        for words in (("ps",), ("ps", "--json"), ("stat", str(os.getpid())), ("top", "--json")):
+            done = self.end_of(words, ">/dev/full")
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, "gpucache: stdout: no space left on device\n"), words)
+
+    def test_with_a_closed_stderr_stdout_has_no_complaints(self):
+        done = self.end_of(("flush", "999999999"), "2>&-")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
