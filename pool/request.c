@@ -12,7 +12,6 @@
 #include "pool/trim.h"
 #include "pool/tuning.h"
 
-
 /* What a request takes: one object of a slab, or a block. */
 struct request {
     struct zone *zone;
