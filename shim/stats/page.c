@@ -182,9 +182,10 @@ bool page_make(const char *path, const struct page_state *state, const char **wh
     bool made = false;
 
     *why = NULL;
+    if (atomic_load(&word) == NO_PAGE)
+        owner = getpid(); /* before page_remove looks at it */
     if (!atomic_compare_exchange_strong(&word, &none, MAKING))
         return false;
-    owner = getpid();
     errno = 0;
     if (!page_id_self(&id))
         *why = "/proc does not tell the start of the process";
@@ -199,14 +200,15 @@ bool page_make(const char *path, const struct page_state *state, const char **wh
     return made;
 }
 
+/* The names are written before the word says SHOWN, and never again. */
 const char *page_folder(void)
 {
-    return folder;
+    return atomic_load(&word) == SHOWN ? folder : "";
 }
 
 const char *page_name(void)
 {
-    return folder[0] ? name : "";
+    return atomic_load(&word) == SHOWN ? name : "";
 }
 
 bool page_publish(const struct page_state *state)

@@ -45,7 +45,8 @@
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start: its page gets the same name and replaces the old one.
  *
- * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit).
+ * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit) and
+ * the names of the page.
  */
 #ifndef SHIM_PAGE_H
 #define SHIM_PAGE_H
@@ -70,7 +71,7 @@ struct page_state {
  * errno (0: none), or without a reason (NULL) because the process leaves. Opens and closes
  * descriptors. To be called once. */
 bool page_make(const char *path, const struct page_state *state, const char **why);
-/* Where the page is, as for page_make; "" without one. */
+/* Where the page is, as for page_make; "" without one. Any thread. */
 const char *page_folder(void);
 const char *page_name(void);
 

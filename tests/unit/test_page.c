@@ -166,6 +166,29 @@ CASE(a_page_outlives_the_first_thread)
     live_on(dir);
 }
 
+static void *read_names(void *arg)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    while (!*page_folder() || !*page_name())
+        ;
+    snprintf(path, sizeof(path), "%s/%s", page_folder(), page_name());
+    REQUIRE(!stat(path, &st));
+    return NULL;
+}
+
+CASE(threads_read_the_names_while_the_page_is_made)
+{
+    const char *why;
+    pthread_t thread;
+
+    REQUIRE(!pthread_create(&thread, NULL, read_names, NULL));
+    usleep(1000);
+    REQUIRE(make(dir, &why));
+    pthread_join(thread, NULL);
+}
+
 CASE(a_page_is_made_after_the_first_thread_ended)
 {
     live_on(NULL);
@@ -435,6 +458,7 @@ int main(void)
         cmocka_unit_test(a_file_that_is_cut_off_ends_the_page_and_nothing_else),
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
         cmocka_unit_test(a_page_outlives_the_first_thread),
+        cmocka_unit_test(threads_read_the_names_while_the_page_is_made),
         cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
         cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file),
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
