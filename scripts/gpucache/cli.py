@@ -156,7 +156,7 @@ def make_parser():
 
 
 def _open_closed_streams():
-    """Whoever starts the tool with a closed stream wants nothing from it. Python has None there, for
+    """With a closed stream the output has no reader. Python has None there, for
     which print takes stdout; and a page would get the stream's descriptor."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -43,7 +43,8 @@ static atomic_bool has_duties; /* from the start on; the thread that adds others
 static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
-static struct empty_cache followed; /* the latest flush that packages were asked for */
+static struct empty_cache followed; /* the flushes that packages were asked for */
+static bool follows;                /* one of them may still wait for an answer */
 
 uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
@@ -56,20 +57,29 @@ uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *
     return back;
 }
 
+/* Where several wait for one answer, the flush that follows does what any of them was to do. */
 static void set_followed(const struct empty_cache *e)
 {
     pthread_mutex_lock(&request_lock);
-    followed = *e;
+    if (!follows)
+        followed = *e;
+    if (followed.device != e->device)
+        followed.device = -1;
+    if (followed.keep_bytes > e->keep_bytes)
+        followed.keep_bytes = e->keep_bytes;
+    follows = true;
     pthread_mutex_unlock(&request_lock);
 }
 
-/* A package has answered after the flush that asked it. */
-static void flush_followed(void)
+/* gave: a package has answered after the flush that asked it. */
+static void flush_followed(bool gave)
 {
     pthread_mutex_lock(&request_lock);
     struct empty_cache e = followed;
+    follows = false;
     pthread_mutex_unlock(&request_lock);
-    flush_pools(&e, WAIT_NS, "frameworks");
+    if (gave)
+        flush_pools(&e, WAIT_NS, "frameworks");
 }
 
 void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
@@ -143,9 +153,10 @@ static uint64_t run_file(uint64_t now_ns)
     return control_after(now_ns, FILE_POLL_NS);
 }
 
-static void tick_pools(void)
+static void tick_pools(bool gave)
 {
-    context_tick();
+    if (gave)
+        context_tick();
 }
 
 static uint64_t run_tick(uint64_t now_ns)
@@ -154,7 +165,7 @@ static uint64_t run_tick(uint64_t now_ns)
     if (context_tick() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {
         asked_ns = now_ns;
         if (frameworks_ask(FRAMEWORK_WAIT_NS, tick_pools, NULL))
-            tick_pools();
+            context_tick();
     }
     uint64_t tick_ns = context_tick_ns();
     return tick_ns ? control_after(now_ns, tick_ns) : DUTY_NEVER;

@@ -23,7 +23,39 @@
 static struct driver_call visit;
 
 static atomic_bool ask_anew;
-static _Atomic(void (*)(void)) follow_up;
+/* What is to be called once the answer is there. */
+static _Atomic(void (*)(bool)) waiting[4];
+
+/* False: it waits already. */
+static bool add_follow(void (*follow)(bool gave))
+{
+    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++)
+        if (atomic_load(&waiting[i]) == follow)
+            return false;
+    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++) {
+        void (*none)(bool) = NULL;
+        if (atomic_compare_exchange_strong(&waiting[i], &none, follow))
+            return true;
+    }
+    return false;
+}
+
+static void remove_follow(void (*follow)(bool gave))
+{
+    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++) {
+        void (*before)(bool) = follow;
+        atomic_compare_exchange_strong(&waiting[i], &before, NULL);
+    }
+}
+
+static void call_follows(bool gave)
+{
+    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++) {
+        void (*follow)(bool gave) = atomic_exchange(&waiting[i], NULL);
+        if (follow)
+            follow(gave);
+    }
+}
 
 /* Makes a primary context current that is there, so that the runtime of a package uses it. Else it
  * would make one on the first device. */
@@ -107,15 +139,14 @@ static uint64_t held_bytes(void)
 static const struct framework_host host = {
     .begin = begin, .end = end, .held_bytes = held_bytes, .devices = devices};
 
+static void through(bool anew);
+
 static uint64_t run_follow(uint64_t now_ns)
 {
     struct framework_result results[NUM_FRAMEWORKS];
-    void (*follow)(void) = atomic_load(&follow_up);
     bool asks = atomic_exchange(&ask_anew, false);
-    if (asks && !frameworks_ask(FRAMEWORK_WAIT_NS, follow, results))
-        return DUTY_NEVER; /* through() comes */
-    if (!asks || framework_any_is(results, FRAMEWORK_DONE))
-        follow();
+    if (!asks || framework_ask(&host, through, FRAMEWORK_WAIT_NS, results))
+        call_follows(!asks || framework_any_is(results, FRAMEWORK_DONE));
     return DUTY_NEVER;
 }
 
@@ -128,15 +159,20 @@ static void through(bool anew)
     control_due(&at_answer, anew ? control_after(state_clock_ns(), AGAIN_NS) : 0);
 }
 
-bool frameworks_ask(uint64_t wait_ns, void (*follow)(void), struct framework_result *results)
+bool frameworks_ask(uint64_t wait_ns, void (*follow)(bool gave), struct framework_result *results)
 {
-    atomic_store(&follow_up, follow);
-    return framework_ask(&host, through, wait_ns, results);
+    bool added = add_follow(follow);
+    bool came = framework_ask(&host, through, wait_ns, results);
+    if (came && added) { /* a request that waited before is still to be followed */
+        remove_follow(follow);
+        follow(false);
+    }
+    return came;
 }
 
-void frameworks_ask_later(void (*follow)(void))
+void frameworks_ask_later(void (*follow)(bool gave))
 {
-    atomic_store(&follow_up, follow);
+    add_follow(follow);
     atomic_store(&ask_anew, true);
     control_due(&at_answer, 0);
     control_ensure_thread();

@@ -13,12 +13,13 @@
 
 /* Asks the packages with caches of their own, and waits at most that long. On the control thread,
  * with no lock held. Fills NUM_FRAMEWORKS results, unless `results` is NULL. False: an answer is to
- * come. Then `follow` is called once on the control thread, while no capture is open: what came
- * back is idle in the pools. The last one that was given counts. */
-bool frameworks_ask(uint64_t wait_ns, void (*follow)(void), struct framework_result *results);
+ * come. Then follow(true) is called once on the control thread, while no capture is open: what came
+ * back is idle in the pools. follow(false) is called where nothing is to follow. At most four
+ * different functions wait at a time. */
+bool frameworks_ask(uint64_t wait_ns, void (*follow)(bool gave), struct framework_result *results);
 
-/* Asks them soon, and calls `follow` afterwards if one emptied its cache. Any thread, under any
- * lock: waits for nothing. */
-void frameworks_ask_later(void (*follow)(void));
+/* Asks them soon, then calls `follow`; gave: one emptied its cache. Any thread, under any lock:
+ * waits for nothing. */
+void frameworks_ask_later(void (*follow)(bool gave));
 
 #endif

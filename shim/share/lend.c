@@ -12,6 +12,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
+#include "shim/process/cancel.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
@@ -19,6 +20,7 @@
 #include "shim/stats/counters.h"
 #include "shim/stats/page.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <strings.h>
@@ -133,12 +135,10 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
     return false;
 }
 
-bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
+static bool ask_devices(uint64_t devices, uint64_t bytes, uint64_t *series)
 {
     int count = 0;
     bool some = *series;
-    if (!devices || !lend_is_on() || *series & LAST)
-        return false;
     if (!*series)
         *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
     if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -148,12 +148,20 @@ bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
             return true;
     /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
     *series |= LAST;
-    if (some) {
-        int cancel = cancel_forbid();
+    if (some)
         nanosleep(&(struct timespec){.tv_nsec = (long)LAST_PAUSE_NS}, NULL);
-        cancel_allow(cancel);
-    }
     return some;
+}
+
+bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
+{
+    if (!devices || !lend_is_on() || *series & LAST)
+        return false;
+    int saved_errno = errno, cancel = cancel_forbid();
+    bool again = ask_devices(devices, bytes, series);
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return again;
 }
 
 /* On the control thread. */

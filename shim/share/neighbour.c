@@ -289,8 +289,9 @@ static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, boo
 {
     struct iovec here = {.iov_base = mine, .iov_len = bytes};
     struct iovec there = {.iov_base = (char *)page + offset, .iov_len = bytes};
-    long number = out ? SYS_process_vm_writev : SYS_process_vm_readv;
-    return syscall(number, kernel_gettid(), &here, 1, &there, 1, 0) == (long)bytes;
+    ssize_t done = out ? process_vm_writev(kernel_gettid(), &here, 1, &there, 1, 0)
+                       : process_vm_readv(kernel_gettid(), &here, 1, &there, 1, 0);
+    return done == (ssize_t)bytes;
 }
 
 static bool read_word(struct page *page, size_t offset, uint32_t *word)
@@ -303,8 +304,10 @@ static bool write_word(struct page *page, size_t offset, uint32_t word)
     return copy(page, offset, &word, sizeof word, true);
 }
 
+enum { NO_SLOT = -1, NO_PAGE = -2 };
+
 /* A slot that is free: no process has its lock, and its last request has its reply. The lock lasts
- * until fd is closed. -1: there is none. */
+ * until fd is closed. NO_SLOT: there is none. NO_PAGE: the kernel does not copy from the page. */
 static int take_slot(int fd, struct page *page, uint32_t *sequence)
 {
     unsigned first = jitter();
@@ -317,17 +320,18 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
                               .l_len = 1};
         if (fcntl(fd, F_SETLK, &range))
             continue;
-        if (read_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)), &asked) &&
-            read_word(page, slot_offset(slot, offsetof(struct page_slot, reply_sequence)),
-                      &replied) &&
-            asked == replied) {
+        if (!read_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)), &asked) ||
+            !read_word(page, slot_offset(slot, offsetof(struct page_slot, reply_sequence)),
+                       &replied))
+            return NO_PAGE;
+        if (asked == replied) {
             *sequence = replied;
             return (int)slot;
         }
         range.l_type = F_UNLCK;
         fcntl(fd, F_SETLK, &range);
     }
-    return -1;
+    return NO_SLOT;
 }
 
 /* Writes the request. Its sequence number comes last, because it makes the request valid. */
@@ -428,7 +432,7 @@ static enum neighbour_answer ask_mapped(int fd, struct page *page, const char *n
     uint64_t now_ns = state_clock_ns();
     int taken = take_slot(fd, page, &sequence);
     if (taken < 0)
-        return NEIGHBOUR_BUSY;
+        return taken == NO_SLOT ? NEIGHBOUR_BUSY : NEIGHBOUR_GONE;
     unsigned slot = (unsigned)taken;
     /* The neighbour's own waits end before ours. */
     uint64_t its_wait_ns = until_ns > now_ns ? (until_ns - now_ns) / 2 : 0;

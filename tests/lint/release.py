@@ -33,7 +33,8 @@ def facts_of(readelf, library, debug):
 
 
 def full_names(file):
-    found = re.findall(rb'\0(/(?!/)[\w/.+-]{3,})(?=\0)', file.read_bytes())
+    """Two parts at least: single ones happen in any data."""
+    found = re.findall(rb'\0(/[A-Za-z][\w.+-]{2,}(?:/[\w .+-]+)+)(?=\0)', file.read_bytes())
     return sorted({name.decode() for name in found})
 
 

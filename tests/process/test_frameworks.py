@@ -49,6 +49,11 @@ def libpython(python):
                      glob.glob(os.path.join(folder, "*", name))), None)
 
 
+def prefix_of(python):
+    return subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"],
+                          capture_output=True, text=True).stdout.strip()
+
+
 class Frameworks(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -148,8 +153,7 @@ class Frameworks(unittest.TestCase):
         def play(python):
             library = libpython(python)
             if library:
-                home = os.path.dirname(os.path.dirname(os.path.realpath(library)))
-                self.ends_well(self.start(EMBED, library, PYTHONHOME=home))
+                self.ends_well(self.start(EMBED, library, PYTHONHOME=prefix_of(python)))
         self.each(play)
 
 

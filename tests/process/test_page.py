@@ -286,7 +286,6 @@ class Folder(Case):
             program.do("alloc(64)")
             time.sleep(0.3)
             self.assertNotIn("gpucache-bell", program.threads())
-            self.assertNotIn("gpucache", program.threads())
             self.assertEqual(program.finish(), (0, ""))
         self.assertFalse(os.path.exists("none"))
 

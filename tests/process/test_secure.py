@@ -86,9 +86,10 @@ def main():
     plain, secure = outcomes
     print("plain ", plain)
     print("setuid", secure)
-    # The third thread, at the page's bell, may begin after the count.
+    # The page is made beside the program, and the third thread, at the page's bell, after it: both
+    # may come after the count, or not at all before so short a program ends.
     counts = [f"secure 0, handler 1, threads {n}\n" for n in (2, 3)]
-    if plain[0] != 0 or plain[1] not in counts or not plain[3] or not plain[4]:
+    if plain[0] != 0 or plain[1] not in counts or not plain[3]:
         print("FAIL: without setuid the library does not work: this shows nothing")
         return 1
     if secure != (0, "secure 1, handler 0, threads 1\n", "", False, False):

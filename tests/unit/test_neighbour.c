@@ -47,12 +47,12 @@ enum manner { REPLIES, HANGS, DEAF, TRUNCATES };
 struct fake {
     char name[32], path[128];
     struct page *page;
-    enum manner manner;
-    uint64_t has_bytes;
-    atomic_int asked;
+    _Atomic enum manner manner;
+    _Atomic uint64_t has_bytes;
+    atomic_int asked; /* counted once `ask` is there */
     atomic_bool ends;
     pthread_t thread;
-    char ask[PAGE_ASK_BYTES + 1];
+    char ask[PAGE_ASK_BYTES + 1]; /* the first request */
 };
 
 static char folder[64];
@@ -70,8 +70,10 @@ static long futex(uint32_t *word, int operation, uint32_t value, const struct ti
 static void reply(struct fake *f, struct page_slot *s)
 {
     uint64_t wanted = 0;
-    memcpy(f->ask, s->ask, PAGE_ASK_BYTES);
-    const char *bytes = strstr(f->ask, " bytes=");
+    if (!atomic_load(&f->asked))
+        memcpy(f->ask, s->ask, PAGE_ASK_BYTES);
+    atomic_fetch_add(&f->asked, 1);
+    const char *bytes = strstr(s->ask, " bytes=");
     assert_non_null(bytes);
     wanted = strtoull(bytes + 7, NULL, 10);
     s->reply_value = wanted < f->has_bytes ? wanted : f->has_bytes;
@@ -90,7 +92,8 @@ static void *serve(void *arg)
         uint32_t bell = __atomic_load_n(&f->page->bell, __ATOMIC_SEQ_CST);
         for (int i = 0; i < PAGE_SLOTS; i++) {
             struct page_slot *s = &f->page->slots[i];
-            if (__atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST) == s->reply_sequence ||
+            if (__atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST) ==
+                    __atomic_load_n(&s->reply_sequence, __ATOMIC_SEQ_CST) ||
                 !s->ask_bytes)
                 continue;
             if (f->manner == TRUNCATES) {
@@ -98,10 +101,8 @@ static void *serve(void *arg)
                 assert_int_equal(truncate(f->path, 0), 0);
                 return NULL;
             }
-            if (f->manner == REPLIES) {
-                atomic_fetch_add(&f->asked, 1);
+            if (f->manner == REPLIES)
                 reply(f, s);
-            }
         }
         futex(&f->page->bell, FUTEX_WAIT, bell, &moment);
     }
@@ -198,6 +199,7 @@ static void the_neighbour_with_most_idle_memory_is_asked_first(void **state)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     assert_int_equal(bytes, 512 * MIB);
     assert_int_equal(atomic_load(&few->asked), 0);
+    assert_int_equal(atomic_load(&most->asked), 1);
     assert_non_null(strstr(most->ask, "give gpu=GPU-30313233 bytes=629145600 wait="));
     /* It gave less than was asked for: no more comes from it. */
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);

@@ -89,6 +89,19 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
     REQUIRE(entries_of(dir) == 0);
 }
 
+CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
+{
+    const char *why;
+    char path[PATH_MAX];
+    struct page_state s = state_of("{}");
+
+    REQUIRE(make(dir, &why));
+    struct page *p = map_page();
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!truncate(path, offsetof(struct page, body)));
+    REQUIRE(!page_publish(&s) && p->sequence == 3);
+}
+
 CASE(a_forked_child_has_no_page_and_removes_none)
 {
     const char *why;
@@ -512,6 +525,7 @@ int main(void)
         cmocka_unit_test(a_second_page_is_not_made_nor_one_after_the_end),
         cmocka_unit_test(too_much_is_refused_and_the_state_before_stays),
         cmocka_unit_test(a_file_that_is_cut_off_ends_the_page_and_nothing_else),
+        cmocka_unit_test(a_state_that_could_not_be_written_whole_is_not_taken_for_one),
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
         cmocka_unit_test(a_page_outlives_the_first_thread),
         cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define THREADS 8
 #define SLOTS 192
@@ -247,7 +248,7 @@ static void *change_config(void *arg)
         pool_set_config(r->pool, &c);
         if (pool_tick_ns(r->pool))
             pool_tick(r->pool);
-        sched_yield();
+        usleep(300);
     }
     return NULL;
 }
