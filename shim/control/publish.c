@@ -218,7 +218,7 @@ bool publish_now(void)
         now = make() ? THERE : GONE;
     } else if (now == THERE) {
         collect(&state, false);
-        if (!page_publish(&state)) {
+        if (!(page_was_removed() && page_renew(&state)) && !page_publish(&state)) {
             now = GONE;
             log_info("the page is gone: its file was cut off, or its file system is full");
         }
@@ -231,7 +231,7 @@ static bool publish_if_changed(void)
 {
     struct page_state state;
 
-    if (!collect(&state, true))
+    if (!collect(&state, true) && !page_was_removed())
         return true;
     return publish_now();
 }

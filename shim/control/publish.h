@@ -6,7 +6,7 @@
  *  - every second while a reader looks on (watched_until_ns),
  *  - after flushes, new pools and rings of the bell, at most every PUBLISH_LEAST_NS,
  *  - at once for a request (publish_now),
- *  - else every ten seconds, if a figure changed.
+ *  - else every ten seconds, if a figure changed, or if somebody removed the file.
  * It asks the pools for their statistics, which each holds its lock for, and nothing else of the
  * program's. One lock of its own, for the record of the last flush, is held for a few instructions.
  */

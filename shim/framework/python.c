@@ -297,10 +297,11 @@ static void run_texts(const struct framework_host *host, py *modules,
     }
 }
 
-static void set_all(struct framework_result *results, enum framework_state state)
+static void set_loaded(py *modules, struct framework_result *results, enum framework_state state)
 {
     for (int i = 0; i < NUM_FRAMEWORKS; i++)
-        results[i] = (struct framework_result){.name = frameworks[i].module, .state = state};
+        if (api.PyDict_GetItemString(modules, frameworks[i].module))
+            results[i].state = state;
 }
 
 /* The interpreter's lock is held, and the phase is IN. */
@@ -318,8 +319,8 @@ static void run_all(const struct framework_host *host, py *modules,
     has_begun = ready && !atomic_load(&closed) && !atomic_load(&barred) && host->begin();
     if (has_begun)
         run_texts(host, modules, results);
-    else
-        set_all(results, FRAMEWORK_BUSY);
+    else /* what the interpreter lacks (step 1) does not come by waiting */
+        set_loaded(modules, results, ready ? FRAMEWORK_BUSY : FRAMEWORK_FAILED);
     if (has_begun)
         host->end();
     has_begun = false;
@@ -421,7 +422,8 @@ static bool find_functions(void *handle)
 
 void python_ask(const struct framework_host *host, struct framework_result *results)
 {
-    set_all(results, FRAMEWORK_ABSENT);
+    for (int i = 0; i < NUM_FRAMEWORKS; i++)
+        results[i] = (struct framework_result){.name = frameworks[i].module};
     set_phase(NEAR);
     void *handle = atomic_load(&closed) ? NULL : open_python();
     if (handle && (registered || find_functions(handle)) && is_ready())

@@ -8,7 +8,8 @@
  * What a run leaves in the program:
  *  1. Each text has a new namespace, which is emptied afterwards. It imports nothing: it reads
  *     sys.modules, and passes over modules that are still being imported, or that would be loaded
- *     when somebody reads them (importlib.util.LazyLoader).
+ *     when somebody reads them (importlib.util.LazyLoader). Without the module `threading`, which
+ *     every package of the table imports, no text runs.
  *  2. Exceptions end in the run. A trace or profile function of the program's, or a tool of
  *     sys.monitoring, is not called: those of sys.settrace and sys.setprofile belong to other
  *     threads, and from 3.11 on the run suspends them all for its thread. An audit hook sees the
@@ -65,7 +66,7 @@ enum framework_state {
     FRAMEWORK_IDLE,   /* loaded, without a cache on a device */
     FRAMEWORK_DONE,   /* emptied its cache */
     FRAMEWORK_KEEPS,  /* its cache cannot be emptied from outside */
-    FRAMEWORK_FAILED, /* raised an exception */
+    FRAMEWORK_FAILED, /* raised an exception, or has an interpreter without `threading` */
     FRAMEWORK_BUSY,   /* not asked now: a capture is open, or the process just forks or ends */
     FRAMEWORK_LATE,   /* no answer within the time: a later flush follows by itself */
 };

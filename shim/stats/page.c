@@ -32,6 +32,8 @@ static uint64_t sequence;
 static char folder[PATH_MAX];
 static char name[PAGE_NAME_MAX];
 static ino_t file_inode;
+static struct page_id self;
+static struct stat root; /* the root directory in which `folder` is a path */
 
 static uint64_t clock_ns(clockid_t clock)
 {
@@ -127,7 +129,6 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
 {
     char unfinished[PAGE_NAME_MAX + sizeof(PAGE_UNFINISHED)];
 
-    page_id_name(id, name);
     snprintf(unfinished, sizeof(unfinished), "%s" PAGE_UNFINISHED, name);
     int fd = create_file(dir, unfinished, why);
     if (fd < 0)
@@ -148,7 +149,8 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     }
     if (!done) {
         unlinkat(dir, unfinished, 0);
-        page_copy_unmap();
+        if (!*folder) /* else the thread of the bell uses it */
+            page_copy_unmap();
     }
     errno = saved_errno;
     return done;
@@ -165,7 +167,8 @@ static bool make_at(const char *path, const struct page_id *id, const struct pag
     bool made = make_in(dir, id, state, why);
     int saved_errno = errno, making = MAKING;
     if (made) {
-        memcpy(folder, path, strlen(path) + 1);
+        if (path != folder)
+            memcpy(folder, path, strlen(path) + 1);
         if (!atomic_compare_exchange_strong(&word, &making, SHOWN)) /* step 11 */
             unlinkat(dir, name, 0);
     }
@@ -176,37 +179,67 @@ static bool make_at(const char *path, const struct page_id *id, const struct pag
 
 bool page_make(const char *path, const struct page_state *state, const char **why)
 {
-    struct page_id id;
     char place[48];
     int none = NO_PAGE, making = MAKING;
     bool made = false;
 
     *why = NULL;
+    if (atomic_load(&word) == NO_PAGE)
+        owner = getpid(); /* before page_remove looks at it */
     if (!atomic_compare_exchange_strong(&word, &none, MAKING))
         return false;
-    owner = getpid();
     errno = 0;
-    if (!page_id_self(&id))
+    if (!page_id_self(&self) || kernel_fstatat(AT_FDCWD, "/", &root, 0)) {
         *why = "/proc does not tell the start of the process";
-    else if (path)
-        made = strlen(path) < sizeof(folder) && make_at(path, &id, state, why);
-    else
-        for (unsigned i = 0; !made && page_dir_default(i, place, sizeof(place)); i++)
-            made = make_at(place, &id, state, why);
+    } else {
+        page_id_name(&self, name);
+        if (path)
+            made = strlen(path) < sizeof(folder) && make_at(path, &self, state, why);
+        for (unsigned i = 0; !path && !made && page_dir_default(i, place, sizeof(place)); i++)
+            made = make_at(place, &self, state, why);
+    }
     if (!made)
         atomic_compare_exchange_strong(&word, &making, NO_PAGE);
     atomic_store(&maker_is_done, true);
     return made;
 }
 
+/* In another root directory (chroot) the path says nothing of the file. */
+bool page_was_removed(void)
+{
+    static char path[sizeof(folder) + sizeof(name)];
+    struct stat st, now;
+
+    if (atomic_load(&word) != SHOWN || kernel_fstatat(AT_FDCWD, "/", &now, 0) ||
+        now.st_ino != root.st_ino || now.st_dev != root.st_dev)
+        return false;
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return kernel_fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT;
+}
+
+bool page_renew(const struct page_state *state)
+{
+    int shown = SHOWN, making = MAKING;
+    const char *why;
+
+    atomic_store(&maker_is_done, false);
+    bool made = atomic_compare_exchange_strong(&word, &shown, MAKING) &&
+                make_at(folder, &self, state, &why);
+    if (!made)
+        atomic_compare_exchange_strong(&word, &making, SHOWN);
+    atomic_store(&maker_is_done, true);
+    return made;
+}
+
+/* The names are written before the word says SHOWN, and never again. */
 const char *page_folder(void)
 {
-    return folder;
+    return atomic_load(&word) == SHOWN ? folder : "";
 }
 
 const char *page_name(void)
 {
-    return folder[0] ? name : "";
+    return atomic_load(&word) == SHOWN ? name : "";
 }
 
 bool page_publish(const struct page_state *state)

@@ -41,11 +41,13 @@
  * Why it ends with the process:
  * 11. page_remove and the thread that makes the page meet at one word. Either page_remove finds a
  *     finished page and removes it, or the maker finds the word changed and removes the file.
+ *     The same holds for a file that is made anew after somebody removed it.
  * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start: its page gets the same name and replaces the old one.
  *
- * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit).
+ * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit) and
+ * the names of the page.
  */
 #ifndef SHIM_PAGE_H
 #define SHIM_PAGE_H
@@ -70,7 +72,12 @@ struct page_state {
  * errno (0: none), or without a reason (NULL) because the process leaves. Opens and closes
  * descriptors. To be called once. */
 bool page_make(const char *path, const struct page_state *state, const char **why);
-/* Where the page is, as for page_make; "" without one. */
+/* Has somebody removed the file? The end of a login session does so in /dev/shm (RemoveIPC of
+ * logind.conf), while the programs of the user go on. */
+bool page_was_removed(void);
+/* After that: makes the file anew, and its directory. False: that failed; the old page stays. */
+bool page_renew(const struct page_state *state);
+/* Where the page is, as for page_make; "" without one. Any thread. */
 const char *page_folder(void);
 const char *page_name(void);
 

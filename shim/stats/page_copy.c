@@ -18,13 +18,25 @@ static char *mapping; /* of struct page; NULL: none */
 
 bool page_copy_map(int fd)
 {
-    void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *before = mapping, *old = MAP_FAILED;
 
-    if (at == MAP_FAILED)
+    if (before) /* of length 0: a second mapping of the same file */
+        old = mremap(before, 0, sizeof(struct page), MREMAP_MAYMOVE);
+    void *at = mmap(before, sizeof(struct page), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | (before ? MAP_FIXED : 0), fd, 0);
+    if (old != MAP_FAILED) {
+        syscall(SYS_futex, (char *)old + offsetof(struct page, bell), FUTEX_WAKE, INT_MAX, NULL,
+                NULL, 0);
+        munmap(old, sizeof(struct page));
+    }
+    if (at == MAP_FAILED) {
+        mapping = NULL; /* the kernel may have removed the old one */
         return false;
+    }
     madvise(at, sizeof(struct page), MADV_DONTFORK);
     madvise(at, sizeof(struct page), MADV_DONTDUMP);
-    mapping = at;
+    if (!before) /* else it is the same, and the thread of the bell may be reading it */
+        mapping = at;
     return true;
 }
 

@@ -19,7 +19,9 @@ struct page_piece {
     size_t size_bytes;
 };
 
-/* Maps the file, of struct page. The mapping stays, because the thread of the bell uses it. */
+/* Maps the file, of struct page. The mapping stays, because the thread of the bell uses it. Another
+ * file takes the place of the one before, at the same address: the thread of the bell wakes, and
+ * waits at the new one. */
 bool page_copy_map(int fd);
 /* Before there is a thread of the bell. */
 void page_copy_unmap(void);

@@ -325,6 +325,18 @@ def act_others_hold_the_loaders_lock():
         await_true(lambda: cache.calls and count("flush (frameworks)") > late)
 
 
+def act_without_the_module_threading_it_is_asked_once():
+    """A program may have a module of such a name, and none of the interpreter's own for threads."""
+    fakes.module("rmm")
+    taken, before = sys.modules.pop("threading"), count("rmm: failed")
+    try:
+        flush()
+        time.sleep(0.3)
+    finally:
+        sys.modules["threading"] = taken
+    assert count("rmm: failed") == before + 1 and not count("busy")
+
+
 def acts():
     for name, act in list(globals().items()):
         if name.startswith("act_"):

@@ -5,6 +5,7 @@ test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -235,6 +236,23 @@ class State(Case):
             mine = os.path.basename(other.page_path())
             self.assertEqual(os.listdir(self.folder), [mine])
             page.close()
+
+    def test_that_somebody_removed_comes_back(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)")
+            program.page().close()
+            shutil.rmtree(self.folder)
+            # Without a reason for a new state it comes within ten seconds.
+            self.wait_for(lambda: page_client.pages_in(self.folder), "no page", 15)
+            page = program.page()
+            self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
+            self.assertEqual(page.ask("flush wait=0")[0], T.PAGE_REPLY_DONE)
+            page.close()
+            shutil.rmtree(self.folder)
+            program.process.send_signal(signal.SIGUSR1)
+            self.wait_for(lambda: page_client.pages_in(self.folder), "no page", 5)
+            self.assertEqual(program.finish(), (0, ""))
+            self.assertEqual(os.listdir(self.folder), [])
 
     def test_of_a_process_that_becomes_another_program_is_replaced(self):
         with Program(self.folder) as program:

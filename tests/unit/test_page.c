@@ -179,6 +179,85 @@ CASE(a_page_outlives_the_first_thread)
     live_on(dir);
 }
 
+static atomic_uint heard;
+
+static void hear(void)
+{
+    atomic_fetch_add(&heard, 1);
+}
+
+static void wait_for_rings(unsigned count)
+{
+    for (int i = 0; atomic_load(&heard) < count && i < 5000; i++)
+        usleep(1000);
+    REQUIRE(atomic_load(&heard) >= count);
+    usleep(20000); /* back to its wait */
+}
+
+CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
+{
+    struct page_state s = state_of("{\"a\":1}");
+    char path[PATH_MAX];
+    const char *why;
+
+    REQUIRE(make(dir, &why) && !page_was_removed() && page_start_bell(hear));
+    wait_for_rings(1);
+    struct page *old = map_page();
+    unsigned descriptors = entries_of("/proc/self/fd");
+    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    REQUIRE(!unlink(path) && !rmdir(dir) && page_was_removed() && page_renew(&s));
+    REQUIRE(!page_was_removed() && entries_of("/proc/self/fd") == descriptors);
+    wait_for_rings(2);
+    struct page *p = map_page();
+    REQUIRE(p != old && p->body_bytes == 7 && !memcmp(p->body, s.body, 7) && !(p->sequence % 2));
+    p->bell++;
+    REQUIRE(syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0) == 1);
+    wait_for_rings(3);
+    static struct page_request r;
+    while (page_read_request(0, &r))
+        page_answer_request(&r, &(struct page_answer){.text = "{}", .text_bytes = 2});
+    p->slots[0].ask_sequence = 1;
+    REQUIRE(page_read_request(0, &r) && r.sequence == 1);
+    uint64_t sequence = p->sequence;
+    REQUIRE(page_publish(&s) && p->sequence == sequence + 2);
+    page_remove();
+    REQUIRE(entries_of(dir) == 0 && !page_was_removed() && !page_renew(&s));
+    REQUIRE(entries_of(dir) == 0);
+}
+
+CASE(a_file_comes_back_in_no_other_root_directory)
+{
+    const char *why;
+
+    if (geteuid())
+        _exit(SKIP);
+    REQUIRE(make(dir, &why) && !chroot(dir) && !chdir("/"));
+    REQUIRE(!page_was_removed());
+}
+
+static void *read_names(void *arg)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    while (!*page_folder() || !*page_name())
+        ;
+    snprintf(path, sizeof(path), "%s/%s", page_folder(), page_name());
+    REQUIRE(!stat(path, &st));
+    return NULL;
+}
+
+CASE(threads_read_the_names_while_the_page_is_made)
+{
+    const char *why;
+    pthread_t thread;
+
+    REQUIRE(!pthread_create(&thread, NULL, read_names, NULL));
+    usleep(1000);
+    REQUIRE(make(dir, &why));
+    pthread_join(thread, NULL);
+}
+
 CASE(a_page_is_made_after_the_first_thread_ended)
 {
     live_on(NULL);
@@ -452,6 +531,9 @@ int main(void)
         cmocka_unit_test(a_state_that_could_not_be_written_whole_is_not_taken_for_one),
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
         cmocka_unit_test(a_page_outlives_the_first_thread),
+        cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),
+        cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
+        cmocka_unit_test(threads_read_the_names_while_the_page_is_made),
         cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
         cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file),
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
