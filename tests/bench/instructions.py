@@ -65,7 +65,9 @@ def run(pair, library, options, scratch):
                pair, "--threads", "1", "--pairs", str(PAIRS), "--batches", str(BATCHES), *options]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
     # Valgrind has 128 GiB of addresses for a program, its device memory included.
-    env.update(LD_PRELOAD=library, DEBUGINFOD_URLS="", SIM_DEVICES="1", SIM_CAPACITY="2G")
+    # Without a page no other thread of the library works meanwhile.
+    env.update(LD_PRELOAD=library, GPUCACHE_DIR="none", DEBUGINFOD_URLS="", SIM_DEVICES="1",
+               SIM_CAPACITY="2G")
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300,
                           check=False)
     if done.returncode:
