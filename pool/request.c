@@ -12,8 +12,6 @@
 #include "pool/trim.h"
 #include "pool/tuning.h"
 
-#define RUN_AHEAD_PART 16
-
 /* What a request takes: one object of a slab, or a block. */
 struct request {
     struct zone *zone;

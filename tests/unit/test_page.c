@@ -463,6 +463,9 @@ CASE(each_request_gets_its_reply)
     void *served;
     pthread_join(server, &served);
     REQUIRE((unsigned long)served == 50 * PAGE_SLOTS);
+    static struct page_request again;
+    for (unsigned i = 0; i < PAGE_SLOTS; i++)
+        REQUIRE(!page_read_request(i, &again)); /* none is served twice */
 }
 
 /* Another process that writes noise over the whole page, rings, and cuts the file now and then. */
