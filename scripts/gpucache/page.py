@@ -235,6 +235,12 @@ def _places_of(pid, uid):
     return candidates
 
 
+def is_of(page, pid):
+    """Does the program that made the page still run in this process? A program that replaced it
+    (exec) has its number and its start, and not its page."""
+    return process.maps(pid, page.name) is not False
+
+
 def find_all(all_users=False):
     """(pages, complaints): all pages of the user, or of everybody (root)."""
     if all_users and os.geteuid() != 0:
@@ -250,7 +256,7 @@ def find_all(all_users=False):
         for name in folder.names():
             page = Page(folder, name, None)
             for namespace, pid in running.get((page.inner_pid, page.start_ticks), ()):
-                if namespace in (None, page.namespace):
+                if namespace in (None, page.namespace) and is_of(page, pid):
                     page.pid = pid
             pages.append(page)
     return pages, complaints
@@ -270,6 +276,7 @@ def find(pid):
                 page = Page(folder, name, pid)
                 if (page.inner_pid, page.start_ticks) == identity[1:] and \
                         identity[0] in (None, page.namespace):
+                    page.pid = pid if is_of(page, pid) else None
                     return page, complaints
         return None, complaints
     candidates = _own_places() + (list(_everybodys_places()) if os.geteuid() == 0 else [])

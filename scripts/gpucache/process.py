@@ -105,10 +105,16 @@ def environ(pid, variable):
     return None
 
 
+def maps(pid, file_name):
+    """Is a file whose path has this in it mapped? None: not to be known, as of a process whose
+    first thread has ended."""
+    data = _read(pid, "maps")
+    return file_name.encode() in data if data else None
+
+
 def has_library(pid):
     """Is libgpucache loaded? None: not to be known."""
-    data = _read(pid, "maps")
-    return None if data is None else b"/libgpucache" in data
+    return maps(pid, "/libgpucache")
 
 
 def job_of(cgroup):

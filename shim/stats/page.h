@@ -46,8 +46,8 @@
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start: its page gets the same name and replaces the old one.
  *
- * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit) and
- * the names of the page.
+ * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit)
+ * and the names of the page.
  */
 #ifndef SHIM_PAGE_H
 #define SHIM_PAGE_H

@@ -4,6 +4,7 @@ thread that answers requests; and calls of the tool inside of this process."""
 import contextlib
 import io
 import json
+import mmap
 import os
 import struct
 import sys
@@ -57,6 +58,7 @@ class FakePage:
         self.path = os.path.join(folder, self.name)
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.ftruncate(self.fd, tables.PAGE_BYTES)
+        self.mapping = mmap.mmap(self.fd, tables.PAGE_BYTES)  # as the library has it
         self.put("magic", tables.PAGE_MAGIC)
         self.put("version", version)
         self.put("size_bytes", tables.PAGE_BYTES)
@@ -124,6 +126,7 @@ class FakePage:
             self.going = False
             if self.thread.is_alive():
                 self.thread.join()
+            self.mapping.close()
             os.close(self.fd)
             if os.path.exists(self.path):
                 os.unlink(self.path)

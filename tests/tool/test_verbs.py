@@ -21,6 +21,23 @@ DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 BAD, REFUSED = tables.PAGE_REPLY_BAD, tables.PAGE_REPLY_REFUSED
 
 
+# A process that sleeps, with the page that its input names mapped.
+MAPPER = """
+import mmap, time
+file = open(input(), "r+b")
+mapping = mmap.mmap(file.fileno(), 4096)
+print("mapped", flush=True)
+time.sleep(100)
+"""
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+
+def map_page(sleeper, page):
+    sleeper.stdin.write(page.path + "\n")
+    sleeper.stdin.flush()
+    sleeper.stdout.readline()
+
+
 def flushed(**figures):
     found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
              "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
@@ -122,10 +139,10 @@ class Slots(Case):
         self.assertGreaterEqual(time.monotonic() - started, 0.3)
 
     def test_a_stopped_process_is_told_so(self):
-        with subprocess.Popen(["sleep", "100"]) as sleeper:
+        with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
             try:
                 start = ask_module.process.start_ticks(sleeper.pid)
-                self.page(pid=sleeper.pid, start=start)
+                map_page(sleeper, self.page(pid=sleeper.pid, start=start))
                 sleeper.send_signal(signal.SIGSTOP)
                 wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
                 self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped, and "
@@ -343,9 +360,10 @@ def nvmlDeviceGetComputeRunningProcesses(device):
             self.says(done, 3, f"{verb} needs the Python package {package}: pip install {package}")
 
     def test_stat_watches_until_the_end(self):
-        with subprocess.Popen(["sleep", "100"]) as sleeper:
+        with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
             try:
-                self.page(pid=sleeper.pid, start=ask_module.process.start_ticks(sleeper.pid))
+                start = ask_module.process.start_ticks(sleeper.pid)
+                map_page(sleeper, self.page(pid=sleeper.pid, start=start))
                 timer = threading.Timer(0.5, sleeper.kill)
                 timer.start()
                 timer2 = threading.Timer(0.6, sleeper.wait)
@@ -426,6 +444,14 @@ class Versions(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""), python)
             tried += 1
         self.assertGreaterEqual(tried, 1)
+
+
+class Replaced(Case):
+    def test_a_process_that_became_another_program_has_ended(self):
+        self.page().mapping.close()
+        self.assertEqual(tool("ps", "--json").json["processes"], [])
+        self.assertIn("It has ended", tool("stat", os.getpid()).out)
+        self.says(tool("set", os.getpid(), "MAX_IDLE=1G"), 1, f"PID {os.getpid()}: it has ended")
 
 
 class Streams(Case):
