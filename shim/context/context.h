@@ -68,7 +68,8 @@ struct context {
     bool condemned;          /* the context ended while the record was being made */
 
     _Atomic int lost_code;  /* the driver's lasting error for the context; 0: none */
-    const char *backing;    /* "arena", "segment", "driver"; NULL: being made for the first time */
+    atomic_bool filled;     /* from here on backing, reason, name, uuid and pool stay as they are */
+    const char *backing;    /* "arena", "segment", "driver" */
     const char *reason;     /* why that backing */
     uint64_t redzone_bytes; /* behind each block (shim/context/redzone.h), 0: none */
     _Atomic(CUstream) redzone_stream;

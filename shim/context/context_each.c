@@ -164,7 +164,7 @@ size_t context_report(struct report_pool *out, size_t max)
 {
     size_t count = 0;
     FOR_EACH_RECORD(c)
-        if (c->backing && count < max) {
+        if (atomic_load_explicit(&c->filled, memory_order_acquire) && count < max) {
             out[count] = (struct report_pool){
                 .device = c->device,
                 .name = c->name,

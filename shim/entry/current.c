@@ -112,8 +112,10 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
             context_give_up(c);
         }
     struct context *c = context_add(ctx, device);
-    if (c)
+    if (c) {
         fill(c, ctx);
+        atomic_store_explicit(&c->filled, true, memory_order_release);
+    }
     return c;
 }
 

@@ -107,12 +107,13 @@ bool start_library(void)
         owner = getpid();
         register_exit_handlers();
     }
-    state_settle(on);
-    if (on) {
-        flush_start();
+    if (on) { /* before another thread makes a pool, and with it the page */
         lend_start();
         command_start();
     }
+    state_settle(on);
+    if (on)
+        flush_start();
     errno = saved_errno;
     return on;
 }
