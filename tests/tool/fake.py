@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +23,23 @@ state.PATIENCE_S = 0.0
 UUID = "GPU-73696d75-6c61-7465-642d-6770752d3030"
 UUID_B = "GPU-73696d75-6c61-7465-642d-6770752d3031"
 MIB = 1 << 20
+
+
+# A process that sleeps, with the page that its input names mapped.
+MAPPER = """
+import mmap, time
+file = open(input(), "r+b")
+mapping = mmap.mmap(file.fileno(), 4096)
+print("mapped", flush=True)
+time.sleep(100)
+"""
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+
+def map_page(sleeper, page):
+    sleeper.stdin.write(page.path + "\n")
+    sleeper.stdin.flush()
+    sleeper.stdout.readline()
 
 
 def pool(device=0, uuid=UUID, **figures):

@@ -9,12 +9,13 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
 import unittest
 
-from fake import MIB, TOOL, UUID, UUID_B, body, pool
+from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool
 from test_page import Case
 
 from gpucache import process, tables
@@ -88,7 +89,11 @@ class Terminal:
 class Top(Case):
     def setUp(self):
         super().setUp()
-        self.second = process.identity(os.getppid())
+        # pylint: disable-next=consider-using-with
+        self.sleeper = subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES)
+        self.addCleanup(self.sleeper.communicate)
+        self.addCleanup(self.sleeper.kill)
+        self.second = process.identity(self.sleeper.pid)
 
     def answer(self, words):
         if words.startswith("flush"):
@@ -103,6 +108,7 @@ class Top(Case):
         second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB}),
                            pid=self.second[1], start=self.second[2], namespace=self.second[0],
                            answer=self.answer)
+        map_page(self.sleeper, second)
         return first, second
 
     def test_the_screen(self):
@@ -117,8 +123,7 @@ class Top(Case):
                           "LIVE, LATELY", "LIMITS", "NAME"])
         rows = [line.split() for line in lines if re.match(r" *[0-9]+ +\w+ +[01] ", line)]
         self.assertEqual([row[:5] for row in rows],
-                         [[str(os.getppid()), process.user_name(process.uid(os.getppid())), "0",
-                           "5", "GiB"],
+                         [[str(self.second[1]), process.user_name(os.getuid()), "0", "5", "GiB"],
                           [str(os.getpid()), process.user_name(os.getuid()), "0", "32", "MiB"],
                           [str(os.getpid()), process.user_name(os.getuid()), "1", "32", "MiB"]])
         self.assertIn("f flush  l limit  s sort  r reverse  q quit", text)

@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from fake import MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
+from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, tool, wait_for
 from test_page import Case
 
 from gpucache import ask as ask_module
@@ -19,23 +19,6 @@ from gpucache import tables, text
 
 DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 BAD, REFUSED = tables.PAGE_REPLY_BAD, tables.PAGE_REPLY_REFUSED
-
-
-# A process that sleeps, with the page that its input names mapped.
-MAPPER = """
-import mmap, time
-file = open(input(), "r+b")
-mapping = mmap.mmap(file.fileno(), 4096)
-print("mapped", flush=True)
-time.sleep(100)
-"""
-PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-
-
-def map_page(sleeper, page):
-    sleeper.stdin.write(page.path + "\n")
-    sleeper.stdin.flush()
-    sleeper.stdout.readline()
 
 
 def flushed(**figures):
