@@ -158,6 +158,9 @@ static void *work(void *arg)
     return NULL;
 }
 
+/* What a thread besides the workers does to the pool. Between rounds nothing is under way. */
+static pthread_mutex_t besides = PTHREAD_MUTEX_INITIALIZER;
+
 static void run_rounds(struct rig *r, bool single, uint64_t seed)
 {
     struct worker workers[THREADS];
@@ -180,7 +183,11 @@ static void run_rounds(struct rig *r, bool single, uint64_t seed)
             atomic_store(&shared.several_streams, true);
         if (shared.error)
             fail_msg("broken: %s", shared.error);
-        EXPECT_SOUND(r);
+        pthread_mutex_lock(&besides);
+        const char *words = rig_check(r);
+        pthread_mutex_unlock(&besides);
+        if (words)
+            fail_msg("broken: %s", words);
     }
     r->several_streams = true;
     for (int i = 0; i < SLOTS; i++)
@@ -245,9 +252,11 @@ static void *change_config(void *arg)
         c.min_free_bytes = which & 4 ? 0 : size % MIB(500);
         c.idle_timeout_ns = which & 8 ? 0 : MS(size % 10);
         c.reuse = (enum pool_reuse)(which >> 4 & 3);
+        pthread_mutex_lock(&besides);
         pool_set_config(r->pool, &c);
         if (pool_tick_ns(r->pool))
             pool_tick(r->pool);
+        pthread_mutex_unlock(&besides);
         usleep(300);
     }
     return NULL;
