@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Processes under the shim lend each other idle memory; the same processes bare run out of it."""
 import contextlib
+import glob
 import os
 import shutil
 import statistics
@@ -53,18 +54,30 @@ class Worker:
         self.process.stdout.close()
 
 
+def see_each_other(there, folder):
+    """A process makes its page on a thread of its own, soon after its first allocation."""
+    for worker in there:
+        worker.seconds(f"turn {2 << 20}")
+    end = time.monotonic() + 20
+    while len(glob.glob(os.path.join(folder, "*.page"))) < len(there) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 @contextlib.contextmanager
 def workers(suite, python, kind, count, shim, extra=()):
     """So many at once, which share the GPU and a folder of pages."""
     folder = tempfile.mkdtemp()
     env = dict(extra, GPUCACHE_DIR=os.path.join(folder, "pages"))
-    if suite.simulate:
-        env.update(SIM_SHARED=f"gpucache-lend-{os.getpid()}-{time.monotonic_ns()}")
+    if suite.simulate:  # on a machine that does other things too
+        env.update(SIM_SHARED=f"gpucache-lend-{os.getpid()}-{time.monotonic_ns()}",
+                   GPUCACHE_SHARE="10s")
     env = suite.shim_env(**env) if shim else dict(suite.bare_env, **env)
     there = []
     try:
         for _ in range(count):
             there.append(Worker(python, kind, env))
+        if shim:
+            see_each_other(there, env["GPUCACHE_DIR"])
         yield there
     finally:
         for worker in there:
