@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -265,9 +266,12 @@ class Suite:
 
     def bare_and_shim(self, command, env=None, timeout=120, before=(), beside=()):
         extra = env or {}
-        shim = dict(self.shim_env(**extra), LD_PRELOAD=" ".join([*before, self.lib, *beside]))
-        return self.run(command, dict(self.bare_env, **extra), timeout), self.run(command, shim,
-                                                                                  timeout)
+        bare = self.run(command, dict(self.bare_env, **extra), timeout)
+        # Some programs look for their own page; no other program's page is in this folder.
+        with tempfile.TemporaryDirectory() as pages:
+            shim = dict(self.shim_env(**{"GPUCACHE_DIR": pages, **extra}),
+                        LD_PRELOAD=" ".join([*before, self.lib, *beside]))
+            return bare, self.run(command, shim, timeout)
 
     # Results
 
