@@ -413,6 +413,21 @@ class Request(Case):
             for each in askers:
                 self.assertEqual(each.communicate(timeout=60)[0], "40\n")
 
+    def test_to_flush_begins_a_millisecond_after_the_last_one_at_the_soonest(self):
+        with Program(self.folder) as program:
+            program.do("alloc(1)")
+            page = program.page()
+            took_ms = []
+            for _ in range(30):
+                start = time.monotonic()
+                asked = [page.put_ask("flush") for _ in range(T.PAGE_SLOTS)]
+                page.ring()
+                for at, sequence in asked:
+                    self.assertEqual(page.await_reply(at, sequence)[0], T.PAGE_REPLY_DONE)
+                took_ms.append((time.monotonic() - start) * 1000)
+            self.assertGreaterEqual(min(took_ms), T.PAGE_SLOTS - 1)
+            page.close()
+
     def test_noise_all_over_the_page_harms_nobody_and_flushes_once_a_millisecond_at_most(self):
         with Program(self.folder) as program:
             program.do("alloc(1)")
