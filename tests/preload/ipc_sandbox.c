@@ -73,7 +73,7 @@ static int count_in_child(void)
 static int count_left_in_child(void)
 {
     int count = count_in_child();
-    for (int tries = 0; count > 0 && tries < 100; tries++) {
+    for (int tries = 0; count > 0 && tries < 1000; tries++) {
         scene_sleep_ms(10);
         count = count_in_child();
     }
