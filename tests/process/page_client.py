@@ -52,9 +52,10 @@ class Page:
         offset, form = getattr(self.tables, record)[name]
         struct.pack_into(form, self.map, base + offset, value)
 
-    def state(self, tries=1000):
+    def state(self, wait_s=30.0):
         """The JSON body and the table of GPUs, of one publication."""
-        for _ in range(tries):
+        end = time.monotonic() + wait_s
+        while time.monotonic() < end:
             before = self.get("sequence")
             count, size = self.get("num_gpus"), self.get("body_bytes")
             body = self.get("body")[:size]
