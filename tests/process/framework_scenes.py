@@ -209,15 +209,16 @@ def act_cupy_on_every_device():
 
 
 def act_numba_without_a_context():
-    fakes.put_numba(None)
-    flush()
-    fakes.put_numba([None, None])
-    flush()
+    for cached in False, True:
+        fakes.put_numba(None, cached)
+        flush()
+        fakes.put_numba([None, None], cached)
+        flush()
 
 
-def act_numba_pending_memory():
+def act_numba_pending_memory(cached=False):
     context = fakes.NumbaContext()
-    fakes.put_numba([None, context])
+    fakes.put_numba([None, context], cached)
     waiting = context.memory_manager.deallocations
     for _ in range(6):
         waiting.add_item(fakes.free, fakes.malloc(20 * MIB), 20 * MIB)
@@ -226,12 +227,17 @@ def act_numba_pending_memory():
     assert len(waiting._cons) == 6
     waiting._disable_count = 0
     for expected in (120, 20):
+        before = count(f"numba: done, gave {expected}.0 MiB")
         flush()
-        await_true(lambda: count(f"numba: done, gave {expected}.0 MiB") == 1)
+        await_true(lambda: count(f"numba: done, gave {expected}.0 MiB") == before + 1)
         assert len(waiting._cons) == 1 and waiting._size == 0 and context.depth == 0
         waiting.add_item(fakes.free, fakes.malloc(20 * MIB), 20 * MIB)
     waiting.clear()
     assert not waiting._cons
+
+
+def act_numba_pending_memory_of_a_cached_property():
+    act_numba_pending_memory(True)
 
 
 def act_numba_beside_its_own_clear():

@@ -175,6 +175,42 @@ class Lend(unittest.TestCase):
         self.assertEqual(asker.take(400), 0)  # 224 MiB are free
         self.assertLessEqual(giver.end()["lent_bytes"], 240 * MIB)
 
+    def test_a_program_that_grows_in_small_pieces_asks_seldom(self):
+        gpu = Gpu(self, "16G")
+        giver = gpu.start()
+        giver.cache(15 * 1024, 32)
+        asker = gpu.start()
+        self.assertEqual(asker.take(12 * 1024, 64), 0)
+        figures = asker.end()
+        lent = giver.end()
+        self.assertGreaterEqual(figures["borrowed_bytes"], 11 * 1024 * MIB)
+        # One for each 64 MiB would be many. An ask is at most a sixteenth of the GPU.
+        self.assertLessEqual(lent["num_lends"], 30)
+        self.assertLessEqual(lent["lent_bytes"], 14 * 1024 * MIB)
+
+    def test_a_program_without_cumemalloc_has_a_page_and_lends(self):
+        for kind in ("create", "async", "managed", "array"):
+            with self.subTest(kind=kind):
+                gpu = Gpu(self)
+                giver = gpu.start()
+                giver.cache(900)
+                asker = gpu.start()
+                for _ in range(8):
+                    self.assertEqual(asker.do(f"other {kind}"), [0])
+                asker.await_page()
+                self.assertTrue(asker.page())
+                os.kill(asker.pid, signal.SIGUSR1)  # would end a process without a handler
+                time.sleep(0.05)
+                self.assertGreater(asker.do("free")[0], 0)
+                if kind != "managed":  # which lies in host memory where the GPU is full
+                    self.assertGreaterEqual(asker.end()["borrowed_bytes"], 300 * MIB)
+        # What takes no memory of a device starts nothing.
+        gpu = Gpu(self)
+        process = gpu.start()
+        self.assertEqual(process.do("other host"), [0])
+        time.sleep(0.1)
+        self.assertFalse(process.page())
+
     def test_each_call_that_takes_memory_gets_it_from_another_process(self):
         gpu = Gpu(self)
         options = {"SIM_CAPACITY": "2G", "SIM_CTX_BYTES": "100M", "SIM_OBJECT_BYTES": "8M"}
