@@ -8,6 +8,7 @@
 
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/number.h"
 #include "shim/process/own_thread.h"
 
 #include <dirent.h>
@@ -64,20 +65,6 @@ static uint64_t last_number;
 static atomic_int shared_fd = -1;
 static ino_t shared_ino;
 
-/* The number that a name in /proc/thread-self/fd says, or -1. With atoi and its relatives the
- * library would need the newest C library that the building machine knows. */
-static int number_of(const char *name)
-{
-    int number = 0;
-    if (!*name)
-        return -1;
-    for (; *name; name++)
-        if (*name < '0' || *name > '9' || __builtin_mul_overflow(number, 10, &number) ||
-            __builtin_add_overflow(number, *name - '0', &number))
-            return -1;
-    return number;
-}
-
 /* The program's descriptors must not stay open in a copy of its table: a pipe would never end. */
 static bool close_all(void)
 {
@@ -85,9 +72,10 @@ static bool close_all(void)
     if (!folder)
         return false;
     for (const struct dirent *entry; (entry = readdir(folder));) {
-        int fd = number_of(entry->d_name);
-        if (fd >= 0 && fd != dirfd(folder))
-            close(fd);
+        const char *name = entry->d_name;
+        uint64_t fd;
+        if (number_read(&name, &fd) && (int)fd != dirfd(folder))
+            close((int)fd);
     }
     closedir(folder);
     return true;
