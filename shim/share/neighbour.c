@@ -167,7 +167,8 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
     const struct known *k = find_known(name);
     if (!k)
         return false;
-    return k->emptied_in == w->until_ns || (k->skip_until_ns > now_ns && !question_has_reply(folder, name, &k->late));
+    return k->emptied_in == w->until_ns ||
+           (k->skip_until_ns > now_ns && !question_has_reply(folder, name, &k->late));
 }
 
 /* The search in the directory. */
@@ -205,23 +206,14 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
         s->best = c;
 }
 
-struct entry {
-    uint64_t inode;
-    int64_t offset;
-    unsigned short length;
-    unsigned char type;
-    char name[];
-};
-
 static bool find_best(int folder, const struct neighbour_wish *w, struct search *s)
 {
     long got;
     *s = (struct search){0};
-    while ((got = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
         for (long at = 0; at < got;) {
             unsigned short length;
-            memcpy(&length, entries + at + offsetof(struct entry, length), sizeof length);
-            consider(folder, w, entries + at + offsetof(struct entry, name), s);
+            consider(folder, w, kernel_entry(entries + at, &length), s);
             at += length;
         }
     return s->candidates > 0;

@@ -164,29 +164,87 @@ static bool has_waiter(struct page *page)
     return syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0) > 0;
 }
 
-enum life { LIVES, STOPPED, UNKNOWN };
+enum life { LIVES, GONE, UNKNOWN };
 
-/* Field 3 of /proc/PID/stat. Field 2 is the name of the process and may hold any character. */
-static enum life look_at(const struct question *q)
+/* Field 3 of the task's stat. Field 2 is its name and may hold any character. '?': not known. */
+static char task_state(uint64_t pid, const char *tid)
 {
-    char path[40], stat[512], *end;
-    struct page_id its;
-    if (!page_id_parse(q->name, &its) || its.pid_namespace != q->self->pid_namespace)
-        return UNKNOWN;
-    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", its.pid);
+    char path[64], stat[512], *end;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/stat", pid, tid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? STOPPED : UNKNOWN;
+        return '?';
     ssize_t n = read(fd, stat, sizeof stat - 1);
     close(fd);
     stat[n > 0 ? n : 0] = '\0';
-    if (n <= 0 || !(end = strrchr(stat, ')')) || end[1] != ' ')
+    end = strrchr(stat, ')');
+    return end && end[1] == ' ' ? end[2] : '?';
+}
+
+/* Is the neighbour's page mapped there? The kernel tells nothing of a task that has just ended, and
+ * of one that may not be looked at. */
+static enum life look_at_maps(uint64_t pid, const char *tid, const char *name)
+{
+    char path[64], text[512];
+    size_t kept = 0, length = strlen(name);
+    bool some = false, found = false;
+    ssize_t n;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/maps", pid, tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         return UNKNOWN;
-    return strchr("TtZXx", end[2]) ? STOPPED : LIVES;
+    while (!found && (n = read(fd, text + kept, sizeof text - kept)) > 0) {
+        some = true;
+        kept += (size_t)n;
+        found = memmem(text, kept, name, length) != NULL;
+        /* The start of the name may be at the end of the text. */
+        size_t tail = kept < length ? kept : length - 1;
+        memmove(text, text + kept - tail, tail);
+        kept = tail;
+    }
+    close(fd);
+    return found ? LIVES : some ? GONE : UNKNOWN;
+}
+
+/* By a thread of the process that has not ended: the first one may end before the others, and then
+ * has the state of an ended process. A program that replaced the one with the page (exec) has its
+ * number and its start, and a later process may have its number. Neither has the page mapped. */
+static enum life look_at_process(const struct question *q, uint64_t pid, int tasks)
+{
+    char entries[512];
+    long got;
+    while ((got = syscall(SYS_getdents64, tasks, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            unsigned short length;
+            const char *tid = kernel_entry(entries + at, &length);
+            char state = tid[0] == '.' ? 'Z' : task_state(pid, tid);
+            at += length;
+            if (strchr("ZXx", state))
+                continue;
+            return strchr("Tt", state) ? GONE : look_at_maps(pid, tid, q->name);
+        }
+    return got < 0 ? UNKNOWN : GONE;
+}
+
+/* GONE: no reply comes while it is so. */
+static enum life look_at(const struct question *q)
+{
+    char path[40];
+    struct page_id its;
+    struct stat st;
+    if (!page_id_parse(q->name, &its) || its.pid_namespace != q->self->pid_namespace)
+        return UNKNOWN;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/task", its.pid);
+    int tasks = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (tasks < 0)
+        return errno == ENOENT ? GONE : UNKNOWN;
+    enum life life = kernel_fstat(tasks, &st) ? UNKNOWN : look_at_process(q, its.pid, tasks);
+    question_close(tasks, &st);
+    return life;
 }
 
 /* Waits for the reply to sequence + 1. The thread of a neighbour's bell may be at work, so that a
- * wake finds no waiter: where the process can be seen, its state decides. */
+ * wake finds no waiter: where that happens twice and the process can be seen, its state decides. */
 static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
                         const struct question *q)
 {
@@ -209,9 +267,9 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
             errno == EFAULT)
             return false;
         woken = woken || has_waiter(page);
-        enum life life = woken ? LIVES : look_at(q);
-        woken = life == LIVES;
-        if (life == STOPPED && probes > 1)
+        enum life life = woken || probes < 2 ? UNKNOWN : look_at(q);
+        woken = woken || life == LIVES;
+        if (life == GONE)
             return false;
     }
 }
