@@ -284,24 +284,40 @@ static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *de
     return back;
 }
 
+static void count_given(uint64_t back)
+{
+    if (!back)
+        return;
+    counter_add(COUNTER_LENT_BYTES, back);
+    control_due(&at_regrowth, control_after(state_clock_ns(), REGROWTH_STEP_NS));
+    publish_soon();
+}
+
 /* First what is idle already. Then what the frameworks of the process cache, and what the program
  * freed behind work. A wait would break a capture. A framework that answers late has a whole flush
  * follow (flush.h). */
-uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found)
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t,
+                   bool *found)
 {
     struct empty_cache all = {.device = -1};
     uint64_t back = give(uuid, bytes, 0, &all.device);
     *found = all.device >= 0;
+    t->until_ns = 0;
     if (*found && back < bytes && wait_ns && !capture_open()) {
         flush_ask_frameworks(&all, min_u64(wait_ns, FRAMEWORK_WAIT_NS), NULL);
-        back += give(uuid, bytes - back, wait_ns, &all.device);
+        uint64_t first_ns = turns_begin(t, all.device, wait_ns);
+        back += give(uuid, bytes - back, first_ns, &all.device);
     }
-    if (back) {
-        counter_add(COUNTER_LEND_GIVEN, 1);
-        counter_add(COUNTER_LENT_BYTES, back);
-        control_due(&at_regrowth, control_after(state_clock_ns(), REGROWTH_STEP_NS));
-        publish_soon();
-    }
+    counter_add(COUNTER_LEND_GIVEN, back > 0);
+    count_given(back);
+    return back;
+}
+
+uint64_t lend_give_rest(const char *uuid, uint64_t bytes)
+{
+    int device;
+    uint64_t back = capture_open() ? 0 : give(uuid, bytes, 0, &device);
+    count_given(back);
     return back;
 }
 
