@@ -382,6 +382,14 @@ static uint64_t mapping_calls(const struct pool *p)
     return p->stats.num_chunk_moves + p->stats.num_device_alloc + p->stats.num_device_free;
 }
 
+/* Does the program need more than ever before? Then the pool grows whatever it does to save
+ * memory. */
+static bool is_new_peak(const struct pool *p, uint64_t size_bytes)
+{
+    const struct pool_stats *s = &p->stats;
+    return s->allocated_bytes + s->pending_bytes + size_bytes > s->allocated_peak_bytes;
+}
+
 enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
                             int *code)
 {
@@ -391,14 +399,16 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     fence_seal(p);
     fence_poll(p);
     ghost_reap(p, false);
-    bool reaped = p->ghost_bytes != ghost_bytes;
+    bool reaped = p->ghost_bytes != ghost_bytes, new_peak = is_new_peak(p, size_bytes);
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = mapping_calls(p);
     enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
     if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
         result = grow(p, z, size_bytes, align, true, code);
-    /* Growing by one chunk is no charge: it is needed in any case. */
+    uint64_t took_ns = p->backend->ops->now_ns(p->backend) - start_ns;
     if (reaped || mapping_calls(p) > before + 1)
-        move_budget_spend(&p->move_budget, p->backend->ops->now_ns(p->backend) - start_ns);
+        move_budget_spend(&p->move_budget, took_ns, new_peak);
+    else if (mapping_calls(p) == before + 1)
+        move_budget_note_growth(&p->move_budget, took_ns);
     return result;
 }
