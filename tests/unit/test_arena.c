@@ -265,6 +265,29 @@ static void large_idle_chunks_are_taken_apart(void **state)
     EXPECT_SOUND(r);
 }
 
+/* Free memory of 4 MiB, a hole of 8, and free memory of 16 again. */
+static void a_free_block_that_a_request_needs_part_of_gives_the_rest(void **state)
+{
+    struct rig *r = started(state);
+    uint64_t left = rig_alloc(r, MIB(4)), middle = rig_alloc(r, MIB(8)), right[4];
+    for (int i = 0; i < 4; i++)
+        right[i] = rig_alloc(r, MIB(4));
+    rig_alloc(r, MIB(4));
+    rig_free(r, middle);
+    settle(r);
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 1, "the middle leaves a hole");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(40), "8 are new");
+    rig_free(r, left);
+    for (int i = 0; i < 4; i++)
+        rig_free(r, right[i]);
+    settle(r);
+    EXPECT_EQ(rig_alloc(r, MIB(24)), left, "from the first of it over the hole");
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 2, "the last of it moves into the hole");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(44), "4 more are missing");
+    EXPECT_SOUND(r);
+}
+
 /* Granting access takes long, as on a busy GPU. */
 static void allow_slowly(struct model *m, enum model_row row)
 {
@@ -298,7 +321,7 @@ static void memory_is_spent_where_moves_take_too_long(void **state)
     created = model_calls(r->model, MODEL_ROW_create);
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "no more moves");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 1, "but one chunk");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 4, "but fine chunks");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "beside what is idle");
     for (int i = 16; i < 32; i += 2)
         rig_free(r, a[i]);
@@ -522,6 +545,7 @@ int main(void)
         RIG_TEST(the_small_zone_grows_gently),
         RIG_TEST(large_idle_chunks_are_taken_apart),
         RIG_TEST(memory_is_spent_where_moves_take_too_long),
+        RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest),
         RIG_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
         RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),
         cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
