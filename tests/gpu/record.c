@@ -132,7 +132,8 @@ static lookup_fn *next_dlsym(void)
 }
 
 /* Each function that is recorded has two forms: for the legacy default stream, and for that of the
- * thread. Those of cuCtxSynchronize are the first, for the current context, and the second, for any.
+ * thread. Those of cuCtxSynchronize are the first, for the current context, and the second, for
+ * any context.
  * `real` is what the program would have called. */
 enum { LEGACY, PER_THREAD, FORMS };
 
