@@ -6,10 +6,10 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _ask(call, *arguments):
-    """What a call tells; None where it fails: each driver and device lacks some."""
+def _ask(nvml, call, *arguments):
+    """What a call tells; None where it fails: each package, driver and device lacks some."""
     try:
-        return call(*arguments)
+        return getattr(nvml, call)(*arguments)
     except Exception:  # pylint: disable=broad-except # pynvml makes its classes at run time
         return None
 
@@ -43,8 +43,8 @@ class Gpus:
             device = nvml.nvmlDeviceGetHandleByIndex(number)
             # The processes of a part are its GPU's, too: the parts come first.
             places = len(self.devices)
-            for part in range(_ask(nvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):
-                handle = _ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, device, part)
+            for part in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", device) or 0):
+                handle = _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", device, part)
                 if handle is not None:
                     self._add(nvml, handle, f"{number}:{part}")
             self._add(nvml, device, number)
@@ -53,13 +53,13 @@ class Gpus:
     def _add(self, nvml, device, index):
         """A device, with what it tells: not each one knows all."""
         uuid = _plain(nvml.nvmlDeviceGetUUID(device))
-        memory = _ask(nvml.nvmlDeviceGetMemoryInfo, device)
+        memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", device)
         self.devices.append({"index": index, "uuid": uuid,
-                             "name": _plain(_ask(nvml.nvmlDeviceGetName, device) or ""),
+                             "name": _plain(_ask(nvml, "nvmlDeviceGetName", device) or ""),
                              "total_bytes": getattr(memory, "total", None),
                              "used_bytes": getattr(memory, "used", None)})
         gpu = str(index).partition(":")[0]
-        for process in _ask(nvml.nvmlDeviceGetComputeRunningProcesses, device) or ():
+        for process in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", device) or ():
             if (process.pid, gpu) not in self.listed or str(index) != gpu:
                 self.listed.add((process.pid, gpu))
                 self.processes.append({"pid": process.pid, "gpu_uuid": uuid,
