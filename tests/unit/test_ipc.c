@@ -241,7 +241,7 @@ static void who_takes_no_answer_makes_nobody_wait(void **state)
         listener_answer(number, &answer, fds, TICKET_BATCH);
         took_ms += now_ms() - start_ms;
     }
-    assert_true(took_ms < 1000);
+    assert_true(took_ms < 5000);
     /* The listener is as ready as before. */
     int reply;
     assert_int_equal(socket_ask(&question, &reply), 0);

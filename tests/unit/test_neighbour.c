@@ -32,7 +32,7 @@
 
 #define MS UINT64_C(1000000)
 #define MIB UINT64_C(1048576)
-#define WAIT_NS (1000 * MS)
+#define WAIT_NS (3000 * MS)
 
 uint64_t state_clock_ns(void)
 {

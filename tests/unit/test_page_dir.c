@@ -5,6 +5,7 @@
 #include "tests/unit/page_case.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/mount.h>
 
 static void refuses(const char *path, const char *words)
@@ -112,11 +113,30 @@ static bool is_there(const char *name)
     return !access(path, F_OK);
 }
 
+static atomic_int waiter;
+
 static void *wait_at_bell(void *bell)
 {
+    atomic_store(&waiter, (int)syscall(SYS_gettid));
     for (;;)
         syscall(SYS_futex, bell, FUTEX_WAIT, 0, NULL, NULL, 0);
     return NULL;
+}
+
+/* Until the kernel says that the thread sleeps. */
+static void await_waiter(void)
+{
+    char path[64], text[256];
+    bool sleeps = false;
+
+    for (int i = 0; !sleeps && i < 20000; i++, usleep(1000)) {
+        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(&waiter));
+        FILE *file = atomic_load(&waiter) ? fopen(path, "r") : NULL;
+        sleeps = file && fgets(text, sizeof(text), file) && strstr(text, ") S ");
+        if (file)
+            fclose(file);
+    }
+    REQUIRE(sleeps);
 }
 
 CASE(stale_pages_are_removed_and_no_others)
@@ -157,7 +177,7 @@ CASE(stale_pages_are_removed_and_no_others)
     char *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     REQUIRE(fd >= 0 && at != MAP_FAILED);
     REQUIRE(!pthread_create(&thread, NULL, wait_at_bell, at + offsetof(struct page, bell)));
-    usleep(100000);
+    await_waiter();
     REQUIRE(make(dir, &why));
     REQUIRE(!is_there(gone) && !is_there(unfinished) && !is_there(reused) && !is_there(here));
     REQUIRE(is_there(waits) && is_there("1-2-3.page") && !is_there("1-2-4.page"));
