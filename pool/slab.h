@@ -35,6 +35,8 @@ struct slab {
 };
 _Static_assert(sizeof(struct slab) == sizeof(struct piece), "see tests/bench/LATENCY.md");
 
+/* Lists of their own for empty slabs: slab_release_empty walks over no others. That they serve last
+ * is worth little: peak reserved of 78 synthetic programs would be 0.1 % higher in the mean. */
 struct slabs {
     struct list partial[SLAB_CLASSES]; /* with free objects, and others */
     struct list empty[SLAB_CLASSES];   /* with nothing in them */
