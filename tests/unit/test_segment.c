@@ -209,7 +209,7 @@ static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
     rig_alloc(r, MIB(40));
     rig_free(r, rig_alloc(r, MIB(40)));
     move_budget_is_left(&r->pool->move_budget, model_now(r->model));
-    move_budget_spend(&r->pool->move_budget, overdrawn_ns + MS(20));
+    move_budget_spend(&r->pool->move_budget, overdrawn_ns + MS(20), false);
     for (uint64_t size = MIB(34); size >= MIB(4); size -= size / 3) {
         uint64_t a = rig_alloc(r, size);
         rig_launch(r, 1, MS(1), a);
