@@ -133,7 +133,7 @@ uint64_t pool_settle(struct pool *p)
     uint64_t mark = 0;
     state_enter(p);
     if (!p->abandoned) {
-        trim_settle(p, 0);
+        settle(p, 0);
         mark = p->fences.open_epoch - 1;
     }
     state_leave(p);
