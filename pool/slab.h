@@ -31,7 +31,7 @@ struct slab {
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
      * lock. A record serves one class for ever, so all its shapes have as many pieces. */
     _Atomic uint64_t shape; /* see slab_show; stays as it was once the slab is gone */
-    struct piece pieces[];  /* of the objects; no free one is exposed or noted */
+    struct piece pieces[];  /* of the objects; no free one is exposed or has sync_memops */
 };
 _Static_assert(sizeof(struct slab) == sizeof(struct piece), "see tests/bench/LATENCY.md");
 
