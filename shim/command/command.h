@@ -37,7 +37,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COMMAND_WORDS_MAX = 32, COMMAND_WAIT_MS = 10000 };
+enum { COMMAND_WORDS_MAX = 32, COMMAND_WAIT_MS = PAGE_WAIT_MS };
 #define COMMAND_PAUSE_NS UINT64_C(1000000)
 
 struct command_word {

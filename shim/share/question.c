@@ -4,6 +4,7 @@
  */
 #include "shim/share/question.h"
 
+#include "pool/bits.h"
 #include "shim/process/kernel.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
@@ -286,6 +287,7 @@ static enum question_result ask_mapped(int fd, struct page *page, const struct q
     unsigned slot = (unsigned)taken;
     /* The neighbour's own waits end before ours. */
     uint64_t its_wait_ns = q->until_ns > now_ns ? (q->until_ns - now_ns) / 2 : 0;
+    its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS);
     if (!write_request(page, slot, sequence, q, its_wait_ns))
         return QUESTION_LOST;
     counter_add(COUNTER_LEND_ASK, 1);

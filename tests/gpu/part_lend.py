@@ -28,6 +28,7 @@ class Worker:
     """A process of work_lend.py."""
 
     def __init__(self, python, kind, env):
+        self.env = env
         self.process = subprocess.Popen([python, frameworks.script("work_lend.py"), kind], env=env,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline().strip() != "ready":

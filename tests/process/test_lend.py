@@ -160,6 +160,13 @@ class Lend(unittest.TestCase):
                 self.assertEqual(figures["num_ooms"], 0)
                 self.assertGreaterEqual(giver.end()["num_lends"], 1)
 
+    def test_a_long_bound_is_no_longer_wait_than_a_request_may_ask_for(self):
+        gpu = Gpu(self)
+        giver = gpu.start()
+        giver.cache(800)
+        asker = gpu.start(GPUCACHE_SHARE="60s")
+        self.assertEqual(asker.take(700), 0)
+
     def test_processes_whose_first_thread_has_ended_lend(self):
         gpu = Gpu(self)
         giver = gpu.start(after=["leave"])
