@@ -57,7 +57,7 @@ static struct chunk *detach_chunks(struct pool *p)
 static void disown(struct piece *piece)
 {
     piece_claim(piece);
-    piece->live = piece->exposed = piece->noted = false;
+    piece->live = piece->exposed = piece->sync_memops = false;
 }
 
 static void disown_block(void *record)

@@ -5,9 +5,9 @@
  *
  * Device addresses are uint64_t and never dereferenced. Every row that can fail returns 0 or the
  * provider's own non-zero code (a CUresult on the real driver), which the pool hands to its caller
- * unchanged. The pool calls no row with a lock held, and no row but ask_others may call back into
- * the pool. Any thread calls rows, several at a time. A provider leaves errno, the calling thread's
- * current context and its capture mode as it found them.
+ * unchanged. The pool calls no row with a lock held but now_ns, and no row but ask_others may call
+ * back into the pool. Any thread calls rows, several at a time. A provider leaves errno, the
+ * calling thread's current context and its capture mode as it found them.
  */
 #ifndef POOL_BACKEND_H
 #define POOL_BACKEND_H

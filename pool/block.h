@@ -49,7 +49,7 @@ struct piece {
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live;             /* an object: the program or a magazine holds it */
-    bool exposed, noted;
+    bool exposed, sync_memops;
     /* Of an object; of a block while SLAB. A free reads it without the lock. */
     _Atomic(struct slab *) slab;
     union {

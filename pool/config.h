@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's tunables as a struct, generated from pool/config.def. Whoever creates a pool fills it;
- * pool_config_init gives the defaults. Sizes are bytes, times nanoseconds.
+ * The pool's tunables as a struct, generated from pool/config.def. The caller of pool_create fills
+ * it; pool_config_init gives the defaults. Sizes are bytes, times nanoseconds.
  */
 #ifndef POOL_CONFIG_H
 #define POOL_CONFIG_H

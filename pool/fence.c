@@ -445,8 +445,7 @@ void fence_finish(struct pool *p)
 /* What came late to the abandoned pool (an event under record, a mark) was of the old context. */
 void fence_restart(struct fences *f)
 {
-    if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
-        watch_unsealed(-1);
+    fence_disarm(f);
     f->ring.count = f->ring.spares = 0;
     f->complete_epoch = f->ordered_epoch = atomic_fetch_add(&f->open_epoch, 1);
     f->late_epoch = f->open_bytes = f->open_frees = 0;

@@ -68,7 +68,8 @@ struct pool;
 #define FENCE_READY_ALL (UINT64_MAX - 1)
 #define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
-/* UNSEALED: the open epoch has frees. LATE: work was submitted since the latest of them. */
+/* UNSEALED: the open epoch has frees. NO_WAIT: work was submitted since the latest of them, so the
+ * fence will be late. */
 enum { FENCE_NO_WAIT = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
@@ -97,7 +98,7 @@ struct fences {
     bool sealing_late;       /* work was submitted while one was under way */
     _Atomic unsigned refusals; /* records that captures forbade */
     bool refused;            /* the latest record was refused */
-    bool barred;             /* and nobody knows what could be awaited */
+    bool barred;             /* and no capture is known whose end could be awaited */
     bool watches;            /* counts in pool_watch: relies on stream order, or may again */
     bool lost;               /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;

@@ -31,7 +31,7 @@ void *host_cache_get(struct host_cache *c);
 void host_cache_put(struct host_cache *c, void *record);
 /* Calls f for each record that was ever used, free or not. */
 void host_cache_each(const struct host_cache *c, void (*f)(void *record));
-/* All records are free again, whoever has them. */
+/* All records are free again, whichever thread has them. */
 void host_cache_reclaim(struct host_cache *c);
 
 /* Zeroed pages, touched only when used; NULL if there are none. */

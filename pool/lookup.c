@@ -38,7 +38,7 @@ struct found {
     struct pool *pool;
     struct block *block;
     struct piece *piece;
-    bool *exposed, *noted;
+    bool *exposed, *sync_memops;
     uint64_t addr, size_bytes;
 };
 
@@ -52,7 +52,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
     struct block *b = map_block_around(addr, p);
     if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece)) {
         *found = (struct found){
-            p, b, &b->piece, &b->piece.exposed, &b->piece.noted, b->addr, b->size_bytes};
+            p, b, &b->piece, &b->piece.exposed, &b->piece.sync_memops, b->addr, b->size_bytes};
         return POOL_OK;
     }
     if (b && b->state == BLOCK_SLAB) {
@@ -60,7 +60,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         int slot = slab_slot_around(s, addr);
         if (slot >= 0 && s->pieces[slot].live && piece_is_held(&s->pieces[slot])) {
             struct piece *o = &s->pieces[slot];
-            *found = (struct found){p, b, o, &o->exposed, &o->noted,
+            *found = (struct found){p, b, o, &o->exposed, &o->sync_memops,
                                     slab_object_addr(s, (unsigned)slot), s->object_bytes};
             return POOL_OK;
         }
@@ -81,7 +81,7 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
                                .requested_bytes = f.piece->requested_bytes,
                                .serial = f.piece->serial,
                                .exposed = *f.exposed,
-                               .noted = *f.noted};
+                               .sync_memops = *f.sync_memops};
     if (!f.pool->arena)
         out->segment_addr = map_find(f.block->addr)->chunk->addr;
     state_unlock(f.pool);
@@ -100,13 +100,13 @@ enum pool_status pool_expose(uint64_t addr)
     return POOL_OK;
 }
 
-enum pool_status pool_set_sync_memops(uint64_t addr, bool noted)
+enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops)
 {
     struct found f;
     enum pool_status status = find_live(addr, &f);
     if (status != POOL_OK)
         return status;
-    *f.noted = noted;
+    *f.sync_memops = sync_memops;
     state_unlock(f.pool);
     return POOL_OK;
 }

@@ -47,14 +47,15 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
  * of cupy is 1.038 of peak live instead of 1.020; the mean of 26 synthetic programs is 1.032
  * instead of 1.025. */
 /* Is enough pending for the request, and a part (PENDING_LOOK_SHIFT) of what is reserved more than
- * at the latest look? */
+ * at the latest look? Without the second condition the replay of maskrcnn asks what is complete
+ * 13400 times instead of 3300 (two streams, work of 20 ms). */
 bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes);
 /* Asks what is complete, unless a free block fits exactly. order: later work may be ordered behind
  * the rest, because there is but one stream. Drops the lock. */
 void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order);
 /* Should the request ask what is complete, because its magazine holds a piece that would serve it?
  * Questions in vain make the next one later: where the GPU is far behind, a question takes as long
- * as two requests. */
+ * as two requests. Without that the same replay asks 19200 times. */
 bool pending_may_ask(struct pool *p);
 /* The question was not in vain. */
 void pending_ask_soon(struct pool *p);

@@ -33,7 +33,7 @@ struct pool_block {
     uint64_t requested_bytes; /* as asked for */
     uint64_t serial;          /* unique in the process: each reissue of an address gets a new one */
     uint64_t segment_addr;    /* the driver's allocation that holds it (segment backing), else 0 */
-    bool exposed, noted;
+    bool exposed, sync_memops;
 };
 
 /* What the control thread may ask for. keep_bytes: idle memory to keep; 0: none. */
@@ -106,8 +106,9 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *block);
 
 /* The block that holds addr goes back to the driver when freed, and the pool never reissues it. */
 enum pool_status pool_expose(uint64_t addr);
-/* Sets a flag of the caller's own at an exposed block. It is false at first. */
-enum pool_status pool_set_sync_memops(uint64_t addr, bool noted);
+/* Sets a flag of an exposed block, which the pool only keeps for the caller. It is false at
+ * first. */
+enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of earlier
  * frees. stream tells streams apart, nothing more. */

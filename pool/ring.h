@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The fences of a pool that were recorded and are not known done, oldest epoch first, and the
- * events that may be recorded again. fence.h says what they mean, and who may wait for which.
+ * events that may be recorded again. fence.h says what they mean, and which of them a thread may
+ * wait for.
  *
  * All of it belongs to the pool's lock. A thread that hands an event to the driver without the lock
  * pins its fence meanwhile. The fence keeps its event, though not its place.

@@ -125,7 +125,7 @@ static void bury(struct pool *p, struct slab *s)
     b->piece.epoch = s->epoch;
     atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
     for (unsigned i = 0; i < s->object_count; i++)
-        s->pieces[i].exposed = s->pieces[i].noted = false;
+        s->pieces[i].exposed = s->pieces[i].sync_memops = false;
     host_cache_put(&p->slab_caches[s->class_index], s);
     zone_bury(b);
 }

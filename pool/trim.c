@@ -10,7 +10,8 @@
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-uint64_t trim_idle_bytes(const struct pool *p)
+/* Reserved, and neither live nor pending. */
+static uint64_t idle_bytes(const struct pool *p)
 {
     uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
     return p->stats.reserved_bytes > used ? p->stats.reserved_bytes - used : 0;
@@ -34,7 +35,8 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
     return back;
 }
 
-void trim_settle(struct pool *p, uint64_t wait_ns)
+/* Learns what is complete; waits at most wait_ns for everything freed so far. */
+static void settle(struct pool *p, uint64_t wait_ns)
 {
     struct fences *f = &p->fences;
     magazines_empty_all(p);
@@ -94,7 +96,7 @@ bool pool_release(struct pool *p, enum pool_release step)
         if (step == POOL_RELEASE_PENDING)
             await_fences(p);
         else
-            trim_settle(p, 0);
+            settle(p, 0);
         uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);
         count_flush(p, start_ns, back);
         /* What others hold is on its way back, as a rule. Each of their turns is a few driver
@@ -113,8 +115,8 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
     state_enter(p);
     if (!p->abandoned) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
-        trim_settle(p, t->wait_ns);
-        uint64_t idle = trim_idle_bytes(p);
+        settle(p, t->wait_ns);
+        uint64_t idle = idle_bytes(p);
         if (idle > t->keep_bytes) {
             uint64_t most = t->most_bytes ? t->most_bytes : UINT64_MAX;
             back = trim_release(p, min_u64(idle - t->keep_bytes, most),
@@ -131,7 +133,7 @@ uint64_t pool_settle(struct pool *p)
     uint64_t mark = 0;
     state_enter(p);
     if (!p->abandoned) {
-        trim_settle(p, 0);
+        settle(p, 0);
         mark = p->fences.open_epoch - 1;
     }
     state_leave(p);
@@ -207,8 +209,8 @@ uint64_t pool_tick(struct pool *p)
     state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes) {
         p->now_ns = p->backend->ops->now_ns(p->backend);
-        trim_settle(p, 0);
-        uint64_t idle = trim_idle_bytes(p), over = 0, short_bytes = free_shortage(p);
+        settle(p, 0);
+        uint64_t idle = idle_bytes(p), over = 0, short_bytes = free_shortage(p);
         if (idle > c->max_idle_bytes)
             over = idle - c->max_idle_bytes;
         if (p->stats.reserved_bytes > c->max_reserved_bytes)

@@ -13,11 +13,7 @@ struct pool;
 /* Releases idle chunks, whose work is complete and which were not used since unused_ns, until
  * want_bytes at least are back. Returns the bytes that came back. */
 uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns);
-/* Learns what is complete; waits at most wait_ns for everything freed so far. */
-void trim_settle(struct pool *p, uint64_t wait_ns);
 /* Computes how often pool_tick is needed, and what MAX_RESERVED allows now. */
 void trim_set_tick(struct pool *p);
-/* Idle bytes: reserved, and neither live nor pending. */
-uint64_t trim_idle_bytes(const struct pool *p);
 
 #endif

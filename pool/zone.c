@@ -32,7 +32,7 @@ static struct block *block_new(struct zone *z, uint64_t addr, uint64_t size_byte
         b->state = state;
         atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
         b->piece.epoch = b->piece.slack_bytes = 0;
-        b->piece.exposed = b->piece.noted = false;
+        b->piece.exposed = b->piece.sync_memops = false;
         list_init(&b->link);
     }
     return b;
@@ -164,7 +164,7 @@ static void insert_free(struct block *b)
 {
     struct placement *pl = &b->zone->placement;
     b->state = BLOCK_FREE;
-    b->piece.exposed = b->piece.noted = false;
+    b->piece.exposed = b->piece.sync_memops = false;
     atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
     if (b->next && b->next->state == BLOCK_FREE) {
         placement_remove(pl, b->next);

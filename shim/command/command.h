@@ -5,7 +5,7 @@
  * request. request.c has the parser and makes replies; command.c has the duties that look at the
  * page.
  *
- * Why a request harms nobody, whatever it says:
+ * Why a request harms no process, whatever it says:
  *  1. It is parsed in a private copy (shim/stats/page.h). A text that is not exactly a verb with
  *     its parameters does nothing: the reply says what is wrong.
  *  2. A request can do only what a signal or the environment of the process can do. A writer of the

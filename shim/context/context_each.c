@@ -122,7 +122,8 @@ CUresult context_loss_here(void)
     return c ? (CUresult)atomic_load(&c->lost_code) : CUDA_SUCCESS;
 }
 
-/* 1. Whoever takes the lock last reads the newest options: no pool gets older ones after newer.
+/* 1. The thread that takes the lock last reads the newest options. So no pool gets older ones after
+ *    newer ones.
  * 2. A maker lists its pool, then comes here; the control thread changes options, then comes here
  *    for all pools that are listed. One of the two sees the other: if the maker is first, the
  *    control thread finds the pool listed; if not, the maker reads the new options.

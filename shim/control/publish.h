@@ -7,8 +7,9 @@
  *  - after flushes, new pools and rings of the bell, at most every PUBLISH_LEAST_NS,
  *  - at once for a request (publish_now),
  *  - else every ten seconds, if a figure changed, or if somebody removed the file.
- * It asks the pools for their statistics, which each holds its lock for, and nothing else of the
- * program's. One lock of its own, for the record of the last flush, is held for a few instructions.
+ * It asks each pool for its statistics, under that pool's lock, and takes no other lock that a
+ * thread of the program may hold for long. Its own lock guards the record of the last flush for a
+ * few instructions.
  */
 #ifndef SHIM_PUBLISH_H
 #define SHIM_PUBLISH_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's backend on the CUDA driver (backend.h): what makes one, and access of peers.
+ * What makes the pool's backend on the CUDA driver (backend.h), and what the library knows of a
+ * device besides: its identity and its primary context.
  */
 #ifndef SHIM_DEVICE_H
 #define SHIM_DEVICE_H

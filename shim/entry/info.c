@@ -120,7 +120,7 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
         return false;
     const struct context *c = pool_owner(block.pool);
     *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes,
-                              block.serial, export_is_capable(&block), true, block.noted};
+                              block.serial, export_is_capable(&block), true, block.sync_memops};
     return true;
 }
 

@@ -186,14 +186,6 @@ bool framework_any_is(const struct framework_result *results, enum framework_sta
     return false;
 }
 
-uint64_t framework_returned_bytes(const struct framework_result *results)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < NUM_FRAMEWORKS; i++)
-        bytes += results[i].returned_bytes;
-    return bytes;
-}
-
 const char *framework_state_name(enum framework_state state)
 {
     static const char *const names[] = {

@@ -70,8 +70,6 @@ bool framework_ask(const struct framework_host *host, void (*through)(bool anew)
 
 /* Does one of the results have this state? */
 bool framework_any_is(const struct framework_result *results, enum framework_state state);
-/* The bytes of all of them. */
-uint64_t framework_returned_bytes(const struct framework_result *results);
 /* The state as a word: "absent", "idle", "done", "keeps", "failed", "busy", "late". Static. */
 const char *framework_state_name(enum framework_state state);
 

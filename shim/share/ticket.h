@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The room share/ shares pool memory: with other processes (legacy CUDA IPC), and with other
- * devices (peer access).
+ * devices (peer access). It also lends: processes of one user give each other idle memory (lend.h).
  * Its one seam is "a block that is live" (pool_lookup, pool_expose) on one side, and a mapped range
  * on the other; the wrappers in entry/ call export.h, import.h and peer.h.
  *

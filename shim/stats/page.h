@@ -13,7 +13,7 @@
  *     of the file is missing, these calls fail with EFAULT. A load would raise SIGBUS.
  *  2. Offsets and lengths of the copies are constants, or numbers of this process. A length that
  *     stands in the page only shortens the private copy.
- *  3. A text is checked and parsed in a private copy, which nobody else can change.
+ *  3. A text is checked and parsed in a private copy, which no other process can change.
  *  4. What the library must remember (its last sequence, the requests served, the file) is in
  *     private memory. It writes those words to the page, and reads none of them back.
  *  5. The library never waits for a word of the page but on the bell's thread, which has no other

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The directory of pages and the names of the files in it (page_format.h). A directory serves if it
- * is no symbolic link, belongs to the effective user, and nobody else may do anything in it. Every
+ * is no symbolic link, belongs to the effective user, and gives no rights to others. Every
  * descriptor is closed before the caller's own work goes on. No CUDA, no lock, no state.
  */
 #ifndef SHIM_PAGE_DIR_H

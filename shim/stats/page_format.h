@@ -2,9 +2,9 @@
  *
  * The layout of a process's page of live state: one file in the directory of GPUCACHE_DIR. Readers
  * are the tool (scripts/gpucache) and other processes under the library. Numbers have the machine's
- * byte order. The layout of a version never changes: whoever adds a field puts it into room that is
- * zero today, or raises PAGE_VERSION. A reader of another version uses what lies in the first 128
- * bytes, which every version keeps.
+ * byte order. The layout of a version never changes: a new field goes into room that is zero today,
+ * or raises PAGE_VERSION. A reader of another version uses what lies in the first 128 bytes, which
+ * every version keeps.
  *
  * The file is called NAMESPACE-PID-START.page: the inode of the process's pid namespace, its pid
  * there, and its start in ticks since the boot (field 22 of /proc/PID/stat), all decimal.
@@ -12,9 +12,10 @@
  * Reading: read `sequence`, then what is wanted, then `sequence` again. Both are the same even
  * number: what was read belongs together. Else read again.
  *
- * Asking: take a write lock on the first byte of a slot that nobody holds and whose ask_sequence is
- * its reply_sequence (fcntl F_SETLK, a lock of the process). Where they differ, an asker gave up
- * and the reply is still to come. Write `ask` and `ask_bytes`, then ask_sequence = reply_sequence +
+ * Asking: take a write lock on the first byte of a slot that no process holds and whose
+ * ask_sequence is its reply_sequence (fcntl F_SETLK, a lock of the process). Where they differ, an
+ * asker gave up and the reply is still to come. Write `ask` and `ask_bytes`, then ask_sequence =
+ * reply_sequence +
  * 1. Add one to `bell`, and wake one waiter of it (futex, shared). Wait until reply_sequence is
  * ask_sequence (the writer wakes waiters of reply_sequence), then read the reply and unlock. A wake
  * of the bell that finds no waiter, twice and 10 ms apart: the process has ended, or is stopped, or

@@ -4,26 +4,9 @@
  * "local", "global" or "deepbind". Each plays the basic scene; then each one's block is freed by
  * the next.
  */
-#include "tests/preload/plugin.h"
-
-#include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
+#include "tests/preload/plugin_host.h"
 
 enum { MOST = 4 };
-
-struct plugin {
-    int (*play)(void);
-    int (*give)(uint64_t *block, uint32_t value);
-    int (*take)(uint64_t block, uint32_t value);
-};
-
-static int find(void *handle, const char *name, void *function)
-{
-    void *symbol = dlsym(handle, name);
-    memcpy(function, &symbol, sizeof symbol);
-    return symbol != NULL ? 0 : -1;
-}
 
 static int open_plugin(struct plugin *plugin, const char *path, const char *scope)
 {
@@ -32,13 +15,7 @@ static int open_plugin(struct plugin *plugin, const char *path, const char *scop
         flags |= RTLD_GLOBAL;
     else if (strcmp(scope, "deepbind") == 0)
         flags |= RTLD_DEEPBIND;
-    void *handle = dlopen(path, flags);
-    if (handle == NULL) {
-        printf("cannot open a plugin: %s\n", dlerror());
-        return -1;
-    }
-    return find(handle, "plugin_main", &plugin->play) + find(handle, "plugin_give", &plugin->give) +
-           find(handle, "plugin_take", &plugin->take);
+    return plugin_opened(plugin, dlopen(path, flags));
 }
 
 int main(int argc, char **argv)

@@ -9,7 +9,6 @@
 #include "tests/preload/scene.h"
 
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const char inner_variable[] = "SCENE_INNER";
@@ -126,7 +125,6 @@ int main(void)
     char log[] = "/tmp/scene-redzone-XXXXXX";
     char stats[] = "/tmp/scene-redzone-XXXXXX";
     char value[64];
-    int status = -1;
     int wrong = 0;
     if (getenv(inner_variable) != NULL)
         return inner();
@@ -137,15 +135,8 @@ int main(void)
     REQUIRE(setenv("GPUCACHE_LOG", value, 1));
     snprintf(value, sizeof value, "exit-json:%s", stats);
     REQUIRE(setenv("GPUCACHE_STATS", value, 1));
-    REQUIRE(setenv(inner_variable, "1", 1));
-    pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0) {
-        execl("/proc/self/exe", "redzone", (char *)NULL);
-        _exit(127);
-    }
-    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
-    if (WEXITSTATUS(status) == 0) {
+    int status = scene_again(inner_variable, "1");
+    if (status == 0) {
         for (int i = 0; i < FAULTS; i++) {
             unsigned seen = scene_preloaded() ? count_fault(log, &faults[i]) : 1;
             printf("%zu bytes, %zu behind: %u\n", faults[i].size_bytes, faults[i].offset, seen);
@@ -158,5 +149,5 @@ int main(void)
     }
     unlink(log);
     unlink(stats);
-    return WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : wrong != 0;
+    return status != 0 ? status : wrong != 0;
 }

@@ -4,6 +4,7 @@
 #include "tests/preload/observer.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -196,6 +197,21 @@ static bool is_named(const char *name, int argc, char **argv)
         if (strcmp(argv[i], name) == 0)
             return true;
     return argc < 2;
+}
+
+int scene_again(const char *variable, const char *value)
+{
+    int status = -1;
+    REQUIRE(setenv(variable, value, 1));
+    fflush(stdout);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        execl("/proc/self/exe", program_invocation_name, (char *)NULL);
+        _exit(127);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    return WEXITSTATUS(status);
 }
 
 int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count)

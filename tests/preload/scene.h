@@ -55,6 +55,10 @@ int scene_threads(int n, int (*body)(int index, void *context), void *context);
 /* Runs one body in another thread. */
 int scene_elsewhere(int (*body)(int index, void *context), void *context);
 
+/* Runs the program anew in a child, without arguments and with this variable in its environment, as
+ * in those of later children. Returns its exit status. */
+int scene_again(const char *variable, const char *value);
+
 /* Before another program is started: one that was not built for the thread sanitizer does not
  * survive its runtime, so nothing is preloaded there. Without that sanitizer, does nothing. */
 void scene_leave_sanitizer(void);

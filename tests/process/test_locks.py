@@ -22,6 +22,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import waiting  # noqa: E402
+
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
@@ -117,7 +120,7 @@ def taken(line):
     return int(code), float(seconds), int(kept)
 
 
-class Locks(unittest.TestCase):
+class Locks(waiting.Waiting):
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
@@ -132,12 +135,6 @@ class Locks(unittest.TestCase):
             python.do("idle(64)")
             self.wait_for(lambda n=number: os.path.isdir(folder) and len(
                 [name for name in os.listdir(folder) if name.endswith(".page")]) == n, "no page")
-
-    def wait_for(self, condition, what, seconds=30):
-        end = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.005)
 
     def test_both_get_the_error_where_neither_has_enough_and_the_caches_follow(self):
         """Own idle memory, free memory and the other's idle memory are less than 600 MiB. The rest

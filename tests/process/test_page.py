@@ -15,6 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_client  # noqa: E402
+import waiting  # noqa: E402
 
 LIBRARY, FOLDERS, TABLES = sys.argv[1:4]
 T = page_client.load_tables(TABLES)
@@ -128,18 +129,11 @@ class Program:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-class Case(unittest.TestCase):
+class Case(waiting.Waiting):
     def setUp(self):
         self.scratch = tempfile.TemporaryDirectory()
         self.folder = os.path.join(self.scratch.name, "pages")
         self.addCleanup(self.scratch.cleanup)
-
-    def wait_for(self, condition, what, seconds=30):
-        end = time.monotonic() + seconds
-        while not (value := condition()):
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.02)
-        return value
 
 
 class State(Case):

@@ -12,6 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_client  # noqa: E402
+import waiting  # noqa: E402
 
 LIBRARY, FOLDERS, TABLES = sys.argv[1:4]
 T = page_client.load_tables(TABLES)
@@ -70,7 +71,7 @@ for line in sys.stdin:
 """
 
 
-class Case(unittest.TestCase):
+class Case(waiting.Waiting):
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
@@ -113,13 +114,6 @@ class Case(unittest.TestCase):
         _, said = self.process.communicate(timeout=60)
         self.assertEqual(self.process.returncode, 0, said)
         return said
-
-    def wait_for(self, condition, what, seconds=30):
-        end = time.monotonic() + seconds
-        while not (value := condition()):
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.02)
-        return value
 
     def ask(self, *words):
         """(code, the replies by the names of the options)."""

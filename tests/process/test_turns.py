@@ -14,6 +14,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_client  # noqa: E402
+import waiting  # noqa: E402
 
 LIBRARY, FOLDERS, HOLDER, TABLES = sys.argv[1:5]
 T = page_client.load_tables(TABLES)
@@ -48,7 +49,7 @@ class Question(threading.Thread):
         return self.answer
 
 
-class Turns(unittest.TestCase):
+class Turns(waiting.Waiting):
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
@@ -74,13 +75,6 @@ class Turns(unittest.TestCase):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         self.assertEqual(self.process.stdout.readline(), "done\n")
-
-    def wait_for(self, condition, what, seconds=30):
-        end = time.monotonic() + seconds
-        while not (value := condition()):
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.01)
-        return value
 
     def logged(self):
         with open(self.log, encoding="utf-8") as file:

@@ -117,13 +117,20 @@ CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags)
     return rc;
 }
 
-static CUresult query(CUevent event)
+/* May the host ask about the event now? */
+static CUresult askable(CUevent event)
 {
     CUresult rc = event_check(event);
     if (rc == CUDA_SUCCESS)
         rc = capture_unsafe();
     if (rc == CUDA_SUCCESS && capture_holds(event))
         rc = CUDA_ERROR_CAPTURED_EVENT;
+    return rc;
+}
+
+static CUresult query(CUevent event)
+{
+    CUresult rc = askable(event);
     if (rc != CUDA_SUCCESS)
         return rc;
     clock_poll();
@@ -135,11 +142,7 @@ static CUresult query(CUevent event)
 
 static CUresult synchronize(CUevent event)
 {
-    CUresult rc = event_check(event);
-    if (rc == CUDA_SUCCESS)
-        rc = capture_unsafe();
-    if (rc == CUDA_SUCCESS && capture_holds(event))
-        rc = CUDA_ERROR_CAPTURED_EVENT;
+    CUresult rc = askable(event);
     if (rc != CUDA_SUCCESS)
         return rc;
     struct vector seen = {0};

@@ -217,22 +217,31 @@ static void who_has_memory_in_work_is_waited_for(void **state)
     }
 }
 
+enum { KINDS = 3 };
+static const uint64_t sizes[KINDS] = {600, KIB(300), MIB(3)};
+
+/* A pool that holds a live object, small block and large block, and has a magazine with others. */
+static struct rig *with_three_kinds(bool single_stream, uint64_t addrs[KINDS])
+{
+    struct rig *r = rig_create(RIG_BYTES);
+    r->model->backend.single_stream = single_stream;
+    rig_start(r);
+    for (unsigned i = 0; i < KINDS; i++) {
+        rig_free(r, rig_alloc(r, sizes[i]));
+        rig_free(r, rig_alloc(r, sizes[i]));
+        addrs[i] = rig_alloc(r, sizes[i]);
+    }
+    return r;
+}
+
 /* A thread looks first at what it was handed out lately; its blocks were live when their context
  * ended, and their addresses may be anybody's since. */
 static void what_it_had_handed_out_is_nobodys(void **state)
 {
-    static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
     (void)state;
     for (unsigned single = 0; single < 2; single++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        uint64_t addrs[3];
-        r->model->backend.single_stream = single;
-        rig_start(r);
-        for (unsigned i = 0; i < 3; i++) {
-            rig_free(r, rig_alloc(r, sizes[i]));
-            rig_free(r, rig_alloc(r, sizes[i]));
-            addrs[i] = rig_alloc(r, sizes[i]);
-        }
+        uint64_t addrs[KINDS];
+        struct rig *r = with_three_kinds(single, addrs);
         rig_free(r, rig_alloc(r, KIB(20)));
         model_destroy_context(r->model);
         pool_abandon(r->pool);
@@ -293,18 +302,10 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
  * one. */
 static void what_it_had_handed_out_stays_nobodys(void **state)
 {
-    static const uint64_t sizes[] = {600, KIB(300), MIB(3)};
     (void)state;
     for (unsigned single = 0; single < 2; single++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        uint64_t addrs[3];
-        r->model->backend.single_stream = single;
-        rig_start(r);
-        for (unsigned i = 0; i < 3; i++) {
-            rig_free(r, rig_alloc(r, sizes[i]));
-            rig_free(r, rig_alloc(r, sizes[i]));
-            addrs[i] = rig_alloc(r, sizes[i]);
-        }
+        uint64_t addrs[KINDS];
+        struct rig *r = with_three_kinds(single, addrs);
         next_context(r);
         EXPECT(pool_revive(r->pool), "nobody is inside");
         for (unsigned i = 0; i < 3; i++) {

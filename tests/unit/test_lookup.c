@@ -115,11 +115,11 @@ static void an_exposure_shows(void **state)
     EXPECT_EQ(pool_expose(UINT64_C(0x5000)), POOL_FOREIGN, "nobody's memory");
 }
 
-static bool noted(uint64_t addr)
+static bool sync_memops(uint64_t addr)
 {
     struct pool_block b;
     EXPECT_EQ(pool_lookup(addr, &b), POOL_OK, "a block");
-    return b.noted;
+    return b.sync_memops;
 }
 
 static void a_note_is_a_blocks_own(void **state)
@@ -129,16 +129,16 @@ static void a_note_is_a_blocks_own(void **state)
     for (unsigned i = 0; i < 3; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
         rig_expose(r, a);
-        EXPECT(!noted(a) && !noted(b), "there is none at first");
+        EXPECT(!sync_memops(a) && !sync_memops(b), "there is none at first");
         EXPECT_EQ(pool_set_sync_memops(a + sizes[i] / 2, true), POOL_OK, "a live block has one");
-        EXPECT(noted(a) && !noted(b), "its neighbour has not");
+        EXPECT(sync_memops(a) && !sync_memops(b), "its neighbour has not");
         EXPECT_EQ(pool_set_sync_memops(a, false), POOL_OK, "it is taken back");
-        EXPECT(!noted(a), "then it is gone");
+        EXPECT(!sync_memops(a), "then it is gone");
         EXPECT_EQ(pool_set_sync_memops(a, true), POOL_OK, "again");
         rig_free_all(r);
         EXPECT_EQ(pool_set_sync_memops(a, true), POOL_INVALID, "nothing lives there");
         for (int again = 0; again < 20; again++)
-            EXPECT(!noted(rig_alloc(r, sizes[i])), "who comes later has none");
+            EXPECT(!sync_memops(rig_alloc(r, sizes[i])), "who comes later has none");
         rig_free_all(r);
     }
     EXPECT_EQ(pool_set_sync_memops(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");

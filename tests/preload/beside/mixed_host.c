@@ -5,34 +5,7 @@
  * the other allocated. What goes past the cache may be refused there, with an error and no harm:
  * then the owner frees. Arguments: a plugin's path, "deepbind" or "namespace".
  */
-#include "tests/preload/plugin.h"
-
-#include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
-
-struct plugin {
-    int (*play)(void);
-    int (*give)(uint64_t *block, uint32_t value);
-    int (*take)(uint64_t block, uint32_t value);
-};
-
-static int find(void *handle, const char *name, void *function)
-{
-    void *symbol = dlsym(handle, name);
-    memcpy(function, &symbol, sizeof symbol);
-    return symbol != NULL ? 0 : -1;
-}
-
-static int open_plugin(struct plugin *plugin, void *handle)
-{
-    if (handle == NULL) {
-        printf("cannot open a plugin: %s\n", dlerror());
-        return -1;
-    }
-    return find(handle, "plugin_main", &plugin->play) + find(handle, "plugin_give", &plugin->give) +
-           find(handle, "plugin_take", &plugin->take);
-}
+#include "tests/preload/plugin_host.h"
 
 int main(int argc, char **argv)
 {
@@ -43,8 +16,8 @@ int main(int argc, char **argv)
     void *handle = strcmp(argv[3], "deepbind") == 0
                        ? dlopen(argv[2], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND)
                        : dlmopen(LM_ID_NEWLM, argv[2], RTLD_NOW | RTLD_LOCAL);
-    if (open_plugin(&plain, dlopen(argv[1], RTLD_NOW | RTLD_LOCAL)) != 0 ||
-        open_plugin(&past, handle) != 0)
+    if (plugin_opened(&plain, dlopen(argv[1], RTLD_NOW | RTLD_LOCAL)) != 0 ||
+        plugin_opened(&past, handle) != 0)
         return 1;
     int rc = plain.play();
     if (rc == 0)
