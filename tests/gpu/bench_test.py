@@ -176,4 +176,5 @@ def frugal():
 
 
 if __name__ == "__main__":
-    sys.exit({"play": play, "page": page, "once": once, "frugal": frugal}[sys.argv[1]](*sys.argv[2:]))
+    CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal}
+    sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))

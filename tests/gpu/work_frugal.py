@@ -14,6 +14,7 @@ A process prints its figures as JSON: the seconds of each step after the first -
 PyTorch counts while its cache is on: bytes asked for and bytes reserved, at their peaks.
 """
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -110,7 +111,10 @@ def mask_rcnn(host):
 
 def graphs(host):
     """A net of graph attention and graph convolution, graphs of 1,000 to 60,000 nodes."""
+    # torch_geometric asks for PyTorch's configuration, which starts CUDA to name its version.
+    show, torch.__config__.show = torch.__config__.show, lambda: ""
     from torch_geometric.nn import GATConv, GCNConv
+    torch.__config__.show = show
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -218,6 +222,18 @@ def run(workload, seed, build):
                           **figures(seconds)}), flush=True)
 
 
+def check_cuda_not_started():
+    """A child of a process that has started CUDA cannot use it."""
+    try:
+        count = ctypes.c_int()
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        not_initialized = 3
+        if driver.cuDeviceGetCount(ctypes.byref(count)) != not_initialized:
+            sys.exit("an import has started CUDA before the first process was forked")
+    except OSError:
+        pass  # not even loaded
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", action="store_true")
@@ -234,6 +250,7 @@ def main():
     for at, name in enumerate(OPTIONS.workloads):
         seed = OPTIONS.seed + OPTIONS.workloads[:at].count(name)
         runs.append((name, seed, WORKLOADS[name](random.Random(seed))))
+    check_cuda_not_started()
     for name, seed, build in runs:
         child = os.fork()
         if not child:
