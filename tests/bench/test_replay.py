@@ -110,8 +110,8 @@ class Replay(unittest.TestCase):
         self.assertAlmostEqual(ends[1], 100, delta=5)
 
     def test_recorded_work_is_done_when_the_program_has_waited(self):
-        """Times in nanoseconds. The second block can have the first one's memory after the wait, not
-        before."""
+        """Times in nanoseconds. The second block can have the first one's memory after the wait,
+        not before."""
         begin = [f"0,0,allocate,0x1000,{64 * MIB},0x0", "0,1000,launch,0x0,3,0x7",
                  "0,2000,free,0x1000,0,0x0"]
         wait, again = "0,90000000,wait,0x0,80000000,0x7", f"allocate,0x2000,{64 * MIB},0x0"

@@ -45,7 +45,7 @@ def at_peak(run):
     pools = run.statistics
     parts = [f"{words} {amount(pools.total(f'at_peak_{name}_bytes'))}"
              for name, words in AT_PEAK.items() if pools.total(f"at_peak_{name}_bytes")]
-    return (", ".join(parts) + f"; after {duration(pools.total('at_peak_ns'))}, "
+    return (", ".join(parts) + f"; after {duration(pools.total('at_peak_running_ns'))}, "
             f"{pools.total('at_peak_refused_moves')} looks for idle chunks refused")
 
 

@@ -54,6 +54,10 @@ def main():
             pool = json.load(file)["pools"][0]
         if (counts["allocate"], counts["free"]) != (pool["num_allocs"], pool["num_frees"]):
             wrong.append(f"recorded {counts}, the pool served {pool['num_allocs']}")
+        parts = sum(value for name, value in pool.items()
+                    if name.startswith("at_peak_") and name.endswith("_bytes"))
+        if parts != pool["reserved_peak_bytes"]:
+            wrong.append(f"{parts} bytes at the peak of {pool['reserved_peak_bytes']}")
         replayed = json.loads(subprocess.run([replay, "--json", "--busy", both], check=True,
                                              capture_output=True, text=True).stdout)
         if replayed["peak_live"] != pool["requested_peak_bytes"]:
