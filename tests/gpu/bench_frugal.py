@@ -3,6 +3,7 @@
 they take, beside PyTorch's own allocators. Each figure is of a process of its own; those of all
 peers take turns with the same shapes. Each peer forks its processes from one that has imported its
 packages."""
+import itertools
 import statistics
 
 import bench_store
@@ -74,6 +75,9 @@ def rows_of_peer(workload, rounds, peer):
 
 
 def rows_of(workload, rounds):
+    for run in itertools.chain(*rounds):
+        if not run.failure and not live_bytes(run):
+            run.failure = "no figures of its memory"
     good = [{run.peer.name: run for run in runs if not run.failure} for runs in rounds]
     for peer in PEERS:
         if any(peer.name in played for played in good):
