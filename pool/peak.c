@@ -51,5 +51,5 @@ void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64
     s->at_peak_small_bytes =
         minus(s->reserved_bytes, s->allocated_bytes + live_bytes + s->pending_bytes + free_bytes);
     s->at_peak_refused_moves = s->num_refused_moves;
-    s->at_peak_ns = p->backend->ops->now_ns(p->backend) - p->begin_ns;
+    s->at_peak_running_ns = p->backend->ops->now_ns(p->backend) - p->begin_ns;
 }

@@ -91,6 +91,35 @@ static unsigned stream_of(const struct run *r, uint32_t at)
     return at % options.streams;
 }
 
+static void wait_for_work(struct run *r, int stream)
+{
+    struct model *m = r->model;
+    for (uint64_t end_ns = 1; end_ns;) {
+        end_ns = 0;
+        pthread_mutex_lock(&m->lock);
+        for (uint32_t i = 0; i < m->work_count; i++)
+            if ((stream < 0 || m->works[i].stream == (unsigned)stream) &&
+                m->works[i].end_ns > m->now_ns)
+                end_ns = m->works[i].end_ns - m->now_ns;
+        pthread_mutex_unlock(&m->lock);
+        if (end_ns)
+            model_advance(m, end_ns);
+    }
+}
+
+/* A trace with the launches of its program: its work is what the program submitted. */
+static void follow(struct run *r, const struct trace_event *e)
+{
+    unsigned stream = e->stream % MODEL_STREAMS;
+    if (e->action == TRACE_WAIT || e->action == TRACE_WAIT_ALL)
+        wait_for_work(r, e->action == TRACE_WAIT ? (int)stream : -1);
+    if (e->action != TRACE_LAUNCH)
+        return;
+    submit(r, stream);
+    wait_for_queue(r->model);
+    model_submit(r->model, stream, (uint64_t)((double)e->work_ns / options.speed), 0, 0, 0);
+}
+
 /* Lets the time since the event before pass. The program has submitted work meanwhile: what it
  * frees was in use up to now. With --load the streams share the GPU. */
 static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
@@ -100,17 +129,22 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
     uint64_t work_ns = options.work_ns;
     if (r->trace->streams > 1)
         streams = r->trace->streams;
-    submit(r, stream);
+    if (!r->trace->launches)
+        submit(r, stream);
     passed_ns = (uint64_t)((double)passed_ns / options.speed);
     if (passed_ns)
         model_advance(r->model, passed_ns);
+    if (r->trace->launches) {
+        follow(r, e);
+        return;
+    }
     if (options.load > 0)
         work_ns = (uint64_t)((double)passed_ns * options.load * streams);
-    if (options.load > 0 ? !work_ns : !e->frees)
+    if (options.load > 0 ? !work_ns : e->action != TRACE_FREE)
         return;
     wait_for_queue(r->model);
-    model_submit(r->model, stream, work_ns, r->addr[e->alloc], e->frees ? e->size_bytes : 0,
-                 e->alloc + 1);
+    model_submit(r->model, stream, work_ns, r->addr[e->alloc],
+                 e->action == TRACE_FREE ? e->size_bytes : 0, e->alloc + 1);
 }
 
 /* One event; 0: failed. */
@@ -121,7 +155,9 @@ static bool play(struct run *r, uint32_t at)
         keep_busy(r, at, e);
     else
         submit(r, 0);
-    if (!e->frees) {
+    if (e->action > TRACE_FREE)
+        return true;
+    if (e->action == TRACE_ALLOCATE) {
         uint64_t addr;
         int code = 0;
         if (pool_alloc(r->pool, e->size_bytes, &addr, &code) != POOL_OK)

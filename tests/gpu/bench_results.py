@@ -210,6 +210,36 @@ def torch(rows):
     return table(["workload", "", "peer", "value", "range", "over native"], lines)
 
 
+def ranged(entry, show):
+    """The median, and in brackets the least and the most."""
+    if "low" not in entry:
+        return show(entry["value"])
+    return f"{show(entry['value'])} ({show(entry['low'])} to {show(entry['high'])})"
+
+
+def frugal(rows):
+    """The table, and below it what the largest peak of each workload consisted of."""
+    lines, peaks = [], []
+    for entry in bench_store.find(rows, unit="over live"):
+        part = {row["unit"]: row for row in bench_store.find(rows, name=entry["name"],
+                                                             peer=entry["peer"])}
+        count, judged = entry.get("rounds", 1), ""
+        if "bound" in entry:
+            judged = (f"at most {entry['bound']}: {entry['within']} of {count}; below expandable: "
+                      f"{entry['below']} of {entry['beside']}")
+            peaks.append(f"- {entry['name']}, {entry['peer']}: {entry['worst']}")
+        time = part.get("over native")
+        if time and "bound" in entry:
+            judged += f"; time at most 1.00: {'met' if time['value'] <= 1 else 'missed'}"
+        lines.append([entry["name"], entry["peer"], str(count),
+                      ranged(entry, "{:.3f}".format), amount(part["bytes"]["value"]),
+                      duration(part["ms"]["value"] * 1e6),
+                      ranged(time, "{:.2f}".format) if time else "", judged])
+    return table(["workload", "peer", "processes", "reserved over live", "reserved", "step",
+                  "time over native", "bounds"], lines) + \
+        (["The largest peak of each consisted of", "", *peaks, ""] if peaks else [])
+
+
 def replay(rows):
     traces = list(dict.fromkeys(entry["trace"] for entry in rows))
     lines = []
@@ -253,6 +283,13 @@ SECTIONS = [
      "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at "
      "its peak; libraries: how much of it PyTorch does not count, since its libraries ask "
      "cudaMalloc for it themselves: with PyTorch's allocators it comes on top.", torch),
+    ("frugal", "Programs with random shapes",
+     "PyTorch, training of BERT, of a net of graph attention and convolution, of Mask R-CNN and of "
+     "GPT-2, and inference of ViT-S on four streams; random weights, sizes that change with every "
+     "step. gpucache: with PyTorch's own cache off. Each figure is the median of processes, in "
+     "brackets the least and the most. Live: what the program asked for at its peak. Whole chunks: "
+     "free, and the pool could move them. Cut chunks: free, but other blocks lie there too.",
+     frugal),
     ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
     ("instructions", "Instructions of a pair",
      "Of the library and what it calls in libc, by callgrind on the simulated driver.",

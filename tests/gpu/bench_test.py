@@ -5,7 +5,9 @@
                                            them sensible, and a page can be made of them
   bench_test.py page                       the published page is what its figures make, and a wrong
                                            one is noticed
-  bench_test.py once                       a program that two peers share is built once"""
+  bench_test.py once                       a program that two peers share is built once
+  bench_test.py frugal                     what is made of the processes of part frugal, whose
+                                           figures are given, and one of which failed"""
 import concurrent.futures
 import contextlib
 import io
@@ -19,9 +21,11 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import bench_frugal  # noqa: E402
 import bench_peers  # noqa: E402
 import bench_results  # noqa: E402
 import bench_store  # noqa: E402
+import trainer  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -115,5 +119,62 @@ def page():
     return 0 if noticed else 1
 
 
+class Given:
+    """Statistics of a process, as they are given."""
+
+    def __init__(self, **figures):
+        self.figures = figures
+
+    def total(self, name):
+        return self.figures.get(name, 0)
+
+
+def processes(native_s, expandable, shim, failure=""):
+    """A round: live is 1000 bytes everywhere; of two peers what they reserve is given."""
+    runs = []
+    for peer, reserved, took_s in ((bench_frugal.NATIVE, 1500, native_s),
+                                   (bench_frugal.EXPANDABLE, expandable, native_s),
+                                   (bench_frugal.SHIM, shim, 3.0)):
+        run = trainer.Run("bert", peer, 2, figures={"seconds": [took_s / 2] * 2})
+        if peer.preload:
+            run.failure = failure
+            run.statistics = Given(reserved_peak_bytes=reserved, requested_peak_bytes=1000,
+                                   at_peak_requested_bytes=reserved - 7, at_peak_cut_bytes=7)
+        else:
+            run.figures.update(requested_peak_bytes=1000, reserved_peak_bytes=reserved)
+        runs.append(run)
+    return runs
+
+
+def frugal():
+    rounds = [processes(2.0, 1040, 1030), processes(3.0, 1010, 1020), processes(6.0, 1200, 1060),
+              processes(9.0, 1200, 1060, "no end")]
+    rows = list(bench_frugal.rows_of("bert", rounds))
+
+    def figure(unit, peer=bench_frugal.SHIM):
+        return bench_store.find(rows, group="frugal", peer=peer.name, unit=unit)[0]
+    over, native = figure("over live"), figure("over live", bench_frugal.NATIVE)
+    want = {"value": 1.03, "low": 1.02, "high": 1.06, "rounds": 3, "bound": 1.05, "within": 2,
+            "below": 2, "beside": 3, "worst": "live 1.03 KiB, cut chunks 7 B; after 0 ns, "
+                                              "0 looks for idle chunks refused"}
+    wrong = [f"{key} is {over.get(key)!r}, not {value!r}" for key, value in want.items()
+             if over.get(key) != value]
+    if native["value"] != 1.5 or native["rounds"] != 4 or "bound" in native:
+        wrong.append(f"native: {native}")
+    times = figure("over native")
+    if (times["low"], times["value"], times["high"]) != (0.5, 1.0, 1.5):
+        wrong.append(f"times against other rounds: {times}")
+    skipped = bench_store.find(rows, group="skipped")
+    if not skipped or "1 of 4 processes: no end" not in skipped[0]["note"]:
+        wrong.append("a process that failed goes unnoticed")
+    text = bench_results.page(rows)
+    lines = ("| bert | gpucache | 3 | 1.030 (1.020 to 1.060) |", "- bert, gpucache: live",
+             "at most 1.05: 2 of 3; below expandable: 2 of 3; time at most 1.00: met")
+    wrong += [f"the page lacks {words!r}" for words in lines if words not in text]
+    print("\n".join(wrong) or f"{len(rows)} rows")
+    return 1 if wrong else 0
+
+
 if __name__ == "__main__":
-    sys.exit({"play": play, "page": page, "once": once}[sys.argv[1]](*sys.argv[2:]))
+    CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal}
+    sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))

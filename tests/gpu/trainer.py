@@ -162,13 +162,13 @@ def train(suite, peers, command, workloads, steps, rounds, tag=""):
     names of their files, so that those of an earlier call stay."""
     trainers = [Trainer(suite, peer, command, workloads, steps, tag) for peer in peers]
     try:
-        for workload in workloads:
+        for played, workload in enumerate(workloads):
             times = [time.monotonic()]
             mine = [trainer for trainer in trainers if workload in trainer.workloads]
             runs = [trainer.begin(workload) for trainer in mine]
             times.append(time.monotonic())
             for number in range(rounds):
-                at = number % len(mine)
+                at = (played + number) % len(mine)
                 for trainer in mine[at:] + mine[:at]:
                     trainer.turn()
             times.append(time.monotonic())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Models of torchvision, transformers and torch_geometric with random weights on random shapes: how
-much an allocator reserves for what such programs hold. The shapes depend on --seed alone.
+much an allocator reserves for what such programs hold. The shapes depend on --seed alone, to which
+each repetition of a workload adds 1.
 
 work_frugal.py [--turns] [--seed N] [--steps N] [--warm N] [--small] [--device NAME]
                [--record FOLDER] WORKLOAD..
@@ -13,6 +14,7 @@ A process prints its figures as JSON: the seconds of each step after the first -
 PyTorch counts while its cache is on: bytes asked for and bytes reserved, at their peaks.
 """
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -109,7 +111,10 @@ def mask_rcnn(host):
 
 def graphs(host):
     """A net of graph attention and graph convolution, graphs of 1,000 to 60,000 nodes."""
+    # torch_geometric asks for PyTorch's configuration, which starts CUDA to name its version.
+    show, torch.__config__.show = torch.__config__.show, lambda: ""
     from torch_geometric.nn import GATConv, GCNConv
+    torch.__config__.show = show
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -168,6 +173,8 @@ def vit(host):
 
 
 WORKLOADS = {f.__name__: f for f in (bert, graphs, mask_rcnn, gpt2, vit)}
+# Of the steps, where one takes long.
+PART = {"mask_rcnn": 0.4}
 
 
 def figures(seconds):
@@ -180,22 +187,24 @@ def figures(seconds):
     return result
 
 
-def play(step):
+def play(workload, step):
     """All steps: the seconds of each that counts, and the loss of the last."""
+    part = PART.get(workload, 1)
+    warm, steps = int(OPTIONS.warm * part), max(int(OPTIONS.steps * part), 1)
     seconds, loss = [], 0.0
-    for i in range(OPTIONS.warm + OPTIONS.steps):
+    for i in range(warm + steps):
         start = time.perf_counter()
         loss = step(i)
-        if i >= OPTIONS.warm:
+        if i >= warm:
             seconds.append(time.perf_counter() - start)
     return seconds, loss
 
 
-def run(workload, build):
+def run(workload, seed, build):
     """One workload in a process of its own."""
     if OPTIONS.record:
         os.environ["RECORD"] = os.path.join(OPTIONS.record, f"{workload}.csv")
-    torch.manual_seed(OPTIONS.seed)
+    torch.manual_seed(seed)
     step = build()
     seconds = []
     if OPTIONS.turns:
@@ -203,14 +212,26 @@ def run(workload, build):
             torch.cuda.synchronize()
         print("ready", os.getpid(), flush=True)
         while sys.stdin.readline().strip() == "go":
-            more, _ = play(step)
+            more, _ = play(workload, step)
             seconds += more
             print("turn", flush=True)
         print("done", json.dumps(figures(seconds)), flush=True)
     else:
-        seconds, loss = play(step)
+        seconds, loss = play(workload, step)
         print(json.dumps({"workload": workload, "pid": os.getpid(), "loss": loss,
                           **figures(seconds)}), flush=True)
+
+
+def check_cuda_not_started():
+    """A child of a process that has started CUDA cannot use it."""
+    try:
+        count = ctypes.c_int()
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        not_initialized = 3
+        if driver.cuDeviceGetCount(ctypes.byref(count)) != not_initialized:
+            sys.exit("an import has started CUDA before the first process was forked")
+    except OSError:
+        pass  # not even loaded
 
 
 def main():
@@ -225,11 +246,15 @@ def main():
     parser.add_argument("workloads", choices=WORKLOADS, nargs="+")
     parser.parse_args(namespace=OPTIONS)
     # Each has imported its packages before the first is forked.
-    builds = [(name, WORKLOADS[name](random.Random(OPTIONS.seed))) for name in OPTIONS.workloads]
-    for name, build in builds:
+    runs = []
+    for at, name in enumerate(OPTIONS.workloads):
+        seed = OPTIONS.seed + OPTIONS.workloads[:at].count(name)
+        runs.append((name, seed, WORKLOADS[name](random.Random(seed))))
+    check_cuda_not_started()
+    for name, seed, build in runs:
         child = os.fork()
         if not child:
-            run(name, build)
+            run(name, seed, build)
             return
         _, status = os.waitpid(child, 0)
         if OPTIONS.turns:

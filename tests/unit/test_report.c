@@ -36,7 +36,11 @@ static struct report_pool sample_pool(void)
                   .num_device_free = 10,
                   .num_flushes = 2,
                   .flushed_bytes = UINT64_C(7) << 29,
-                  .flush_ns = 1400000},
+                  .flush_ns = 1400000,
+                  .at_peak_requested_bytes = UINT64_C(5) << 30,
+                  .at_peak_cut_bytes = 3 << 20,
+                  .at_peak_refused_moves = 17,
+                  .at_peak_running_ns = 2500000},
     };
 }
 
@@ -64,6 +68,16 @@ static const char golden_text[] =
     "| pending                    |          512.00 KiB |              1023 B |\n"
     "| live blocks                |                   3 |           1,234,567 |\n"
     "| idle                       |           19.49 MiB |                     |\n"
+    "+------------------------------------------------------------------------+\n"
+    "| when reserved peaked       |            3.00 TiB |                     |\n"
+    "| requested                  |            5.00 GiB |                     |\n"
+    "| rounding                   |                 0 B |                     |\n"
+    "| pending                    |                 0 B |                     |\n"
+    "| whole                      |                 0 B |                     |\n"
+    "| cut                        |            3.00 MiB |                     |\n"
+    "| small                      |                 0 B |                     |\n"
+    "| refused moves              |                  17 |                     |\n"
+    "| running time               |             2.50 ms |                     |\n"
     "+------------------------------------------------------------------------+\n"
     "| allocs                     |           1,000,000 |                     |\n"
     "| frees                      |             999,997 |                     |\n"
