@@ -358,6 +358,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     if (!placement_find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
+    p->stats.num_refused_moves += !plan.frugal;
     if (plan.frugal)
         gather(p, z, &plan);
     if (!assign(p, &plan))

@@ -153,6 +153,12 @@ void pool_give_up_single_stream(struct pool *p);
 /* Gives idle memory back to the driver; returns the bytes given back. Waits for GPU work within
  * wait_ns only. For the control thread, or where the program waits anyway. */
 uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
+/* For a wait in turns, by a caller that has other work meanwhile. pool_settle returns a mark behind
+ * all frees so far. pool_has_settled asks the driver whether the work before the mark is complete;
+ * true also where asking cannot tell: the pool is abandoned or lost, or only a wait tells (no
+ * context events). */
+uint64_t pool_settle(struct pool *p);
+bool pool_has_settled(struct pool *p, uint64_t mark);
 /* The driver has no memory for another call of the program's: all idle memory goes back. IDLE:
  * memory that is idle, or becomes so without a wait. PENDING: also memory freed while work was in
  * flight, for which the frees would wait without the pool: at most 10 s, and 1 s more behind work

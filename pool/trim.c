@@ -126,6 +126,34 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
     return back;
 }
 
+uint64_t pool_settle(struct pool *p)
+{
+    uint64_t mark = 0;
+    state_enter(p);
+    if (!p->abandoned) {
+        trim_settle(p, 0);
+        mark = p->fences.open_epoch - 1;
+    }
+    state_leave(p);
+    return mark;
+}
+
+/* A record that a capture refused left its frees in the open epoch, without a fence. */
+bool pool_has_settled(struct pool *p, uint64_t mark)
+{
+    struct fences *f = &p->fences;
+    bool settled = true;
+    state_enter(p);
+    if (!p->abandoned && p->backend->has_order && f->complete_epoch < mark) {
+        if (f->refused)
+            fence_seal(p);
+        fence_poll(p);
+        settled = f->lost || f->complete_epoch >= mark;
+    }
+    state_leave(p);
+    return settled;
+}
+
 /* MAX_RESERVED may have been lowered below what is reserved. Live memory stays, so what is over the
  * limit goes back as it becomes idle. */
 void trim_set_tick(struct pool *p)

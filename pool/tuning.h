@@ -122,6 +122,7 @@
 #define REPAY_WAIT_COUNTS_NS (20 * MS_NS) /* of one wait, as cost: the host ran ahead */
 
 /* Other walks under the lock */
+#define PEAK_LOOKS 512        /* free blocks at a peak of reserved memory, the largest first */
 #define CLOCK_EVERY 1024      /* frees between two looks at the clock: IDLE_TIMEOUT wants no more */
 #define RANGES_AT_ONCE 64     /* ranges handed out by pool_for_each_range: they lie on the stack */
 #define RANGE_LOOKS 4096      /* granules looked at for them: lock time */

@@ -84,7 +84,8 @@ class Collector:
             start.add_metric(labels[id(process)], contents.started_unix_ns / 1e9)
             age.add_metric(labels[id(process)], contents.age_ns() / 1e9)
             sizes.update({(g.shown(), g.uuid): g.total_bytes for g in process.gpus})
-        sizes.update({(str(d["index"]), d["uuid"]): d["total_bytes"] for d in gpus.devices})
+        sizes.update({(str(d["index"]), d["uuid"]): d["total_bytes"] for d in gpus.devices
+                      if d["total_bytes"] is not None})
         for key, num_bytes in sorted(sizes.items()):
             total.add_metric(key, num_bytes)
         bad.add_metric((), len(complaints))

@@ -43,11 +43,17 @@ class Gpu:
         return str(self.device if self.index is None else self.index)
 
     def answers_to(self, wanted):
-        """Is it the GPU of --gpu N or --gpu UUID?"""
+        """Is it the GPU of --gpu N, N:PART or UUID?"""
         if wanted.isdecimal():
             return self.shown() == str(int(wanted))
-        plain = wanted.lower().replace("gpu-", "")
-        return len(plain) >= 4 and self.uuid.lower().replace("gpu-", "").startswith(plain)
+        if wanted == self.shown():
+            return True
+        plain, uuid = wanted.lower(), self.uuid.lower()
+        for prefix in "mig-", "gpu-":  # a part's uuid may have both
+            plain, uuid = plain.replace(prefix, "", 1), uuid.replace(prefix, "", 1)
+        kind = wanted[:4].lower()
+        return len(plain) >= 4 and uuid.startswith(plain) and \
+            (kind not in ("mig-", "gpu-") or self.uuid.lower().startswith(kind))
 
     def as_json(self):
         return {"uuid": self.uuid, "index": self.index, "device": self.device, "name": self.name,

@@ -5,6 +5,7 @@
  */
 #include "shim/command/command.h"
 
+#include "pool/bits.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/process/state.h"
@@ -24,12 +25,22 @@ static const struct row {
 
 static uint64_t run_look(uint64_t now_ns);
 static uint64_t run_calm(uint64_t now_ns);
+static uint64_t run_turns(uint64_t now_ns);
 static struct duty look = {.run = run_look, .due_ns = DUTY_NEVER};
 static struct duty calm = {.run = run_calm, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty turns = {.run = run_turns, .due_ns = DUTY_NEVER};
 
 static struct page_request request;
 static struct command command;
 static char reply_text[PAGE_REPLY_BYTES + 1];
+
+/* The requests that wait. */
+static struct {
+    bool waits;
+    int row;
+    uint32_t sequence;
+    uint64_t again_ns;
+} waiting[PAGE_SLOTS];
 
 static uint64_t last_work_ns; /* the end of the last work that is not ANY_TIME */
 
@@ -42,8 +53,36 @@ static void pause_before(void)
         nanosleep(&(struct timespec){.tv_nsec = (long)(due_ns - now_ns)}, NULL);
 }
 
+/* Does the request wait for its next turn? An asker that gave up may have left the slot to another,
+ * whose request has another number. */
+static bool is_waiting(void)
+{
+    return waiting[request.slot].waits && waiting[request.slot].sequence == request.sequence;
+}
+
+/* Step 7. */
+static enum page_reply run_row(int row, bool again, struct command_reply *reply)
+{
+    bool other = again && row != waiting[request.slot].row;
+
+    waiting[request.slot].waits = false;
+    if (other)
+        return command_error(reply, PAGE_REPLY_BAD, "the request changed while it waited");
+    command.slot = request.slot;
+    command.again = again;
+    enum page_reply code = rows[row].run(&command, reply);
+    if (reply->again_ns) {
+        waiting[request.slot].waits = true;
+        waiting[request.slot].row = row;
+        waiting[request.slot].sequence = request.sequence;
+        waiting[request.slot].again_ns = reply->again_ns;
+        control_due(&turns, reply->again_ns);
+    }
+    return code;
+}
+
 /* False: it is left for the duty `calm`. */
-static bool serve(bool is_calm)
+static bool serve(bool is_calm, bool again)
 {
     struct command_reply reply = {.text = {reply_text, sizeof(reply_text), 0}};
     enum page_reply code = PAGE_REPLY_BAD;
@@ -51,13 +90,17 @@ static bool serve(bool is_calm)
     reply_text[0] = '\0';
     int row = command_parse(request.ask, request.ask_bytes, &command, &reply);
     if (row >= 0) {
-        if (rows[row].when == IN_CALM && !is_calm)
+        if (rows[row].when == IN_CALM && !is_calm && !again)
             return false;
-        if (rows[row].when != ANY_TIME)
+        if (rows[row].when != ANY_TIME && !again)
             pause_before();
-        code = rows[row].run(&command, &reply);
+        code = run_row(row, again, &reply);
         if (rows[row].when != ANY_TIME)
             last_work_ns = state_clock_ns();
+        if (reply.again_ns)
+            return true;
+    } else if (again) {
+        waiting[request.slot].waits = false;
     }
     if (!text_fits(&reply.text))
         command_error(&reply, code, "the reply is too long");
@@ -73,7 +116,7 @@ static uint64_t run_look(uint64_t now_ns)
     bool left = false;
 
     for (unsigned slot = 0; slot < PAGE_SLOTS; slot++)
-        if (page_read_request(slot, &request) && !serve(false))
+        if (page_read_request(slot, &request) && !is_waiting() && !serve(false, false))
             left = true;
     if (left)
         control_due(&calm, 0);
@@ -83,9 +126,23 @@ static uint64_t run_look(uint64_t now_ns)
 static uint64_t run_calm(uint64_t now_ns)
 {
     for (unsigned slot = 0; slot < PAGE_SLOTS; slot++)
-        if (page_read_request(slot, &request))
-            serve(true);
+        if (page_read_request(slot, &request) && !is_waiting())
+            serve(true, false);
     return DUTY_NEVER;
+}
+
+static uint64_t run_turns(uint64_t now_ns)
+{
+    uint64_t next_ns = DUTY_NEVER;
+
+    for (unsigned slot = 0; slot < PAGE_SLOTS; slot++) {
+        if (waiting[slot].waits && waiting[slot].again_ns <= now_ns &&
+            page_read_request(slot, &request) && is_waiting())
+            serve(true, true);
+        if (waiting[slot].waits && waiting[slot].again_ns > now_ns)
+            next_ns = min_u64(next_ns, waiting[slot].again_ns);
+    }
+    return next_ns;
 }
 
 static void rang(void)

@@ -13,8 +13,9 @@
  *  3. The control thread carries requests out, one at a time, so they need no lock among
  *     themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
  *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that gives memory back
- *     waits COMMAND_WAIT_MS at most. It begins COMMAND_PAUSE_NS after the end of the last such
- *     work, or later: the thread sleeps until then.
+ *     waits COMMAND_WAIT_MS at most, and in turns (shim/control/turns.h): the function says when
+ *     it is to be called again, and the thread does other work meanwhile. Such work begins
+ *     COMMAND_PAUSE_NS after the end of the last such work, or later: the thread sleeps until then.
  *
  * Why each request gets a reply:
  *  5. The duty `look` finds every request that is not served (page.h, steps 7 and 8). Where the
@@ -22,6 +23,9 @@
  *     why no such call is lost, also while captures are open.
  *  6. Each request that a duty finds ends in page_answer_request, or stays unserved with a call for
  *     another pass.
+ *  7. A request that waits is looked at again by the duty `turns`, which needs no calm, and by no
+ *     other. Its text is read and parsed anew each time. A text that says something else by then is
+ *     refused; so is one of no words, by which an asker withdraws its request.
  */
 #ifndef SHIM_COMMAND_H
 #define SHIM_COMMAND_H
@@ -33,7 +37,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COMMAND_WORDS_MAX = 32, COMMAND_WAIT_MS = 10000 };
+enum { COMMAND_WORDS_MAX = 32, COMMAND_WAIT_MS = PAGE_WAIT_MS };
 #define COMMAND_PAUSE_NS UINT64_C(1000000)
 
 struct command_word {
@@ -42,6 +46,8 @@ struct command_word {
 
 /* A request, parsed. */
 struct command {
+    unsigned slot; /* of the page: one request at a time has its state there */
+    bool again;    /* the function said that it waits */
     const char *verb;
     size_t num_words;
     struct command_word words[COMMAND_WORDS_MAX];
@@ -50,6 +56,9 @@ struct command {
 struct command_reply {
     struct text text; /* PAGE_REPLY_BYTES of room: a JSON object */
     uint64_t value;   /* for other programs; see page_format.h */
+    /* Not 0: the request waits, and nothing else of the reply counts. The function is called again
+     * at that time (CLOCK_MONOTONIC), whether a capture is open or not. */
+    uint64_t again_ns;
 };
 
 /* The functions of the table. The reply's text is empty at first. */

@@ -18,6 +18,8 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/control/turns.h"
+#include "shim/driver/capture.h"
 #include "shim/process/state.h"
 
 #include <inttypes.h>
@@ -28,7 +30,17 @@
 enum { FRAMEWORKS_BYTES = 128 * NUM_FRAMEWORKS + 64 };
 
 static struct report_pool pools[CONTEXTS_MAX];
-static uint64_t returned_before[CONTEXTS_MAX]; /* by all flushes of each pool */
+static uint64_t flushed_before[CONTEXTS_MAX]; /* by all flushes of each pool */
+
+/* A request that waits for GPU work. */
+static struct waiting {
+    struct empty_cache e;
+    struct turns turns;
+    uint64_t start_ns;
+    uint64_t returned_bytes[CONTEXTS_MAX]; /* by this request */
+    size_t num_pools;
+    struct framework_result frameworks[NUM_FRAMEWORKS];
+} waiting[PAGE_SLOTS];
 
 /* The device of gpu=UUID or gpu=N. False: no pool is there. */
 static bool find_device(const char *gpu, size_t num_pools, int *device)
@@ -53,16 +65,16 @@ struct receipt {
     uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes;
 };
 
-static struct receipt sum(int device, size_t num_pools, size_t num_before)
+static struct receipt sum(int device, const struct waiting *w)
 {
     struct receipt r = {0};
 
-    for (size_t i = 0; i < num_pools; i++) {
+    for (size_t i = 0; i < w->num_pools; i++) {
         const struct pool_stats *s = &pools[i].stats;
 
         if (pools[i].device != device)
             continue;
-        r.returned_bytes += i < num_before ? s->flushed_bytes - returned_before[i] : 0;
+        r.returned_bytes += w->returned_bytes[i];
         r.reserved_bytes += s->reserved_bytes;
         r.allocated_bytes += s->allocated_bytes;
         r.pending_bytes += s->pending_bytes;
@@ -119,46 +131,85 @@ static void add_frameworks(struct text *t, const struct framework_result *result
     text_add(t, "]");
 }
 
-enum page_reply command_flush(const struct command *c, struct command_reply *reply)
+/* Gives back what is idle, and counts it. */
+static void flush_once(struct waiting *w, uint64_t wait_ns)
 {
-    struct empty_cache e = state_options()->empty_cache;
-    uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1, start_ns = state_clock_ns();
-    size_t num_before = context_report(pools, CONTEXTS_MAX), left_out = 0;
-    const char *gpu = command_value(c, "gpu");
-    struct framework_result results[NUM_FRAMEWORKS] = {{0}};
+    size_t num_before = context_report(pools, CONTEXTS_MAX);
 
-    if (!command_number(c, "keep", UINT64_MAX, &e.keep_bytes, reply) ||
+    for (size_t i = 0; i < num_before; i++)
+        flushed_before[i] = pools[i].stats.flushed_bytes;
+    flush_pools(&w->e, wait_ns, "request");
+    w->num_pools = context_report(pools, CONTEXTS_MAX);
+    for (size_t i = 0; i < num_before && i < w->num_pools; i++)
+        w->returned_bytes[i] += pools[i].stats.flushed_bytes - flushed_before[i];
+}
+
+/* False: the reply says what is wrong with the request. */
+static bool begin(struct waiting *w, const struct command *c, struct command_reply *reply,
+                  enum page_reply *code)
+{
+    uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1;
+    const char *gpu = command_value(c, "gpu");
+
+    *w = (struct waiting){.e = state_options()->empty_cache, .start_ns = state_clock_ns()};
+    *code = PAGE_REPLY_BAD;
+    if (!command_number(c, "keep", UINT64_MAX, &w->e.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
         !command_number(c, "frameworks", 1, &frameworks, reply))
-        return PAGE_REPLY_BAD;
-    if (gpu && !find_device(gpu, num_before, &e.device))
-        return command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
-                             gpu);
-    for (size_t i = 0; i < num_before; i++)
-        returned_before[i] = pools[i].stats.flushed_bytes;
-    if (frameworks)
-        flush_ask_frameworks(&e, FRAMEWORK_WAIT_NS, results);
-    flush_pools(&e, wait_ms * 1000000, "request");
-    uint64_t took_ns = state_clock_ns() - start_ns, pending_bytes = 0;
+        return false;
     size_t num_pools = context_report(pools, CONTEXTS_MAX);
+    if (gpu && !find_device(gpu, num_pools, &w->e.device)) {
+        *code = command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
+                              gpu);
+        return false;
+    }
+    if (frameworks)
+        flush_ask_frameworks(&w->e, FRAMEWORK_WAIT_NS, w->frameworks);
+    flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * 1000000));
+    return true;
+}
+
+static enum page_reply make_receipt(const struct waiting *w, bool done, struct command_reply *reply)
+{
+    uint64_t pending_bytes = 0;
+    size_t left_out = 0;
     bool first = true;
 
-    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", took_ns);
-    for (size_t i = 0; i < num_pools; i++) {
-        if ((e.device >= 0 && pools[i].device != e.device) || !is_first_of_device(i))
+    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", state_clock_ns() - w->start_ns);
+    for (size_t i = 0; i < w->num_pools; i++) {
+        if ((w->e.device >= 0 && pools[i].device != w->e.device) || !is_first_of_device(i))
             continue;
-        struct receipt r = sum(pools[i].device, num_pools, num_before);
+        struct receipt r = sum(pools[i].device, w);
         reply->value += r.returned_bytes;
         pending_bytes += r.pending_bytes;
-        if (add_gpu(&reply->text, &pools[i], &r, e.keep_bytes, first))
+        if (add_gpu(&reply->text, &pools[i], &r, w->e.keep_bytes, first))
             first = false;
         else
             left_out++;
     }
     text_add(&reply->text, "]");
-    add_frameworks(&reply->text, results);
+    add_frameworks(&reply->text, w->frameworks);
     if (left_out)
         text_add(&reply->text, ",\"left_out\":%zu", left_out);
     text_add(&reply->text, "}");
-    return pending_bytes && took_ns >= wait_ms * 1000000 ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
+    return pending_bytes && !done ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
+}
+
+enum page_reply command_flush(const struct command *c, struct command_reply *reply)
+{
+    struct waiting *w = &waiting[c->slot];
+    enum page_reply code;
+
+    if (!c->again && !begin(w, c, reply, &code))
+        return code;
+    bool done = turns_done(&w->turns);
+    if (!turns_over(&w->turns, done)) {
+        reply->again_ns = turns_next_ns(&w->turns);
+        return PAGE_REPLY_PARTLY;
+    }
+    if (c->again && !capture_open())
+        flush_once(w, 0);
+    else
+        w->num_pools = context_report(pools, CONTEXTS_MAX);
+    return make_receipt(w, done, reply);
 }

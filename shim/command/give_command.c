@@ -1,27 +1,44 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The request `give` of another process that needs memory (shim/share/lend.h). reply_value is what
- * went back.
+ * went back. All state belongs to the control thread.
  */
 #include "shim/command/command.h"
+#include "shim/control/turns.h"
 #include "shim/share/lend.h"
 
 #include <inttypes.h>
 
+/* A request that waits for GPU work. */
+static struct {
+    struct turns turns;
+    uint64_t given_bytes;
+} waiting[PAGE_SLOTS];
+
 enum page_reply command_give(const struct command *c, struct command_reply *reply)
 {
-    uint64_t bytes = 0, wait_ms = 0;
-    bool found = false;
+    struct turns *t = &waiting[c->slot].turns;
+    uint64_t bytes = 0, wait_ms = 0, *given_bytes = &waiting[c->slot].given_bytes;
+    const char *gpu = command_value(c, "gpu");
+    bool found = true;
 
     if (!command_number(c, "bytes", UINT64_MAX, &bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply))
         return PAGE_REPLY_BAD;
     if (!lend_is_on())
         return command_error(reply, PAGE_REPLY_REFUSED, "GPUCACHE_SHARE=0: the process gives none");
-    reply->value = lend_give(command_value(c, "gpu"), bytes, wait_ms * 1000000, &found);
+    if (!c->again)
+        *given_bytes = lend_give(gpu, bytes, wait_ms * 1000000, t, &found);
     if (!found)
         return command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
-                             command_value(c, "gpu"));
+                             gpu);
+    if (*given_bytes < bytes && !turns_over(t, turns_done(t))) {
+        reply->again_ns = turns_next_ns(t);
+        return PAGE_REPLY_PARTLY;
+    }
+    if (c->again && *given_bytes < bytes)
+        *given_bytes += lend_give_rest(gpu, bytes - *given_bytes);
+    reply->value = *given_bytes;
     text_add(&reply->text, "{\"returned_bytes\":%" PRIu64 "}", reply->value);
     return reply->value >= bytes ? PAGE_REPLY_DONE : PAGE_REPLY_PARTLY;
 }

@@ -200,6 +200,12 @@ void context_for_each_pool(void (*f)(struct pool *p));
 void context_submit(uint64_t stream);
 /* Gives idle memory back, of one device or of all (-1). Returns the bytes. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
+/* pool_settle and pool_has_settled of the same pools. */
+struct context_marks {
+    uint64_t of[CONTEXTS_MAX]; /* by index; 0: none */
+};
+void context_settle(int device, struct context_marks *marks);
+bool context_has_settled(const struct context_marks *marks);
 /* The driver is short of memory on these devices (a bit for each): see pool_release. True: some
  * memory went back. */
 bool context_release(uint64_t devices, enum pool_release step);

@@ -50,6 +50,23 @@ uint64_t context_trim(int device, const struct pool_trim *trim)
     return back;
 }
 
+void context_settle(int device, struct context_marks *marks)
+{
+    *marks = (struct context_marks){{0}};
+    FOR_EACH_CONTEXT(c)
+        if (device < 0 || device == c->device)
+            marks->of[c->index] = pool_settle(c->pool);
+}
+
+bool context_has_settled(const struct context_marks *marks)
+{
+    bool settled = true;
+    FOR_EACH_CONTEXT(c)
+        if (marks->of[c->index])
+            settled = pool_has_settled(c->pool, marks->of[c->index]) && settled;
+    return settled;
+}
+
 bool context_release(uint64_t devices, enum pool_release step)
 {
     bool some = false;

@@ -9,6 +9,7 @@
 #include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/control/turns.h"
 #include "shim/driver/capture.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
@@ -27,7 +28,8 @@
 #define MS UINT64_C(1000000)
 /* How often the thread looks at the file of GPUCACHE_EMPTY_CACHE_FILE. */
 #define FILE_POLL_NS (200 * MS)
-/* How long a flush waits for pending memory: on the control thread, and on the program's own. */
+/* How long a flush waits for pending memory: on the control thread, in turns (turns.h), and on the
+ * program's own. */
 #define WAIT_NS (5000 * MS)
 #define WAIT_OWN_NS (200 * MS)
 /* How often limits and timeouts make the packages empty their caches, at most: a program that works
@@ -57,18 +59,60 @@ uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *
     return back;
 }
 
+/* Makes *all a flush that does what either was to do. */
+static void widen(struct empty_cache *all, const struct empty_cache *e)
+{
+    if (all->device != e->device)
+        all->device = -1;
+    if (all->keep_bytes > e->keep_bytes)
+        all->keep_bytes = e->keep_bytes;
+}
+
 /* Where several wait for one answer, the flush that follows does what any of them was to do. */
 static void set_followed(const struct empty_cache *e)
 {
     pthread_mutex_lock(&request_lock);
     if (!follows)
         followed = *e;
-    if (followed.device != e->device)
-        followed.device = -1;
-    if (followed.keep_bytes > e->keep_bytes)
-        followed.keep_bytes = e->keep_bytes;
+    widen(&followed, e);
     follows = true;
     pthread_mutex_unlock(&request_lock);
+}
+
+/* The flushes that wait for GPU work. The control thread's. */
+static struct {
+    bool waits;
+    struct empty_cache e;
+    const char *why;
+    struct turns turns;
+} behind;
+
+static uint64_t run_behind(uint64_t now_ns)
+{
+    if (!behind.waits)
+        return DUTY_NEVER;
+    if (!turns_over(&behind.turns, turns_done(&behind.turns)))
+        return turns_next_ns(&behind.turns);
+    behind.waits = false;
+    flush_pools(&behind.e, 0, behind.why);
+    return DUTY_NEVER;
+}
+
+static struct duty at_behind = {.run = run_behind, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+/* Gives back what is idle now, and later what GPU work still uses. On the control thread. */
+static void flush_all_pools(const struct empty_cache *e, const char *why)
+{
+    struct empty_cache all = *e;
+    if (behind.waits)
+        widen(&all, &behind.e);
+    uint64_t first_ns = turns_begin(&behind.turns, all.device, WAIT_NS);
+    flush_pools(e, first_ns, why);
+    behind.e = all;
+    behind.why = why;
+    behind.waits = !turns_done(&behind.turns);
+    if (behind.waits)
+        control_due(&at_behind, turns_next_ns(&behind.turns));
 }
 
 /* gave: a package has answered after the flush that asked it. */
@@ -79,7 +123,7 @@ static void flush_followed(bool gave)
     follows = false;
     pthread_mutex_unlock(&request_lock);
     if (gave)
-        flush_pools(&e, WAIT_NS, "frameworks");
+        flush_all_pools(&e, "frameworks");
 }
 
 void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
@@ -93,7 +137,7 @@ void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
 static void flush(const struct empty_cache *e, const char *why)
 {
     flush_ask_frameworks(e, FRAMEWORK_WAIT_NS, NULL);
-    flush_pools(e, WAIT_NS, why);
+    flush_all_pools(e, why);
 }
 
 static uint64_t run_start(uint64_t now_ns)
@@ -309,8 +353,8 @@ void flush_start(void)
     warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
     if (!flush_file_changed())
-        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
-                 "memory back until the folder is made",
+        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s: its folder does not exist; the file gives no "
+                 "memory back until you make the folder",
                  o->empty_cache_file.path);
     last_state_start();
     if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||

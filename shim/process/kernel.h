@@ -10,6 +10,7 @@
 #define SHIM_KERNEL_H
 
 #include <stddef.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -33,6 +34,20 @@ static inline pid_t kernel_gettid(void)
 static inline ssize_t kernel_getrandom(void *out, size_t size_bytes)
 {
     return (ssize_t)syscall(SYS_getrandom, out, size_bytes, 0);
+}
+
+/* Reads entries of a directory. Returns the bytes; 0: there are no more. */
+static inline long kernel_getdents(int folder, char *entries, size_t size_bytes)
+{
+    return syscall(SYS_getdents64, folder, entries, size_bytes);
+}
+
+/* The name of the entry at `at` (struct linux_dirent64: inode, offset, length, type, name). *length
+ * is that of the entry. */
+static inline const char *kernel_entry(const char *at, unsigned short *length)
+{
+    memcpy(length, at + 16, sizeof *length);
+    return at + 19;
 }
 
 #endif

@@ -8,7 +8,9 @@
  * A request asks only after its own ladder, and never where a limit of the process's own
  * (MAX_RESERVED) is the reason. It asks one neighbour after the other for what is missing, the one
  * with most idle memory first, and tries again after each reply. All that takes at most
- * GPUCACHE_SHARE.
+ * GPUCACHE_SHARE. A program that asks again within a second asks for as much as came in the run of
+ * questions before, up to a sixteenth of the GPU: a program that takes 48 GiB in pieces of 64 MiB
+ * would else ask for each of them.
  *
  * A neighbour that took memory again within a second after it had given some comes last for ten
  * seconds, and is left alone where no program waits (MIN_FREE). So two processes that need more
@@ -20,6 +22,7 @@
 #ifndef SHIM_LEND_H
 #define SHIM_LEND_H
 
+#include "shim/control/turns.h"
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
@@ -36,9 +39,12 @@ bool lend_is_on(void);
 bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series);
 
 /* A neighbour needs bytes on the GPU of this name (device.h): gives back at least so many idle
- * ones, if there are, and no more than the pieces that they lie in. Waits for GPU work at most so
- * long, and not at all while a capture is open. *found: a pool of the process is on that GPU.
- * Returns the bytes. On the control thread. */
-uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, bool *found);
+ * ones, if there are, and no more than the pieces that they lie in. Waits for frameworks within
+ * wait_ns, and for GPU work for the first part of the wait *t; not at all while a capture is open.
+ * Where *t is not over (turns.h), more may come by lend_give_rest once it is. *found: a pool of the
+ * process is on that GPU. Both return the bytes. On the control thread. */
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t,
+                   bool *found);
+uint64_t lend_give_rest(const char *uuid, uint64_t bytes);
 
 #endif

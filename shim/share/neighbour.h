@@ -2,19 +2,13 @@
  *
  * Neighbours: other processes of the same user that have a page (shim/stats/page_format.h) in the
  * same directory. This file finds the one with most idle memory on a GPU and asks it to give some
- * back. What is asked for, and when, is in lend.h. No CUDA.
+ * back (question.h). What is asked for, and when, is in lend.h. No CUDA.
  *
  * What another process writes into its page is only data: the numbers choose an order, and a reply
- * says whether a call is worth another try. The thread maps a page for the kernel alone: it copies
- * by process_vm_readv and process_vm_writev, and waits by futexes. Where the file is truncated or
- * its file system full, these calls fail; a load or store would raise SIGBUS.
+ * says whether a call is worth another try. A page of another version is not read.
  *
- * A page is read only if it is a regular file with one link, of the process's own effective user,
- * with no rights for others, and of this version. All descriptors are closed before the return.
- *
- * One lock: one thread of the process asks at a time, because a record lock belongs to the process,
- * and ends when any thread closes a descriptor of the file. The thread holds it over no call of the
- * driver.
+ * One lock: one thread of the process asks at a time (question.h says why). The thread holds it
+ * over no call of the driver.
  */
 #ifndef SHIM_NEIGHBOUR_H
 #define SHIM_NEIGHBOUR_H

@@ -32,6 +32,7 @@ enum {
     PAGE_ASK_BYTES = 992,
     PAGE_REPLY_BYTES = 3072,
     PAGE_BODY_BYTES = 57344,
+    PAGE_WAIT_MS = 10000, /* the longest wait that a request may ask for */
 };
 
 #define PAGE_MAGIC "GPUCACHE"

@@ -15,7 +15,6 @@
  */
 #include "pool/pool.h"
 #include "tests/bench/driver_time.h"
-#include "tests/bench/explain.h"
 #include "tests/bench/trace.h"
 #include "tests/unit/model.h"
 
@@ -51,7 +50,6 @@ struct run {
     struct pool_config config;
     _Atomic uint64_t *addr; /* by the index of the allocating event */
     uint32_t *ns;           /* by event; NULL: not timed */
-    struct explain worst;
     uint64_t creates, maps, allows, segments; /* driver calls */
     uint64_t early_moves;   /* of chunks, in the first half of the trace */
     struct driver_time driver; /* --slow */
@@ -163,8 +161,6 @@ static void play_all(struct run *r, uint32_t thread)
         }
         if (r->ns)
             r->ns[i] = (uint32_t)(now_ns() - start);
-        if (options.explain)
-            explain_look(&r->worst, r->pool);
         if (i == r->trace->count / 2)
             r->early_moves = moves(r);
         const char *words = options.check && i % 64 == 0 ? pool_check(r->pool) : NULL;
@@ -250,6 +246,21 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* What was reserved for at the peak: its share of what the program held then. */
+static void explain(const struct pool_stats *s)
+{
+    enum kind { GAUGE, PEAK, COUNTER, AT_PEAK };
+    enum unit { BYTES, COUNT, NS };
+#define POOL_STAT(field, kind, unit, help)                                                         \
+    if ((kind) == AT_PEAK && (unit) == BYTES)                                                      \
+        printf("    %-32s %14llu  %6.2f %%\n", #field, (unsigned long long)s->field,               \
+               100.0 * (double)s->field / (double)s->at_peak_requested_bytes);                     \
+    else if ((kind) == AT_PEAK)                                                                    \
+        printf("    %-32s %14llu\n", #field, (unsigned long long)s->field);
+#include "pool/stats.def"
+#undef POOL_STAT
+}
+
 static const char *name_of(const char *path)
 {
     static char name[256];
@@ -297,7 +308,7 @@ static bool replay(const char *path)
                (double)first.end_ns / 1e6);
     printf(options.json ? "}\n" : "\n");
     if (options.explain) {
-        explain_print(&first.worst);
+        explain(&stats);
         printf("    chunks moved: %llu, of these %llu in the first half\n",
                (unsigned long long)stats.num_chunk_moves, (unsigned long long)first.early_moves);
         printf("    driver calls: %llu create, %llu map, %llu allow, %llu unmap, "

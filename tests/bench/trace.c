@@ -89,16 +89,29 @@ static char *read_text(const char *path, size_t *size_bytes)
 }
 
 struct row {
-    unsigned thread, h, m, s, us;
+    unsigned thread;
     char action[16];
-    uint64_t pointer, size_bytes, stream;
+    uint64_t time_ns, pointer, size_bytes, stream;
 };
+
+/* The time is that of a day, down to microseconds, or nanoseconds in one number. */
+static bool parse_time(const char *text, uint64_t *time_ns)
+{
+    unsigned h, m, s, us;
+    if (!strchr(text, ':'))
+        return sscanf(text, "%" SCNu64, time_ns) == 1;
+    if (sscanf(text, "%u:%u:%u:%u", &h, &m, &s, &us) != 4)
+        return false;
+    *time_ns = (((h * UINT64_C(60) + m) * 60 + s) * 1000000 + us) * 1000;
+    return true;
+}
 
 static bool parse(const char *line, struct row *r)
 {
-    return sscanf(line, "%u,%u:%u:%u:%u,%15[a-z],%" SCNx64 ",%" SCNu64 ",%" SCNx64,
-                  &r->thread, &r->h, &r->m, &r->s, &r->us, r->action, &r->pointer, &r->size_bytes,
-                  &r->stream) >= 8;
+    char time[32];
+    return sscanf(line, "%u,%31[0-9:],%15[a-z],%" SCNx64 ",%" SCNu64 ",%" SCNx64, &r->thread, time,
+                  r->action, &r->pointer, &r->size_bytes, &r->stream) >= 5 &&
+           parse_time(time, &r->time_ns);
 }
 
 /* Threads or streams, in order of appearance. */
@@ -124,18 +137,21 @@ static bool add(struct trace *t, const struct row *r, void **tree, struct ids *t
     struct trace_event *e = &t->events[t->count];
     struct held key = {.pointer = r->pointer, .alloc = t->count};
     bool frees = !strcmp(r->action, "free") || !strcmp(r->action, "deallocate");
+    if (!strcmp(r->action, "launch") || !strcmp(r->action, "wait")) {
+        t->skipped++;
+        return true;
+    }
     if (!frees && strcmp(r->action, "allocate"))
         return false;
     struct held **found = tfind(&key, tree, by_pointer), *held = found ? *found : NULL;
-    if ((frees && !held) || !r->size_bytes || !r->pointer) {
+    if (frees ? !held : !r->size_bytes || !r->pointer) {
         t->skipped++;
         return true;
     }
     if (!frees && held)
         return false; /* one address, two live blocks */
-    uint64_t seconds = (r->h * UINT64_C(60) + r->m) * 60 + r->s;
     *e = (struct trace_event){.size_bytes = r->size_bytes,
-                              .time_ns = (seconds * 1000000 + r->us) * 1000,
+                              .time_ns = r->time_ns,
                               .thread = number_of(threads, r->thread),
                               .stream = number_of(streams, r->stream),
                               .alloc = frees ? held->alloc : t->count,

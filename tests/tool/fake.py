@@ -52,6 +52,13 @@ def pool(device=0, uuid=UUID, **figures):
     return found
 
 
+def flushed_one(uuid):
+    """The receipt of a flush of one GPU."""
+    return {"gpus": [{"uuid": uuid, "device": 0, "returned_bytes": 0, "idle_bytes": 0,
+                      "pending_bytes": 0, "allocated_bytes": 0, "partly_live_bytes": 0}],
+            "ns": 1, "frameworks": []}
+
+
 def body(*pools, **more):
     options = {row["env"]: row["default"] for row in tables.OPTIONS}
     options.update(more.pop("options", {}))

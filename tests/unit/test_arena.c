@@ -503,28 +503,6 @@ static void prealloc_takes_memory_at_the_start(void **state)
     EXPECT_EQ(rig_stats(r).num_hits, 5, "as hits");
 }
 
-static void without_address_space_segments_serve(void **state)
-{
-    struct rig *r = rig_create(RIG_BYTES);
-    model_fail(r->model, MODEL_ROW_reserve, 1, MODEL_BROKEN);
-    rig_start(r);
-    EXPECT(!pool_uses_arena(r->pool), "no arena without address space");
-    EXPECT(rig_alloc(r, MIB(3)) && rig_alloc(r, 100), "segments serve");
-    const char *words = rig_destroy(r);
-    if (words)
-        fail_msg("broken: %s", words);
-}
-
-static void a_device_without_an_arena_gets_segments(void **state)
-{
-    struct rig *r = *state;
-    r->model->backend.has_arena = false;
-    rig_start(r);
-    EXPECT(!pool_uses_arena(r->pool), "the device has none");
-    EXPECT(rig_alloc(r, MIB(3)), "segments serve");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_reserve), 0, "it was not even asked");
-}
-
 struct seen {
     uint64_t bytes;
     unsigned count;
@@ -577,8 +555,6 @@ int main(void)
         cmocka_unit_test(a_chunk_that_cannot_be_mapped_again_is_forgotten),
         RIG_TEST(prealloc_takes_memory_at_the_start),
         RIG_TEST(prealloc_of_more_than_the_device_takes_none),
-        cmocka_unit_test(without_address_space_segments_serve),
-        RIG_TEST(a_device_without_an_arena_gets_segments),
         RIG_TEST(every_range_is_walked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,28 @@ static void the_wait_is_bounded(void **state)
     EXPECT_EQ(model_now(r->model) - before, MS(10), "no longer than asked");
 }
 
+static void a_wait_in_turns_is_for_what_was_freed_before_it(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
+    EXPECT(pool_has_settled(r->pool, pool_settle(r->pool)), "nothing was freed");
+    rig_launch(r, 1, MS(30), a);
+    rig_free(r, a);
+    uint64_t before = model_now(r->model), mark = pool_settle(r->pool);
+    EXPECT(!pool_has_settled(r->pool, mark), "its work is running");
+    EXPECT(model_now(r->model) - before < MS(1), "and nobody waits");
+    model_advance(r->model, MS(20));
+    rig_launch(r, 1, MS(30), b);
+    rig_free(r, b);
+    EXPECT(!pool_has_settled(r->pool, mark), "still");
+    model_advance(r->model, MS(20));
+    EXPECT(pool_has_settled(r->pool, mark), "that of the later free does not matter");
+    EXPECT(!pool_has_settled(r->pool, pool_settle(r->pool)), "but to a later wait");
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "what was waited for");
+    r->model->backend.has_order = false;
+    EXPECT(pool_has_settled(r->pool, pool_settle(r->pool)), "where only a wait tells");
+}
+
 /* The call whose failure asks for it may be told of it late: memory that just went back counts as
  * well. */
 static void a_driver_without_memory_gets_what_is_idle_then_what_is_pending(void **state)
@@ -224,6 +246,7 @@ int main(void)
         RIG_TEST(what_is_to_be_kept_is_kept),
         RIG_TEST(pending_memory_is_waited_for_if_asked),
         RIG_TEST(the_wait_is_bounded),
+        RIG_TEST(a_wait_in_turns_is_for_what_was_freed_before_it),
         RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending),
         RIG_TEST(the_wait_of_a_driver_without_memory_is_bounded),
         RIG_TEST(a_lost_pool_serves_nothing),

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A wait of the control thread for GPU work, in turns: the thread looks whether the work is done,
+ * and goes on with its other duties between two looks.
+ *
+ * Why a wait holds up nothing, and ends:
+ *  1. turns_begin and turns_over wait for no GPU work. A look asks the driver once for each pool
+ *     (pool_has_settled) and returns.
+ *  2. Between two looks TURN_LEAST_NS pass at least, and TURN_MOST_NS at most. Meanwhile the
+ *     thread runs what is due (thread.h). So requests, publications and limits wait for one look at
+ *     most, however long the work takes.
+ *  3. turns_over is true from until_ns on, whatever the driver says. So a wait behind work without
+ *     an end is over in time, if its owner's duty runs. A duty that needs calm is put off while a
+ *     capture is open; an owner with a bound to keep has one that does not.
+ *  4. While a capture is open a look asks nothing.
+ *  5. The first FIRST_WAIT_NS are no turns: most work ends sooner, and a look in a millisecond
+ *     would be late. So long, at most, the owner may wait in its call of pool_trim.
+ *  6. The marks are taken before that first wait. So the wait is for what was freed before, and
+ *     a program that frees on behind more work does not prolong it.
+ *
+ * No lock: the state of a wait belongs to the control thread.
+ */
+#ifndef SHIM_TURNS_H
+#define SHIM_TURNS_H
+
+#include "shim/context/context.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TURN_LEAST_NS UINT64_C(1000000)
+#define TURN_MOST_NS UINT64_C(20000000)
+#define FIRST_WAIT_NS UINT64_C(20000000)
+
+struct turns {
+    uint64_t until_ns, pause_ns;
+    struct context_marks marks;
+};
+
+/* Begins a wait for what was freed on the device (-1: all). Returns how long the owner may wait for
+ * it at once. */
+uint64_t turns_begin(struct turns *t, int device, uint64_t wait_ns);
+/* Is the work done? Then the wait is over; else when until_ns has come. */
+bool turns_done(const struct turns *t);
+bool turns_over(const struct turns *t, bool done);
+/* When the next look is due. */
+uint64_t turns_next_ns(struct turns *t);
+
+#endif

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See question.h.
+ */
+#include "shim/share/question.h"
+
+#include "pool/bits.h"
+#include "shim/process/kernel.h"
+#include "shim/process/state.h"
+#include "shim/stats/counters.h"
+#include "shim/stats/page_format.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#define MS UINT64_C(1000000)
+/* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times: on a loaded
+ * machine the thread of the bell may be slow to come back to its wait. */
+#define PAUSE_NS (10 * MS)
+#define PROBES 20
+
+uint32_t question_jitter(void)
+{
+    uint64_t x = state_clock_ns() ^ ((uint64_t)getpid() << 32);
+    x *= UINT64_C(0x9e3779b97f4a7c15);
+    return (uint32_t)(x >> 32);
+}
+
+static bool is_private(const struct stat *st)
+{
+    return st->st_uid == geteuid() && !(st->st_mode & (S_IRWXG | S_IRWXO));
+}
+
+int question_open(int folder, const char *name, int access, struct stat *st)
+{
+    int fd = openat(folder, name, access | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && (kernel_fstat(fd, st) || !S_ISREG(st->st_mode) || st->st_nlink != 1 ||
+                    !is_private(st) || st->st_size != sizeof(struct page))) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+void question_close(int fd, const struct stat *opened)
+{
+    struct stat st;
+    if (!kernel_fstat(fd, &st) && st.st_dev == opened->st_dev && st.st_ino == opened->st_ino)
+        close(fd);
+}
+
+static size_t slot_offset(unsigned slot, size_t field)
+{
+    return offsetof(struct page, slots) + slot * sizeof(struct page_slot) + field;
+}
+
+bool question_has_reply(int folder, const char *name, const struct question_place *late)
+{
+    struct stat st;
+    uint32_t sequence;
+    int fd = late->slot < 0 ? -1 : question_open(folder, name, O_RDONLY, &st);
+    if (fd < 0)
+        return false;
+    off_t at = (off_t)slot_offset((unsigned)late->slot,
+                                  offsetof(struct page_slot, reply_sequence));
+    bool replied = pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
+                   sequence == late->sequence;
+    close(fd);
+    return replied;
+}
+
+/* Copies between the caller's memory and a mapped page. False: the file has become shorter, or its
+ * file system is full. The process's number would not do (shim/stats/page_copy.c). */
+static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, bool out)
+{
+    struct iovec here = {.iov_base = mine, .iov_len = bytes};
+    struct iovec there = {.iov_base = (char *)page + offset, .iov_len = bytes};
+    ssize_t done = out ? process_vm_writev(kernel_gettid(), &here, 1, &there, 1, 0)
+                       : process_vm_readv(kernel_gettid(), &here, 1, &there, 1, 0);
+    return done == (ssize_t)bytes;
+}
+
+static bool read_word(struct page *page, size_t offset, uint32_t *word)
+{
+    return copy(page, offset, word, sizeof *word, false);
+}
+
+static bool write_word(struct page *page, size_t offset, uint32_t word)
+{
+    return copy(page, offset, &word, sizeof word, true);
+}
+
+enum { NO_SLOT = -1, NO_PAGE = -2 };
+
+/* A slot that is free: no process has its lock, and its last request has its reply. The lock lasts
+ * until fd is closed. NO_SLOT: there is none. NO_PAGE: the kernel does not copy from the page. */
+static int take_slot(int fd, struct page *page, uint32_t *sequence)
+{
+    unsigned first = question_jitter();
+    for (unsigned i = 0; i < PAGE_SLOTS; i++) {
+        unsigned slot = (first + i) % PAGE_SLOTS;
+        uint32_t asked, replied;
+        struct flock range = {.l_type = F_WRLCK,
+                              .l_whence = SEEK_SET,
+                              .l_start = (off_t)slot_offset(slot, 0),
+                              .l_len = 1};
+        if (fcntl(fd, F_SETLK, &range))
+            continue;
+        if (!read_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)), &asked) ||
+            !read_word(page, slot_offset(slot, offsetof(struct page_slot, reply_sequence)),
+                       &replied))
+            return NO_PAGE;
+        if (asked == replied) {
+            *sequence = replied;
+            return (int)slot;
+        }
+        range.l_type = F_UNLCK;
+        fcntl(fd, F_SETLK, &range);
+    }
+    return NO_SLOT;
+}
+
+/* Writes the request. Its sequence number comes last, because it makes the request valid. */
+static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
+                          const struct question *q, uint64_t wait_ns)
+{
+    char text[160];
+    int length = snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
+                          q->uuid_text, q->bytes, wait_ns / MS);
+    bool written =
+        copy(page, slot_offset(slot, offsetof(struct page_slot, ask)), text, (size_t)length,
+             true) &&
+        write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)),
+                   (uint32_t)length);
+    __sync_synchronize();
+    return written &&
+           write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)),
+                      sequence + 1);
+}
+
+/* Nobody waits for the reply any more: a request of no words is refused, not carried out. */
+static void withdraw_request(struct page *page, unsigned slot)
+{
+    write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)), 0);
+}
+
+/* The kernel adds one to the bell and wakes a waiter. True: there was one. */
+static bool ring(struct page *page)
+{
+    /* The comparison would wake more; it never holds. */
+    return syscall(SYS_futex, &page->bell, FUTEX_WAKE_OP, 1, 0UL, &page->bell,
+                   FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0x7ff)) > 0;
+}
+
+static bool has_waiter(struct page *page)
+{
+    return syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0) > 0;
+}
+
+enum life { LIVES, GONE, UNKNOWN };
+
+/* Field 3 of the task's stat. Field 2 is its name and may hold any character. '?': not known. */
+static char task_state(uint64_t pid, const char *tid)
+{
+    char path[64], stat[512], *end;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/stat", pid, tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return '?';
+    ssize_t n = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    stat[n > 0 ? n : 0] = '\0';
+    end = strrchr(stat, ')');
+    return end && end[1] == ' ' ? end[2] : '?';
+}
+
+/* Is the neighbour's page mapped there? The kernel tells nothing of a task that has just ended, and
+ * of one that may not be looked at. */
+static enum life look_at_maps(uint64_t pid, const char *tid, const char *name)
+{
+    char path[64], text[512];
+    size_t kept = 0, length = strlen(name);
+    bool some = false, found = false;
+    ssize_t n;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/maps", pid, tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return UNKNOWN;
+    while (!found && (n = read(fd, text + kept, sizeof text - kept)) > 0) {
+        some = true;
+        kept += (size_t)n;
+        found = memmem(text, kept, name, length) != NULL;
+        /* The start of the name may be at the end of the text. */
+        size_t tail = kept < length ? kept : length - 1;
+        memmove(text, text + kept - tail, tail);
+        kept = tail;
+    }
+    close(fd);
+    return found ? LIVES : some ? GONE : UNKNOWN;
+}
+
+/* By a thread of the process that has not ended: the first one may end before the others, and then
+ * has the state of an ended process. A program that replaced the one with the page (exec) has its
+ * number and its start, and a later process may have its number. Neither has the page mapped. */
+static enum life look_at_process(const struct question *q, uint64_t pid, int tasks)
+{
+    char entries[512];
+    long got;
+    while ((got = syscall(SYS_getdents64, tasks, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            unsigned short length;
+            const char *tid = kernel_entry(entries + at, &length);
+            char state = tid[0] == '.' ? 'Z' : task_state(pid, tid);
+            at += length;
+            if (strchr("ZXx", state))
+                continue;
+            return strchr("Tt", state) ? GONE : look_at_maps(pid, tid, q->name);
+        }
+    return got < 0 ? UNKNOWN : GONE;
+}
+
+/* GONE: no reply comes while it is so. */
+static enum life look_at(const struct question *q)
+{
+    char path[40];
+    struct page_id its;
+    struct stat st;
+    if (!page_id_parse(q->name, &its) || its.pid_namespace != q->self->pid_namespace)
+        return UNKNOWN;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/task", its.pid);
+    int tasks = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (tasks < 0)
+        return errno == ENOENT ? GONE : UNKNOWN;
+    enum life life = kernel_fstat(tasks, &st) ? UNKNOWN : look_at_process(q, its.pid, tasks);
+    question_close(tasks, &st);
+    return life;
+}
+
+/* Waits for the reply to sequence + 1. The thread of a neighbour's bell may be at work, so that a
+ * wake finds no waiter: where that happens twice and the process can be seen, its state decides. */
+static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
+                        const struct question *q)
+{
+    size_t offset = slot_offset(slot, offsetof(struct page_slot, reply_sequence));
+    bool woken = ring(page);
+    for (int probes = 0;;) {
+        uint32_t replied;
+        uint64_t now_ns = state_clock_ns(), left_ns = q->until_ns - now_ns;
+        if (!read_word(page, offset, &replied))
+            return false;
+        if (replied == sequence + 1)
+            return true;
+        if (now_ns >= q->until_ns || replied != sequence || (!woken && probes++ == PROBES))
+            return false;
+        if (!woken && left_ns > PAUSE_NS)
+            left_ns = PAUSE_NS;
+        struct timespec t = {.tv_sec = (time_t)(left_ns / (1000 * MS)),
+                             .tv_nsec = (long)(left_ns % (1000 * MS))};
+        if (syscall(SYS_futex, (char *)page + offset, FUTEX_WAIT, sequence, &t, NULL, 0) &&
+            errno == EFAULT)
+            return false;
+        woken = woken || has_waiter(page);
+        enum life life = woken || probes < 2 ? UNKNOWN : look_at(q);
+        woken = woken || life == LIVES;
+        if (life == GONE)
+            return false;
+    }
+}
+
+/* One request through a slot of the mapped page. */
+static enum question_result ask_mapped(int fd, struct page *page, const struct question *q,
+                                       uint64_t *bytes, struct question_place *late)
+{
+    uint32_t sequence = 0;
+    uint64_t now_ns = state_clock_ns();
+    int taken = take_slot(fd, page, &sequence);
+    if (taken < 0)
+        return taken == NO_SLOT ? QUESTION_BUSY : QUESTION_LOST;
+    unsigned slot = (unsigned)taken;
+    /* The neighbour's own waits end before ours. */
+    uint64_t its_wait_ns = q->until_ns > now_ns ? (q->until_ns - now_ns) / 2 : 0;
+    its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS);
+    if (!write_request(page, slot, sequence, q, its_wait_ns))
+        return QUESTION_LOST;
+    counter_add(COUNTER_LEND_ASK, 1);
+    if (!q->waits) {
+        ring(page);
+        return QUESTION_SENT;
+    }
+    if (!await_reply(page, slot, sequence, q)) {
+        withdraw_request(page, slot);
+        *late = (struct question_place){taken, sequence + 1};
+        return QUESTION_LOST;
+    }
+    return copy(page, slot_offset(slot, offsetof(struct page_slot, reply_value)), bytes,
+                sizeof *bytes, false)
+               ? QUESTION_REPLIED
+               : QUESTION_LOST;
+}
+
+enum question_result question_ask(int folder, const struct question *q, uint64_t *bytes,
+                                  struct question_place *late)
+{
+    struct stat st;
+    enum question_result result = QUESTION_LOST;
+    late->slot = -1;
+    int fd = question_open(folder, q->name, O_RDWR, &st);
+    if (fd < 0)
+        return QUESTION_LOST;
+    void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page != MAP_FAILED) {
+        result = ask_mapped(fd, page, q, bytes, late);
+        munmap(page, sizeof(struct page));
+    }
+    question_close(fd, &st);
+    return result;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * One question to one neighbour, for memory, through a slot of its page
+ * (shim/stats/page_format.h). Which neighbour is asked, and what its answer means for the next
+ * question, is in neighbour.h. No CUDA.
+ *
+ * What another process writes into its page is only data. The thread maps a page for the kernel
+ * alone: it copies by process_vm_readv and process_vm_writev, and waits by futexes. Where the file
+ * is truncated or its file system full, these calls fail; a load or store would raise SIGBUS.
+ *
+ * A page is opened only if it is a regular file with one link, of the process's own effective user,
+ * with no rights for others. All descriptors are closed before the return.
+ *
+ * No lock and no static data. One thread of the process may ask at a time, because a record lock
+ * belongs to the process, and ends when any thread closes a descriptor of the file.
+ */
+#ifndef SHIM_QUESTION_H
+#define SHIM_QUESTION_H
+
+#include "shim/stats/page_dir.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+struct question {
+    const char *name;           /* of the neighbour's page */
+    const struct page_id *self; /* in another pid namespace nothing tells whether it lives */
+    const char *uuid_text;      /* of the GPU */
+    uint64_t bytes;
+    uint64_t until_ns; /* until when the thread waits (CLOCK_MONOTONIC) */
+    bool waits;        /* false: nobody waits for a reply */
+};
+
+enum question_result {
+    QUESTION_REPLIED,
+    QUESTION_SENT, /* without a wait */
+    QUESTION_BUSY, /* all its slots are taken just now */
+    QUESTION_LOST, /* it has ended or is stopped, or does not reply */
+};
+
+/* Where a reply is missing. */
+struct question_place {
+    int slot; /* -1: nowhere */
+    uint32_t sequence;
+};
+
+/* Asks. *bytes is the reply's value. *late is where the reply is missing, if it is. The directory
+ * of the pages is open as `folder`. Any thread. */
+enum question_result question_ask(int folder, const struct question *q, uint64_t *bytes,
+                                  struct question_place *late);
+/* Has the reply come since? */
+bool question_has_reply(int folder, const char *name, const struct question_place *late);
+
+/* Opens a neighbour's page. *st tells the file. -1: it is none that is to be read. */
+int question_open(int folder, const char *name, int access, struct stat *st);
+/* Closes the descriptor, unless the program has closed it meanwhile and has a file of its own under
+ * the number. */
+void question_close(int fd, const struct stat *opened);
+
+/* A number that differs between processes and from call to call. */
+uint32_t question_jitter(void);
+
+#endif

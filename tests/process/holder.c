@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A process with GPU work that ends only when it is told. It does what its standard input says,
+ * line by line, and prints a line after each:
+ *   hold IDLE BUSY   allocates so many MiB twice, frees the first, starts a kernel that waits for a
+ *                    flag, and frees the second
+ *   let              sets the flag */
+#include "tests/preload/scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Work of two streams: the order of one does not tell what is complete. */
+static void use(uint64_t block, CUstream stream)
+{
+    REQUIRE(gpu_fill(block, 1024, 1, stream));
+    REQUIRE(gpu_fill(block + 4096, 1024, 1, NULL));
+}
+
+int main(void)
+{
+    char line[64];
+    unsigned idle_mib, busy_mib;
+    uint64_t idle = 0, busy = 0;
+    void *flag = NULL;
+    CUstream stream = NULL;
+    scene_start(1, 100);
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_host_alloc(&flag, 4));
+    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "hold %u %u", &idle_mib, &busy_mib) == 2) {
+            REQUIRE(gpu_malloc(&idle, (size_t)idle_mib << 20));
+            REQUIRE(gpu_malloc(&busy, (size_t)busy_mib << 20));
+            use(busy, stream);
+            REQUIRE(gpu_sync());
+            REQUIRE(gpu_free(idle));
+            REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
+            REQUIRE(gpu_free(busy));
+        } else if (strncmp(line, "let", 3) == 0) {
+            __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+        }
+        puts("done");
+    }
+    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+    REQUIRE(gpu_stream_sync(stream));
+    return 0;
+}

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""A flush that waits for GPU work holds up nothing else that the control thread does.
+
+test_turns.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER HOLDER TABLES.PY"""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_client  # noqa: E402
+
+LIBRARY, FOLDERS, HOLDER, TABLES = sys.argv[1:5]
+T = page_client.load_tables(TABLES)
+MIB = 1 << 20
+LONG_MS = 9900
+
+
+class Question(threading.Thread):
+    """A request that may take its time, through a page of its own. Threads of one process take no
+    slot from each other, so the next one starts when this request is in its slot."""
+
+    def __init__(self, path, words):
+        super().__init__(daemon=True)
+        self.path, self.words, self.answer = path, words, None
+        self.asked = threading.Event()
+        self.start()
+        assert self.asked.wait(30)
+
+    def run(self):
+        page = page_client.Page(T, self.path)
+        ring = page.ring
+
+        def told():
+            self.asked.set()
+            return ring()
+        page.ring = told
+        self.answer = page.ask(self.words, 60)
+        page.close()
+
+    def finish(self):
+        self.join(60)
+        return self.answer
+
+
+class Turns(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder, self.log = os.path.join(scratch.name, "p"), os.path.join(scratch.name, "log")
+
+    def start(self, **options):
+        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+               "GPUCACHE_DIR": self.folder, "GPUCACHE_LOG": f"info:{self.log}", **options}
+        self.process = subprocess.Popen([HOLDER], env=env, text=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+        self.addCleanup(self.process.wait, 30)
+        self.addCleanup(self.process.stdout.close)
+        self.addCleanup(self.process.stdin.close)
+        self.do("hold 64 32")
+        self.wait_for(lambda: page_client.pages_in(self.folder), "no page")
+        self.path = self.wait_for(lambda: [p for p in page_client.pages_in(self.folder)
+                                           if p.endswith(".page")], "no page")[0]
+        self.page = page_client.Page(T, self.path)
+        self.addCleanup(self.page.close)
+        self.uuid = self.wait_for(lambda: self.page.state()[0]["pools"], "no pool")[0]["uuid"]
+
+    def do(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        self.assertEqual(self.process.stdout.readline(), "done\n")
+
+    def wait_for(self, condition, what, seconds=30):
+        end = time.monotonic() + seconds
+        while not (value := condition()):
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.01)
+        return value
+
+    def logged(self):
+        with open(self.log, encoding="utf-8") as file:
+            return file.read()
+
+    def figures(self):
+        self.assertEqual(self.page.ask("look")[0], T.PAGE_REPLY_DONE)
+        return self.page.state()[0]["pools"][0]
+
+    def test_other_requests_are_served_while_flushes_wait(self):
+        self.start()
+        flushes = [Question(self.path, f"flush wait={LONG_MS}") for _ in range(2)]
+        # What is idle goes back at once.
+        self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "the idle memory")
+        for words in "look", f"give gpu={self.uuid} bytes={MIB} wait=0", "set MAX_IDLE=1G":
+            self.page.ask(words)
+        short = self.page.ask("flush wait=0")
+        self.assertEqual((short[0], short[2]["gpus"][0]["pending_bytes"]),
+                         (T.PAGE_REPLY_PARTLY, 32 * MIB))
+        # All of it came before the end of their wait.
+        self.assertEqual([flush.answer for flush in flushes], [None, None])
+        self.do("let")
+        answers = [flush.finish() for flush in flushes]
+        self.assertEqual([answer[0] for answer in answers], 2 * [T.PAGE_REPLY_DONE])
+        self.assertEqual(sum(answer[1] for answer in answers), 96 * MIB)
+        for _, value, receipt in answers:
+            self.assertEqual(receipt["gpus"][0]["returned_bytes"], value)
+            self.assertEqual(receipt["gpus"][0]["pending_bytes"], 0)
+            self.assertGreater(receipt["ns"], 0)
+        self.assertEqual(self.figures()["reserved_bytes"], 0)
+
+    def test_the_wait_ends_in_time(self):
+        self.start()
+        code, value, receipt = self.page.ask("flush wait=300")
+        self.assertEqual((code, value), (T.PAGE_REPLY_PARTLY, 64 * MIB))
+        self.assertEqual(receipt["gpus"][0]["pending_bytes"], 32 * MIB)
+        self.assertGreaterEqual(receipt["ns"], 300 * 10**6)
+
+    def test_who_needs_memory_gets_it_when_the_work_ends(self):
+        self.start()
+        give = Question(self.path, f"give gpu={self.uuid} bytes={96 * MIB} wait={LONG_MS}")
+        self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "the idle memory")
+        self.assertIsNone(give.answer)
+        self.do("let")
+        code, value, _ = give.finish()
+        self.assertEqual((code, value), (T.PAGE_REPLY_DONE, 96 * MIB))
+
+    def test_a_request_that_is_withdrawn_or_changed_meanwhile_ends(self):
+        self.start()
+        flush = Question(self.path, f"flush wait={LONG_MS}")
+        give = Question(self.path, f"give gpu={self.uuid} bytes={256 * MIB} wait={LONG_MS}")
+        self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "the idle memory")
+        base, step = T.PAGE["slots"][0], T.PAGE_SLOT_BYTES
+        for at in range(base, base + T.PAGE_SLOTS * step, step):
+            words = self.page.get("ask", "PAGE_SLOT", at)
+            if words.startswith(b"give"):
+                self.page.put("ask_bytes", 0, "PAGE_SLOT", at)
+            elif words.startswith(b"flush"):
+                self.page.put("ask", b"look", "PAGE_SLOT", at)
+                self.page.put("ask_bytes", 4, "PAGE_SLOT", at)
+        self.assertEqual(give.finish()[0], T.PAGE_REPLY_BAD)
+        self.assertEqual(flush.finish()[0], T.PAGE_REPLY_BAD)
+        self.assertEqual(self.page.ask("look")[0], T.PAGE_REPLY_DONE)
+
+    def test_a_flush_by_signal_holds_up_no_request_and_is_finished_later(self):
+        self.start()
+        self.process.send_signal(signal.SIGUSR1)
+        self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "the idle memory", 4)
+        self.do("let")
+        self.wait_for(lambda: self.figures()["reserved_bytes"] == 0, "the memory behind work")
+        self.assertEqual(self.logged().count("flush (signal)"), 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

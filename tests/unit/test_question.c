@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/share/question.c: how it tells a neighbour that will not reply from one that is slow. Each
+ * neighbour is a process of the test with a page whose name has its number.
+ */
+#include "shim/share/question.h"
+
+#include "shim/process/state.h"
+#include "shim/stats/page_format.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MS UINT64_C(1000000)
+#define WAIT_NS (30000 * MS)
+#define REPLY 4711
+
+uint64_t state_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* What the neighbour's process is. LEADERLESS: its first thread has ended. */
+enum kind { HAS_PAGE, OTHER_PROGRAM, LEADERLESS, LEADERLESS_OTHER };
+
+static char folder[64], name[64], path[160];
+static struct page *page;
+static struct page_id self;
+static pid_t child;
+static int dir;
+
+static void *sleep_on(void *arg)
+{
+    if (write(*(int *)arg, "x", 1) != 1)
+        _exit(2);
+    for (;;)
+        pause();
+}
+
+static void be_neighbour(enum kind kind, int ready)
+{
+    pthread_t thread;
+    static int fd;
+    fd = ready;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (kind == OTHER_PROGRAM || kind == LEADERLESS_OTHER)
+        munmap(page, sizeof *page); /* as exec does */
+    if (kind == HAS_PAGE || kind == OTHER_PROGRAM)
+        sleep_on(&fd);
+    if (pthread_create(&thread, NULL, sleep_on, &fd))
+        _exit(1);
+    syscall(SYS_exit, 0); /* this thread alone */
+}
+
+static char task_state(void)
+{
+    char stat_path[64], text[512] = "";
+    snprintf(stat_path, sizeof stat_path, "/proc/%d/stat", (int)child);
+    int fd = open(stat_path, O_RDONLY);
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    assert_true(n > 0);
+    return strrchr(text, ')')[2];
+}
+
+static void await_state(char state)
+{
+    for (int i = 0; i < 20000 && task_state() != state; i++)
+        usleep(1000);
+    assert_int_equal(task_state(), state);
+}
+
+/* Makes the page, then the process that has inherited it. */
+static void start(enum kind kind)
+{
+    int ready[2];
+    char c;
+    snprintf(path, sizeof path, "%s/making", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof *page), 0);
+    page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(page != MAP_FAILED);
+    close(fd);
+    assert_int_equal(pipe(ready), 0);
+    child = fork();
+    if (child == 0)
+        be_neighbour(kind, ready[1]);
+    assert_true(child > 0);
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    snprintf(name, sizeof name, "%llu-%d-9.page", (unsigned long long)self.pid_namespace,
+             (int)child);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(renameat(dir, "making", dir, name), 0);
+    if (kind == LEADERLESS || kind == LEADERLESS_OTHER)
+        await_state('Z');
+}
+
+static int setup(void **state)
+{
+    snprintf(folder, sizeof folder, "/tmp/question-XXXXXX");
+    assert_true(page_id_self(&self));
+    if (!mkdtemp(folder))
+        return -1;
+    dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return dir < 0;
+}
+
+static int teardown(void **state)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    munmap(page, sizeof *page);
+    unlink(path);
+    close(dir);
+    return rmdir(folder);
+}
+
+static enum question_result ask(uint64_t *bytes, uint64_t *took_ns)
+{
+    struct question_place late;
+    uint64_t start_ns = state_clock_ns();
+    struct question q = {.name = name,
+                         .self = &self,
+                         .uuid_text = "GPU-30313233",
+                         .bytes = 1 << 20,
+                         .until_ns = start_ns + WAIT_NS,
+                         .waits = true};
+    *bytes = 0;
+    enum question_result result = question_ask(dir, &q, bytes, &late);
+    *took_ns = state_clock_ns() - start_ns;
+    return result;
+}
+
+/* Long after the probes of the bell, without ever waiting at it. */
+static void *reply_late(void *unused)
+{
+    for (;;) {
+        usleep(1000);
+        for (int i = 0; i < PAGE_SLOTS; i++) {
+            struct page_slot *s = &page->slots[i];
+            uint32_t asked = __atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST);
+            if (asked == s->reply_sequence)
+                continue;
+            usleep(600000);
+            s->reply_value = REPLY;
+            __atomic_store_n(&s->reply_sequence, asked, __ATOMIC_SEQ_CST);
+            syscall(SYS_futex, &s->reply_sequence, FUTEX_WAKE, 8, NULL, NULL, 0);
+            return NULL;
+        }
+    }
+}
+
+static void await_late_reply(enum kind kind)
+{
+    pthread_t thread;
+    uint64_t bytes, took_ns;
+    start(kind);
+    assert_int_equal(pthread_create(&thread, NULL, reply_late, NULL), 0);
+    assert_int_equal(ask(&bytes, &took_ns), QUESTION_REPLIED);
+    assert_int_equal(bytes, REPLY);
+    pthread_join(thread, NULL);
+}
+
+static void a_process_that_has_its_page_is_waited_for(void **state)
+{
+    await_late_reply(HAS_PAGE);
+}
+
+static void a_process_whose_first_thread_has_ended_is_waited_for(void **state)
+{
+    await_late_reply(LEADERLESS);
+}
+
+static void loses_soon(void)
+{
+    uint64_t bytes, took_ns;
+    assert_int_equal(ask(&bytes, &took_ns), QUESTION_LOST);
+    assert_true(took_ns < WAIT_NS / 3);
+    /* Nobody carries the request out any more. */
+    for (int i = 0; i < PAGE_SLOTS; i++)
+        assert_int_equal(page->slots[i].ask_bytes, 0);
+}
+
+/* By exec, or because its number was given to another process. */
+static void a_process_that_runs_another_program_is_not_waited_for(void **state)
+{
+    start(OTHER_PROGRAM);
+    loses_soon();
+}
+
+static void nor_where_its_first_thread_has_ended(void **state)
+{
+    start(LEADERLESS_OTHER);
+    loses_soon();
+}
+
+static void a_stopped_process_is_not_waited_for(void **state)
+{
+    start(HAS_PAGE);
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    await_state('T');
+    loses_soon();
+}
+
+/* The first thread of a stopped process stays what it is. */
+static void nor_a_stopped_one_whose_first_thread_has_ended(void **state)
+{
+    int status;
+    start(LEADERLESS);
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
+    loses_soon();
+}
+
+static void nor_one_that_has_ended(void **state)
+{
+    start(HAS_PAGE);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    await_state('Z');
+    loses_soon();
+    waitpid(child, NULL, 0);
+    loses_soon();
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        CASE(a_process_that_has_its_page_is_waited_for),
+        CASE(a_process_whose_first_thread_has_ended_is_waited_for),
+        CASE(a_process_that_runs_another_program_is_not_waited_for),
+        CASE(nor_where_its_first_thread_has_ended),
+        CASE(a_stopped_process_is_not_waited_for),
+        CASE(nor_a_stopped_one_whose_first_thread_has_ended),
+        CASE(nor_one_that_has_ended),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
