@@ -147,6 +147,7 @@ static inline bool fence_several_streams(const struct fences *f)
 {
     return atomic_load_explicit(&f->run_length, memory_order_relaxed) < FENCE_RUN;
 }
+/* For fence_had_several_streams: notes what a request sees that finds nothing ready. */
 static inline void fence_note_streams(struct fences *f)
 {
     if (fence_several_streams(f))
