@@ -332,16 +332,19 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
         trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
 }
 
-/* Would growing by so much make the pool larger than spare memory is worth? Where the device fills
- * up every byte counts: memory taken without moves is in chunks as large as the requests, and a
- * small block may pin the whole of one. */
+/* Would growing by so much make the pool larger than spare memory is worth? With several streams
+ * the memory that may be pending is worth it also while it is idle. Where the device fills up every
+ * byte counts: memory taken without moves is in chunks as large as the requests, and a small block
+ * may pin the whole of one. */
 static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t missing_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t used = s->allocated_bytes + s->pending_bytes + size_bytes;
     uint64_t peak = max_u64(s->allocated_peak_bytes, used);
-    uint64_t most =
-        min_u64(peak + (peak >> ARENA_SPARE_SHIFT), p->backend->total_bytes >> ARENA_FULL_SHIFT);
+    uint64_t most = peak + (peak >> ARENA_SPARE_SHIFT);
+    if (fence_had_several_streams(&p->fences))
+        most = max_u64(most, s->allocated_peak_bytes + pending_run_ahead_bytes(p));
+    most = min_u64(most, p->backend->total_bytes >> ARENA_FULL_SHIFT);
     return s->reserved_bytes + p->planned_bytes + missing_bytes > most;
 }
 

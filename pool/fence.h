@@ -95,6 +95,7 @@ struct fences {
     _Atomic uint64_t run_stream; /* the stream of the work after the latest frees */
     _Atomic unsigned run_length; /* and its submissions in turn, up to FENCE_RUN */
     _Atomic unsigned sealing; /* records under way */
+    uint64_t several_epoch;  /* open when a request last saw several streams at work; 0: never */
     bool sealing_late;       /* work was submitted while one was under way */
     _Atomic unsigned refusals; /* records that captures forbade */
     bool refused;            /* the latest record was refused */
@@ -146,6 +147,17 @@ static inline void fence_want(struct fences *f, unsigned frees, uint64_t bytes)
 static inline bool fence_several_streams(const struct fences *f)
 {
     return atomic_load_explicit(&f->run_length, memory_order_relaxed) < FENCE_RUN;
+}
+/* For fence_had_several_streams: notes what a request sees that finds nothing ready. */
+static inline void fence_note_streams(struct fences *f)
+{
+    if (fence_several_streams(f))
+        f->several_epoch = f->open_epoch;
+}
+/* Were several streams at work lately, as far as requests noted it? */
+static inline bool fence_had_several_streams(const struct fences *f)
+{
+    return f->several_epoch && f->open_epoch - f->several_epoch < FENCE_LATELY;
 }
 /* Would the next submission record the open epoch's fence? */
 bool fence_is_wanted(const struct fences *f);

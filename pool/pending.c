@@ -137,6 +137,13 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
     return 0;
 }
 
+uint64_t pending_run_ahead_bytes(const struct pool *p)
+{
+    uint64_t peak = p->stats.allocated_peak_bytes;
+    uint64_t small = max_u64(peak >> RUN_AHEAD_SMALL_SHIFT, RUN_AHEAD_MIN_BYTES);
+    return max_u64(min_u64(small, RUN_AHEAD_BYTES), p->stats.allocated_bytes >> RUN_AHEAD_SHIFT);
+}
+
 bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes)
 {
     z->looked_bytes = min_u64(z->looked_bytes, z->pending_bytes);

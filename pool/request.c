@@ -123,8 +123,8 @@ static bool should_order(const struct pool *p, const struct request *r)
     case REUSE_AUTO:
         break;
     }
-    uint64_t budget = max_u64(RUN_AHEAD_BYTES, p->stats.allocated_bytes >> RUN_AHEAD_SHIFT);
-    return !fence_several_streams(&p->fences) || p->stats.pending_bytes + r->size_bytes > budget;
+    return !fence_several_streams(&p->fences) ||
+           p->stats.pending_bytes + r->size_bytes > pending_run_ahead_bytes(p);
 }
 
 /* Orders later work behind the oldest pending memory that fits, or behind all of it. With one
@@ -289,6 +289,8 @@ static bool borrow_and_take(struct pool *p, struct request *r)
 static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
+    if (p->config.reuse == REUSE_AUTO)
+        fence_note_streams(&p->fences);
     if (reuse(p, r)) {
         p->stats.num_hits += !r->addr;
         return POOL_OK;

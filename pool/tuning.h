@@ -35,6 +35,7 @@
 #define RING_MAX 256                             /* fences not known done; a bound */
 #define RING_KEEP_PASSED 8                       /* ordered ones, kept for what they tell */
 #define FENCE_RUN 15                             /* submissions in turn that make it one stream */
+#define FENCE_LATELY 4096                        /* epochs: some tens of batches; a bound */
 #define FENCE_PATIENCE_FREES 4                   /* a record costs as much as the rest of a pair */
 #define FENCE_PATIENCE_BYTES (UINT64_C(4) << 20) /* freed bytes that wait for more of their kind */
 #define FENCE_PATIENCE_SHIFT 3                   /* .. or this part of what is reserved */
@@ -48,6 +49,9 @@
 #define PENDING_LOOK_SHIFT 6  /* more pending, of what is reserved: see pending_look */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20) /* several streams, H200: they keep their overlap */
 #define RUN_AHEAD_SHIFT 4     /* .. or this part of what is live */
+#define RUN_AHEAD_SMALL_SHIFT 2 /* .. but no more than this part of the peak: replay of 400 MiB live
+                                 * on four streams peaks at 1.25, not at 1.41 */
+#define RUN_AHEAD_MIN_BYTES (UINT64_C(64) << 20) /* .. or so much; 200 MiB live: 1.3, not 2.1 */
 #define HOST_WAITS 16         /* for one request: a bound */
 #define HOST_WAIT_NS (SECOND_NS / 10) /* each: a bound */
 

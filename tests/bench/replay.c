@@ -37,6 +37,7 @@ static struct options {
     unsigned streams;
     uint64_t work_ns; /* --busy: each block is used by work of this length up to its free */
     double load;      /* --busy: or, if not 0, work is submitted for this part of the time */
+    double rate;      /* --busy: or, if not 0, of so many GB each second of what is freed */
     double speed;     /* the program runs so many times as fast as it was recorded */
     enum pool_reuse reuse;
     double max_ratio;
@@ -138,6 +139,8 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
         follow(r, e);
         return;
     }
+    if (options.rate > 0)
+        work_ns = (uint64_t)((double)e->size_bytes / options.rate * streams);
     if (options.load > 0)
         work_ns = (uint64_t)((double)passed_ns * options.load * streams);
     if (options.load > 0 ? !work_ns : e->action != TRACE_FREE)
@@ -371,6 +374,7 @@ static int usage(const char *name)
             "  --busy                   submitted work completes late, by the trace's clock\n"
             "  --work MS                with --busy: each takes so long (1)\n"
             "  --load L                 or: work is submitted for this part of the time\n"
+            "  --rate G                 or: the work on a block takes a second for each G GB\n"
             "  --streams N              with --busy: work goes to N streams in turn (1), where\n"
             "                           the trace has none of its own\n"
             "  --speed F                the program is F times as fast as it was recorded\n"
@@ -393,6 +397,7 @@ int main(int argc, char **argv)
         {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
         {"explain", no_argument, NULL, 'e'},         {"work", required_argument, NULL, 'w'},
         {"frees-wait", no_argument, NULL, 'f'},      {"load", required_argument, NULL, 'l'},
+        {"rate", required_argument, NULL, 'a'},
         {"speed", required_argument, NULL, 'v'},     {"reuse", required_argument, NULL, 'u'},
         {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
@@ -430,6 +435,9 @@ int main(int argc, char **argv)
             break;
         case 'l':
             options.load = atof(optarg);
+            break;
+        case 'a':
+            options.rate = atof(optarg);
             break;
         case 'v':
             options.speed = atof(optarg);

@@ -27,13 +27,15 @@ class Program:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.rows, self.live, self.count, self.time_us, self.thread = [], {}, 0, 0, 0
+        self.stream = 0
 
     def pause(self, mean_us):
         self.time_us += int(self.random.expovariate(1 / mean_us)) + 1
 
     def row(self, action, block, size):
         self.pause(12)
-        self.rows.append((self.thread, self.time_us, action, 0x7f0000000000 + block * 512, size))
+        self.rows.append((self.thread, self.time_us, action, 0x7f0000000000 + block * 512, size,
+                          self.stream))
 
     def alloc(self, size):
         self.count += 1
@@ -54,11 +56,11 @@ class Program:
 
     def write(self, file):
         file.write("Thread,Time,Action,Pointer,Size,Stream\n")
-        for thread, time_us, action, pointer, size in self.rows:
+        for thread, time_us, action, pointer, size, stream in self.rows:
             seconds, micros = divmod(time_us, 1000000)
             file.write(f"{thread},{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}:"
                        f"{micros:06},"
-                       f"{action},{pointer:#x},{size},0x0\n")
+                       f"{action},{pointer:#x},{size},{stream:#x}\n")
 
 
 def transformer_weights(p, layers, width):
@@ -375,6 +377,33 @@ def notebook(p):
             p.free(variables[name])
         variables[name] = result
         p.pause(30000)
+
+
+@kind
+def streams(p):
+    """Inference of batches of every size, each whole batch on one of four streams in turn."""
+    width, tokens = p.random.choice([(384, 197), (768, 197), (384, 577)])
+    transformer_weights(p, 24, width)
+    for turn in range(100):
+        p.stream = turn % 4 + 1
+        token = p.random.randrange(1, 40) * tokens * width * 4
+        image = p.alloc(token * 2)
+        flowing = p.alloc(token)
+        p.free(image)
+        for _ in range(12):
+            for wide in (3, 4):
+                normed = p.alloc(token)
+                inner = p.alloc(token * wide)
+                p.free(normed)
+                after = p.alloc(token * (1 if wide == 3 else 4))
+                p.free(inner)
+                out = p.alloc(token)
+                p.free(after)
+                summed = p.alloc(token)
+                p.free(flowing, out)
+                flowing = summed
+        p.free(flowing)
+        p.pause(100)
 
 
 def synthesize(name, seed):

@@ -359,6 +359,28 @@ static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
     EXPECT_SOUND(r);
 }
 
+static void with_several_streams_more_memory_is_spent(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = rig_create(GIB(16));
+    uint64_t a[64];
+    rig_start(r);
+    overdraw(r, a);
+    for (int i = 16; i < 36; i += 2)
+        rig_free(r, a[i]);
+    settle(r);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t b = rig_alloc(r, KIB(600));
+        rig_launch(r, 1 + i % 2, MS(1), b);
+        rig_free(r, b);
+    }
+    uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, moved, "no move, with the budget used up");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved + MIB(64), "more than a 32nd");
+    EXPECT_SOUND(r);
+}
+
 static void no_memory_is_spent_where_the_device_is_half_full(void **state)
 {
     struct rig *r = *state = rig_create(GIB(2));
@@ -524,6 +546,7 @@ int main(void)
         RIG_TEST(large_idle_chunks_are_taken_apart),
         RIG_TEST(memory_is_spent_where_moves_take_too_long),
         RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest),
+        RIG_TEST(with_several_streams_more_memory_is_spent),
         RIG_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
         RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),
         cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),

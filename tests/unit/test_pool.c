@@ -278,9 +278,12 @@ static void policies_choose_what_happens_to_pending_memory(void **state)
     }
 }
 
-static void with_several_streams_memory_is_spent_before_overlap(void **state)
+/* 64 blocks of 8 MiB, each in use by one of four streams; what the pool has then beyond live_bytes
+ * that the program holds. */
+static uint64_t run_ahead(struct rig *r, uint64_t live_bytes)
 {
-    struct rig *r = expect_arena(state);
+    if (live_bytes)
+        rig_alloc(r, live_bytes);
     for (unsigned i = 0; i < 64; i++) {
         uint64_t a = rig_alloc(r, MIB(8));
         rig_launch(r, i % 4, MS(100), a);
@@ -288,10 +291,30 @@ static void with_several_streams_memory_is_spent_before_overlap(void **state)
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     struct pool_stats s = rig_stats(r);
-    EXPECT(s.reserved_bytes >= MIB(128), "the pool ran ahead");
-    EXPECT(s.reserved_bytes <= MIB(300), "within bounds");
-    EXPECT(s.num_fence_waits > 0, "then the host waited");
+    EXPECT(s.num_fence_waits > 0, "the host waited at last");
     EXPECT_EQ(s.num_fence_orders, 0, "and the streams kept their overlap");
+    return s.reserved_bytes - live_bytes;
+}
+
+static void with_several_streams_memory_is_spent_before_overlap(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t more = run_ahead(r, 0);
+    EXPECT(more >= MIB(56) && more <= MIB(80), "a small program, 64 MiB");
+}
+
+static void what_is_spent_on_overlap_is_a_part_of_the_program(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = rig_create(GIB(8));
+    rig_start(r);
+    uint64_t more = run_ahead(r, MIB(600));
+    EXPECT(more >= MIB(136) && more <= MIB(168), "a quarter of 600 MiB");
+    rig_destroy(r);
+    r = *state = rig_create(GIB(8));
+    rig_start(r);
+    more = run_ahead(r, GIB(2));
+    EXPECT(more >= MIB(232) && more <= MIB(272), "no more than 256 MiB");
 }
 
 static void statistics_add_up(void **state)
@@ -407,6 +430,7 @@ int main(void)
         RIG_TEST(other_errors_of_the_driver_pass_the_request_on),
         cmocka_unit_test(policies_choose_what_happens_to_pending_memory),
         RIG_TEST(with_several_streams_memory_is_spent_before_overlap),
+        RIG_TEST(what_is_spent_on_overlap_is_a_part_of_the_program),
         RIG_TEST(statistics_add_up),
         cmocka_unit_test(an_abandoned_pool_passes_everything_on),
         RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either),

@@ -41,8 +41,9 @@ static void little_memory_of_several_streams_shares_a_fence(void **state)
     uint64_t few = fences_of_a_hundred(r, 2, KIB(300));
     EXPECT(few >= 100 / FENCE_PATIENCE_FREES / 2 && few <= 100 / 2, "one for several frees");
     uint64_t before = rig_stats(r).num_fences;
-    turns(r, 2, 20, MIB(6));
-    EXPECT(rig_stats(r).num_fences - before >= 18, "one for each where it is much");
+    model_drain(r->model);
+    turns(r, 2, 5, MIB(6));
+    EXPECT(rig_stats(r).num_fences - before >= 4, "one for each where it is much");
     EXPECT_EQ(rig_stats(r).num_fence_orders, 0, "nobody waits");
     EXPECT_SOUND(r);
 }
@@ -74,7 +75,7 @@ static void an_endless_kernel_behind_little_freed_memory_holds_nobody_up(void **
     rig_launch(r, 1, MODEL_FOREVER, 0);
     uint64_t before = model_now(r->model);
     for (int i = 0; i < 500; i++) {
-        uint64_t a = rig_alloc(r, MIB(1));
+        uint64_t a = rig_alloc(r, KIB(500));
         rig_launch(r, 2, 1000, a);
         rig_free(r, a);
         model_advance(r->model, 2000);
