@@ -268,7 +268,8 @@ def check_modulefile(release, out):
     inits = [path for path in MODULE_INITS if os.path.exists(path)]
     if not inits:
         return "neither Environment Modules nor Lmod here"
-    text = (release.root / "scripts" / "deploy" / "slurm" / "modulefile").read_text(encoding="utf-8")
+    modulefile = release.root / "scripts" / "deploy" / "slurm" / "modulefile"
+    text = modulefile.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         ask("tar", "-xJf", out / f"{release.stem(HERE)}.tar.xz", "-C", scratch)
         folder = pathlib.Path(scratch, release.stem(HERE)).resolve()

@@ -242,8 +242,8 @@ bool listener_open(struct socket_token *token, void (*asked)(void))
     pthread_mutex_unlock(&lock);
     if (!open)
         log_once(LOG_LEVEL_WARN,
-                 "the program shares memory by legacy IPC, but the library cannot make a socket for "
-                 "it: run the program with GPUCACHE_BACKING=segment");
+                 "the program shares memory by legacy IPC, but the library cannot make a socket "
+                 "for it: run the program with GPUCACHE_BACKING=segment");
     return open;
 }
 
