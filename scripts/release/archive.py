@@ -56,7 +56,8 @@ def sources(release, out):
 def spack(release, out):
     """The recipe, for the sources that were made before it."""
     tarball_ = out / f"libgpucache-{release.version}.tar.xz"
-    text = (release.root / "scripts" / "deploy" / "spack" / "package.py").read_text(encoding="utf-8")
+    recipe = release.root / "scripts" / "deploy" / "spack" / "package.py"
+    text = recipe.read_text(encoding="utf-8")
     for name, value in (("HOMEPAGE", HOMEPAGE), ("VERSION", release.version),
                         ("SHA256", digest(tarball_))):
         text = text.replace(f"@{name}@", value)

@@ -5,6 +5,7 @@ are looked at, not installed."""
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from release.build import DEBIAN_LIBDIR
 HERE = platform.machine()
 # Ways of a program to the driver, on which the basic scene runs.
 ROUTES = ("static", "shared", "driver", "dlsym", "default", "proc1", "proc2", "entry-static")
+MODULE_INITS = ("/usr/share/modules/init/bash", "/usr/share/lmod/lmod/init/bash")
 MUSL_LOADER = "/lib/ld-musl-x86_64.so.1"
 # What a preloaded program sees of the library where there is no CUDA; status 7 is its own.
 MUSL_PROGRAM = """
@@ -258,6 +260,31 @@ def check_deploy(release, _out):
         if "libgpucache.conf" not in complaints(drop_in + "LogsFolder=x\n"):
             raise AssertionError("systemd-analyze does not look at the drop-in")
         equal(complaints(drop_in), "")
+    return None
+
+
+def check_modulefile(release, out):
+    """Environment Modules and Lmod, as far as they are here, load it and leave nothing behind."""
+    inits = [path for path in MODULE_INITS if os.path.exists(path)]
+    if not inits:
+        return "neither Environment Modules nor Lmod here"
+    modulefile = release.root / "scripts" / "deploy" / "slurm" / "modulefile"
+    text = modulefile.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        ask("tar", "-xJf", out / f"{release.stem(HERE)}.tar.xz", "-C", scratch)
+        folder = pathlib.Path(scratch, release.stem(HERE)).resolve()
+        place = pathlib.Path(scratch, "modules", "libgpucache", release.version)
+        place.parent.mkdir(parents=True)
+        place.write_text(re.sub(r"^set folder .*", f"set folder {folder}", text, count=1,
+                                flags=re.MULTILINE), encoding="utf-8")
+        for init in inits:
+            said = ask("bash", "-c", f". {init}; module use {place.parents[1]}; "
+                       f"module load libgpucache/{release.version} && echo $LD_PRELOAD && "
+                       "gpucache library && man -w 7 gpucache && module unload libgpucache && "
+                       "echo [$LD_PRELOAD]", env={**clean(), "MANPATH": ":"})
+            library = folder / "lib" / "libgpucache.so"
+            equal(said.split("\n"), [str(library), str(library),
+                                     str(folder / "share" / "man" / "man7" / "gpucache.7"), "[]"])
     return None
 
 

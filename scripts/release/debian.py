@@ -92,7 +92,8 @@ def make(release, arch, out):
     (control / "triggers").write_text("activate-noawait ldconfig\n", encoding="utf-8")
     (control / "control").write_text(CONTROL.format(
         version=release.version, revision=REVISION, architecture=ARCHITECTURE[arch],
-        maintainer=MAINTAINER, homepage=HOMEPAGE, glibc=GLIBC, summary=SUMMARY, description=indented(DESCRIPTION),
+        maintainer=MAINTAINER, homepage=HOMEPAGE, glibc=GLIBC, summary=SUMMARY,
+        description=indented(DESCRIPTION),
         kib=sum(-(-path.stat().st_size // 1024) for path in files)), encoding="utf-8")
     release.settle(folder)
     # One thread: the number of threads changes the bytes.

@@ -76,8 +76,8 @@ def main():
             said, rows = faults(build, folder, wrong)
             good = any(fault.startswith(expected) for fault in said) if expected \
                 else not said and rows == 12
-            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, {rows} rows, "
-                  f"the part says {said}")
+            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, {rows} "
+                  f"rows, the part says {said}")
             failed += not good
     return failed
 

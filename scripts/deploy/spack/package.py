@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Spack recipe: packages/libgpucache/package.py of a repository. scripts/package writes it to dist/
-with the address, the version and the checksum of the sources. After `spack load libgpucache` programs
-run under the library."""
+"""Spack recipe: packages/libgpucache/package.py of a repository. scripts/package writes it to
+dist/ with the address, the version and the checksum of the sources. After `spack load libgpucache`
+programs run under the library."""
 from spack.package import *  # pylint: disable=import-error,unused-wildcard-import,wildcard-import
 
 
