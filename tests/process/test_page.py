@@ -333,7 +333,7 @@ class Folder(Case):
                     page = program.page()
                     self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
                     page.close()
-                    rest = f"/proc/{program.process.pid}/root/dev/shm/{name}"
+                    rest = os.path.join(f"/proc/{program.process.pid}", "root", "dev/shm", name)
                     left = os.listdir(rest) if os.path.isdir(rest) and \
                         not os.path.islink(rest) else []
                     self.assertEqual(left, [])
