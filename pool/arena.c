@@ -65,13 +65,14 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
 }
 
 /* Makes every block of the window BUSY: holes cut to whole granules, the last one stretched to the
- * step of the zone; free blocks as they are. False: no host memory, nothing done. */
+ * step of the zone; free blocks cut to the window, so that chunks beyond it can be moved into it.
+ * False: no host memory, nothing done. */
 static bool occupy(struct pool *p, struct zone *z, const struct window *w, struct plan *plan)
 {
     uint64_t step = step_bytes(p, z);
     uint64_t extra = step > w->missing_bytes ? step - w->missing_bytes : 0;
     struct block *b = w->run;
-    /* Splits need two records for the first hole and two for the last. */
+    /* Splits need two records for the first block and two for the last. */
     if (!host_cache_ensure(&p->block_cache, 4))
         return false;
     while (block_end(b) <= w->start)
@@ -79,6 +80,10 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     plan->first = NULL;
     for (; b && b->addr < w->end; b = b->next) {
         if (b->state == BLOCK_FREE) {
+            if (b->addr < w->start)
+                b = zone_split(b, w->start);
+            if (block_end(b) > w->end)
+                zone_split(b, w->end);
             placement_remove(&z->placement, b);
             b->was_free = true;
         } else {
@@ -104,8 +109,9 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
 
 /* The size of new chunks. Only whole idle chunks can be moved to where memory is needed. Idle
  * memory in a chunk that is partly live stays. So while nothing is idle, chunks are as large as the
- * requests (cheap), and once memory is fragmented they are small. A request gets one chunk up to
- * ARENA_CHUNK_MAX_BYTES, and two of any larger size. */
+ * requests (cheap): a request gets one chunk up to ARENA_CHUNK_MAX_BYTES, and two of any larger
+ * size. Once memory is fragmented they are small, whether the move budget is used up or not: chunks
+ * cannot be cut later. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes;
@@ -113,7 +119,7 @@ static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
         max_u64(p->stats.reserved_bytes >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
     uint64_t most =
         min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
-    if (is_whole(p) || !plan->frugal)
+    if (is_whole(p))
         most = max_u64(ARENA_CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
     return most;
 }
@@ -349,6 +355,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     if (!placement_find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
         return GROW_FAILED;
     plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
+    p->stats.num_refused_moves += !plan.frugal;
     if (plan.frugal)
         gather(p, z, &plan);
     if (!assign(p, &plan))
@@ -382,6 +389,14 @@ static uint64_t mapping_calls(const struct pool *p)
     return p->stats.num_chunk_moves + p->stats.num_device_alloc + p->stats.num_device_free;
 }
 
+/* Does the program need more than ever before? Then the pool grows whatever it does to save
+ * memory. */
+static bool is_new_peak(const struct pool *p, uint64_t size_bytes)
+{
+    const struct pool_stats *s = &p->stats;
+    return s->allocated_bytes + s->pending_bytes + size_bytes > s->allocated_peak_bytes;
+}
+
 enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
                             int *code)
 {
@@ -391,14 +406,16 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     fence_seal(p);
     fence_poll(p);
     ghost_reap(p, false);
-    bool reaped = p->ghost_bytes != ghost_bytes;
+    bool reaped = p->ghost_bytes != ghost_bytes, new_peak = is_new_peak(p, size_bytes);
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = mapping_calls(p);
     enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
     if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
         result = grow(p, z, size_bytes, align, true, code);
-    /* Growing by one chunk is no charge: it is needed in any case. */
+    uint64_t took_ns = p->backend->ops->now_ns(p->backend) - start_ns;
     if (reaped || mapping_calls(p) > before + 1)
-        move_budget_spend(&p->move_budget, p->backend->ops->now_ns(p->backend) - start_ns);
+        move_budget_spend(&p->move_budget, took_ns, new_peak);
+    else if (mapping_calls(p) == before + 1)
+        move_budget_note_growth(&p->move_budget, took_ns);
     return result;
 }

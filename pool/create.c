@@ -65,6 +65,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
                     offsetof(struct magazine, last_serial));
     list_init(&p->magazines);
     init_contents(p);
+    p->begin_ns = p->now_ns;
     fence_init(&p->fences);
     single_stream_init(&p->fences, b->single_stream);
     p->arena = reserve(p);

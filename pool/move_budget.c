@@ -22,8 +22,15 @@ bool move_budget_is_left(struct move_budget *e, uint64_t now_ns)
     return e->left_ns > 0;
 }
 
-void move_budget_spend(struct move_budget *e, uint64_t ns)
+void move_budget_spend(struct move_budget *e, uint64_t ns, bool growth)
 {
+    if (growth)
+        ns -= min_u64(ns, e->growth_ns);
     int64_t left_ns = e->left_ns - (int64_t)min_u64(ns, MOVE_BUDGET_DEBT_MAX_NS);
     e->left_ns = left_ns < -MOVE_BUDGET_DEBT_MAX_NS ? -MOVE_BUDGET_DEBT_MAX_NS : left_ns;
+}
+
+void move_budget_note_growth(struct move_budget *e, uint64_t ns)
+{
+    e->growth_ns = (3 * e->growth_ns + min_u64(ns, MOVE_BUDGET_MAX_NS)) / 4;
 }

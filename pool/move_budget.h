@@ -5,7 +5,12 @@
  * and 60 us for each mapping (H200). A program may take a hundred microseconds for a whole layer. A
  * program whose shapes change from step to step would move memory in every step for ever. So moves
  * have a budget, a small part of the time that passes. When it is used up, the pool spends memory
- * instead. Belongs to the pool's lock.
+ * instead.
+ *
+ * While the program needs more than ever before, the pool has to call the driver in any case: for
+ * growth by one chunk it grants access too. Then only the time beyond such a growth is charged.
+ * Below the peak all of it is: with enough memory the program would not wait at all. Belongs to the
+ * pool's lock.
  */
 #ifndef POOL_MOVE_BUDGET_H
 #define POOL_MOVE_BUDGET_H
@@ -15,12 +20,15 @@
 
 struct move_budget {
     int64_t left_ns;  /* the budget now; below zero: overdrawn */
+    uint64_t growth_ns; /* what growth by one chunk takes, the mean of late */
     uint64_t seen_ns; /* when it was last added to; 0: never */
 };
 
 /* Adds what the time since the last call has earned. Is some of the budget left? */
 bool move_budget_is_left(struct move_budget *e, uint64_t now_ns);
-/* So much time went into saving memory. */
-void move_budget_spend(struct move_budget *e, uint64_t ns);
+/* So much time went into saving memory; or, with growth, into that and growth. */
+void move_budget_spend(struct move_budget *e, uint64_t ns, bool growth);
+/* Growth by one chunk took so long. It is no charge. */
+void move_budget_note_growth(struct move_budget *e, uint64_t ns);
 
 #endif

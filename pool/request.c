@@ -7,6 +7,7 @@
 #include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/magazines.h"
+#include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/trim.h"
@@ -102,8 +103,10 @@ static enum grow_result grow(struct pool *p, const struct request *r, int *code)
         size_bytes = slab_block_bytes((unsigned)r->class_index);
         align = SLAB_PAGE_BYTES;
     }
-    return p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
-                    : segment_grow(p, r->zone, size_bytes, code);
+    enum grow_result result = p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
+                                       : segment_grow(p, r->zone, size_bytes, code);
+    peak_look(p, r->zone, r->size_bytes, r->requested_bytes);
+    return result;
 }
 
 /* Should later work wait on the GPU for earlier work, so that pending memory can serve the request?

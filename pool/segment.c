@@ -162,8 +162,9 @@ void pool_release_at_free(uint64_t freed_addr)
         if (excess && complete)
             trim_release(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
-        move_budget_spend(&p->move_budget,
-                     min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS) + end_ns - waited_ns);
+        uint64_t took_ns = end_ns - waited_ns;
+        took_ns += min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS);
+        move_budget_spend(&p->move_budget, took_ns, false);
     }
     state_leave(p);
 }

@@ -51,6 +51,8 @@ struct pool {
     struct host_cache block_cache, chunk_cache, magazine_cache, slab_caches[SLAB_CLASSES];
     struct list magazines;
     struct pool_stats stats;
+    uint64_t begin_ns;          /* when the pool was made */
+    uint64_t looked_peak_bytes; /* what was reserved at the latest peak that peak_look saw */
     /* pool_set_config writes what is LIVE there; all else is never written again. */
     struct pool_config config;
     uint64_t most_reserved_bytes; /* MAX_RESERVED; or what there was when it fell below that */

@@ -32,6 +32,7 @@ static const struct entry stats[] = {
 #define KIND_GAUGE "now"
 #define KIND_PEAK "peak"
 #define KIND_COUNTER "total"
+#define KIND_AT_PEAK "at the peak"
 #define POOL_STAT(field, kind, unit, help) {#field, UNIT_##unit ", " KIND_##kind, help},
 #include "pool/stats.def"
 #undef POOL_STAT

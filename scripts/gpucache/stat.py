@@ -12,8 +12,11 @@ RULE = "=" * WIDTH
 
 
 def label(name):
-    """The words of a field's name, without num_ before and the unit behind."""
-    words = name[4:] if name.startswith("num_") else name
+    """The words of a field's name, without what says its kind before and its unit behind."""
+    words = name
+    for head in ("num_", "at_peak_"):
+        if words.startswith(head):
+            words = words[len(head):]
     for tail, said in (("_bytes", ""), ("_ns", " time")):
         if words.endswith(tail):
             words = words[:-len(tail)] + said
@@ -44,6 +47,11 @@ def _gpu_lines(its_gpu):
             yield _line(label(row["name"]), figure(its_gpu[row["name"]], row["unit"]),
                         figure(its_gpu[peak["name"]], peak["unit"]) if peak else "")
     yield _line("idle", text.size(its_gpu["idle_bytes"]))
+    yield "-" * WIDTH
+    yield _line("when reserved peaked", text.size(its_gpu["reserved_peak_bytes"]))
+    for row in rows:
+        if row["kind"] == "AT_PEAK":
+            yield _line(label(row["name"]), figure(its_gpu[row["name"]], row["unit"]))
     yield "-" * WIDTH
     for row in rows:
         if row["kind"] == "COUNTER" and its_gpu[row["name"]]:

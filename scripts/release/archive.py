@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 
 from release.build import LIBDIR
+from release.release import HOMEPAGE
 
 
 def packed(release, members, target):
@@ -50,6 +51,16 @@ def sources(release, out):
     tar = subprocess.run(["git", "-C", release.root, "archive", f"--prefix={stem}/", "HEAD"],
                          check=True, stdout=subprocess.PIPE).stdout
     (out / f"{stem}.tar.xz").write_bytes(lzma.compress(tar, preset=9))
+
+
+def spack(release, out):
+    """The recipe, for the sources that were made before it."""
+    tarball_ = out / f"libgpucache-{release.version}.tar.xz"
+    text = (release.root / "scripts" / "deploy" / "spack" / "package.py").read_text(encoding="utf-8")
+    for name, value in (("HOMEPAGE", HOMEPAGE), ("VERSION", release.version),
+                        ("SHA256", digest(tarball_))):
+        text = text.replace(f"@{name}@", value)
+    (out / f"libgpucache-{release.version}.spack.py").write_text(text, encoding="utf-8")
 
 
 def digest(path):

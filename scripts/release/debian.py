@@ -7,7 +7,7 @@ import time
 
 from release.archive import gzipped
 from release.build import DEBIAN_LIBDIR, GLIBC, run
-from release.release import DESCRIPTION, MAINTAINER, SUMMARY
+from release.release import DESCRIPTION, HOMEPAGE, MAINTAINER, SUMMARY
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 REVISION = 1
@@ -15,6 +15,7 @@ CONTROL = """Package: libgpucache
 Version: {version}-{revision}
 Architecture: {architecture}
 Maintainer: {maintainer}
+Homepage: {homepage}
 Installed-Size: {kib}
 Depends: libc6 (>= {glibc})
 Recommends: python3 (>= 3.8)
@@ -91,7 +92,7 @@ def make(release, arch, out):
     (control / "triggers").write_text("activate-noawait ldconfig\n", encoding="utf-8")
     (control / "control").write_text(CONTROL.format(
         version=release.version, revision=REVISION, architecture=ARCHITECTURE[arch],
-        maintainer=MAINTAINER, glibc=GLIBC, summary=SUMMARY, description=indented(DESCRIPTION),
+        maintainer=MAINTAINER, homepage=HOMEPAGE, glibc=GLIBC, summary=SUMMARY, description=indented(DESCRIPTION),
         kib=sum(-(-path.stat().st_size // 1024) for path in files)), encoding="utf-8")
     release.settle(folder)
     # One thread: the number of threads changes the bytes.

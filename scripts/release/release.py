@@ -13,7 +13,10 @@ cuMemAlloc and cuMemFree from a pool of device memory. Most of these calls then
 need no driver call, and a free does not synchronise with the GPU. Idle memory
 goes back to the driver on a signal, on a timer or when it is needed. The
 program is neither changed nor rebuilt."""
-MAINTAINER = "The libgpucache authors <maintainers@libgpucache.invalid>"
+# The project's address. No other file names it: packages, the Spack recipe and this line follow it.
+ADDRESS = "libgpucache.invalid"
+HOMEPAGE = f"https://{ADDRESS}/"
+MAINTAINER = f"The libgpucache authors <maintainers@{ADDRESS}>"
 
 
 def output_of(*command, **more):

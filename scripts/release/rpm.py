@@ -9,7 +9,7 @@ import time
 from release.archive import gzipped
 from release.build import LIBDIR, run
 from release.debian import interpreter
-from release.release import DESCRIPTION, MAINTAINER
+from release.release import DESCRIPTION, HOMEPAGE, MAINTAINER
 
 SPEC = pathlib.Path(__file__).with_name("libgpucache.spec")
 
@@ -37,7 +37,7 @@ def build(release, arch, top, out):
         page.unlink()
     release.settle(folder)
     macros = {"_topdir": top, "_stage": folder, "_version": release.version, "_who": MAINTAINER,
-              "_text": DESCRIPTION, "_rpmdir": top,
+              "_home": HOMEPAGE, "_text": DESCRIPTION, "_rpmdir": top,
               "_day": time.strftime("%a %b %d %Y", time.gmtime(release.epoch)),
               "_dbpath": top / "db"}
     run("rpmbuild", "-bb", "--target", f"{arch}-linux", SPEC,

@@ -4,6 +4,8 @@
  */
 #include "shim/command/command.h"
 
+#include "shim/process/number.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,15 +49,11 @@ bool command_number(const struct command *c, const char *name, uint64_t most, ui
                     struct command_reply *reply)
 {
     const char *value = command_value(c, name), *p = value;
-    uint64_t v = 0;
+    uint64_t v;
 
     if (!value)
         return true;
-    for (; *p >= '0' && *p <= '9'; p++)
-        if (__builtin_mul_overflow(v, 10, &v) ||
-            __builtin_add_overflow(v, (uint64_t)(*p - '0'), &v))
-            break;
-    if (p == value || *p || v > most) {
+    if (!number_read(&p, &v) || *p || v > most) {
         command_error(reply, PAGE_REPLY_BAD, "%s=%.40s is not a number from 0 to %" PRIu64, name,
                       value, most);
         return false;

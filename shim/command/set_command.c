@@ -71,7 +71,7 @@ static void apply(struct change *g, size_t row)
             g->note = "the process has no such device: nothing is given back";
     } else if (row == OPTION_ROW_empty_cache_file) {
         if (!flush_file_changed())
-            g->note = "its folder is not there: it gives nothing back until the folder is made";
+            g->note = "its folder does not exist; the file gives nothing back until you make the folder";
     } else if (row == OPTION_ROW_stats) {
         last_state_start();
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {

@@ -353,8 +353,8 @@ void flush_start(void)
     warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
     if (!flush_file_changed())
-        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s is in a folder that is not there: it gives no "
-                 "memory back until the folder is made",
+        log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s: its folder does not exist; the file gives no "
+                 "memory back until you make the folder",
                  o->empty_cache_file.path);
     last_state_start();
     if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||

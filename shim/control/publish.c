@@ -209,7 +209,7 @@ static bool make(void)
         return false;
     }
     if (bell && !page_start_bell(bell))
-        log_info("no thread waits at the page's bell: the process hears no requests of others");
+        log_info("no thread for requests: other processes cannot ask this one for anything");
     return true;
 }
 

@@ -13,12 +13,11 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/log.h"
+#include "shim/process/own_thread.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,15 +112,12 @@ static void sleep_until(uint64_t due_ns)
             FUTEX_BITSET_MATCH_ANY);
 }
 
-static void *run(void *unused)
+static void run(void)
 {
-    /* From outside the thread this call would open a file in /proc. */
-    pthread_setname_np(pthread_self(), "gpucache");
     while (state_is_on()) {
         atomic_exchange(&wake, 0); /* before the pass reads the times: step 5 */
         sleep_until(pass());
     }
-    return NULL;
 }
 
 void control_permit_thread(void)
@@ -131,24 +127,13 @@ void control_permit_thread(void)
 
 void control_make_thread(void)
 {
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
-    int saved_errno = errno;
-    if (!atomic_load(&permitted) || atomic_exchange(&control_started, true) ||
-        pthread_attr_init(&attr))
+    static const struct own_thread thread = {"gpucache", STACK_BYTES, run};
+    if (!atomic_load(&permitted) || atomic_exchange(&control_started, true))
         return;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, &attr, run, NULL))
+    if (!own_thread_start(&thread))
         log_once(LOG_LEVEL_WARN, "no control thread: the process may not create another thread, so "
                                  "signals, files, limits and timeouts give no memory back; raise "
                                  "its limit of threads");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    errno = saved_errno;
 }
 
 void control_capture_closed(void)

@@ -169,10 +169,11 @@ static bool row_ask_others(struct backend *b, uint64_t size_bytes, uint64_t *ser
     return ask && ask(device_self(b)->device, size_bytes, series);
 }
 
+/* Steps of the coarse clock, 1 to 4 ms, are longer than what a move takes (move_budget.h). */
 static uint64_t row_now_ns(struct backend *b)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 

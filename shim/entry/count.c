@@ -4,8 +4,10 @@
  * answer (shim/entry/answer.h), and count the successful calls of some rows. No state, no lock.
  */
 #include "shim/entry/answer.h"
+#include "shim/entry/current.h"
 #include "shim/stats/counters.h"
 #include "shim/driver/hooks.h"
+#include "shim/process/state.h"
 
 /* UCX and other libraries patch the first bytes of allocation functions to watch them, and can move
  * only a few kinds of instructions. A saved register puts five bytes of pushes and moves first. */
@@ -15,10 +17,20 @@
 #define LONG_PROLOGUE() ((void)0)
 #endif
 
+/* A program may take all its device memory by these calls (PyTorch with expandable segments does).
+ * It is flushed by signal, asks neighbours and is asked by them like any other. So its first call
+ * starts the library, and the context has a record. Memory of the host starts nothing. */
+static inline void note_memory(enum counter kind)
+{
+    if (unlikely(state_is_new()) && kind != COUNTER_HOST)
+        current_context();
+}
+
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     CUresult symbol params                                                                         \
     {                                                                                              \
         LONG_PROLOGUE();                                                                           \
+        note_memory(COUNTER_##counter);                                                            \
         CUresult rc = answer_##symbol args;                                                        \
         if (rc == CUDA_SUCCESS)                                                                    \
             counter_add(COUNTER_##counter, 1);                                                     \

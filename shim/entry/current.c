@@ -37,7 +37,7 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
 {
     if (c->pool && given_bytes < c->config.prealloc_bytes)
         log_once(LOG_LEVEL_WARN,
-                 "GPUCACHE_PREALLOC asks for %.1f MiB, of which device %d gave %.1f MiB",
+                 "GPUCACHE_PREALLOC asks for %.1f MiB, but device %d gave only %.1f MiB",
                  (double)c->config.prealloc_bytes / (1 << 20), c->device,
                  (double)given_bytes / (1 << 20));
 }

@@ -254,7 +254,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
         return CUDA_SUCCESS;
     CUresult rc = real.cuPointerSetAttribute(value, attribute, disowned(ptr));
     if (rc == CUDA_ERROR_NOT_SUPPORTED && ours)
-        log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which this memory cannot have: "
+        log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which mapped memory lacks: "
                                  "run it with GPUCACHE_BACKING=segment");
     if (ours && !off)
         set_memops(rc, ptr);

@@ -52,7 +52,7 @@ static void report_at_exit(void)
         return;
     struct at_exit *now = malloc(sizeof *now);
     if (!now) {
-        log_warn("no host memory for a report");
+        log_warn("the report is not written: the process has no host memory for it");
         return;
     }
     last_state_end();

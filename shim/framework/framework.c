@@ -6,6 +6,7 @@
 #include "shim/framework/framework.h"
 
 #include "shim/process/log.h"
+#include "shim/process/own_thread.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -13,7 +14,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -90,10 +90,9 @@ static void interrupted(void *unused)
     publish(atomic_load(&asked));
 }
 
-static void *run(void *unused)
+static void run(void)
 {
     uint32_t seen;
-    pthread_setname_np(pthread_self(), "gpucache-python");
     pthread_setspecific(at_thread_end, &at_thread_end);
     do {
         do {
@@ -103,27 +102,15 @@ static void *run(void *unused)
         atomic_store(&there, false); /* step 8 */
     } while (atomic_load(&asked) != seen && !atomic_exchange(&there, true));
     pthread_setspecific(at_thread_end, NULL);
-    return NULL;
 }
 
 static bool make_thread(void)
 {
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
+    static const struct own_thread thread = {"gpucache-python", STACK_BYTES, run};
     if (!has_key && pthread_key_create(&at_thread_end, interrupted))
         return false;
     has_key = true;
-    if (pthread_attr_init(&attr))
-        return false;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = pthread_create(&thread, &attr, run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return made;
+    return own_thread_start(&thread);
 }
 
 static bool has_answer(uint32_t ticket)

@@ -5,6 +5,8 @@
  */
 #include "shim/process/parse.h"
 
+#include "shim/process/word.h"
+
 #include <errno.h>
 #include <fnmatch.h>
 #include <signal.h>
@@ -12,226 +14,48 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ITEM_MAX = 256 };
-
-#define KIB (UINT64_C(1) << 10)
-#define MIB (UINT64_C(1) << 20)
-#define GIB (UINT64_C(1) << 30)
-#define TIB (UINT64_C(1) << 40)
 #define MS UINT64_C(1000000)
-#define SEC (1000 * MS)
-#define MILLION UINT64_C(1000000)
 
-/* The functions of ctype.h and strcasecmp depend on the locale. */
-static char lower(char c)
-{
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* The rest of text behind the word. NULL: text does not begin with it. */
-static const char *skip_word(const char *text, const char *word)
-{
-    for (; *word; text++, word++)
-        if (lower(*text) != lower(*word))
-            return NULL;
-    return text;
-}
-
-static bool is_word(const char *text, const char *word)
-{
-    const char *rest = skip_word(text, word);
-
-    return rest && !*rest;
-}
-
-static bool is_off(const char *text)
-{
-    return is_word(text, "0") || is_word(text, "off") || is_word(text, "no") ||
-           is_word(text, "none") || is_word(text, "false");
-}
-
-/* Copies the next item of a list without the blanks around it, and moves *text behind its comma.
- * False: the list is at its end; or, with *bad set, the item is empty or too long. */
-static bool next_item(const char **text, char item[ITEM_MAX], bool *bad)
-{
-    const char *start = *text;
-
-    *bad = false;
-    if (!start)
-        return false;
-    const char *end = strchr(start, ',');
-    *text = end ? end + 1 : NULL;
-    if (!end)
-        end = start + strlen(start);
-    while (start < end && is_blank(*start))
-        start++;
-    while (end > start && is_blank(end[-1]))
-        end--;
-    if (start == end || end - start >= ITEM_MAX) {
-        *bad = true;
-        return false;
-    }
-    memcpy(item, start, (size_t)(end - start));
-    item[end - start] = '\0';
-    return true;
-}
-
-/* The whole value is one item. False: it has a comma. */
-static bool only_item(const char *text, char item[ITEM_MAX])
-{
-    bool bad;
-
-    return next_item(&text, item, &bad) && !text;
-}
-
-/* A decimal number, with its fraction in millionths (further digits are dropped). */
-struct number {
-    uint64_t whole;
-    uint64_t millionths;
-};
-
-static bool read_number(const char **text, bool fraction, struct number *out)
-{
-    const char *p = *text;
-    struct number v = {0, 0};
-    uint64_t scale = MILLION;
-
-    if (!is_digit(*p))
-        return false;
-    for (; is_digit(*p); p++) {
-        if (__builtin_mul_overflow(v.whole, 10, &v.whole) ||
-            __builtin_add_overflow(v.whole, (uint64_t)(*p - '0'), &v.whole))
-            return false;
-    }
-    if (fraction && *p == '.' && is_digit(p[1])) {
-        for (p++; is_digit(*p); p++) {
-            scale /= 10;
-            v.millionths += scale * (uint64_t)(*p - '0');
-        }
-    }
-    while (is_blank(*p))
-        p++;
-    *text = p;
-    *out = v;
-    return true;
-}
-
-/* unit is at most TIB or an hour in nanoseconds, so its product with millionths fits. */
-static bool scale_number(const struct number *v, uint64_t unit, uint64_t *out)
-{
-    uint64_t whole;
-
-    return !__builtin_mul_overflow(v->whole, unit, &whole) &&
-           !__builtin_add_overflow(whole, unit * v->millionths / MILLION, out);
-}
-
+/* Moves *text behind the number and the blanks that follow. */
 static bool read_device(const char **text, unsigned *out)
 {
-    struct number v;
+    uint64_t n;
 
-    if (!read_number(text, false, &v) || v.whole >= OPTION_DEVICES)
+    if (!number_read(text, &n) || n >= OPTION_DEVICES)
         return false;
-    *out = (unsigned)v.whole;
+    *text = word_skip_blanks(*text);
+    *out = (unsigned)n;
     return true;
 }
 
 bool parse_SWITCH(const char *text, atomic_bool *out)
 {
-    char v[ITEM_MAX];
+    char v[WORD_ITEM_BYTES];
 
-    if (!only_item(text, v))
+    if (!word_only_item(text, v))
         return false;
-    bool off = is_off(v);
-    if (!off && !is_word(v, "1") && !is_word(v, "on") && !is_word(v, "yes") && !is_word(v, "true"))
+    bool off = word_is_off(v);
+    if (!off && !word_is(v, "1") && !word_is(v, "on") && !word_is(v, "yes") && !word_is(v, "true"))
         return false;
     *out = !off;
     return true;
-}
-
-static bool parse_time(const char *text, uint64_t *out)
-{
-    static const struct {
-        const char *word;
-        uint64_t ns;
-    } units[] = {{"", SEC},       {"ms", MS},        {"s", SEC},
-                 {"m", 60 * SEC}, {"min", 60 * SEC}, {"h", 3600 * SEC}};
-    char v[ITEM_MAX];
-    const char *p = v;
-    struct number n;
-
-    if (!only_item(text, v))
-        return false;
-    if (is_word(v, "none")) {
-        *out = 0;
-        return true;
-    }
-    if (!read_number(&p, true, &n))
-        return false;
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-        if (is_word(p, units[i].word))
-            return scale_number(&n, units[i].ns, out);
-    return false;
 }
 
 bool parse_SECONDS(const char *text, _Atomic uint64_t *out)
 {
     uint64_t ns;
 
-    if (!parse_time(text, &ns))
+    if (!number_time(text, &ns))
         return false;
     *out = ns;
     return true;
 }
 
-static bool parse_size(const char *text, struct option_size *out)
-{
-    static const struct {
-        const char *word;
-        uint64_t bytes;
-    } units[] = {{"", 1},      {"b", 1},    {"k", KIB},   {"kb", KIB}, {"kib", KIB},
-                 {"m", MIB},   {"mb", MIB}, {"mib", MIB}, {"g", GIB},  {"gb", GIB},
-                 {"gib", GIB}, {"t", TIB},  {"tb", TIB},  {"tib", TIB}};
-    struct option_size size = {0};
-    struct number n;
-
-    if (!read_number(&text, true, &n))
-        return false;
-    if (is_word(text, "%")) {
-        if (n.whole > 100 || (n.whole == 100 && n.millionths))
-            return false;
-        size.is_share = true;
-        size.share_ppm = (uint32_t)(n.whole * 10000 + n.millionths / 100);
-        *out = size;
-        return true;
-    }
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-        if (is_word(text, units[i].word)) {
-            /* a fraction of a byte is a mistake */
-            if ((units[i].bytes == 1 && n.millionths) ||
-                !scale_number(&n, units[i].bytes, &size.bytes))
-                return false;
-            *out = size;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* A size, or a word for none. */
 static bool parse_size_or_none(const char *text, bool is_limit, struct option_size *out)
 {
-    if (!is_word(text, "none") && !(is_limit && is_word(text, "unlimited")))
-        return parse_size(text, out);
+    if (!word_is(text, "none") && !(is_limit && word_is(text, "unlimited")))
+        return number_size(text, out);
     *out = (struct option_size){.bytes = is_limit ? UINT64_MAX : 0};
     return true;
 }
@@ -241,9 +65,9 @@ static bool parse_sizes(const char *text, bool is_limit, struct option_bytes *ou
     struct option_size size[OPTION_DEVICES], others;
     uint64_t named = 0;
     bool has_others = false, bad;
-    char item[ITEM_MAX];
+    char item[WORD_ITEM_BYTES];
 
-    while (next_item(&text, item, &bad)) {
+    while (word_next_item(&text, item, &bad)) {
         const char *p = item;
         unsigned device;
 
@@ -254,9 +78,7 @@ static bool parse_sizes(const char *text, bool is_limit, struct option_bytes *ou
         } else {
             if (!read_device(&p, &device) || *p != '=' || (named >> device & 1))
                 return false;
-            for (p++; is_blank(*p); p++)
-                ;
-            if (!parse_size_or_none(p, is_limit, &size[device]))
+            if (!parse_size_or_none(word_skip_blanks(p + 1), is_limit, &size[device]))
                 return false;
             named |= UINT64_C(1) << device;
         }
@@ -301,10 +123,10 @@ enum {
 /* The index of the value in a list of words. -1: it is not there. */
 static int find_word(const char *text, const char *const words[], size_t num_words)
 {
-    char v[ITEM_MAX];
+    char v[WORD_ITEM_BYTES];
 
-    for (size_t i = 0; only_item(text, v) && i < num_words; i++)
-        if (is_word(v, words[i]))
+    for (size_t i = 0; word_only_item(text, v) && i < num_words; i++)
+        if (word_is(v, words[i]))
             return (int)i;
     return -1;
 }
@@ -329,27 +151,27 @@ bool parse_REUSE(const char *text, enum pool_reuse *out)
 
 bool parse_SIGNAL(const char *text, int *out)
 {
-    char v[ITEM_MAX];
-    struct number n = {0, 0};
+    char v[WORD_ITEM_BYTES];
+    uint64_t n = 0;
 
-    if (!only_item(text, v))
+    if (!word_only_item(text, v))
         return false;
-    const char *p = skip_word(v, "SIG") ? v + 3 : v;
-    if (is_off(v)) {
+    const char *p = word_skip(v, "SIG") ? v + 3 : v;
+    if (word_is_off(v)) {
         *out = 0;
-    } else if (is_word(p, "USR1")) {
+    } else if (word_is(p, "USR1")) {
         *out = SIGUSR1;
-    } else if (is_word(p, "USR2")) {
+    } else if (word_is(p, "USR2")) {
         *out = SIGUSR2;
-    } else if ((p = skip_word(p, "RTMIN")) != NULL) {
+    } else if ((p = word_skip(p, "RTMIN")) != NULL) {
         if (*p == '+') {
             p++;
-            if (!read_number(&p, false, &n))
+            if (!number_read(&p, &n))
                 return false;
         }
-        if (*p || n.whole > (uint64_t)(SIGRTMAX - SIGRTMIN))
+        if (*p || n > (uint64_t)(SIGRTMAX - SIGRTMIN))
             return false;
-        *out = SIGRTMIN + (int)n.whole;
+        *out = SIGRTMIN + (int)n;
     } else {
         return false;
     }
@@ -362,25 +184,25 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
     struct option_size keep;
     bool bad, off = false;
     unsigned num_items = 0, device;
-    char item[ITEM_MAX];
+    char item[WORD_ITEM_BYTES];
     const char *p;
 
-    for (; next_item(&text, item, &bad); num_items++) {
-        if (is_off(item)) {
+    for (; word_next_item(&text, item, &bad); num_items++) {
+        if (word_is_off(item)) {
             off = true;
-        } else if (is_word(item, "1") || is_word(item, "all") || is_word(item, "on")) {
+        } else if (word_is(item, "1") || word_is(item, "all") || word_is(item, "on")) {
             e.now = true;
-        } else if (is_word(item, "oom")) {
+        } else if (word_is(item, "oom")) {
             e.on_oom = true;
-        } else if ((p = skip_word(item, "every:")) != NULL) {
-            if (!parse_time(p, &e.every_ns) || e.every_ns < MS)
+        } else if ((p = word_skip(item, "every:")) != NULL) {
+            if (!number_time(p, &e.every_ns) || e.every_ns < MS)
                 return false;
-        } else if ((p = skip_word(item, "device=")) != NULL) {
+        } else if ((p = word_skip(item, "device=")) != NULL) {
             if (!read_device(&p, &device) || *p)
                 return false;
             e.device = (int)device;
-        } else if ((p = skip_word(item, "keep=")) != NULL) {
-            if (!parse_size(p, &keep) || keep.is_share)
+        } else if ((p = word_skip(item, "keep=")) != NULL) {
+            if (!number_size(p, &keep) || keep.is_share)
                 return false;
             e.keep_bytes = keep.bytes;
         } else {
@@ -427,7 +249,7 @@ static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 
 bool parse_PATH(const char *text, struct option_path *out)
 {
-    if (!is_word(text, "none"))
+    if (!word_is(text, "none"))
         return absolute_path(text, false, out->path);
     out->path[0] = '\0';
     return true;
@@ -435,7 +257,7 @@ bool parse_PATH(const char *text, struct option_path *out)
 
 bool parse_DIR(const char *text, struct option_dir *out)
 {
-    bool none = is_word(text, "none");
+    bool none = word_is(text, "none");
 
     if (!none && !absolute_path(text, false, out->path))
         return false;
@@ -457,14 +279,14 @@ bool parse_STATS(const char *text, struct option_stats *out)
     bool json = false;
     size_t n;
 
-    if (is_off(text)) {
+    if (word_is_off(text)) {
         out->at_exit = out->json = false;
         out->path[0] = '\0';
         return true;
     }
-    if ((p = skip_word(text, "exit-json")) != NULL)
+    if ((p = word_skip(text, "exit-json")) != NULL)
         json = true;
-    else if (!(p = skip_word(text, "exit")))
+    else if (!(p = word_skip(text, "exit")))
         return false;
     if (!*p)
         out->path[0] = '\0';
@@ -472,7 +294,7 @@ bool parse_STATS(const char *text, struct option_stats *out)
         return false;
     n = strlen(out->path);
     out->at_exit = true;
-    out->json = json || (n > 5 && is_word(out->path + n - 5, ".json"));
+    out->json = json || (n > 5 && word_is(out->path + n - 5, ".json"));
     return true;
 }
 
@@ -486,7 +308,7 @@ bool parse_LOG(const char *text, struct option_log *out)
                   {"info", LOG_LEVEL_INFO},   {"debug", LOG_LEVEL_DEBUG}};
 
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
-        const char *p = skip_word(text, levels[i].word);
+        const char *p = word_skip(text, levels[i].word);
 
         if (!p || (*p && *p != ':'))
             continue;
@@ -503,12 +325,12 @@ bool parse_LOG(const char *text, struct option_log *out)
 bool parse_GLOBS(const char *text, struct option_globs *out)
 {
     const char *rest = text;
-    char item[ITEM_MAX];
+    char item[WORD_ITEM_BYTES];
     bool bad;
 
-    while (next_item(&rest, item, &bad))
+    while (word_next_item(&rest, item, &bad))
         ;
-    if (bad || strlen(text) >= sizeof(out->list) || is_word(text, "none"))
+    if (bad || strlen(text) >= sizeof(out->list) || word_is(text, "none"))
         return false;
     strcpy(out->list, text);
     return true;
@@ -516,10 +338,10 @@ bool parse_GLOBS(const char *text, struct option_globs *out)
 
 bool parse_globs_match(const char *list, const char *name)
 {
-    char item[ITEM_MAX];
+    char item[WORD_ITEM_BYTES];
     bool bad;
 
-    while (next_item(&list, item, &bad))
+    while (word_next_item(&list, item, &bad))
         if (fnmatch(item, name, 0) == 0)
             return true;
     return false;

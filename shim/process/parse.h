@@ -9,6 +9,7 @@
 
 #include "pool/config.h"
 #include "shim/process/log.h"
+#include "shim/process/number.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -16,13 +17,6 @@
 #include <stdint.h>
 
 enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024 };
-
-/* A size: bytes, or a share of a device's memory in millionths. */
-struct option_size {
-    uint64_t bytes; /* UINT64_MAX: no limit */
-    uint32_t share_ppm;
-    bool is_share;
-};
 
 struct option_bytes {
     struct option_size others;                 /* for all devices not named */
@@ -69,7 +63,7 @@ extern const char *const parse_backing_words[];
 extern const char *const parse_reuse_words[];
 
 bool parse_SWITCH(const char *text, atomic_bool *out);
-/* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. */
+/* A time in nanoseconds (number_time). */
 bool parse_SECONDS(const char *text, _Atomic uint64_t *out);
 /* Sizes for all devices or single ones: 8G, 50%, none, 0=8G,1=50%. A device that the value does not
  * name keeps its size. "none" is 0 for BYTES. For LIMIT "none" and "unlimited" are no limit. */

@@ -5,6 +5,7 @@
 #include "shim/process/scope.h"
 
 #include "shim/process/kernel.h"
+#include "shim/process/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -194,7 +195,9 @@ bool scope_is_forked(void)
     const char *at = strrchr(text, ')');
     for (int field = 0; at && field < FLAGS_FIELD; field++)
         at = strchr(at + 1, ' ');
-    return !at || strtoul(at, NULL, 10) & PF_FORKNOEXEC;
+    uint64_t flags;
+    at = at ? at + 1 : "";
+    return !number_read(&at, &flags) || flags & PF_FORKNOEXEC;
 }
 
 bool scope_may_be_walked(void)

@@ -4,10 +4,10 @@
  * It includes no header of another room of shim/. Its one seam is this header: the word that every
  * wrapper reads to learn whether the library works here, and the options.
  *
- * The library starts with the first allocation in a CUDA context, or the first opening of one of
- * its IPC handles, and never before (shim/entry/start.h). The word goes from NEW to STARTING, and
- * then to ON, or to OFF where the options say so. In a forked child of a started process it goes to
- * OFF. It never leaves OFF.
+ * The library starts with the first allocation of device memory in a CUDA context, or the first
+ * opening of one of its IPC handles, and never before (shim/entry/start.h). The word goes from NEW
+ * to STARTING, and then to ON, or to OFF where the options say so. In a forked child of a started
+ * process it goes to OFF. It never leaves OFF.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H
@@ -25,6 +25,12 @@ extern _Atomic int state_now __attribute__((visibility("hidden")));
 static inline bool state_is_on(void)
 {
     return atomic_load_explicit(&state_now, memory_order_acquire) == STATE_ON;
+}
+
+/* Nothing has started the library so far. */
+static inline bool state_is_new(void)
+{
+    return atomic_load_explicit(&state_now, memory_order_relaxed) == STATE_NEW;
 }
 
 /* Off for good. A library that is not on need not be off: it may have no pool yet. */

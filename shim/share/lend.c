@@ -31,6 +31,12 @@
 /* A program that grows in small pieces would else ask for each of them: a question takes as long as
  * the driver takes for some 64 MiB. */
 #define LEAST_BYTES (UINT64_C(64) << 20)
+/* What came within this time of one question to the next makes the next one as large. So the number
+ * of questions of a program that grows in small pieces is the logarithm of what it takes. */
+#define RUN_NS (1000 * MS)
+/* .. up to this part of the GPU: a neighbour gives so much back in some 80 ms at worst (2 MiB
+ * handles, H200). */
+#define RUN_SHIFT 4
 /* Requests on their way to the driver in other processes end within this time as a rule. */
 #define LAST_PAUSE_NS (5 * MS)
 /* Where no program waits: how often a device's neighbours are asked, and how many at a time. */
@@ -80,7 +86,7 @@ static bool find_place(struct place *p)
 struct query {
     CUdevice device;
     struct device_uuid uuid;
-    uint64_t free_bytes; /* 0: not known */
+    uint64_t free_bytes, total_bytes; /* 0: not known */
 };
 
 static void query_device(void *arg)
@@ -91,17 +97,39 @@ static void query_device(void *arg)
     device_uuid(q->device, &q->uuid);
     if (real.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == q->device &&
         atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(
-            &free_bytes, &total_bytes) == CUDA_SUCCESS)
+            &free_bytes, &total_bytes) == CUDA_SUCCESS) {
         q->free_bytes = free_bytes;
+        q->total_bytes = total_bytes;
+    }
+}
+
+/* What came to each device lately. Two threads may overwrite each other's sum: it sizes questions
+ * only. */
+static struct {
+    _Atomic uint64_t bytes, at_ns;
+} run_of[DEVICES_MAX];
+
+static uint64_t run_bytes(CUdevice device)
+{
+    uint64_t passed_ns = state_clock_ns() - atomic_load(&run_of[device].at_ns);
+    return passed_ns < RUN_NS ? atomic_load(&run_of[device].bytes) : 0;
+}
+
+static void run_note(CUdevice device, uint64_t got_bytes)
+{
+    atomic_store(&run_of[device].bytes, run_bytes(device) + got_bytes);
+    atomic_store(&run_of[device].at_ns, state_clock_ns());
 }
 
 /* What the device lacks for so many bytes. Where enough is free, it lies in the wrong places, or is
  * taken before the call comes to it: then all of it is asked for. */
-static uint64_t missing(const struct query *q, uint64_t bytes)
+static uint64_t wanted(const struct query *q, uint64_t bytes)
 {
     if (!bytes)
         return UINT64_MAX;
-    return max_u64(bytes > q->free_bytes ? bytes - q->free_bytes : bytes, LEAST_BYTES);
+    uint64_t missing_bytes = bytes > q->free_bytes ? bytes - q->free_bytes : bytes;
+    uint64_t run = min_u64(run_bytes(q->device), q->total_bytes >> RUN_SHIFT);
+    return max_u64(missing_bytes, max_u64(run, LEAST_BYTES));
 }
 
 /* Asks neighbours on the device until one gives something. *some: there was one to ask. */
@@ -115,7 +143,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
                                   .self = &place.self,
                                   .uuid = q.uuid.bytes,
                                   .uuid_text = q.uuid.text,
-                                  .bytes = missing(&q, bytes),
+                                  .bytes = wanted(&q, bytes),
                                   .until_ns = series,
                                   .waits = true};
     while (state_clock_ns() < series) {
@@ -123,6 +151,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
         switch (neighbour_ask(&wish, state_options()->share_ns, &got)) {
         case NEIGHBOUR_GAVE:
             counter_add(COUNTER_BORROWED_BYTES, got);
+            run_note(device, got);
             log_debug("device %d was full: another process gave back %.1f MiB", device,
                       (double)got / (1 << 20));
             return true;

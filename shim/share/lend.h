@@ -8,7 +8,9 @@
  * A request asks only after its own ladder, and never where a limit of the process's own
  * (MAX_RESERVED) is the reason. It asks one neighbour after the other for what is missing, the one
  * with most idle memory first, and tries again after each reply. All that takes at most
- * GPUCACHE_SHARE.
+ * GPUCACHE_SHARE. A program that asks again within a second asks for as much as came in the run of
+ * questions before, up to a sixteenth of the GPU: a program that takes 48 GiB in pieces of 64 MiB
+ * would else ask for each of them.
  *
  * A neighbour that took memory again within a second after it had given some comes last for ten
  * seconds, and is left alone where no program waits (MIN_FREE). So two processes that need more

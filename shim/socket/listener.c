@@ -8,6 +8,8 @@
 
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/number.h"
+#include "shim/process/own_thread.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +17,6 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -34,7 +35,6 @@
 enum { QUESTIONS_MAX = 64 };
 /* At least the questions that wait and the one that is being answered. */
 enum { REPLIES_MAX = 2 * QUESTIONS_MAX };
-/* Thread-local storage of the program's libraries is taken from it. */
 #define STACK_BYTES (512 * 1024)
 /* The least number of the socket's descriptor in the program's table: above the numbers that
  * programs count on, and below those that would make the table grow or select() fail. */
@@ -65,20 +65,6 @@ static uint64_t last_number;
 static atomic_int shared_fd = -1;
 static ino_t shared_ino;
 
-/* The number that a name in /proc/thread-self/fd says, or -1. With atoi and its relatives the
- * library would need the newest C library that the building machine knows. */
-static int number_of(const char *name)
-{
-    int number = 0;
-    if (!*name)
-        return -1;
-    for (; *name; name++)
-        if (*name < '0' || *name > '9' || __builtin_mul_overflow(number, 10, &number) ||
-            __builtin_add_overflow(number, *name - '0', &number))
-            return -1;
-    return number;
-}
-
 /* The program's descriptors must not stay open in a copy of its table: a pipe would never end. */
 static bool close_all(void)
 {
@@ -86,9 +72,10 @@ static bool close_all(void)
     if (!folder)
         return false;
     for (const struct dirent *entry; (entry = readdir(folder));) {
-        int fd = number_of(entry->d_name);
-        if (fd >= 0 && fd != dirfd(folder))
-            close(fd);
+        const char *name = entry->d_name;
+        uint64_t fd;
+        if (number_read(&name, &fd) && (int)fd != dirfd(folder))
+            close((int)fd);
     }
     closedir(folder);
     return true;
@@ -183,7 +170,7 @@ static void relay_answer(const struct socket_message *m)
     socket_close_apart(m->fds, m->num_fds);
 }
 
-static void *listen_and_relay(void *unused)
+static void listen_and_relay(void)
 {
     struct socket_message message;
     enum table table = leave_descriptors();
@@ -203,36 +190,17 @@ static void *listen_and_relay(void *unused)
         fd = look_after(table, fd);
     }
     set_state(BROKEN);
-    return NULL;
-}
-
-static bool start_thread(void)
-{
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
-    if (pthread_attr_init(&attr))
-        return false;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = pthread_create(&thread, &attr, listen_and_relay, NULL) == 0;
-    if (made)
-        pthread_setname_np(thread, "gpucache-ipc");
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return made;
 }
 
 bool listener_open(struct socket_token *token, void (*asked)(void))
 {
+    static const struct own_thread thread = {"gpucache-ipc", STACK_BYTES, listen_and_relay};
     pthread_mutex_lock(&lock);
     if (listener == CLOSED) {
         listener = OPENING;
         owner = getpid();
         question_waits = asked;
-        if (!socket_token_draw(&token_now) || !start_thread())
+        if (!socket_token_draw(&token_now) || !own_thread_start(&thread))
             listener = BROKEN;
     }
     while (listener == OPENING)
@@ -242,8 +210,8 @@ bool listener_open(struct socket_token *token, void (*asked)(void))
     pthread_mutex_unlock(&lock);
     if (!open)
         log_once(LOG_LEVEL_WARN,
-                 "the program shares memory by legacy IPC, but no socket for it could be made: "
-                 "run it with GPUCACHE_BACKING=segment");
+                 "the program shares memory by legacy IPC, but the library cannot make a socket for "
+                 "it: run the program with GPUCACHE_BACKING=segment");
     return open;
 }
 

@@ -6,6 +6,7 @@
 #include "shim/stats/page_dir.h"
 
 #include "shim/process/kernel.h"
+#include "shim/process/number.h"
 #include "shim/stats/page_format.h"
 
 #include <errno.h>
@@ -18,23 +19,6 @@
 #include <time.h>
 
 #define DAY_NS (UINT64_C(86400) * 1000000000u)
-
-/* The number at *text, which then stands behind the digits. strtoull would have a symbol version of
- * the building machine. */
-static bool read_number(const char **text, uint64_t *out)
-{
-    const char *p = *text;
-    uint64_t v = 0;
-
-    for (; *p >= '0' && *p <= '9'; p++)
-        if (__builtin_mul_overflow(v, 10, &v) ||
-            __builtin_add_overflow(v, (uint64_t)(*p - '0'), &v))
-            return false;
-    bool any = p != *text;
-    *text = p;
-    *out = v;
-    return any;
-}
 
 /* Field 22 of /proc/PID/stat. Field 2 is the name of the process and may hold blanks and
  * parentheses. False, with errno: there is no such process, or it cannot be read. */
@@ -57,7 +41,7 @@ static bool read_start(const char *path, uint64_t *pid, uint64_t *start_ticks)
     const char *p = stat, *rest = strrchr(stat, ')');
     for (int field = 2; rest && field < 22; field++)
         rest = strchr(rest + 1, ' ');
-    return rest && read_number(&p, pid) && *++rest && read_number(&rest, start_ticks);
+    return rest && number_read(&p, pid) && *++rest && number_read(&rest, start_ticks);
 }
 
 bool page_id_self(struct page_id *id)
@@ -79,8 +63,8 @@ void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX])
 
 bool page_id_parse(const char *name, struct page_id *id)
 {
-    return read_number(&name, &id->pid_namespace) && *name++ == '-' &&
-           read_number(&name, &id->pid) && *name++ == '-' && read_number(&name, &id->start_ticks) &&
+    return number_read(&name, &id->pid_namespace) && *name++ == '-' &&
+           number_read(&name, &id->pid) && *name++ == '-' && number_read(&name, &id->start_ticks) &&
            (strcmp(name, PAGE_SUFFIX) == 0 || strcmp(name, PAGE_SUFFIX PAGE_UNFINISHED) == 0);
 }
 

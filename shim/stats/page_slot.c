@@ -4,17 +4,16 @@
  */
 #include "shim/stats/page_slot.h"
 
+#include "shim/process/own_thread.h"
 #include "shim/stats/page_copy.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
-/* The thread only waits and calls rang(). Static thread-local data of the program is part of the
- * stack, too. */
+/* The thread only waits and calls rang(). */
 #define BELL_STACK_BYTES (128 * 1024)
 
 static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
+static void (*bell_rang)(void);
 
 static size_t slot_at(unsigned slot)
 {
@@ -62,37 +61,22 @@ void page_answer_request(const struct page_request *r, const struct page_answer 
         page_wake(sequence_at);
 }
 
-static void *listen(void *arg)
+static void listen(void)
 {
-    void (*const *rang)(void) = arg;
     uint32_t seen;
 
-    pthread_setname_np(pthread_self(), "gpucache-bell");
     while (page_get(&seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
-        (*rang)();
+        bell_rang();
         nanosleep(&(struct timespec){.tv_nsec = PAGE_REST_NS}, NULL); /* step 6 */
         if (!page_wait(offsetof(struct page, bell), seen))
             break;
     }
-    return NULL;
 }
 
 bool page_start_bell(void (*rang)(void))
 {
-    static void (*called)(void);
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigset_t all, before;
+    static const struct own_thread thread = {"gpucache-bell", BELL_STACK_BYTES, listen};
 
-    called = rang;
-    if (pthread_attr_init(&attr))
-        return false;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attr, BELL_STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = !pthread_create(&thread, &attr, listen, &called);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return made;
+    bell_rang = rang;
+    return own_thread_start(&thread);
 }

@@ -19,7 +19,7 @@
 #error "the build defines GPUCACHE_VERSION, a string"
 #endif
 
-enum kind { GAUGE, PEAK, COUNTER };
+enum kind { GAUGE, PEAK, COUNTER, AT_PEAK };
 enum unit { BYTES, COUNT, NS };
 
 struct row {
@@ -132,17 +132,19 @@ static struct figure unit_figure(uint64_t value, enum unit unit)
     return fixed(value, UINT64_C(1) << (10 * (power + 1)), 2, suffixes[power]);
 }
 
-/* The words of a field's name, without num_ before and the unit behind. */
+/* The words of a field's name, without what says its kind before and its unit behind. */
 static struct figure label(const char *field)
 {
+    static const char *const heads[] = {"num_", "at_peak_"};
     static const char *const tails[] = {"_bytes", "_ns"};
     static const char *const said[] = {"", " time"};
     const char *tail = "";
     struct figure f;
     size_t n;
 
-    if (strncmp(field, "num_", 4) == 0)
-        field += 4;
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++)
+        if (strncmp(field, heads[i], strlen(heads[i])) == 0)
+            field += strlen(heads[i]);
     n = strlen(field);
     for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
         size_t m = strlen(tails[i]);
@@ -198,6 +200,22 @@ static void add_words(struct text *t, const char *words)
     }
 }
 
+/* What was reserved for, at the peak. Nothing while the pool has not grown for a request. */
+static void add_peak_text(struct text *t, const uint64_t v[NUM_ROWS], uint64_t peak_bytes)
+{
+    bool is_known = false;
+
+    for (size_t i = 0; i < NUM_ROWS; i++)
+        is_known |= rows[i].kind == AT_PEAK && v[i];
+    if (!is_known)
+        return;
+    add_rule(t, '-');
+    add_row(t, "when reserved peaked", unit_figure(peak_bytes, BYTES).text, "");
+    for (size_t i = 0; i < NUM_ROWS; i++)
+        if (rows[i].kind == AT_PEAK)
+            add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text, "");
+}
+
 static void add_pool_text(struct text *t, const struct report *r, const struct report_pool *p)
 {
     uint64_t v[NUM_ROWS];
@@ -219,6 +237,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
                 has_peak ? unit_figure(v[i + 1], rows[i].unit).text : "");
     }
     add_row(t, "idle", unit_figure(idle_bytes(&p->stats), BYTES).text, "");
+    add_peak_text(t, v, p->stats.reserved_peak_bytes);
 
     add_rule(t, '-');
     for (size_t i = 0; i < NUM_ROWS; i++)

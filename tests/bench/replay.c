@@ -5,11 +5,16 @@
  *
  *   trace= events= peak_live= peak_reserved= ratio= ns_per_event= p99_ns=
  *
- * peak_live is what the program asked for, unrounded. Driver calls cost nothing here. Unless --busy
- * is given, work completes at once, and some is submitted between any two events.
+ * peak_live is what the program asked for, unrounded. Unless --busy is given, work completes at
+ * once, some is submitted between any two events, and no time passes. With --slow driver calls take
+ * their time, and the line goes on with
+ *
+ *   moves= driver_ms= done_ms=
+ *
+ * chunks that were moved, time in driver calls, and when all work was done.
  */
 #include "pool/pool.h"
-#include "tests/bench/explain.h"
+#include "tests/bench/driver_time.h"
 #include "tests/bench/trace.h"
 #include "tests/unit/model.h"
 
@@ -31,8 +36,11 @@ static struct options {
     bool json, threads, busy, single, slow, explain, check, frees_wait;
     unsigned streams;
     uint64_t work_ns; /* --busy: each block is used by work of this length up to its free */
+    double load;      /* --busy: or, if not 0, work is submitted for this part of the time */
+    double speed;     /* the program runs so many times as fast as it was recorded */
+    enum pool_reuse reuse;
     double max_ratio;
-} options = {.backing = BACKING_ARENA, .streams = 1, .work_ns = 1000000};
+} options = {.backing = BACKING_ARENA, .streams = 1, .work_ns = 1000000, .speed = 1};
 
 struct run {
     const struct trace *trace;
@@ -41,11 +49,10 @@ struct run {
     struct pool_config config;
     _Atomic uint64_t *addr; /* by the index of the allocating event */
     uint32_t *ns;           /* by event; NULL: not timed */
-    struct explain worst;
-    uint64_t creates, maps, segments; /* driver calls */
+    uint64_t creates, maps, allows, segments; /* driver calls */
     uint64_t early_moves;   /* of chunks, in the first half of the trace */
-    uint64_t slow_ns;       /* --slow: time in driver calls */
-    uint64_t freed;         /* --slow: segments whose time is in it */
+    struct driver_time driver; /* --slow */
+    uint64_t unmaps;        /* --slow: calls */
     uint64_t end_ns;        /* when all work was done, since the start */
     _Atomic bool failed;
 };
@@ -77,33 +84,33 @@ static void wait_for_queue(struct model *m)
     }
 }
 
+static unsigned stream_of(const struct run *r, uint32_t at)
+{
+    if (r->trace->streams > 1)
+        return r->trace->events[at].stream % MODEL_STREAMS;
+    return at % options.streams;
+}
+
+/* Lets the time since the event before pass. The program has submitted work meanwhile: what it
+ * frees was in use up to now. With --load the streams share the GPU. */
 static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
 {
-    unsigned stream = at % options.streams;
+    unsigned stream = stream_of(r, at), streams = options.streams;
+    uint64_t passed_ns = at && e->time_ns > e[-1].time_ns ? e->time_ns - e[-1].time_ns : 0;
+    uint64_t work_ns = options.work_ns;
+    if (r->trace->streams > 1)
+        streams = r->trace->streams;
     submit(r, stream);
-    if (at && e->time_ns > e[-1].time_ns)
-        model_advance(r->model, e->time_ns - e[-1].time_ns);
-    if (!e->frees)
+    passed_ns = (uint64_t)((double)passed_ns / options.speed);
+    if (passed_ns)
+        model_advance(r->model, passed_ns);
+    if (options.load > 0)
+        work_ns = (uint64_t)((double)passed_ns * options.load * streams);
+    if (options.load > 0 ? !work_ns : !e->frees)
         return;
     wait_for_queue(r->model);
-    model_submit(r->model, stream, options.work_ns, r->addr[e->alloc], e->size_bytes, e->alloc + 1);
-}
-
-/* Time in driver calls. */
-static void spend(struct run *r, uint64_t ns)
-{
-    r->slow_ns += ns;
-    if (ns)
-        model_advance(r->model, ns);
-}
-
-/* --slow: of segments that went back meanwhile. */
-static void take_time_of_frees(struct run *r)
-{
-    struct pool_stats stats;
-    pool_stats(r->pool, &stats);
-    spend(r, (stats.num_device_free - r->freed) * 60000);
-    r->freed = stats.num_device_free;
+    model_submit(r->model, stream, work_ns, r->addr[e->alloc], e->frees ? e->size_bytes : 0,
+                 e->alloc + 1);
 }
 
 /* One event; 0: failed. */
@@ -114,8 +121,6 @@ static bool play(struct run *r, uint32_t at)
         keep_busy(r, at, e);
     else
         submit(r, 0);
-    if (options.slow && options.backing == BACKING_SEGMENT)
-        take_time_of_frees(r);
     if (!e->frees) {
         uint64_t addr;
         int code = 0;
@@ -153,8 +158,6 @@ static void play_all(struct run *r, uint32_t thread)
         }
         if (r->ns)
             r->ns[i] = (uint32_t)(now_ns() - start);
-        if (options.explain)
-            explain_look(&r->worst, r->pool);
         if (i == r->trace->count / 2)
             r->early_moves = moves(r);
         const char *words = options.check && i % 64 == 0 ? pool_check(r->pool) : NULL;
@@ -194,18 +197,6 @@ static void play_threads(struct run *r)
     free(threads);
 }
 
-/* --slow: the time of driver calls on a busy H200. The time of a mapping includes the unmapping of
- * the ghost before it. */
-static void take_time(struct model *m, enum model_row row)
-{
-    uint64_t ns = row == MODEL_ROW_create  ? 8000
-                  : row == MODEL_ROW_map   ? 60000
-                  : row == MODEL_ROW_allow ? 500000
-                  : row == MODEL_ROW_segment_alloc ? 100000
-                                                   : 0;
-    spend(m->hook_arg, ns);
-}
-
 /* Plays the trace on a new pool; nanoseconds in all. */
 static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct pool_stats *stats)
 {
@@ -215,9 +206,9 @@ static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct p
     r->model->late_allowed = true;
     r->model->backend.frees_beside = !options.frees_wait;
     if (options.slow)
-        r->model->hook = take_time;
-    r->model->hook_arg = r;
+        driver_time_init(&r->driver, r->model);
     pool_config_init(&r->config);
+    r->config.reuse = options.reuse;
     r->config.backing = options.backing;
     r->addr = calloc(t->count, sizeof *r->addr);
     r->pool = pool_create(&r->model->backend, &r->config, NULL);
@@ -236,6 +227,8 @@ static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct p
     }
     r->creates = model_calls(r->model, MODEL_ROW_create);
     r->maps = model_calls(r->model, MODEL_ROW_map);
+    r->allows = model_calls(r->model, MODEL_ROW_allow);
+    r->unmaps = r->driver.unmaps;
     r->segments = model_calls(r->model, MODEL_ROW_segment_alloc);
     model_destroy_context(r->model);
     pool_abandon(r->pool);
@@ -248,6 +241,21 @@ static int by_size(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
+}
+
+/* What was reserved for at the peak: its share of what the program held then. */
+static void explain(const struct pool_stats *s)
+{
+    enum kind { GAUGE, PEAK, COUNTER, AT_PEAK };
+    enum unit { BYTES, COUNT, NS };
+#define POOL_STAT(field, kind, unit, help)                                                         \
+    if ((kind) == AT_PEAK && (unit) == BYTES)                                                      \
+        printf("    %-32s %14llu  %6.2f %%\n", #field, (unsigned long long)s->field,               \
+               100.0 * (double)s->field / (double)s->at_peak_requested_bytes);                     \
+    else if ((kind) == AT_PEAK)                                                                    \
+        printf("    %-32s %14llu\n", #field, (unsigned long long)s->field);
+#include "pool/stats.def"
+#undef POOL_STAT
 }
 
 static const char *name_of(const char *path)
@@ -284,21 +292,26 @@ static bool replay(const char *path)
     double ratio = (double)stats.reserved_peak_bytes / (double)stats.requested_peak_bytes;
     printf(options.json
                ? "{\"trace\": \"%s\", \"events\": %u, \"peak_live\": %llu, \"peak_reserved\": "
-                 "%llu, \"ratio\": %.4f, \"ns_per_event\": %.1f, \"p99_ns\": %u}\n"
+                 "%llu, \"ratio\": %.4f, \"ns_per_event\": %.1f, \"p99_ns\": %u"
                : "trace=%s events=%u peak_live=%llu peak_reserved=%llu ratio=%.4f "
-                 "ns_per_event=%.1f p99_ns=%u\n",
+                 "ns_per_event=%.1f p99_ns=%u",
            name_of(path), t.count, (unsigned long long)stats.requested_peak_bytes,
            (unsigned long long)stats.reserved_peak_bytes, ratio, (double)took / t.count,
            ns[t.count - 1 - t.count / 100]);
+    if (options.slow)
+        printf(options.json ? ", \"moves\": %llu, \"driver_ms\": %.1f, \"done_ms\": %.1f"
+                            : " moves=%llu driver_ms=%.1f done_ms=%.1f",
+               (unsigned long long)stats.num_chunk_moves, (double)first.driver.spent_ns / 1e6,
+               (double)first.end_ns / 1e6);
+    printf(options.json ? "}\n" : "\n");
     if (options.explain) {
-        explain_print(&first.worst);
+        explain(&stats);
         printf("    chunks moved: %llu, of these %llu in the first half\n",
                (unsigned long long)stats.num_chunk_moves, (unsigned long long)first.early_moves);
-        if (options.slow)
-            printf("    time in driver calls: %.1f ms of %.1f ms\n", (double)first.slow_ns / 1e6,
-                   (double)t.events[t.count - 1].time_ns / 1e6);
-        printf("    driver calls: %llu create, %llu map, %llu segment alloc, %llu given back\n",
+        printf("    driver calls: %llu create, %llu map, %llu allow, %llu unmap, "
+               "%llu segment alloc, %llu given back\n",
                (unsigned long long)first.creates, (unsigned long long)first.maps,
+               (unsigned long long)first.allows, (unsigned long long)first.unmaps,
                (unsigned long long)first.segments, (unsigned long long)stats.num_device_free);
         printf("    all work done after %.1f ms; the host waited %llu times\n",
                (double)first.end_ns / 1e6, (unsigned long long)stats.num_fence_waits);
@@ -321,10 +334,14 @@ static int usage(const char *name)
             "  --threads                each thread of the trace in a thread of its own\n"
             "  --busy                   submitted work completes late, by the trace's clock\n"
             "  --work MS                with --busy: each takes so long (1)\n"
-            "  --streams N              with --busy: work goes to N streams in turn (1)\n"
+            "  --load L                 or: work is submitted for this part of the time\n"
+            "  --streams N              with --busy: work goes to N streams in turn (1), where\n"
+            "                           the trace has none of its own\n"
+            "  --speed F                the program is F times as fast as it was recorded\n"
+            "  --reuse order|ready|wait what to do with pending memory (auto)\n"
             "  --frees-wait             a segment goes back when all work is done (old drivers)\n"
             "  --single                 the program uses the legacy default stream alone\n"
-            "  --slow                   driver calls take their time, as on a busy GPU\n"
+            "  --slow                   driver calls take their time\n"
             "  --explain                what was reserved and not live, at the peak\n"
             "  --check                  pool_check() after every 64th event\n"
             "  --max-ratio R            fail if peak_reserved / peak_live is above R\n",
@@ -339,7 +356,8 @@ int main(int argc, char **argv)
         {"threads", no_argument, NULL, 't'},         {"busy", no_argument, NULL, 'B'},
         {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
         {"explain", no_argument, NULL, 'e'},         {"work", required_argument, NULL, 'w'},
-        {"frees-wait", no_argument, NULL, 'f'},
+        {"frees-wait", no_argument, NULL, 'f'},      {"load", required_argument, NULL, 'l'},
+        {"speed", required_argument, NULL, 'v'},     {"reuse", required_argument, NULL, 'u'},
         {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
     };
@@ -373,6 +391,18 @@ int main(int argc, char **argv)
             break;
         case 'w':
             options.work_ns = (uint64_t)(atof(optarg) * 1e6);
+            break;
+        case 'l':
+            options.load = atof(optarg);
+            break;
+        case 'v':
+            options.speed = atof(optarg);
+            break;
+        case 'u':
+            options.reuse = *optarg == 'o'   ? REUSE_ORDER
+                            : *optarg == 'r' ? REUSE_READY
+                            : *optarg == 'w' ? REUSE_WAIT
+                                             : REUSE_AUTO;
             break;
         case 'S':
             options.slow = true;

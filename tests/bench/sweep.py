@@ -47,9 +47,15 @@ def main():
     results.sort(key=lambda result: result[0]["ratio"])
     for result, name in results:
         print(f"{name:20} events={result['events']} peak_live={result['peak_live']} "
-              f"ratio={result['ratio']:.4f}")
+              f"ratio={result['ratio']:.4f}" +
+              (f" moves={result['moves']} driver_ms={result['driver_ms']} "
+               f"done_ms={result['done_ms']}" if "moves" in result else ""))
     ratios = [result["ratio"] for result, _ in results]
-    print(f"{len(ratios)} programs: median {ratios[len(ratios) // 2]:.4f}, worst {ratios[-1]:.4f}")
+    print(f"{len(ratios)} programs: median {ratios[len(ratios) // 2]:.4f}, mean "
+          f"{sum(ratios) / len(ratios):.4f}, worst {ratios[-1]:.4f}")
+    if "--slow" in rest:
+        print(" ".join(f"{key}={sum(result[key] for result, _ in results):.1f}"
+                       for key in ("driver_ms", "done_ms")))
     if options.at_most and ratios[-1] > options.at_most:
         print(f"{results[-1][1]} is above {options.at_most}", file=sys.stderr)
         return 1

@@ -89,46 +89,71 @@ static char *read_text(const char *path, size_t *size_bytes)
 }
 
 struct row {
-    unsigned thread, h, m, s, us;
+    unsigned thread;
     char action[16];
-    uint64_t pointer, size_bytes;
+    uint64_t time_ns, pointer, size_bytes, stream;
 };
+
+/* The time is that of a day, down to microseconds, or nanoseconds in one number. */
+static bool parse_time(const char *text, uint64_t *time_ns)
+{
+    unsigned h, m, s, us;
+    if (!strchr(text, ':'))
+        return sscanf(text, "%" SCNu64, time_ns) == 1;
+    if (sscanf(text, "%u:%u:%u:%u", &h, &m, &s, &us) != 4)
+        return false;
+    *time_ns = (((h * UINT64_C(60) + m) * 60 + s) * 1000000 + us) * 1000;
+    return true;
+}
 
 static bool parse(const char *line, struct row *r)
 {
-    return sscanf(line, "%u,%u:%u:%u:%u,%15[a-z],%" SCNx64 ",%" SCNu64, &r->thread, &r->h, &r->m,
-                  &r->s, &r->us, r->action, &r->pointer, &r->size_bytes) == 8;
+    char time[32];
+    return sscanf(line, "%u,%31[0-9:],%15[a-z],%" SCNx64 ",%" SCNu64 ",%" SCNx64, &r->thread, time,
+                  r->action, &r->pointer, &r->size_bytes, &r->stream) >= 5 &&
+           parse_time(time, &r->time_ns);
 }
 
-static uint32_t thread_of(uint32_t *threads, uint32_t *count, unsigned id)
+/* Threads or streams, in order of appearance. */
+struct ids {
+    uint64_t seen[1024];
+    uint32_t count;
+};
+
+static uint32_t number_of(struct ids *ids, uint64_t id)
 {
-    for (uint32_t i = 0; i < *count; i++)
-        if (threads[i] == id)
+    for (uint32_t i = 0; i < ids->count; i++)
+        if (ids->seen[i] == id)
             return i;
-    if (*count < 1024)
-        threads[(*count)++] = id;
-    return *count - 1;
+    if (ids->count < 1024)
+        ids->seen[ids->count++] = id;
+    return ids->count - 1;
 }
 
 /* Adds one row; false: not understood. */
-static bool add(struct trace *t, const struct row *r, void **tree, uint32_t *threads)
+static bool add(struct trace *t, const struct row *r, void **tree, struct ids *threads,
+                struct ids *streams)
 {
     struct trace_event *e = &t->events[t->count];
     struct held key = {.pointer = r->pointer, .alloc = t->count};
     bool frees = !strcmp(r->action, "free") || !strcmp(r->action, "deallocate");
+    if (!strcmp(r->action, "launch") || !strcmp(r->action, "wait")) {
+        t->skipped++;
+        return true;
+    }
     if (!frees && strcmp(r->action, "allocate"))
         return false;
     struct held **found = tfind(&key, tree, by_pointer), *held = found ? *found : NULL;
-    if ((frees && !held) || !r->size_bytes || !r->pointer) {
+    if (frees ? !held : !r->size_bytes || !r->pointer) {
         t->skipped++;
         return true;
     }
     if (!frees && held)
         return false; /* one address, two live blocks */
-    uint64_t seconds = (r->h * UINT64_C(60) + r->m) * 60 + r->s;
     *e = (struct trace_event){.size_bytes = r->size_bytes,
-                              .time_ns = (seconds * 1000000 + r->us) * 1000,
-                              .thread = thread_of(threads, &t->threads, r->thread),
+                              .time_ns = r->time_ns,
+                              .thread = number_of(threads, r->thread),
+                              .stream = number_of(streams, r->stream),
                               .alloc = frees ? held->alloc : t->count,
                               .frees = frees};
     if (frees) {
@@ -147,7 +172,8 @@ static bool add(struct trace *t, const struct row *r, void **tree, uint32_t *thr
 bool trace_read(struct trace *t, const char *path)
 {
     size_t size_bytes, lines = 1;
-    uint32_t threads[1024], number = 0;
+    uint32_t number = 0;
+    struct ids threads = {.count = 0}, streams = {.count = 0};
     void *tree = NULL;
     bool good = true;
     char *text = read_text(path, &size_bytes), *rest = text;
@@ -158,13 +184,15 @@ bool trace_read(struct trace *t, const char *path)
         lines++;
     t->events = calloc(lines, sizeof *t->events);
     for (char *line; good && (line = strsep(&rest, "\n"));) {
-        struct row row;
+        struct row row = {.stream = 0};
         if (++number == 1 || !*line)
             continue; /* column names */
-        good = parse(line, &row) && add(t, &row, &tree, threads);
+        good = parse(line, &row) && add(t, &row, &tree, &threads, &streams);
         if (!good)
             fprintf(stderr, "%s:%u: not understood: %s\n", path, number, line);
     }
+    t->threads = threads.count;
+    t->streams = streams.count;
     while (tree) {
         struct held *held = *(struct held **)tree;
         tdelete(held, &tree, by_pointer);

@@ -15,12 +15,13 @@ struct trace_event {
     uint64_t time_ns;    /* since the trace's midnight */
     uint32_t alloc;  /* index of the event that allocated the block; its own for an allocation */
     uint32_t thread; /* from 0 in order of appearance */
+    uint32_t stream; /* the same; work on the block that is freed here goes to it */
     bool frees;
 };
 
 struct trace {
     struct trace_event *events;
-    uint32_t count, threads;
+    uint32_t count, threads, streams;
     uint64_t skipped; /* rows without effect: size 0, frees of what was never allocated */
 };
 

@@ -8,7 +8,8 @@
  *   managed     the calls that are for managed memory
  *   domains     stream and launch attributes of memory synchronisation domains
  *   capture     a free inside a capture of the same thread, beside a running kernel
- * Numbers behind the names of calls are CUresult codes.
+ * Numbers behind the names of calls are CUresult codes. Above 500 lines because the sections
+ * share one context and what prints their facts.
  */
 #include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"

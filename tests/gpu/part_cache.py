@@ -50,9 +50,12 @@ def play(suite, label, command, env, flushed):
                 child.send_signal(signal.SIGUSR1)
         signals = threading.Thread(target=signal_it)
         for line in child.stderr:
-            if line == "ready\n" and flushed:
-                signals.start()
-            elif line != "ready\n":
+            if line == "ready\n":
+                if flushed:
+                    signals.start()
+            elif line == "over\n":
+                over.set()
+            else:
                 errors.append(line)
         rc = child.wait()
         over.set()
@@ -74,8 +77,11 @@ def note_flushes(suite, played):
     flushes = [float(mib) for _, mib, _ in FLUSHED.findall(played.log)]
     late = played.log.count("no answer after")
     empty = sum(mib == 0 for mib in returned[1:])
+    silent = len(flushes) - len(returned) - late
     verdict = f"ok: {len(returned)} times, median {statistics.median(returned):.0f} MiB, " \
               f"{late} late" if returned else "FAIL: torch was never asked"
+    if silent > 1:  # the last one may come as the program ends
+        verdict = f"FAIL: {silent} of {len(flushes)} flushes did not ask torch"
     if empty > len(returned) // 10:
         verdict = f"FAIL: {empty} of {len(returned)} flushes gave nothing back"
     suite.row("training: what PyTorch gave back", "", f"{sum(returned):.0f} MiB",

@@ -107,7 +107,7 @@ def share_of(worker, part):
 
 def two_processes(suite, python, kind, name, extra, bare_fails):
     """Two in turns against one after the other: the same turns, with the GPU for each alone."""
-    rounds = 3 if suite.quick else 10
+    rounds = 2 if suite.quick else 5
     with workers(suite, python, kind, 2, False, extra) as there:
         bare = take_turns(there, share_of(there[0], TWO), rounds)
     alone = []
@@ -155,7 +155,7 @@ def lend(suite):
     suite.build_library()
     latency(suite, sys.executable)
     with workers(suite, sys.executable, "driver", 8, True) as there:
-        times = take_turns(there, share_of(there[0], EIGHT), 2 if suite.quick else 5)
+        times = take_turns(there, share_of(there[0], EIGHT), 1 if suite.quick else 3)
     suite.row("eight processes, 60 % each in turns", "",
               milliseconds(statistics.mean(times)) + " a turn" if times else "out of memory", "",
               "ok" if times else "FAIL: a process ran out of memory")

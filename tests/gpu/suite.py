@@ -109,6 +109,7 @@ class Suite:
         self.quick = quick
         self.simulate = os.path.abspath(simulate) if simulate else None
         self.verbose = verbose
+        self.start = time.monotonic()
         self.rows = []
         self.part = ""
         self.cc = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
@@ -279,7 +280,9 @@ class Suite:
         row = Row(self.part, name, bare, shim, ratio, verdict)
         self.rows.append(row)
         if self.verbose or not verdict.startswith(("ok", "skip")):
-            self.log(f"  {row.name}: {row.verdict}")
+            figures = ", ".join(filter(None, (bare, shim, ratio)))
+            self.log(f"  {time.monotonic() - self.start:.1f} s  {row.name}: "
+                     f"{figures + ': ' if figures else ''}{row.verdict}")
         return row
 
     def compare(self, name, bare, shim, same_stderr=False, may_fail=False):

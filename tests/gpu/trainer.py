@@ -26,6 +26,7 @@ class Peer:
     env: dict
     preload: bool = False
     workloads: tuple = ()     # all if empty
+    before: tuple = ()        # the words before the command that put the library in front
 
     def runs(self, workload):
         return not self.workloads or workload in self.workloads
@@ -64,11 +65,13 @@ class Trainer:
         self.statistics = frameworks.Statistics(suite, self.label)
         self.run = None
         env = {**EXACT, **peer.env}
-        env = suite.shim_env(**env, **self.statistics.env) if peer.preload else dict(suite.bare_env,
-                                                                                     **env)
+        if peer.preload:
+            env.update(self.statistics.env)
+        env = suite.shim_env(**env) if peer.preload and not peer.before else {**suite.bare_env,
+                                                                              **env}
         self.log = open(os.path.join(suite.build, f"{self.label}.log"), "w+")
-        self.process = subprocess.Popen([*command, "--turns", "--steps", str(steps),
-                                         *self.workloads], env=env,
+        self.process = subprocess.Popen([*peer.before, *command, "--turns", "--steps",
+                                         str(steps), *self.workloads], env=env,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True, start_new_session=True)
 

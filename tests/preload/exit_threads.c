@@ -42,7 +42,7 @@ static void *leave_later(void *context)
 
 static void leave_busy(enum way way)
 {
-    scene_start(1, 30);
+    scene_start(1, 100);
     for (intptr_t i = 0; i < THREADS; i++) {
         pthread_t thread;
         REQUIRE(pthread_create(&thread, NULL, churn, (void *)i));

@@ -5,6 +5,7 @@
 #include "tests/preload/scene.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -129,16 +131,38 @@ static int handle(const char *how)
 enum { CALLS = 3 };
 
 static char alternate[64 * 1024];
-static volatile sig_atomic_t handled, on_alternate, usr2_blocked;
-static atomic_int in_call;
+static volatile sig_atomic_t on_alternate, usr2_blocked;
+static atomic_int handled, in_call, sleeper;
 static int ends[2]; /* a pipe */
+
+/* What the kernel says of the thread: 'S', it sleeps in a call. */
+static char state_of(int thread)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    EXPECT(fd >= 0 && read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    const char *name_end = strrchr(text, ')');
+    EXPECT(name_end != NULL && name_end[1] == ' ');
+    return name_end[2];
+}
+
+/* Until the thread is in the call of that number and sleeps there. */
+static void await_sleep(int call)
+{
+    for (int seen = 0; seen < 3; scene_sleep_ms(2)) {
+        bool sleeps = atomic_load(&in_call) == call && state_of(atomic_load(&sleeper)) == 'S';
+        seen = sleeps ? seen + 1 : 0;
+    }
+}
 
 static void note_stack(int number)
 {
     sigset_t now;
     char here;
     (void)number;
-    handled = handled + 1;
+    atomic_fetch_add(&handled, 1);
     on_alternate = &here >= alternate && &here < alternate + sizeof alternate;
     usr2_blocked = pthread_sigmask(SIG_BLOCK, NULL, &now) == 0 && sigismember(&now, SIGUSR2);
 }
@@ -148,10 +172,11 @@ static void *interrupted(void *context)
     static const char *const names[CALLS] = {"read", "poll", "nanosleep"};
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
     (void)context;
+    atomic_store(&sleeper, (int)syscall(SYS_gettid));
     REQUIRE(sigaltstack(&stack, NULL));
     for (int i = 0; i < CALLS; i++) {
         struct pollfd never = {.fd = ends[0], .events = POLLIN};
-        struct timespec nap = {2, 0};
+        struct timespec nap = {20, 0};
         char byte = 0;
         long rc = 0;
         errno = 0;
@@ -159,7 +184,7 @@ static void *interrupted(void *context)
         if (i == 0)
             rc = read(ends[0], &byte, 1);
         else if (i == 1)
-            rc = poll(&never, 1, 2000);
+            rc = poll(&never, 1, 20000);
         else
             rc = nanosleep(&nap, NULL);
         printf("  %s: %ld%s\n", names[i], rc, rc < 0 && errno == EINTR ? " interrupted" : "");
@@ -183,20 +208,21 @@ static void interrupt_all(const char *what, bool restarts)
     printf("%s\n", what);
     REQUIRE(pipe(ends));
     atomic_store(&in_call, 0);
-    handled = 0;
+    atomic_store(&handled, 0);
     REQUIRE(pthread_create(&thread, NULL, interrupted, NULL));
     for (int i = 0; i < CALLS; i++) {
-        while (atomic_load(&in_call) < i + 1)
-            scene_sleep_ms(1);
-        scene_sleep_ms(200); /* now it is in the call */
+        int before = atomic_load(&handled);
+        await_sleep(i + 1);
         REQUIRE(pthread_kill(thread, SIGUSR1));
         if (i == 0 && restarts) {
-            scene_sleep_ms(100);
+            while (atomic_load(&handled) == before)
+                scene_sleep_ms(1);
+            await_sleep(1);
             EXPECT(write(ends[1], "x", 1) == 1);
         }
     }
     REQUIRE(pthread_join(thread, NULL));
-    printf("  handled %d, alternate stack %d, SIGUSR2 blocked %d\n", (int)handled,
+    printf("  handled %d, alternate stack %d, SIGUSR2 blocked %d\n", atomic_load(&handled),
            (int)on_alternate, (int)usr2_blocked);
     close(ends[0]);
     close(ends[1]);
@@ -239,6 +265,8 @@ PLAY(the_handler_has_its_stack, interrupt(SA_ONSTACK))
 static void *read_one(void *got)
 {
     char byte = 0;
+    atomic_store(&sleeper, (int)syscall(SYS_gettid));
+    atomic_store(&in_call, 1);
     *(long *)got = read(ends[0], &byte, 1);
     return NULL;
 }
@@ -253,7 +281,7 @@ static int without_a_handler_a_read_goes_on(void)
     REQUIRE(gpu_malloc(&block, 4 * MIB));
     REQUIRE(pipe(ends));
     REQUIRE(pthread_create(&thread, NULL, read_one, &got));
-    scene_sleep_ms(200); /* now it is in the call */
+    await_sleep(1);
     if (scene_preloaded())
         REQUIRE(pthread_kill(thread, SIGUSR1));
     scene_sleep_ms(100);

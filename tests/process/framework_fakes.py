@@ -3,6 +3,7 @@
 have what the library uses of the real ones: the same names in the same places, and the same way to
 fail. put() places them in sys.modules."""
 import ctypes
+import functools
 import importlib.machinery
 import sys
 import threading
@@ -138,11 +139,28 @@ class NumbaDevices:
         raise AttributeError(name)
 
 
-def put_numba(contexts):
-    gpus = NumbaDevices()
+class CachedNumbaDevices:
+    """The same in numba-cuda 0.30: a property that is computed once."""
+    devices = None
+
+    @property
+    @functools.lru_cache(maxsize=None)
+    def lst(self):
+        if self.devices is None:
+            raise RuntimeError("this would start CUDA")
+        return self.devices
+
+
+def put_numba(contexts, cached=False):
+    gpus = CachedNumbaDevices() if cached else NumbaDevices()
     if contexts is not None:
-        gpus.lst = [types.SimpleNamespace(_device=types.SimpleNamespace(primary_context=c))
-                    for c in contexts]
+        devices = [types.SimpleNamespace(_device=types.SimpleNamespace(primary_context=c))
+                   for c in contexts]
+        if cached:
+            gpus.devices = devices
+            assert gpus.lst is devices
+        else:
+            gpus.lst = devices
     for name in ("numba", "numba.cuda", "numba.cuda.cudadrv"):
         module(name)
     module("numba.cuda.cudadrv.devices", gpus=gpus)

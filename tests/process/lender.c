@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A process that does what its standard input says, line by line, and replies with a line each:
  *   take BYTES PIECE   allocates so much in pieces: "code bytes microseconds"
+ *   other KIND         64 MiB by another way: create, async, managed, array, host: "code"
  *   drop               frees all of it: "0"
  *   free               what the driver has free, by cuMemGetInfo: "bytes"
  * With an argument a second thread does so, and the first one ends. */
@@ -40,6 +41,30 @@ static void take(uint64_t bytes, uint64_t piece)
     printf("%d %" PRIu64 " %" PRIu64 "\n", rc, taken, took_us);
 }
 
+/* The memory stays. */
+static int take_otherwise(const char *kind)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUDA_ARRAY_DESCRIPTOR shape = {4096, 4096, CU_AD_FORMAT_FLOAT, 1};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr block;
+    CUarray array;
+    void *host;
+    size_t bytes = (size_t)64 << 20;
+    switch (kind[1]) {
+    case 'r':
+        return kind[0] == 'c' ? cuMemCreate(&handle, bytes, &prop, 0)
+                              : cuArrayCreate(&array, &shape);
+    case 's':
+        return cuMemAllocAsync(&block, bytes, NULL);
+    case 'a':
+        return cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL);
+    default:
+        return cuMemHostAlloc(&host, bytes, 0);
+    }
+}
+
 static void *serve(void *arg)
 {
     CUcontext context;
@@ -53,6 +78,8 @@ static void *serve(void *arg)
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "take %" SCNu64 " %" SCNu64, &bytes, &piece) == 2) {
             take(bytes, piece);
+        } else if (strncmp(line, "other ", 6) == 0) {
+            printf("%d\n", take_otherwise(line + 6));
         } else if (strncmp(line, "drop", 4) == 0) {
             int wrong = 0;
             while (count > 0)

@@ -52,9 +52,10 @@ class Page:
         offset, form = getattr(self.tables, record)[name]
         struct.pack_into(form, self.map, base + offset, value)
 
-    def state(self, tries=1000):
+    def state(self, wait_s=30.0):
         """The JSON body and the table of GPUs, of one publication."""
-        for _ in range(tries):
+        end = time.monotonic() + wait_s
+        while time.monotonic() < end:
             before = self.get("sequence")
             count, size = self.get("num_gpus"), self.get("body_bytes")
             body = self.get("body")[:size]
@@ -84,20 +85,23 @@ class Page:
             fcntl.lockf(self.file, fcntl.LOCK_UN, 1, at)
         raise AssertionError("no free slot")
 
-    def ask(self, text, wait_s=30.0):
-        """(code, value, reply) of a request."""
+    def put_ask(self, text):
+        """Puts a request into a free slot, without a ring: the slot and its sequence."""
         at = self.take_slot()
         data = text.encode() if isinstance(text, str) else text
         self.put("ask", data, "PAGE_SLOT", at)
         self.put("ask_bytes", len(data), "PAGE_SLOT", at)
         sequence = (self.get("ask_sequence", "PAGE_SLOT", at) + 1) & 0xFFFFFFFF
         self.put("ask_sequence", sequence, "PAGE_SLOT", at)
-        self.ring()
+        return at, sequence
+
+    def await_reply(self, at, sequence, wait_s=30.0):
+        """(code, value, reply) of the request in that slot."""
         end = time.monotonic() + wait_s
         offset = self.tables.PAGE_SLOT["reply_sequence"][0]
         while (seen := self.get("reply_sequence", "PAGE_SLOT", at)) != sequence:
             if time.monotonic() > end:
-                raise TimeoutError(text)
+                raise TimeoutError("no reply")
             futex(self.address + at + offset, FUTEX_WAIT, seen, 0.5)
         size = self.get("reply_bytes", "PAGE_SLOT", at)
         reply = json.loads(self.get("reply", "PAGE_SLOT", at)[:size])
@@ -105,6 +109,12 @@ class Page:
         value = self.get("reply_value", "PAGE_SLOT", at)
         fcntl.lockf(self.file, fcntl.LOCK_UN, 1, at)
         return code, value, reply
+
+    def ask(self, text, wait_s=30.0):
+        """(code, value, reply) of a request."""
+        at, sequence = self.put_ask(text)
+        self.ring()
+        return self.await_reply(at, sequence, wait_s)
 
 
 def pages_in(folder):

@@ -20,6 +20,8 @@ import unittest
 LIBRARY, FOLDERS, LENDER, MEANS = os.path.realpath(sys.argv[1]), *sys.argv[2:5]
 MIB = 1 << 20
 NO_MEMORY = 2
+# What a request may wait for others: on a busy machine a second is too short for two that fit.
+SHARE = "10s"
 PAGE_BYTES = 98304
 
 
@@ -57,7 +59,7 @@ class Gpu:
     def environ(self, **options):
         return {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
                 "SIM_SHARED": self.name, "SIM_CAPACITY": self.capacity, "SIM_DEVICES": "1",
-                "GPUCACHE_DIR": self.pages, **options}
+                "GPUCACHE_DIR": self.pages, "GPUCACHE_SHARE": SHARE, **options}
 
     def start(self, **options):
         process = Process(self, **options)
@@ -182,6 +184,42 @@ class Lend(unittest.TestCase):
         self.assertEqual(asker.take(400), 0)  # 224 MiB are free
         self.assertLessEqual(giver.end()["lent_bytes"], 240 * MIB)
 
+    def test_a_program_that_grows_in_small_pieces_asks_seldom(self):
+        gpu = Gpu(self, "16G")
+        giver = gpu.start()
+        giver.cache(15 * 1024, 32)
+        asker = gpu.start()
+        self.assertEqual(asker.take(12 * 1024, 64), 0)
+        figures = asker.end()
+        lent = giver.end()
+        self.assertGreaterEqual(figures["borrowed_bytes"], 11 * 1024 * MIB)
+        # One for each 64 MiB would be many. An ask is at most a sixteenth of the GPU.
+        self.assertLessEqual(lent["num_lends"], 30)
+        self.assertLessEqual(lent["lent_bytes"], 14 * 1024 * MIB)
+
+    def test_a_program_without_cumemalloc_has_a_page_and_lends(self):
+        for kind in ("create", "async", "managed", "array"):
+            with self.subTest(kind=kind):
+                gpu = Gpu(self)
+                giver = gpu.start()
+                giver.cache(900)
+                asker = gpu.start()
+                for _ in range(8):
+                    self.assertEqual(asker.do(f"other {kind}"), [0])
+                asker.await_page()
+                self.assertTrue(asker.page())
+                os.kill(asker.pid, signal.SIGUSR1)  # would end a process without a handler
+                time.sleep(0.05)
+                self.assertGreater(asker.do("free")[0], 0)
+                if kind != "managed":  # which lies in host memory where the GPU is full
+                    self.assertGreaterEqual(asker.end()["borrowed_bytes"], 300 * MIB)
+        # What takes no memory of a device starts nothing.
+        gpu = Gpu(self)
+        process = gpu.start()
+        self.assertEqual(process.do("other host"), [0])
+        time.sleep(0.1)
+        self.assertFalse(process.page())
+
     def test_each_call_that_takes_memory_gets_it_from_another_process(self):
         gpu = Gpu(self)
         options = {"SIM_CAPACITY": "2G", "SIM_CTX_BYTES": "100M", "SIM_OBJECT_BYTES": "8M"}
@@ -264,7 +302,7 @@ class Lend(unittest.TestCase):
         killed, other = gpu.start(), gpu.start()
         killed.cache(600)
         other.cache(300)
-        asker = gpu.start()
+        asker = gpu.start(GPUCACHE_SHARE="2s")
         self.assertEqual(asker.take(20), 0)
         os.kill(killed.pid, signal.SIGSTOP)
         asker.send(f"take {700 * MIB} {700 * MIB}")

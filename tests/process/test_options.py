@@ -104,11 +104,11 @@ class Options(unittest.TestCase):
     def test_what_the_machine_has_not_is_warned_of_once(self):
         usual = play()[1]
         cases = (
-            ("GPUCACHE_PREALLOC", "100T", ", of which device 0 gave 0.0 MiB", True),
-            ("GPUCACHE_PREALLOC", "16777215T", ", of which device 0 gave 0.0 MiB", True),
+            ("GPUCACHE_PREALLOC", "100T", ", but device 0 gave only 0.0 MiB", True),
+            ("GPUCACHE_PREALLOC", "16777215T", ", but device 0 gave only 0.0 MiB", True),
             ("GPUCACHE_PREALLOC", "18446744073709551615",
-             ", of which device 0 gave 0.0 MiB", True),
-            ("GPUCACHE_PREALLOC", "100%", ", of which device 0 gave ", None),
+             ", but device 0 gave only 0.0 MiB", True),
+            ("GPUCACHE_PREALLOC", "100%", ", but device 0 gave only ", None),
             ("GPUCACHE_MIN_FREE", "100T", "all idle memory is given back", False),
             ("GPUCACHE_MIN_FREE", "100%", "all idle memory is given back", False),
             ("GPUCACHE_MIN_BLOCK", "100T", "every request goes to the driver", False),
@@ -116,9 +116,9 @@ class Options(unittest.TestCase):
             ("GPUCACHE_EMPTY_CACHE", "device=9", "there is no device 9", True),
             ("GPUCACHE_EMPTY_CACHE", "oom,device=9", "there is no device 9", True),
             ("GPUCACHE_EMPTY_CACHE_FILE", "/no/such/folder/file",
-             "is in a folder that is not there", True),
+             ": its folder does not exist", True),
             ("GPUCACHE_EMPTY_CACHE_FILE", "folder/file",
-             "is in a folder that is not there", True))
+             ": its folder does not exist", True))
         played = play_each([("exit later, two contexts", {name: value})
                             for name, value, _, _ in cases])
         for (name, value, words, as_usual), (said, figures) in zip(cases, played):

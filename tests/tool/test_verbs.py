@@ -125,15 +125,26 @@ class Slots(Case):
         with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
             try:
                 start = ask_module.process.start_ticks(sleeper.pid)
-                map_page(sleeper, self.page(pid=sleeper.pid, start=start))
+                page = self.page(pid=sleeper.pid, start=start)
+                map_page(sleeper, page)
+
+                def numbers():
+                    return [page.get("ask_sequence", tables.PAGE_SLOT,
+                                     tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES)
+                            for i in range(tables.PAGE_SLOTS)]
                 sleeper.send_signal(signal.SIGSTOP)
                 wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
                 self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped, and "
                           "answers when it goes on")
                 sleeper.send_signal(signal.SIGCONT)
-                timer = threading.Timer(0.2, sleeper.kill)
-                timer.start()
+
+                def kill():  # once it is asked
+                    wait_for(lambda: numbers() != before)
+                    sleeper.kill()
+                before, killer = numbers(), threading.Thread(target=kill)
+                killer.start()
                 self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it has ended")
+                killer.join()
             finally:
                 sleeper.kill()
 
@@ -346,13 +357,18 @@ def nvmlDeviceGetComputeRunningProcesses(device):
         with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
             try:
                 start = ask_module.process.start_ticks(sleeper.pid)
-                map_page(sleeper, self.page(pid=sleeper.pid, start=start))
-                timer = threading.Timer(0.5, sleeper.kill)
-                timer.start()
-                timer2 = threading.Timer(0.6, sleeper.wait)
-                timer2.start()
+                page = self.page(pid=sleeper.pid, start=start)
+                map_page(sleeper, page)
+
+                def kill():  # once it was looked at a third time
+                    looks = set()
+                    wait_for(lambda: looks.add(page.get("watched_until_ns")) or len(looks) > 3)
+                    sleeper.kill()
+                    sleeper.wait()
+                killer = threading.Thread(target=kill)
+                killer.start()
                 done = tool("stat", sleeper.pid, "--watch", "50ms", "--json")
-                timer2.join()
+                killer.join()
             finally:
                 sleeper.kill()
         self.assertEqual(done.status, 0, done.err)

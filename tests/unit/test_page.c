@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The page of a process: its file, what readers see, requests, and what happens where others spoil
- * it.
+ * The page of a process: its file, what readers see, and what happens where others spoil it.
+ * Requests: test_page_slot.c.
  */
 #include "tests/unit/page_case.h"
 
@@ -386,141 +386,6 @@ CASE(ten_readers_never_take_two_states_for_one)
     REQUIRE(number > 100 && whole > 100);
 }
 
-static atomic_uint rings;
-
-static void ring(void)
-{
-    atomic_fetch_add(&rings, 1);
-}
-
-/* As the control thread: serves requests until all is over. Replies the request's own text. */
-static void *serve(void *unused)
-{
-    static struct page_request r;
-    static unsigned long served;
-
-    for (unsigned seen = 0; !atomic_load(&over);) {
-        unsigned now = atomic_load(&rings);
-        if (now == seen) {
-            usleep(100);
-            continue;
-        }
-        seen = now;
-        for (unsigned slot = 0; slot < PAGE_SLOTS; slot++)
-            if (page_read_request(slot, &r)) {
-                REQUIRE(r.slot == slot && r.ask_bytes <= PAGE_ASK_BYTES && !r.ask[r.ask_bytes]);
-                page_answer_request(&r, &(struct page_answer){.code = PAGE_REPLY_PARTLY,
-                                                              .value = r.sequence,
-                                                              .text = r.ask,
-                                                              .text_bytes = r.ask_bytes});
-                served++;
-            }
-    }
-    return (void *)served;
-}
-
-struct asker {
-    struct page *p;
-    unsigned slot;
-};
-
-/* Asks as page_format.h says, and waits for each reply. */
-static void *ask_on(void *arg)
-{
-    const struct asker *a = arg;
-    struct page_slot *s = &a->p->slots[a->slot];
-
-    for (uint32_t i = 1; i <= 50; i++) {
-        s->ask_bytes = (uint32_t)snprintf(s->ask, sizeof(s->ask), "%u of %u", i, a->slot);
-        __atomic_store_n(&s->ask_sequence, i, __ATOMIC_SEQ_CST);
-        __atomic_fetch_add(&a->p->bell, 1, __ATOMIC_SEQ_CST);
-        syscall(SYS_futex, &a->p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
-        for (uint32_t now; (now = __atomic_load_n(&s->reply_sequence, __ATOMIC_SEQ_CST)) != i;)
-            syscall(SYS_futex, &s->reply_sequence, FUTEX_WAIT, now, NULL, NULL, 0);
-        REQUIRE(s->reply_bytes == s->ask_bytes && !memcmp(s->reply, s->ask, s->ask_bytes));
-        REQUIRE(s->reply_code == PAGE_REPLY_PARTLY && s->reply_value == i);
-    }
-    return NULL;
-}
-
-CASE(each_request_gets_its_reply)
-{
-    pthread_t server, askers[PAGE_SLOTS];
-    struct asker each[PAGE_SLOTS];
-    const char *why;
-
-    alarm(30);
-    REQUIRE(make(dir, &why) && page_start_bell(ring));
-    struct page *p = map_page();
-    REQUIRE(!pthread_create(&server, NULL, serve, NULL));
-    for (unsigned i = 0; i < PAGE_SLOTS; i++) {
-        each[i] = (struct asker){p, i};
-        REQUIRE(!pthread_create(&askers[i], NULL, ask_on, &each[i]));
-    }
-    for (unsigned i = 0; i < PAGE_SLOTS; i++)
-        pthread_join(askers[i], NULL);
-    atomic_store(&over, true);
-    void *served;
-    pthread_join(server, &served);
-    REQUIRE((unsigned long)served == 50 * PAGE_SLOTS);
-    static struct page_request again;
-    for (unsigned i = 0; i < PAGE_SLOTS; i++)
-        REQUIRE(!page_read_request(i, &again)); /* none is served twice */
-}
-
-/* Another process that writes noise over the whole page, rings, and cuts the file now and then. */
-static void scribble(struct page *p, uint64_t end_ns)
-{
-    uint64_t seed = (uint64_t)getpid();
-    uint64_t *words = (uint64_t *)(void *)p;
-
-    while (clock_ns() < end_ns) {
-        for (size_t i = 0; i < 512; i++) {
-            seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-            words[(seed >> 20) % (sizeof(*p) / 8)] = seed;
-        }
-        p->bell++;
-        syscall(SYS_futex, &p->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-        for (unsigned i = 0; i < PAGE_SLOTS; i++)
-            p->slots[i].ask_sequence++;
-    }
-}
-
-CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
-{
-    pthread_t server;
-    struct page_state s = state_of("{}");
-    const char *why;
-
-    alarm(30);
-    REQUIRE(make(dir, &why) && page_start_bell(ring));
-    struct page *p = map_page();
-    REQUIRE(!pthread_create(&server, NULL, serve, NULL));
-    uint64_t start_ns = clock_ns(), end_ns = start_ns + UINT64_C(1000000000);
-    pid_t child = fork();
-    if (child == 0) {
-        scribble(p, end_ns);
-        _exit(0);
-    }
-    unsigned publications = 0;
-    while (clock_ns() < end_ns) {
-        REQUIRE(page_publish(&s));
-        page_watched_until_ns();
-        publications++;
-        usleep(1000);
-    }
-    uint64_t took_ms = (clock_ns() - start_ns) / 1000000;
-    unsigned all = atomic_load(&rings);
-    REQUIRE(all <= took_ms + 2 && all >= 2 && publications > 2);
-    int status;
-    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
-    /* The page is as it should be after the next state. */
-    REQUIRE(page_publish(&s));
-    REQUIRE(p->sequence == 2 * (publications + 2) && !memcmp(p->body, "{}", 2));
-    atomic_store(&over, true);
-    pthread_join(server, NULL);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -539,8 +404,6 @@ int main(void)
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
         cmocka_unit_test(an_exit_while_the_page_is_made_leaves_no_file),
         cmocka_unit_test(ten_readers_never_take_two_states_for_one),
-        cmocka_unit_test(each_request_gets_its_reply),
-        cmocka_unit_test(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

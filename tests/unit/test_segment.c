@@ -209,7 +209,7 @@ static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
     rig_alloc(r, MIB(40));
     rig_free(r, rig_alloc(r, MIB(40)));
     move_budget_is_left(&r->pool->move_budget, model_now(r->model));
-    move_budget_spend(&r->pool->move_budget, overdrawn_ns + MS(20));
+    move_budget_spend(&r->pool->move_budget, overdrawn_ns + MS(20), false);
     for (uint64_t size = MIB(34); size >= MIB(4); size -= size / 3) {
         uint64_t a = rig_alloc(r, size);
         rig_launch(r, 1, MS(1), a);
@@ -437,6 +437,28 @@ static void out_of_memory_idle_segments_go_back_beside_work(void **state)
     EXPECT_SOUND(r);
 }
 
+static void without_address_space_segments_serve(void **state)
+{
+    struct rig *r = rig_create(RIG_BYTES);
+    model_fail(r->model, MODEL_ROW_reserve, 1, MODEL_BROKEN);
+    rig_start(r);
+    EXPECT(!pool_uses_arena(r->pool), "no arena without address space");
+    EXPECT(rig_alloc(r, MIB(3)) && rig_alloc(r, 100), "segments serve");
+    const char *words = rig_destroy(r);
+    if (words)
+        fail_msg("broken: %s", words);
+}
+
+static void a_device_without_an_arena_gets_segments(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.has_arena = false;
+    rig_start(r);
+    EXPECT(!pool_uses_arena(r->pool), "the device has none");
+    EXPECT(rig_alloc(r, MIB(3)), "segments serve");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_reserve), 0, "it was not even asked");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +490,8 @@ int main(void)
         RIG_TEST(a_driver_that_does_not_align_is_not_used),
         RIG_TEST(prealloc_is_one_segment),
         RIG_TEST(out_of_memory_idle_segments_go_back_beside_work),
+        cmocka_unit_test(without_address_space_segments_serve),
+        RIG_TEST(a_device_without_an_arena_gets_segments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Spack recipe: packages/libgpucache/package.py of a repository. After `spack load libgpucache`
-programs run under the library."""
+"""Spack recipe: packages/libgpucache/package.py of a repository. scripts/package writes it to dist/
+with the address, the version and the checksum of the sources. After `spack load libgpucache` programs
+run under the library."""
 from spack.package import *  # pylint: disable=import-error,unused-wildcard-import,wildcard-import
 
 
 class Libgpucache(MesonPackage):
     """Drop-in GPU memory pool for any CUDA program: no code changes, no rebuild."""
 
-    git = "https://libgpucache.invalid/libgpucache.git"
+    homepage = "@HOMEPAGE@"
+    url = "@HOMEPAGE@libgpucache-@VERSION@.tar.xz"
 
     license("BSD-2-Clause")
 
-    version("0.1.0", tag="v0.1.0")
+    version("@VERSION@", sha256="@SHA256@")
 
     depends_on("c", type="build")
     depends_on("meson@1.0:", type="build")

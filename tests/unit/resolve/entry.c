@@ -8,6 +8,7 @@
 #include "pool/pool.h"
 #include "shim/control/thread.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/current.h"
 #include "shim/share/peer.h"
 #include "shim/entry/alloc.h"
 #include "shim/context/stream_watch.h"
@@ -19,6 +20,14 @@ static struct probe probe = {.table = hook_table, .watch = &pool_watch, .note_an
 SHIM_EXPORT struct probe *resolve_probe(void)
 {
     return &probe;
+}
+
+/* It has started already. */
+_Atomic int state_now __attribute__((visibility("hidden"))) = STATE_OFF;
+
+struct context *current_context(void)
+{
+    return NULL;
 }
 
 /* There is no control thread. */

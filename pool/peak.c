@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See peak.h.
+ */
+#include "pool/peak.h"
+
+#include "pool/chunk.h"
+#include "pool/map.h"
+#include "pool/state.h"
+#include "pool/tuning.h"
+
+static uint64_t minus(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Bytes of the chunks that lie within a range of free memory. Only the first and the last chunk can
+ * reach beyond it. */
+static uint64_t whole_chunks(uint64_t start, uint64_t end)
+{
+    if (start >= end)
+        return 0;
+    const struct chunk *first = map_find(start)->chunk, *last = map_find(end - 1)->chunk;
+    uint64_t from = first->addr < start ? first->addr + first->size_bytes : start;
+    return minus(last->addr + last->size_bytes > end ? last->addr : end, from);
+}
+
+void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64_t requested_bytes)
+{
+    struct pool_stats *s = &p->stats;
+    const struct placement *pl = &p->large.placement;
+    uint64_t whole_bytes = 0, free_bytes = 0, looks = 0;
+    if (s->reserved_bytes <= p->looked_peak_bytes)
+        return;
+    p->looked_peak_bytes = s->reserved_bytes;
+    /* The request takes the lower end of this one. */
+    const struct block *served =
+        z == &p->large ? placement_find(pl, live_bytes, UNIT_BYTES) : NULL;
+    for (const struct block *b = placement_largest(pl); b && looks++ < PEAK_LOOKS;
+         b = placement_next(pl, b)) {
+        uint64_t start = b == served ? b->addr + live_bytes : b->addr;
+        free_bytes += block_end(b) - start;
+        whole_bytes += whole_chunks(start, block_end(b));
+    }
+    s->at_peak_requested_bytes = s->requested_bytes + requested_bytes;
+    s->at_peak_rounding_bytes =
+        minus(s->allocated_bytes + live_bytes, s->at_peak_requested_bytes);
+    s->at_peak_pending_bytes = s->pending_bytes;
+    s->at_peak_whole_bytes = whole_bytes;
+    s->at_peak_cut_bytes = free_bytes - whole_bytes;
+    s->at_peak_small_bytes =
+        minus(s->reserved_bytes, s->allocated_bytes + live_bytes + s->pending_bytes + free_bytes);
+    s->at_peak_refused_moves = s->num_refused_moves;
+    s->at_peak_ns = p->backend->ops->now_ns(p->backend) - p->begin_ns;
+}

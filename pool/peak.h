@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What a pool's reserved memory consists of while it is at its peak: the rows AT_PEAK of stats.def.
+ */
+#ifndef POOL_PEAK_H
+#define POOL_PEAK_H
+
+#include "pool/zone.h"
+
+/* After the pool has grown for a request of zone z, before the request takes its memory: if more is
+ * reserved than ever before, notes what for. The request counts as served: it will hold live_bytes,
+ * of which requested_bytes were asked for. Wants the pool's lock held. */
+void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64_t requested_bytes);
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See own_thread.h; the numbers below are those of its steps. No state, no lock.
+ */
+#include "shim/process/own_thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+static void *begin(void *arg)
+{
+    const struct own_thread *thread = arg;
+    pthread_setname_np(pthread_self(), thread->name); /* step 3 */
+    thread->run();
+    return NULL;
+}
+
+static int create(const struct own_thread *thread, size_t stack_bytes)
+{
+    pthread_attr_t attr;
+    pthread_t unused;
+    int failed = pthread_attr_init(&attr);
+    if (failed)
+        return failed;
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED); /* step 1 */
+    if (stack_bytes)
+        failed = pthread_attr_setstacksize(&attr, stack_bytes);
+    if (!failed)
+        failed = pthread_create(&unused, &attr, begin, (void *)thread);
+    pthread_attr_destroy(&attr);
+    return failed;
+}
+
+bool own_thread_start(const struct own_thread *thread)
+{
+    int saved_errno = errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* step 2 */
+    int failed = create(thread, thread->stack_bytes);
+    if (failed == EINVAL) /* smaller than the thread-local data */
+        failed = create(thread, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = saved_errno;
+    return !failed;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Threads of the library's own, beside the program's: the control thread, the listener, the thread
+ * of the packages and the thread at the bell. All are made here, and all alike:
+ *
+ *  1. Detached. No thread waits for its end, and the maker keeps no handle: once the thread has
+ *     ended, a handle names nothing.
+ *  2. All signals are blocked on it from its first instruction on. The maker blocks them on itself
+ *     for the call, because a thread begins with its maker's mask. So the program's handlers never
+ *     run on it, and it takes no signal that the program waits for.
+ *  3. It sets its name itself. From another thread that call opens a file in /proc, among the
+ *     program's descriptors.
+ *  4. A forked child has none of these threads. What the maker remembers of them is a copy there:
+ *     the library is off in a child (process/state.h) and makes no other.
+ */
+#ifndef SHIM_OWN_THREAD_H
+#define SHIM_OWN_THREAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Static: the thread reads it. */
+struct own_thread {
+    const char *name; /* at most 15 characters, in /proc/PID/task/TID/comm */
+    /* The whole stack; only touched pages count as memory. The C library takes the thread-local
+     * data of the program's objects out of it. If they leave too little, the stack has the
+     * program's default size. */
+    size_t stack_bytes;
+    void (*run)(void); /* the thread ends when it returns */
+};
+
+/* Makes the thread. False: there is none, because the process may not create another thread or has
+ * no memory for its stack. Any thread may call, but no signal handler. Waits for no other thread.
+ * Keeps errno and the signal mask. */
+bool own_thread_start(const struct own_thread *thread);
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/peak.c: what reserved memory consisted of when there was most of it.
+ */
+#include "pool/state.h"
+#include "pool/tuning.h"
+#include "tests/unit/expect.h"
+
+static uint64_t sum(const struct pool_stats *s)
+{
+    return s->at_peak_requested_bytes + s->at_peak_rounding_bytes + s->at_peak_pending_bytes +
+           s->at_peak_whole_bytes + s->at_peak_cut_bytes + s->at_peak_small_bytes;
+}
+
+/* Three blocks of 3 MiB lie on 10 MiB; a block of 100 bytes lies in a slab on a granule. */
+static void live_memory_is_told_from_its_rounding_and_what_is_free(void **state)
+{
+    struct rig *r = expect_single(state);
+    rig_alloc(r, 100);
+    uint64_t a = rig_alloc(r, MIB(3) - 100);
+    rig_alloc(r, MIB(3) - 200);
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
+    EXPECT_EQ(s.at_peak_requested_bytes, s.requested_bytes, "the last request is live");
+    EXPECT_EQ(s.at_peak_rounding_bytes, s.allocated_bytes - s.requested_bytes, "rounding");
+    EXPECT_EQ(s.at_peak_cut_bytes, s.reserved_bytes - MIB(2) - MIB(6), "behind the last block");
+    EXPECT_EQ(s.at_peak_small_bytes, MIB(2) - (s.allocated_bytes - MIB(6)), "beside the slab");
+    rig_free(r, a);
+    rig_alloc(r, MIB(2));
+    EXPECT_EQ(rig_stats(r).at_peak_requested_bytes, s.at_peak_requested_bytes,
+              "a request without growth changes nothing");
+}
+
+/* A chunk that another block holds cannot move; whole ones can. */
+static void free_memory_is_told_by_whether_its_chunk_could_move(void **state)
+{
+    rig_destroy(*state);
+    *state = rig_create(GIB(16));
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_alloc(r, MIB(4));
+    uint64_t b = rig_alloc(r, MIB(3));
+    rig_alloc(r, MIB(3));
+    rig_alloc(r, MIB(1024));
+    rig_free(r, a);
+    rig_free(r, b);
+    rig_empty_magazines(r);
+    model_advance(r->model, MS(1));
+    move_budget_is_left(&r->pool->move_budget, model_now(r->model));
+    move_budget_spend(&r->pool->move_budget, SECOND_NS, false);
+    rig_alloc(r, MIB(30));
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.num_chunk_moves, 0, "the budget was used up");
+    EXPECT(s.num_refused_moves > 0, "so the pool did not look for chunks to move");
+    EXPECT_EQ(s.at_peak_refused_moves, s.num_refused_moves, "as it was then");
+    EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
+    EXPECT_EQ(s.at_peak_whole_bytes, MIB(8), "a chunk of its own");
+    EXPECT_EQ(s.at_peak_cut_bytes, s.reserved_bytes - MIB(1061) - MIB(8), "all other that is free");
+    EXPECT(s.at_peak_cut_bytes >= MIB(3), "a part of a chunk is in it");
+}
+
+static void pending_memory_is_told_and_the_time(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_READY;
+    expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(10), a);
+    rig_launch(r, 2, MS(10), 0);
+    rig_free(r, a);
+    model_advance(r->model, MS(3));
+    rig_alloc(r, MIB(20));
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(s.at_peak_pending_bytes, MIB(8), "its work still runs");
+    EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
+    EXPECT(s.at_peak_ns >= MS(3) && s.at_peak_ns < MS(10), "since the pool began");
+}
+
+static void segments_add_up_too(void **state)
+{
+    struct rig *r = expect_segments(state);
+    rig_alloc(r, 100);
+    uint64_t a = rig_alloc(r, MIB(40));
+    rig_free(r, a);
+    rig_empty_magazines(r);
+    rig_alloc(r, MIB(90));
+    struct pool_stats s = rig_stats(r);
+    EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
+    EXPECT_EQ(s.at_peak_requested_bytes, MIB(90) + 100, "the last request is live");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(live_memory_is_told_from_its_rounding_and_what_is_free),
+        RIG_TEST(free_memory_is_told_by_whether_its_chunk_could_move),
+        RIG_TEST(pending_memory_is_told_and_the_time),
+        RIG_TEST(segments_add_up_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
