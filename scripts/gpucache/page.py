@@ -21,6 +21,7 @@ NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+)" + re.escape(tables.PAGE_SUFFIX))
 DAY_NS = 86400 * 10**9
 # ps leaves the last state of a process that was killed to `gpucache stat` for this long.
 KEEP_NS = 600 * 10**9
+FILES_NAMED = 3
 PLACES = ("/dev/shm", "/tmp")
 
 
@@ -28,6 +29,31 @@ def unpack(layout, name, data, start=0):
     """A field of a record that begins at start."""
     offset, form = layout[name]
     return struct.unpack_from(form, data, start + offset)[0]
+
+
+class BadFile(Fault):
+    """A file among the pages that is none."""
+
+    def __init__(self, path, why):
+        super().__init__(f"{path} is not used: {why}")
+        self.folder, self.why = os.path.dirname(path), why
+
+
+def sum_up(complaints):
+    """Sentences, of many bad files in one folder a single one."""
+    several = {}
+    for fault in complaints:
+        if isinstance(fault, BadFile):
+            several.setdefault(fault.folder, []).append(fault)
+    told = []
+    for fault in complaints:
+        like = several.get(getattr(fault, "folder", None), ())
+        if len(like) <= FILES_NAMED:
+            told.append(str(fault))
+        elif fault is like[0]:
+            told.append(f"{fault.folder}: {len(like):,} files are not used; of the first: "
+                        f"{fault.why}")
+    return told
 
 
 class Folder:
@@ -67,7 +93,7 @@ class Folder:
             raise
         except OSError as error:
             why = "it is a symbolic link" if error.errno == errno.ELOOP else reason(error)
-            raise Fault(f"{shown} is not used: {why}") from None
+            raise BadFile(shown, why) from None
         found = os.fstat(fd)
         why = ""
         if not stat.S_ISREG(found.st_mode):
@@ -78,7 +104,7 @@ class Folder:
             why = "it is cut short"
         if why:
             os.close(fd)
-            raise Fault(f"{shown} is not used: {why}")
+            raise BadFile(shown, why)
         return fd
 
 
@@ -119,10 +145,13 @@ class Page:
 class Contents:
     """What a page says. `note` tells what is missing and why; `body` is then empty."""
 
+    # So long, in all, a call of the tool waits for pages that are being written.
+    patience_s = 1.0
+
     def __init__(self, fd, path):
         data = self._stable(fd)
         if data[:8] != tables.PAGE_MAGIC:
-            raise Fault(f"{path} is not used: it is no page of libgpucache")
+            raise BadFile(path, "it is no page of libgpucache")
 
         def field(name):
             return unpack(tables.PAGE, name, data)
@@ -155,9 +184,11 @@ class Contents:
 
     def _stable(self, fd):
         """The bytes of the page, with the same even sequence before and after. After half a second
-        without one, what there is: self.same is then False."""
+        without one, or where the patience is used up, what there is: self.same is then False."""
         offset, form = tables.PAGE["sequence"]
-        num_bytes, end = struct.calcsize(form), time.monotonic() + 0.5
+        start = time.monotonic()
+        num_bytes, end = struct.calcsize(form), start + min(0.5, max(0.0, Contents.patience_s))
+        waited = False
         while True:
             before = os.pread(fd, num_bytes, offset)
             data = os.pread(fd, tables.PAGE_BYTES, 0)
@@ -165,7 +196,9 @@ class Contents:
             self.same = before == after == data[offset:offset + num_bytes]
             even = len(after) == num_bytes and struct.unpack(form, after)[0] % 2 == 0
             if self.same and even or len(data) < tables.PAGE_BYTES or time.monotonic() > end:
+                Contents.patience_s -= time.monotonic() - start if waited else 0
                 return data
+            waited = True
             time.sleep(0.001)
 
     def age_ns(self):
@@ -246,6 +279,7 @@ def find_all(all_users=False):
     if all_users and os.geteuid() != 0:
         raise Fault("only root sees the processes of all users: leave --all-users out, or use sudo")
     complaints, pages = [], []
+    Contents.patience_s = 1.0
     candidates = _own_places() + (list(_everybodys_places()) if all_users else [])
     running = {}
     for pid in process.pids():

@@ -154,17 +154,18 @@ def refresh(pages):
         waiting = left
 
 
-def _is_stale(its_page):
-    """Has its process ended, as far as one can know?"""
-    if its_page.pid:
-        return False
-    if its_page.is_ours():
-        return True
+def _is_old(its_page):
+    """Is it of a process that is not visible here, and a day old?"""
     try:
-        age_ns = time.time_ns() - its_page.read().published_unix_ns
+        return time.time_ns() - its_page.read().published_unix_ns > page.DAY_NS
     except (Fault, OSError):
         return False
-    return age_ns > page.DAY_NS and not ask.has_waiter(its_page)
+
+
+def _stale(pages):
+    """Those whose process has ended, as far as one can know."""
+    hidden = [p for p in pages if not p.pid and not p.is_ours() and _is_old(p)]
+    return {p for p in pages if not p.pid and p.is_ours()} | set(ask.without_waiter(hidden))
 
 
 def _clean(its_page):
@@ -177,7 +178,7 @@ def _clean(its_page):
     except Fault:
         last_ns = 0
     # /proc says that a process of this namespace is gone; the bell is a second witness.
-    if abs(time.time_ns() - last_ns) > page.KEEP_NS and not ask.has_waiter(its_page, 0):
+    if abs(time.time_ns() - last_ns) > page.KEEP_NS and not ask.has_waiter(its_page):
         its_page.remove()
 
 
@@ -185,12 +186,10 @@ def running(all_users=False, gpus=None, clean=False):
     """(processes, complaints): all that run, their state at most a second old if they answer.
     clean: pages of processes that have ended are removed."""
     pages, complaints = page.find_all(all_users)
-    alive = []
-    for its_page in pages:
-        if not _is_stale(its_page):
-            alive.append(its_page)
-        elif clean:
-            _clean(its_page)
+    stale = _stale(pages)
+    alive = [its_page for its_page in pages if its_page not in stale]
+    for its_page in stale if clean else ():
+        _clean(its_page)
     refresh(alive)
     found = []
     for its_page in alive:
@@ -199,9 +198,9 @@ def running(all_users=False, gpus=None, clean=False):
         except FileNotFoundError:
             pass  # it has just ended
         except Fault as fault:
-            complaints.append(str(fault))
+            complaints.append(fault)
     found.sort(key=lambda p: (p.pid or 1 << 32, p.inner_pid))
-    return found, complaints
+    return found, page.sum_up(complaints)
 
 
 def why_no_page(pid):

@@ -6,6 +6,7 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/stats/page.h"
@@ -85,10 +86,12 @@ void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
 static void read_command(void)
 {
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, command, sizeof(command) - 1);
+    struct stat opened;
+    bool known = fd >= 0 && !kernel_fstat(fd, &opened);
+    ssize_t n = fd < 0 ? 0 : pread(fd, command, sizeof(command) - 1, 0);
 
-    if (fd >= 0)
-        close(fd);
+    if (known)
+        kernel_close_own(fd, &opened);
     for (ssize_t i = 0; i + 1 < n; i++)
         if (!command[i])
             command[i] = ' ';

@@ -36,6 +36,16 @@ static inline ssize_t kernel_getrandom(void *out, size_t size_bytes)
     return (ssize_t)syscall(SYS_getrandom, out, size_bytes, 0);
 }
 
+/* Closes a descriptor, unless the program has closed it meanwhile and has a file of its own under
+ * the number. *opened is from fstat right after the open. The check and the close are two calls, so
+ * a program that closes all and opens a file in between (below a microsecond) still loses it. */
+static inline void kernel_close_own(int fd, const struct stat *opened)
+{
+    struct stat st;
+    if (!kernel_fstat(fd, &st) && st.st_dev == opened->st_dev && st.st_ino == opened->st_ino)
+        close(fd);
+}
+
 /* Reads entries of a directory. Returns the bytes; 0: there are no more. */
 static inline long kernel_getdents(int folder, char *entries, size_t size_bytes)
 {

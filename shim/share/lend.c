@@ -56,7 +56,11 @@ bool lend_is_on(void)
 }
 
 /* Where pages are, and which one is the process's own. A process that only allocates may have none
- * yet. False: pages are not wanted. */
+ * yet. False: pages are not wanted.
+ *
+ * A neighbour without a page is not asked. It has none for some 0.2 ms from its first allocation
+ * on, more on a loaded machine. To wait for it is not worth it: in that time it has freed little,
+ * and any process with CUDA might be such a neighbour, so each failing request would wait. */
 struct place {
     const char *folder;
     char default_folder[64];

@@ -289,7 +289,7 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
         counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && s.best.thrashes);
         counter_add(COUNTER_LEND_TIMEOUT, answer == NEIGHBOUR_GONE);
     }
-    question_close(folder, &folder_stat);
+    kernel_close_own(folder, &folder_stat);
     return answer;
 }
 

@@ -50,13 +50,6 @@ int question_open(int folder, const char *name, int access, struct stat *st)
     return fd;
 }
 
-void question_close(int fd, const struct stat *opened)
-{
-    struct stat st;
-    if (!kernel_fstat(fd, &st) && st.st_dev == opened->st_dev && st.st_ino == opened->st_ino)
-        close(fd);
-}
-
 static size_t slot_offset(unsigned slot, size_t field)
 {
     return offsetof(struct page, slots) + slot * sizeof(struct page_slot) + field;
@@ -175,7 +168,7 @@ static char task_state(uint64_t pid, const char *tid)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return '?';
-    ssize_t n = read(fd, stat, sizeof stat - 1);
+    ssize_t n = pread(fd, stat, sizeof stat - 1, 0);
     close(fd);
     stat[n > 0 ? n : 0] = '\0';
     end = strrchr(stat, ')');
@@ -189,13 +182,15 @@ static enum life look_at_maps(uint64_t pid, const char *tid, const char *name)
     char path[64], text[512];
     size_t kept = 0, length = strlen(name);
     bool some = false, found = false;
+    off_t at = 0;
     ssize_t n;
     snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/maps", pid, tid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return UNKNOWN;
-    while (!found && (n = read(fd, text + kept, sizeof text - kept)) > 0) {
+    while (!found && (n = pread(fd, text + kept, sizeof text - kept, at)) > 0) {
         some = true;
+        at += n;
         kept += (size_t)n;
         found = memmem(text, kept, name, length) != NULL;
         /* The start of the name may be at the end of the text. */
@@ -240,7 +235,7 @@ static enum life look_at(const struct question *q)
     if (tasks < 0)
         return errno == ENOENT ? GONE : UNKNOWN;
     enum life life = kernel_fstat(tasks, &st) ? UNKNOWN : look_at_process(q, its.pid, tasks);
-    question_close(tasks, &st);
+    kernel_close_own(tasks, &st);
     return life;
 }
 
@@ -320,6 +315,6 @@ enum question_result question_ask(int folder, const struct question *q, uint64_t
         result = ask_mapped(fd, page, q, bytes, late);
         munmap(page, sizeof(struct page));
     }
-    question_close(fd, &st);
+    kernel_close_own(fd, &st);
     return result;
 }

@@ -54,9 +54,6 @@ bool question_has_reply(int folder, const char *name, const struct question_plac
 
 /* Opens a neighbour's page. *st tells the file. -1: it is none that is to be read. */
 int question_open(int folder, const char *name, int access, struct stat *st);
-/* Closes the descriptor, unless the program has closed it meanwhile and has a file of its own under
- * the number. */
-void question_close(int fd, const struct stat *opened);
 
 /* A number that differs between processes and from call to call. */
 uint32_t question_jitter(void);

@@ -100,26 +100,32 @@ static bool write_head(const struct page_id *id)
 
 /* Makes the file at its full size, so that a full file system shows now. A file system that cannot
  * do that makes a file with holes. */
-static int create_file(int dir, const char *unfinished, const char **why)
+static int create_file(int dir, const char *unfinished, struct stat *st, const char **why)
 {
-    struct stat st;
+    struct stat named;
 
     unlinkat(dir, unfinished, 0);
     *why = "no file can be made there";
     int fd = openat(dir, unfinished, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -1;
+    if (kernel_fstat(fd, st) || kernel_fstatat(dir, unfinished, &named, AT_SYMLINK_NOFOLLOW) ||
+        st->st_ino != named.st_ino || st->st_dev != named.st_dev) {
+        unlinkat(dir, unfinished, 0); /* the number is the program's by now: step 13 */
+        errno = EBADF;
+        return -1;
+    }
     *why = "no room for a file";
     if ((fallocate(fd, 0, 0, sizeof(struct page)) &&
          (errno != EOPNOTSUPP || ftruncate(fd, sizeof(struct page)))) ||
-        fchmod(fd, 0600) || kernel_fstat(fd, &st)) { /* the umask may have taken rights */
+        ((st->st_mode & 0777) != 0600 && fchmod(fd, 0600))) { /* the umask may have taken rights */
         int saved_errno = errno;
-        close(fd);
+        kernel_close_own(fd, st);
         unlinkat(dir, unfinished, 0);
         errno = saved_errno;
         return -1;
     }
-    file_inode = st.st_ino;
+    file_inode = st->st_ino;
     return fd;
 }
 
@@ -130,13 +136,14 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     char unfinished[PAGE_NAME_MAX + sizeof(PAGE_UNFINISHED)];
 
     snprintf(unfinished, sizeof(unfinished), "%s" PAGE_UNFINISHED, name);
-    int fd = create_file(dir, unfinished, why);
+    struct stat file;
+    int fd = create_file(dir, unfinished, &file, why);
     if (fd < 0)
         return false;
     *why = "the file cannot be mapped";
-    bool done = page_copy_map(fd);
+    bool done = page_copy_map(fd, &file);
     int saved_errno = errno;
-    close(fd);
+    kernel_close_own(fd, &file);
     if (done) {
         *why = "the process may not write to its own memory with process_vm_writev";
         done = write_head(id) && write_state(state);
@@ -159,9 +166,10 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
 static bool make_at(const char *path, const struct page_id *id, const struct page_state *state,
                     const char **why)
 {
+    struct stat opened;
     int dir = page_dir_make(path, why);
 
-    if (dir < 0)
+    if (dir < 0 || kernel_fstat(dir, &opened))
         return false;
     page_dir_clean(dir, id);
     bool made = make_in(dir, id, state, why);
@@ -172,7 +180,7 @@ static bool make_at(const char *path, const struct page_id *id, const struct pag
         if (!atomic_compare_exchange_strong(&word, &making, SHOWN)) /* step 11 */
             unlinkat(dir, name, 0);
     }
-    close(dir);
+    kernel_close_own(dir, &opened);
     errno = saved_errno;
     return made;
 }

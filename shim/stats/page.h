@@ -46,6 +46,17 @@
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start: its page gets the same name and replaces the old one.
  *
+ * What a program does that closes every descriptor while a page is made (some 100 us, once), and
+ * opens a file of its own under a number of the library's:
+ * 13. Each file is known by its inode, which is read right after its open. The new page's is
+ *     compared with the name. Before the mapping is used, and before a number is closed, the inode
+ *     is compared again. So the library writes no state into a file of the program's, and closes
+ *     none. It gives up the page.
+ * 14. Reads are preads: they move no offset, and take nothing from a pipe or a socket.
+ * 15. What is left: the number changes hands between such a look and the call behind it, below a
+ *     microsecond. A regular file of the program's may then grow to the size of a page, by zeroes,
+ *     or a file be closed.
+ *
  * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit)
  * and the names of the page.
  */

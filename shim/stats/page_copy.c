@@ -16,14 +16,24 @@
 
 static char *mapping; /* of struct page; NULL: none */
 
-bool page_copy_map(int fd)
+bool page_copy_map(int fd, const struct stat *file)
 {
     void *before = mapping, *old = MAP_FAILED;
+    struct stat st;
 
-    if (before) /* of length 0: a second mapping of the same file */
+    void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return false;
+    if (kernel_fstat(fd, &st) || st.st_ino != file->st_ino || st.st_dev != file->st_dev) {
+        munmap(at, sizeof(struct page));
+        errno = EBADF;
+        return false;
+    }
+    if (before) { /* of length 0: a second mapping of the same file */
         old = mremap(before, 0, sizeof(struct page), MREMAP_MAYMOVE);
-    void *at = mmap(before, sizeof(struct page), PROT_READ | PROT_WRITE,
-                    MAP_SHARED | (before ? MAP_FIXED : 0), fd, 0);
+        at = mremap(at, sizeof(struct page), sizeof(struct page), MREMAP_MAYMOVE | MREMAP_FIXED,
+                    before);
+    }
     if (old != MAP_FAILED) {
         syscall(SYS_futex, (char *)old + offsetof(struct page, bell), FUTEX_WAKE, INT_MAX, NULL,
                 NULL, 0);

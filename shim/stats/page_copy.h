@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 enum { PAGE_PIECES_MAX = 3 };
 
@@ -19,10 +20,10 @@ struct page_piece {
     size_t size_bytes;
 };
 
-/* Maps the file, of struct page. The mapping stays, because the thread of the bell uses it. Another
- * file takes the place of the one before, at the same address: the thread of the bell wakes, and
- * waits at the new one. */
-bool page_copy_map(int fd);
+/* Maps the file, of struct page, if fd is still a descriptor of *file. The mapping stays, because
+ * the thread of the bell uses it. Another file takes the place of the one before, at the same
+ * address: the thread of the bell wakes, and waits at the new one. */
+bool page_copy_map(int fd, const struct stat *file);
 /* Before there is a thread of the bell. */
 void page_copy_unmap(void);
 

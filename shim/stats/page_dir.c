@@ -9,7 +9,6 @@
 #include "shim/process/number.h"
 #include "shim/stats/page_format.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -29,9 +28,12 @@ static bool read_start(const char *path, uint64_t *pid, uint64_t *start_ticks)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    ssize_t n = read(fd, stat, sizeof(stat) - 1);
+    struct stat opened;
+    bool known = !kernel_fstat(fd, &opened);
+    ssize_t n = pread(fd, stat, sizeof(stat) - 1, 0);
     int saved_errno = errno;
-    close(fd);
+    if (known)
+        kernel_close_own(fd, &opened);
     errno = saved_errno;
     if (n <= 0)
         return false;
@@ -177,31 +179,35 @@ static bool is_stale(int dir, const char *name, const struct page_id *id,
     if (near && !is_process_gone(id))
         return false;
     int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
+    if (fd < 0 || kernel_fstat(fd, &st))
         return false;
-    if (!kernel_fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid())
+    if (S_ISREG(st.st_mode) && st.st_uid == geteuid())
         stale = (near || is_a_day_old(fd)) && !has_waiter(fd);
-    close(fd);
+    kernel_close_own(fd, &st);
     return stale;
 }
 
 void page_dir_clean(int dir, const struct page_id *self)
 {
-    int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = again < 0 ? NULL : fdopendir(again);
-    const struct dirent *entry;
+    char entries[1024];
+    long got;
+    struct stat opened;
     unsigned left = PAGE_CLEAN_MAX, looks = 16 * PAGE_CLEAN_MAX;
     struct page_id id;
+    int again = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-    if (!entries) {
-        if (again >= 0)
-            close(again);
+    if (again < 0 || kernel_fstat(again, &opened))
         return;
-    }
-    while (left && looks-- && (entry = readdir(entries)) != NULL)
-        if (page_id_parse(entry->d_name, &id) && is_stale(dir, entry->d_name, &id, self)) {
-            unlinkat(dir, entry->d_name, 0);
-            left--;
+    while (left && looks && (got = kernel_getdents(again, entries, sizeof(entries))) > 0)
+        for (long at = 0; at < got && left && looks; looks--) {
+            unsigned short length;
+            const char *name = kernel_entry(entries + at, &length);
+
+            at += length;
+            if (page_id_parse(name, &id) && is_stale(dir, name, &id, self)) {
+                unlinkat(dir, name, 0);
+                left--;
+            }
         }
-    closedir(entries);
+    kernel_close_own(again, &opened);
 }

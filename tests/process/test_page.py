@@ -3,6 +3,7 @@
 
 test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
+import io
 import os
 import re
 import shutil
@@ -65,12 +66,12 @@ for line in sys.stdin:
 class Program:
     """A process under the library, with its pages in a folder of its own."""
 
-    def __init__(self, folder, **options):
+    def __init__(self, folder, before=(), **options):
         self.folder = folder
         env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
         env.update(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_DIR=folder, **options)
-        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([*before, sys.executable, "-c", PROGRAM], env=env,
+                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE)
 
     def __enter__(self):
@@ -114,7 +115,7 @@ class Program:
     def finish(self):
         """Exit status and standard error."""
         self.process.stdin.close()
-        self.process.stdin = open(os.devnull, encoding="ascii")
+        self.process.stdin = io.StringIO()
         error = self.process.stderr.read()
         return self.process.wait(60), error
 
@@ -309,6 +310,35 @@ class Folder(Case):
             self.assertEqual(os.stat(folder).st_mode & 0o7777, 0o700)
             self.assertEqual(program.finish(), (0, ""))
             self.assertFalse(os.path.exists(path))
+
+    def test_is_in_tmp_where_shared_memory_does_not_serve(self):
+        """In a mount namespace of its own; of a user other than root, in a user namespace too."""
+        unshare = ["unshare", "--mount"] if not os.geteuid() else \
+            ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount"]
+        name = f"gpucache-{os.geteuid()}"
+        if shutil.which("unshare") is None or subprocess.run(
+                [*unshare, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=False,
+                capture_output=True).returncode:
+            self.skipTest("no mounts of its own here (unshare --mount)")
+        for what in ("mount -t tmpfs -o ro tmpfs /dev/shm",  # also where there is none
+                     "mount -t tmpfs -o size=16k tmpfs /dev/shm",
+                     f"mount -t tmpfs tmpfs /dev/shm; ln -s /tmp /dev/shm/{name}",
+                     f"mount -t tmpfs tmpfs /dev/shm; mkdir -m 777 /dev/shm/{name}"):
+            with self.subTest(what=what):
+                before = [*unshare, "sh", "-c", what + '; exec "$@"', "sh"]
+                with Program("", before=before) as program:
+                    program.do("alloc(64)")
+                    program.folder = f"/tmp/{name}"
+                    page = program.page()
+                    self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
+                    page.close()
+                    rest = os.path.join(f"/proc/{program.process.pid}", "root", "dev/shm", name)
+                    left = os.listdir(rest) if os.path.isdir(rest) and \
+                        not os.path.islink(rest) else []
+                    self.assertEqual(left, [])
+                    self.assertEqual(program.finish(), (0, ""))
+                    self.assertEqual([name for name in os.listdir(program.folder)
+                                      if f"-{program.process.pid}-" in name], [])
 
     @unittest.skipIf(os.geteuid(), "only root can become another user")
     def test_is_closed_to_other_users(self):
