@@ -383,7 +383,8 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
     magazines_tell(p);
     /* Before a free block is cut: blocks in the thread's magazine keep free memory apart. Without
-     * this, peak reserved of synthetic programs is 0.9 % higher. */
+     * this the mean peak reserved of 78 synthetic programs is 0.3 to 0.6 % higher, and the worst is
+     * 1.25 instead of 1.11 (one stream). */
     if (r.class_index < 0 && !magazine_awaits(p, size_bytes) &&
         zone_would_cut(r.zone, r.size_bytes))
         magazines_empty_blocks(p);
