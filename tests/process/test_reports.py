@@ -204,9 +204,9 @@ class Reports(unittest.TestCase):
             _, said = program[name].communicate(timeout=60)
             self.assertEqual((program[name].returncode, said.count("libgpucache")),
                              (0, name == "stderr"))
-            self.assertNotIn("running", said)
+            self.assertNotIn("still running", said)
         self.assertFalse(json.loads(read(path["ends"]))["running"])
-        self.assertNotIn("running", read(path["text"]))
+        self.assertNotIn("still running", read(path["text"]))
 
     def test_a_forked_child_leaves_it_to_its_parent(self):
         for way in ("child exit", "child exit, bare fork"):
