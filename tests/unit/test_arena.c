@@ -383,6 +383,7 @@ static void with_several_streams_more_memory_is_spent(void **state)
 
 static void no_memory_is_spent_where_the_device_is_half_full(void **state)
 {
+    rig_destroy(*state);
     struct rig *r = *state = rig_create(GIB(2));
     r->model->backend.single_stream = true;
     rig_start(r);
