@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 NO_RECEIPT = 4  # asked by the signal
@@ -69,6 +70,7 @@ class Run(unittest.TestCase):
 class Flush(unittest.TestCase):
     def start(self, *options, program=sys.executable, stderr=None, **env):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
+        self.log = tempfile.NamedTemporaryFile()
         child = subprocess.Popen(
             [
                 sys.executable,
@@ -85,7 +87,8 @@ class Flush(unittest.TestCase):
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none", **env},
+            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
+                 "GPUCACHE_LOG": f"info:{self.log.name}", **env},
         )
         self.addCleanup(child.stdout.close)
         self.addCleanup(child.wait)
@@ -97,7 +100,15 @@ class Flush(unittest.TestCase):
         child.stdin.flush()
         self.assertEqual(child.stdout.readline(), "done\n")
 
+    def served(self):
+        """Has the control thread carried out what the signal asks for?"""
+        with open(self.log.name, encoding="utf-8") as file:
+            return "flush (signal)" in file.read()
+
     def requests(self, child):
+        deadline = time.monotonic() + 30
+        while not self.served() and time.monotonic() < deadline:
+            time.sleep(0.005)
         child.stdin.close()
         self.assertEqual(child.wait(30), 0)
         with open(self.report.name, encoding="utf-8") as file:
