@@ -19,7 +19,8 @@
 #define AGAIN_NS UINT64_C(50000000)
 
 /* Only the framework thread uses it. It is relaxed for captures (driver_call.h): what the package
- * calls breaks none. Exit waits a moment for it. */
+ * calls breaks none. The package may wait for a lock of the program, so the exit waits a moment
+ * only. */
 static struct driver_call visit;
 
 static atomic_bool ask_anew;
@@ -78,12 +79,14 @@ static bool begin(void)
 {
     if (capture_open() || !state_is_on() || !driver_call_begin(&visit))
         return false;
+    driver_call_wait_begins();
     push_primary();
     return true;
 }
 
 static void end(void)
 {
+    driver_call_wait_ends();
     driver_call_end(&visit);
 }
 

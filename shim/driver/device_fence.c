@@ -74,8 +74,11 @@ static bool drain_by_event(CUcontext ctx, CUresult *rc)
         capture_let_go();
         recorded = *rc == CUDA_SUCCESS || error_is_capture(*rc);
     }
-    if (*rc == CUDA_SUCCESS)
+    if (*rc == CUDA_SUCCESS) {
+        driver_call_wait_begins();
         *rc = real.cuEventSynchronize(event);
+        driver_call_wait_ends();
+    }
     real.cuEventDestroy_v2(event);
     return recorded;
 }
@@ -88,7 +91,9 @@ CUresult device_fence_drain(CUcontext ctx)
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     capture_wait_begins();
+    driver_call_wait_begins();
     rc = real.cuCtxSynchronize();
+    driver_call_wait_ends();
     capture_wait_ends();
     capture_let_go();
     return rc;
@@ -184,7 +189,9 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
         return CUDA_ERROR_DEINITIALIZED;
     }
     capture_wait_begins();
+    driver_call_wait_begins();
     CUresult rc = real.cuCtxSynchronize();
+    driver_call_wait_ends();
     capture_wait_ends();
     driver_call_end(&v);
     capture_let_go();
@@ -212,7 +219,9 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
         struct driver_call v;
         if (!driver_call_enter(&v, d->ctx))
             return CUDA_ERROR_DEINITIALIZED;
+        driver_call_wait_begins();
         CUresult rc = real.cuEventSynchronize(f->event);
+        driver_call_wait_ends();
         driver_call_end(&v);
         return (int)rc;
     }

@@ -5,9 +5,15 @@
  *    no capture of the program's. The change of mode takes 7 ns (H200).
  * 2. The thread is not cancelled in it.
  * 3. After it the caller's context, mode and errno are as before.
- * 4. At exit the driver takes itself down while threads of the program may still allocate. One call
- *    of the driver is safe then. Several calls of ours, with state in between, may not be. So once
- *    the process leaves no visit begins, and those under way have a moment to end.
+ * 4. At exit the driver takes itself down while other threads may still be in its calls. A program
+ *    without threads has no such call, but ours may have: the control thread gives memory back.
+ *    So once the process leaves no visit begins, and the exit waits for those under way.
+ * 5. A visit ends soon, because it makes few calls. One call can be long: an unmap of 1 GiB took
+ *    up to 450 ms beside eight others (H100). So the exit waits long.
+ * 6. In a stretch between driver_call_wait_begins and driver_call_wait_ends a visit waits for work
+ *    of the GPU or for the program, which may take for ever. Bare, a process ends beside a thread
+ *    that waits. So the exit waits only a moment for such a visit. The same holds if a signal
+ *    handler calls exit() inside a visit of its own thread.
  * No lock.
  */
 #ifndef SHIM_DRIVER_CALL_H
@@ -29,6 +35,11 @@ struct driver_call {
 extern atomic_bool driver_call_no_more
     __attribute__((visibility("hidden"))); /* the process leaves */
 extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
+extern atomic_int driver_call_waiting __attribute__((visibility("hidden"))); /* of them, step 6 */
+
+/* The visits that the calling thread is in. */
+extern __thread int driver_call_depth
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* In whatever context is current. False: the process leaves, so the driver must not be called, and
  * there is nothing to end. */
@@ -39,6 +50,7 @@ static inline bool driver_call_begin(struct driver_call *v)
         atomic_fetch_sub(&driver_call_count, 1);
         return false;
     }
+    driver_call_depth++;
     *v = (struct driver_call){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno,
                         .cancel = cancel_forbid()};
     v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
@@ -54,8 +66,20 @@ static inline void driver_call_end(struct driver_call *v)
     if (v->mode_known)
         real.cuThreadExchangeStreamCaptureMode(&v->mode);
     errno = v->saved_errno;
+    driver_call_depth--;
     atomic_fetch_sub(&driver_call_count, 1);
     cancel_allow(v->cancel);
+}
+
+/* Around what waits inside a visit: step 6. */
+static inline void driver_call_wait_begins(void)
+{
+    atomic_fetch_add(&driver_call_waiting, 1);
+}
+
+static inline void driver_call_wait_ends(void)
+{
+    atomic_fetch_sub(&driver_call_waiting, 1);
 }
 
 /* Ends the visit; returns false. A function of its own, so that driver_call_enter is short. */
@@ -78,7 +102,8 @@ static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
  * because the process leaves or ctx is destroyed. */
 bool driver_call_run(CUcontext ctx, void (*work)(void *arg), void *arg);
 
-/* The process leaves: no visit begins any more. At exit, before the driver's own handlers. */
+/* The process leaves: no visit begins any more. Waits for visits under way, at most 10 s; at most
+ * 100 ms if all of them wait or the caller is in one. At exit, before the driver's own handlers. */
 void driver_call_at_exit(void);
 
 #endif

@@ -118,7 +118,7 @@ class Suite:
         self.nvcc = None if simulate else self.find_nvcc()
         self.libcuda = self.find_libcuda()
         self.bare_env = self.environment()
-        self.lib = None
+        self.lib = self.backtrace = None
         os.makedirs(self.build, exist_ok=True)
 
     # The machine
@@ -218,6 +218,7 @@ class Suite:
             self.lib = os.path.join(path, "shim", "libgpucache.so")
         if not os.path.exists(self.lib):
             raise RuntimeError(f"{self.lib} was not built")
+        self.backtrace = self.compile("backtrace.so", ["backtrace.c"], "-shared", "-fPIC")
 
     def small(self, name):
         """One of the small programs that call the driver: NAME.c and what it needs."""
@@ -271,7 +272,7 @@ class Suite:
         # Some programs look for their own page; no other program's page is in this folder.
         with tempfile.TemporaryDirectory() as pages:
             shim = dict(self.shim_env(**{"GPUCACHE_DIR": pages, **extra}),
-                        LD_PRELOAD=" ".join([*before, self.lib, *beside]))
+                        LD_PRELOAD=" ".join([*before, self.lib, *beside, self.backtrace]))
             return bare, self.run(command, shim, timeout)
 
     # Results
@@ -300,6 +301,8 @@ class Suite:
         elif bare.rc != shim.rc:
             tail = (shim.err.strip().splitlines() or [""])[-1]
             verdict = f"FAIL: exit {bare.rc} bare, {shim.rc} under the shim ({tail})"
+            if (shim.rc or 0) < 0:
+                self.log(f"  {name}, stderr:\n{shim.err[-6000:]}")
         elif bare.out != shim.out:
             verdict = "FAIL: output, " + first_difference(bare.out, shim.out)
         elif same_stderr and bare.err != shim.err:

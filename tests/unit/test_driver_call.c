@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The exit waits for calls of the driver that are under way (shim/driver/driver_call.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "shim/driver/driver_call.h"
+#include "shim/process/state.h"
+
+/* What driver_call.c needs of the rest of the library. A driver without capture modes is enough. */
+struct hooks_real real;
+_Atomic int state_now = STATE_ON;
+
+uint64_t state_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static atomic_bool inside, may_end, at_end;
+
+static void sleep_ms(unsigned ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000},
+              NULL);
+}
+
+/* As long as a driver's unmap of much memory beside other processes. */
+static void long_call(void *unused)
+{
+    atomic_store(&inside, true);
+    sleep_ms(400);
+    atomic_store(&at_end, true);
+}
+
+static void waiting_call(void *unused)
+{
+    driver_call_wait_begins();
+    atomic_store(&inside, true);
+    while (!atomic_load(&may_end))
+        sleep_ms(1);
+    driver_call_wait_ends();
+    atomic_store(&at_end, true);
+}
+
+static void *visit(void *work)
+{
+    assert_true(driver_call_run(NULL, *(void (**)(void *))work, NULL));
+    return NULL;
+}
+
+static pthread_t begin(void (**work)(void *))
+{
+    pthread_t thread;
+    atomic_store(&inside, false);
+    atomic_store(&at_end, false);
+    atomic_store(&may_end, false);
+    atomic_store(&driver_call_no_more, false);
+    assert_int_equal(pthread_create(&thread, NULL, visit, work), 0);
+    while (!atomic_load(&inside))
+        sleep_ms(1);
+    return thread;
+}
+
+static void the_exit_waits_for_a_long_call(void **state)
+{
+    void (*work)(void *) = long_call;
+    pthread_t thread = begin(&work);
+    driver_call_at_exit();
+    assert_true(atomic_load(&at_end));
+    pthread_join(thread, NULL);
+}
+
+/* The call does not end before the exit has left it. */
+static void the_exit_leaves_a_call_that_waits(void **state)
+{
+    void (*work)(void *) = waiting_call;
+    pthread_t thread = begin(&work);
+    uint64_t start_ns = state_clock_ns();
+    driver_call_at_exit();
+    assert_in_range(state_clock_ns() - start_ns, 50 * 1000000u, 5 * 1000000000u);
+    assert_false(atomic_load(&at_end));
+    atomic_store(&may_end, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(atomic_load(&driver_call_waiting), 0);
+}
+
+static void exit_inside(void *took_ns)
+{
+    uint64_t start_ns = state_clock_ns();
+    driver_call_at_exit();
+    *(uint64_t *)took_ns = state_clock_ns() - start_ns;
+}
+
+/* A signal handler calls exit(). */
+static void the_exit_does_not_wait_for_its_own_thread(void **state)
+{
+    uint64_t took_ns = 0;
+    atomic_store(&driver_call_no_more, false);
+    assert_true(driver_call_run(NULL, exit_inside, &took_ns));
+    assert_true(took_ns < 5 * UINT64_C(1000000000));
+}
+
+static void no_call_begins_once_the_process_leaves(void **state)
+{
+    atomic_store(&driver_call_no_more, false);
+    driver_call_at_exit();
+    assert_false(driver_call_run(NULL, long_call, NULL));
+    assert_int_equal(atomic_load(&driver_call_count), 0);
+}
+
+static void a_forked_child_waits_for_nobody(void **state)
+{
+    atomic_store(&driver_call_no_more, false);
+    atomic_store(&driver_call_count, 1); /* a thread of the parent */
+    atomic_store(&state_now, STATE_OFF);
+    driver_call_at_exit();
+    atomic_store(&state_now, STATE_ON);
+    atomic_store(&driver_call_count, 0);
+    assert_false(atomic_load(&driver_call_no_more));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_exit_waits_for_a_long_call),
+        cmocka_unit_test(the_exit_leaves_a_call_that_waits),
+        cmocka_unit_test(the_exit_does_not_wait_for_its_own_thread),
+        cmocka_unit_test(no_call_begins_once_the_process_leaves),
+        cmocka_unit_test(a_forked_child_waits_for_nobody),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
