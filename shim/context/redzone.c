@@ -54,6 +54,7 @@ static void write_or_read(void *arg)
         l->rc = stream_of(l->c, &stream);
     if (l->rc != CUDA_SUCCESS)
         return;
+    driver_call_wait_begins();
     if (l->bytes)
         l->rc = atomic_load(&real_cuMemcpyDtoHAsync_v2)(l->bytes, l->addr, l->c->redzone_bytes,
                                                         stream);
@@ -61,6 +62,7 @@ static void write_or_read(void *arg)
         l->rc = atomic_load(&real_cuMemsetD8Async)(l->addr, PATTERN, l->c->redzone_bytes, stream);
     if (l->rc == CUDA_SUCCESS)
         l->rc = real.cuStreamSynchronize(stream);
+    driver_call_wait_ends();
 }
 
 bool redzone_fill(struct context *c, uint64_t addr)

@@ -48,7 +48,7 @@ struct at_exit {
 
 static void report_at_exit(void)
 {
-    if (!state_is_on() || getpid() != owner || !state_wants_report())
+    if (!state_wants_report())
         return;
     struct at_exit *now = malloc(sizeof *now);
     if (!now) {
@@ -80,10 +80,11 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 static void run_at_exit(void *arg)
 {
     (void)arg;
+    if (!state_is_on() || getpid() != owner)
+        return; /* a child: neither the page nor the calls under way are its own */
     report_at_exit();
     driver_call_at_exit();
-    if (state_is_on())
-        publish_end();
+    publish_end();
 }
 
 /* The driver has registered its own handlers before, so ours run before them. */

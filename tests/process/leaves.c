@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Leaves while a second thread is in an allocation that takes long: exit status 5. With the argument
+ * "child" a child leaves instead, made by a fork that runs no handlers of pthread_atfork(). */
+#include <cuda.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static CUcontext context;
+static atomic_bool begun;
+
+static void *work(void *unused)
+{
+    CUdeviceptr block = 0;
+    (void)unused;
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
+        _exit(1);
+    atomic_store(&begun, true);
+    cuMemAlloc(&block, 1 << 20);
+    pause();
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t thread;
+    int status = 0;
+    bool by_child = argc > 1 && strcmp(argv[1], "child") == 0;
+    if (cuInit(0) != CUDA_SUCCESS ||
+        cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        pthread_create(&thread, NULL, work, NULL) != 0)
+        return 1;
+    while (!atomic_load(&begun))
+        usleep(1000);
+    usleep(200000);
+    if (!by_child)
+        exit(5);
+    pid_t child = (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0L, 0L, 0L, 0L);
+    if (child == 0)
+        exit(5);
+    waitpid(child, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}

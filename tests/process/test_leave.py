@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""How long a process takes to leave beside a call of the driver that takes a minute.
+
+test_leave.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER LEAVES"""
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LIBRARY, FOLDER, LEAVES = (os.path.realpath(path) for path in sys.argv[1:4])
+# The exit waits 10 s for a call that ends soon (shim/driver/driver_call.c), and 0.1 s else.
+SOON_S = 8
+
+
+class Leaving(unittest.TestCase):
+    def leave(self, *arguments, slow, **options):
+        with tempfile.TemporaryDirectory() as pages:
+            env = dict(os.environ, LD_LIBRARY_PATH=FOLDER, LD_PRELOAD=LIBRARY, SIM_REALTIME="1",
+                       GPUCACHE_DIR=pages, **{f"SIM_COST_{slow}": "60000000000"}, **options)
+            start = time.monotonic()
+            done = subprocess.run([LEAVES, *arguments], env=env, check=False, timeout=100)
+        self.assertEqual(done.returncode, 5)
+        return time.monotonic() - start
+
+    def test_a_redzone_that_is_written_behind_work(self):
+        took = self.leave(slow="cuStreamSynchronize", GPUCACHE_REDZONE="256")
+        self.assertLess(took, SOON_S)
+
+    def test_a_child_does_not_wait_for_calls_of_its_parent(self):
+        """The handler of fork() does not run there, so the library's state is the parent's."""
+        took = self.leave("child", slow="cuMemCreate")
+        self.assertLess(took, SOON_S)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
