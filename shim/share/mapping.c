@@ -17,8 +17,9 @@
 #include <time.h>
 
 /* How long this thread waits for an answer before it asks the exporter again, and how long until it
- * gives up. The exporter answers at once unless it is stopped or is giving memory back. */
-#define ASK_EVERY_MS 1000
+ * gives up. The exporter answers at once unless it is stopped or is giving memory back. An answer
+ * may be lost. Where the driver is slow each answer takes long, so each wait is twice the last. */
+#define FIRST_WAIT_MS 1000
 #define GIVE_UP_MS 10000
 /* The pause before a question that was not taken, or was dropped, is sent again. */
 #define PAUSE_NS 2000000
@@ -125,8 +126,9 @@ static void give_up(void *data)
  * its socket keeps the question. */
 static CUresult ask(struct arrival *a)
 {
-    uint64_t end_ns = state_clock_ns() + GIVE_UP_MS * UINT64_C(1000000);
-    while (state_clock_ns() < end_ns) {
+    uint64_t now_ns, end_ns = state_clock_ns() + GIVE_UP_MS * UINT64_C(1000000);
+    uint64_t wait_ms = FIRST_WAIT_MS;
+    while ((now_ns = state_clock_ns()) < end_ns) {
         int reply, failed = socket_ask(a->question, &reply);
         if (failed == ECONNREFUSED)
             return CUDA_ERROR_INVALID_HANDLE; /* as natively: the process is gone (measured) */
@@ -134,7 +136,8 @@ static CUresult ask(struct arrival *a)
             return CUDA_ERROR_OPERATING_SYSTEM;
         enum socket_got got = SOCKET_DROPPED;
         if (!failed)
-            got = ticket_receive(reply, &a->answer, a->fds, ASK_EVERY_MS);
+            got = ticket_receive(reply, &a->answer, a->fds,
+                                 (int)min_u64(wait_ms, (end_ns - now_ns) / 1000000));
         socket_close(reply);
         switch (got) {
         case SOCKET_GOT:
@@ -147,6 +150,7 @@ static CUresult ask(struct arrival *a)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
             break;
         case SOCKET_LATE:
+            wait_ms *= 2;
             break;
         }
     }
