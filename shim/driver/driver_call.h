@@ -37,7 +37,8 @@ extern atomic_bool driver_call_no_more
 extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
 extern atomic_int driver_call_waiting __attribute__((visibility("hidden"))); /* of them, step 6 */
 
-/* The visits that the calling thread is in. */
+/* The visits that the calling thread is in. Raised before the count, and lowered after it: a signal
+ * handler that finds the count raised by its own thread finds the depth raised too. */
 extern __thread int driver_call_depth
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
@@ -45,12 +46,13 @@ extern __thread int driver_call_depth
  * there is nothing to end. */
 static inline bool driver_call_begin(struct driver_call *v)
 {
+    driver_call_depth++;
     atomic_fetch_add(&driver_call_count, 1);
     if (atomic_load(&driver_call_no_more)) {
         atomic_fetch_sub(&driver_call_count, 1);
+        driver_call_depth--;
         return false;
     }
-    driver_call_depth++;
     *v = (struct driver_call){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno,
                         .cancel = cancel_forbid()};
     v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
@@ -66,8 +68,8 @@ static inline void driver_call_end(struct driver_call *v)
     if (v->mode_known)
         real.cuThreadExchangeStreamCaptureMode(&v->mode);
     errno = v->saved_errno;
-    driver_call_depth--;
     atomic_fetch_sub(&driver_call_count, 1);
+    driver_call_depth--;
     cancel_allow(v->cancel);
 }
 

@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/time.h>
 #include <time.h>
 
 #include "shim/driver/driver_call.h"
@@ -108,12 +110,39 @@ static void the_exit_does_not_wait_for_its_own_thread(void **state)
     assert_true(took_ns < 5 * UINT64_C(1000000000));
 }
 
+static volatile sig_atomic_t num_signals, num_missed;
+
+static void look(int signal_number)
+{
+    num_signals++;
+    num_missed += atomic_load(&driver_call_count) > 0 && !driver_call_depth;
+}
+
+static void nothing(void *unused)
+{
+}
+
+/* A signal may come between any two instructions. The process has no other visit here. */
+static void a_signal_handler_knows_of_its_threads_visit(void **state)
+{
+    const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    atomic_store(&driver_call_no_more, false);
+    signal(SIGALRM, look);
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (num_signals < 1000)
+        assert_true(driver_call_run(NULL, nothing, NULL));
+    setitimer(ITIMER_REAL, &never, NULL);
+    assert_int_equal(num_missed, 0);
+    assert_int_equal(driver_call_depth, 0);
+}
+
 static void no_call_begins_once_the_process_leaves(void **state)
 {
     atomic_store(&driver_call_no_more, false);
     driver_call_at_exit();
     assert_false(driver_call_run(NULL, long_call, NULL));
     assert_int_equal(atomic_load(&driver_call_count), 0);
+    assert_int_equal(driver_call_depth, 0);
 }
 
 static void a_forked_child_waits_for_nobody(void **state)
@@ -133,6 +162,7 @@ int main(void)
         cmocka_unit_test(the_exit_waits_for_a_long_call),
         cmocka_unit_test(the_exit_leaves_a_call_that_waits),
         cmocka_unit_test(the_exit_does_not_wait_for_its_own_thread),
+        cmocka_unit_test(a_signal_handler_knows_of_its_threads_visit),
         cmocka_unit_test(no_call_begins_once_the_process_leaves),
         cmocka_unit_test(a_forked_child_waits_for_nobody),
     };
