@@ -89,6 +89,29 @@ void pool_stats(struct pool *p, struct pool_stats *stats)
     state_unlock(p);
 }
 
+/* A turn of spin_pause each: some 0.5 s. */
+#define CAN_TELL_TURNS 5000
+
+bool pool_can_tell(struct pool *p)
+{
+    bool can = true;
+    for (unsigned turn = 0; pthread_mutex_trylock(&p->lock); turn++) {
+        if (turn == CAN_TELL_TURNS)
+            return false;
+        spin_pause(turn);
+    }
+    list_for_each (n, tmp, &p->magazines) {
+        struct magazine *m = list_entry(n, struct magazine, link);
+        for (unsigned turn = 0; atomic_load_explicit(&m->locked, memory_order_relaxed) && can;
+             turn++) {
+            can = turn < CAN_TELL_TURNS;
+            spin_pause(turn);
+        }
+    }
+    state_unlock(p);
+    return can;
+}
+
 uint64_t pool_idle_bytes(struct pool *p)
 {
     state_lock(p);

@@ -173,6 +173,9 @@ uint64_t pool_tick(struct pool *p);
 uint64_t pool_tick_ns(const struct pool *p);
 
 void pool_stats(struct pool *p, struct pool_stats *stats);
+/* Would pool_stats return? False after some 0.5 s: a thread keeps a lock of the pool. That thread
+ * is the caller's own, if it is in a signal handler that interrupted a call of this pool. */
+bool pool_can_tell(struct pool *p);
 /* Bytes reserved and not live: cuMemGetInfo should count them as free. */
 uint64_t pool_idle_bytes(struct pool *p);
 

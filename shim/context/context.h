@@ -219,6 +219,8 @@ uint64_t context_tick_ns(void);
 uint64_t context_idle_bytes(int device);
 /* Fills at most max rows, for the pools of ended contexts too. Returns how many. */
 size_t context_report(struct report_pool *out, size_t max);
+/* Would context_report return? See pool_can_tell. */
+bool context_can_report(void);
 
 /* Asks the driver about each context with a pool. The pool of a lost context serves no allocation
  * any more. */

@@ -176,6 +176,15 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
+bool context_can_report(void)
+{
+    FOR_EACH_RECORD(c)
+        if (atomic_load_explicit(&c->filled, memory_order_acquire) && c->pool &&
+            !pool_can_tell(c->pool))
+            return false;
+    return true;
+}
+
 /* A pool's figures sum up all contexts that had it. So the report shows it after its context has
  * ended too. */
 size_t context_report(struct report_pool *out, size_t max)

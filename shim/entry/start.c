@@ -50,6 +50,11 @@ static void report_at_exit(void)
 {
     if (!state_wants_report())
         return;
+    if (!context_can_report()) {
+        log_warn("the report is not written: a signal handler ended the process in the middle of "
+                 "an allocation");
+        return;
+    }
     struct at_exit *now = malloc(sizeof *now);
     if (!now) {
         log_warn("the report is not written: the process has no host memory for it");

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Leaves while a second thread is in an allocation that takes long: exit status 5. With the argument
- * "child" a child leaves instead, made by a fork that runs no handlers of pthread_atfork(). */
+/* Leaves while a second thread is in an allocation that takes long: exit status 5. With the
+ * argument "child" a child leaves instead, made by a fork that runs no handlers of
+ * pthread_atfork(). With "signal" there is no second thread: a signal handler leaves while the
+ * first one allocates. */
 #include <cuda.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,14 +30,42 @@ static void *work(void *unused)
     return NULL;
 }
 
+static void leave(int signal_number)
+{
+    (void)signal_number;
+    exit(5);
+}
+
+static void leave_by_signal(void)
+{
+    struct itimerval soon = {.it_value = {.tv_usec = 5000}};
+    CUdeviceptr blocks[2];
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
+        exit(1);
+    signal(SIGALRM, leave);
+    for (bool timed = false;; timed = true) {
+        for (int i = 0; i < 2; i++)
+            if (cuMemAlloc(&blocks[i], i ? 5 << 20 : 3000) != CUDA_SUCCESS ||
+                cuMemsetD8Async(blocks[i], 1, 1000, NULL) != CUDA_SUCCESS)
+                exit(1);
+        for (int i = 0; i < 2; i++)
+            if (cuMemFree(blocks[i]) != CUDA_SUCCESS)
+                exit(1);
+        if (!timed)
+            setitimer(ITIMER_REAL, &soon, NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     pthread_t thread;
     int status = 0;
     bool by_child = argc > 1 && strcmp(argv[1], "child") == 0;
-    if (cuInit(0) != CUDA_SUCCESS ||
-        cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-        pthread_create(&thread, NULL, work, NULL) != 0)
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS)
+        return 1;
+    if (argc > 1 && strcmp(argv[1], "signal") == 0)
+        leave_by_signal();
+    if (pthread_create(&thread, NULL, work, NULL) != 0)
         return 1;
     while (!atomic_load(&begun))
         usleep(1000);

@@ -360,6 +360,22 @@ static void where_each_free_is_looked_at_there_are_none(void **state)
     }
 }
 
+/* As in a signal handler that interrupted this thread under a lock. */
+static void a_thread_learns_that_it_would_wait_for_itself(void **state)
+{
+    struct rig *r = start(state);
+    struct magazine *m = magazine(r);
+    EXPECT(pool_can_tell(r->pool), "no thread is in the pool");
+    atomic_store(&m->locked, 1);
+    EXPECT(!pool_can_tell(r->pool), "its magazine is locked");
+    magazine_unlock(m);
+    EXPECT(pool_can_tell(r->pool), "the pool's lock was given up");
+    state_lock(r->pool);
+    EXPECT(!pool_can_tell(r->pool), "the pool is locked");
+    state_unlock(r->pool);
+    rig_stats(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -379,6 +395,7 @@ int main(void)
         RIG_TEST(a_lost_context_hands_nothing_out),
         RIG_TEST(sync_free_has_no_magazines),
         RIG_TEST(where_each_free_is_looked_at_there_are_none),
+        RIG_TEST(a_thread_learns_that_it_would_wait_for_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
