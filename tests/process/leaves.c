@@ -38,20 +38,15 @@ static void leave(int signal_number)
 
 static void leave_by_signal(void)
 {
-    struct itimerval soon = {.it_value = {.tv_usec = 5000}};
-    CUdeviceptr blocks[2];
+    const struct itimerval soon = {.it_value = {.tv_usec = 5000}};
+    CUdeviceptr block;
     if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
         exit(1);
     signal(SIGALRM, leave);
-    for (bool timed = false;; timed = true) {
-        for (int i = 0; i < 2; i++)
-            if (cuMemAlloc(&blocks[i], i ? 5 << 20 : 3000) != CUDA_SUCCESS ||
-                cuMemsetD8Async(blocks[i], 1, 1000, NULL) != CUDA_SUCCESS)
-                exit(1);
-        for (int i = 0; i < 2; i++)
-            if (cuMemFree(blocks[i]) != CUDA_SUCCESS)
-                exit(1);
-        if (!timed)
+    for (int i = 0;; i++) {
+        if (cuMemAlloc(&block, 3000) != CUDA_SUCCESS || cuMemFree(block) != CUDA_SUCCESS)
+            exit(1);
+        if (i == 10)
             setitimer(ITIMER_REAL, &soon, NULL);
     }
 }
