@@ -9,6 +9,7 @@
 #include "pool/chunk.h"
 #include "pool/ghost.h"
 #include "pool/map.h"
+#include "pool/peak.h"
 #include "pool/placement.h"
 #include "pool/state.h"
 #include "pool/trim.h"
@@ -382,6 +383,8 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     }
 out:
     settle(p, z, &plan);
+    if (result != GROW_OK) /* some chunks may have come; the next try may give others back */
+        peak_look(p, z, 0, 0);
     state_broadcast(p);
     return result;
 }

@@ -380,6 +380,19 @@ static const char *check_fences(const struct fences *f)
     return NULL;
 }
 
+static const char *check_peak(const struct pool *p)
+{
+    const struct pool_stats *s = &p->stats;
+    CHECK(s->at_peak_requested_bytes + s->at_peak_rounding_bytes + s->at_peak_pending_bytes +
+                  s->at_peak_whole_bytes + s->at_peak_cut_bytes + s->at_peak_small_bytes ==
+              p->looked_peak_bytes,
+          "what memory was for at its peak adds up to the peak");
+    CHECK(s->reserved_bytes <= p->looked_peak_bytes &&
+              p->looked_peak_bytes <= s->reserved_peak_bytes,
+          "a peak of reserved memory is looked at");
+    return NULL;
+}
+
 static const char *check_locked(const struct pool *p)
 {
     const struct zone *zones[] = {&p->small, &p->large};
@@ -432,7 +445,7 @@ static const char *check_locked(const struct pool *p)
     for (int s = 0; s < STATES; s++)
         committed += s == BLOCK_HOLE || s == BLOCK_GHOST ? 0 : sums.bytes[s];
     CHECK(committed == reserved_bytes, "every committed byte is in one block");
-    return NULL;
+    return check_peak(p);
 }
 
 const char *pool_check(struct pool *p)

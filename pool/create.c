@@ -7,6 +7,7 @@
 #include "pool/chunk.h"
 #include "pool/magazine.h"
 #include "pool/magazines.h"
+#include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/single_stream.h"
 #include "pool/state.h"
@@ -28,6 +29,7 @@ static void preallocate(struct pool *p)
         arena_grow(p, &p->large, round_up(p->config.prealloc_bytes, GRANULE_BYTES), 1, &code);
     else
         segment_grow(p, &p->large, p->config.prealloc_bytes, &code);
+    peak_look(p, &p->large, 0, 0);
     state_leave(p);
 }
 

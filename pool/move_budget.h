@@ -9,8 +9,10 @@
  *
  * While the program needs more than ever before, the pool has to call the driver in any case: for
  * growth by one chunk it grants access too. Then only the time beyond such a growth is charged.
- * Below the peak all of it is: with enough memory the program would not wait at all. Belongs to the
- * pool's lock.
+ * Below the peak all of it is: with enough memory the program would not wait at all. A request that
+ * moves one chunk and calls the driver for nothing else is never charged. It takes as long as
+ * growth by that chunk. If it were charged, peak reserved of gpt2 and resnet would be 0.2 % higher
+ * in replay, with as much time in driver calls. Belongs to the pool's lock.
  */
 #ifndef POOL_MOVE_BUDGET_H
 #define POOL_MOVE_BUDGET_H

@@ -33,9 +33,11 @@ void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64
     if (s->reserved_bytes <= p->looked_peak_bytes)
         return;
     p->looked_peak_bytes = s->reserved_bytes;
-    /* The request takes the lower end of this one. */
+    /* The request takes the lower end of this one, or the whole segment. */
     const struct block *served =
-        z == &p->large ? placement_find(pl, live_bytes, UNIT_BYTES) : NULL;
+        live_bytes && z == &p->large ? placement_find(pl, live_bytes, UNIT_BYTES) : NULL;
+    if (served && !p->arena)
+        live_bytes = served->size_bytes;
     for (const struct block *b = placement_largest(pl); b && looks++ < PEAK_LOOKS;
          b = placement_next(pl, b)) {
         uint64_t start = b == served ? b->addr + live_bytes : b->addr;

@@ -9,7 +9,8 @@
 
 /* After the pool has grown for a request of zone z, before the request takes its memory: if more is
  * reserved than ever before, notes what for. The request counts as served: it will hold live_bytes,
- * of which requested_bytes were asked for. Wants the pool's lock held. */
+ * of which requested_bytes were asked for. Both are 0 if nothing is served. Wants the pool's lock
+ * held, and never dropped since the pool grew. */
 void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64_t requested_bytes);
 
 #endif

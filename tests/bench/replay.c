@@ -154,6 +154,11 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
 static bool play(struct run *r, uint32_t at)
 {
     const struct trace_event *e = &r->trace->events[at];
+    uint64_t addr = 0;
+    /* --threads: the other thread has not made this block yet. Its work comes before its free. */
+    while (e->action == TRACE_FREE &&
+           !(addr = atomic_load_explicit(&r->addr[e->alloc], memory_order_acquire)))
+        sched_yield();
     if (options.busy)
         keep_busy(r, at, e);
     else
@@ -161,16 +166,12 @@ static bool play(struct run *r, uint32_t at)
     if (e->action > TRACE_FREE)
         return true;
     if (e->action == TRACE_ALLOCATE) {
-        uint64_t addr;
         int code = 0;
         if (pool_alloc(r->pool, e->size_bytes, &addr, &code) != POOL_OK)
             return false;
         atomic_store_explicit(&r->addr[at], addr, memory_order_release);
         return true;
     }
-    uint64_t addr;
-    while (!(addr = atomic_load_explicit(&r->addr[e->alloc], memory_order_acquire)))
-        sched_yield(); /* --threads: the other thread has not made this block yet */
     if (pool_free(addr) != POOL_OK)
         return false;
     if (atomic_load_explicit(&pool_release_due, memory_order_relaxed))

@@ -150,6 +150,8 @@ class Replay(unittest.TestCase):
                      f"{1 - i % 2},00:00:00:{2 * i + 1:06},free,{0x1000 * (i + 1):#x},4096,0x0"]
         path = self.write("threads.csv", self.rows(*rows))
         self.assertEqual(self.numbers("--threads", path)[1], "800")
+        self.assertEqual(self.numbers("--threads", "--busy", path)[1], "800",
+                         "work on a block comes after the block")
 
     def test_both_backings(self):
         """A segment is larger than a block that is no whole number of granules."""

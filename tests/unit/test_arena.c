@@ -307,6 +307,7 @@ static void overdraw(struct rig *r, uint64_t a[64])
     settle(r);
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "at first idle memory is moved");
+    EXPECT_EQ(rig_stats(r).num_refused_moves, 0, "nothing was refused");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "and none is taken");
     for (int i = 8; i < 16; i += 2)
         rig_free(r, a[i]);
@@ -359,11 +360,12 @@ static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
     EXPECT_SOUND(r);
 }
 
-static void with_several_streams_more_memory_is_spent(void **state)
+/* Much is idle, and the move budget used up, when the program uses two streams for a moment. */
+static struct rig *overdrawn_on_two_streams(enum pool_reuse reuse)
 {
-    rig_destroy(*state);
-    struct rig *r = *state = rig_create(GIB(16));
+    struct rig *r = rig_create(GIB(16));
     uint64_t a[64];
+    r->config.reuse = reuse;
     rig_start(r);
     overdraw(r, a);
     for (int i = 16; i < 36; i += 2)
@@ -374,11 +376,39 @@ static void with_several_streams_more_memory_is_spent(void **state)
         rig_launch(r, 1 + i % 2, MS(1), b);
         rig_free(r, b);
     }
+    return r;
+}
+
+static void with_several_streams_more_memory_is_spent(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
     rig_alloc(r, MIB(64));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, moved, "no move, with the budget used up");
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved + MIB(64), "more than a 32nd");
     EXPECT_SOUND(r);
+}
+
+static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
+    uint64_t moved = rig_stats(r).num_chunk_moves;
+    struct fences *f = &r->pool->fences;
+    atomic_store(&f->run_length, FENCE_RUN); /* one stream alone by now */
+    f->several_epoch = f->open_epoch - FENCE_LATELY;
+    rig_alloc(r, MIB(64));
+    EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
+}
+
+static void where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = overdrawn_on_two_streams(REUSE_ORDER);
+    uint64_t moved = rig_stats(r).num_chunk_moves;
+    rig_alloc(r, MIB(64));
+    EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
 }
 
 static void no_memory_is_spent_where_the_device_is_half_full(void **state)
@@ -548,6 +578,8 @@ int main(void)
         RIG_TEST(memory_is_spent_where_moves_take_too_long),
         RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest),
         RIG_TEST(with_several_streams_more_memory_is_spent),
+        RIG_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
+        RIG_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
         RIG_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
         RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),
         cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),

@@ -92,6 +92,24 @@ static void moves_below_the_peak_are_charged_whole(void **state)
     EXPECT(!move_budget_is_left(&e, MS(5)), "seven times 3 ms");
 }
 
+static void one_slow_growth_excuses_little(void **state)
+{
+    (void)state;
+    struct move_budget e = {0};
+    move_budget_is_left(&e, MS(5));
+    for (int i = 0; i < 40; i++)
+        move_budget_note_growth(&e, MS(2));
+    move_budget_note_growth(&e, MS(18));
+    for (int i = 0; i < 6; i++)
+        move_budget_spend(&e, MS(10), true);
+    EXPECT(!move_budget_is_left(&e, MS(5)), "6 ms of each are growth, 4 are charged");
+    e = (struct move_budget){0};
+    move_budget_is_left(&e, MS(5));
+    move_budget_note_growth(&e, UINT64_MAX);
+    move_budget_spend(&e, MS(26), true);
+    EXPECT(!move_budget_is_left(&e, MS(5)), "as if it had taken 20 ms");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +120,7 @@ int main(void)
         cmocka_unit_test(what_was_overdrawn_is_forgotten_at_last),
         cmocka_unit_test(growth_that_is_needed_is_no_charge),
         cmocka_unit_test(moves_below_the_peak_are_charged_whole),
+        cmocka_unit_test(one_slow_growth_excuses_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

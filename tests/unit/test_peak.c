@@ -90,6 +90,54 @@ static void segments_add_up_too(void **state)
     EXPECT_EQ(s.at_peak_requested_bytes, MIB(90) + 100, "the last request is live");
 }
 
+/* Also of the segment that the last request takes: it is the request's, whole. */
+static void the_slack_of_segments_is_rounding(void **state)
+{
+    struct rig *r = expect_segments(state);
+    rig_alloc(r, MIB(90) + 100);
+    struct pool_stats s = rig_stats(r);
+    EXPECT(s.allocated_bytes > MIB(91), "the segment is larger");
+    EXPECT_EQ(s.at_peak_rounding_bytes, s.allocated_bytes - s.requested_bytes, "as it is now");
+    EXPECT_EQ(s.at_peak_cut_bytes, 0, "nothing is free");
+}
+
+static void memory_taken_beforehand_is_a_peak(void **state)
+{
+    for (int segments = 0; segments < 2; segments++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        r->config.prealloc_bytes = MIB(24);
+        rig_start(r);
+        EXPECT_SOUND(r);
+        struct pool_stats s = rig_stats(r);
+        EXPECT_EQ(s.at_peak_whole_bytes, MIB(24), "all of it is free");
+        EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("broken: %s", words);
+    }
+}
+
+/* Idle memory in chunks that are cut, so that new chunks are fine; then a request of more than the
+ * device has. */
+static void a_request_that_fails_is_not_live_at_the_peak(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[16];
+    for (int i = 0; i < 16; i++)
+        a[i] = rig_alloc(r, MIB(10));
+    for (int i = 0; i < 16; i += 2)
+        rig_free(r, a[i]);
+    for (int i = 0; i < 8; i++)
+        rig_alloc(r, MIB(6));
+    model_fail(r->model, MODEL_ROW_create, 3, MODEL_BROKEN);
+    EXPECT_EQ(rig_alloc(r, MIB(64)), 0, "the third chunk cannot be made");
+    struct pool_stats s = rig_stats(r);
+    EXPECT(s.reserved_bytes > MIB(160), "two are there");
+    EXPECT_EQ(s.at_peak_requested_bytes, s.requested_bytes, "the request holds nothing");
+    EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -97,6 +145,9 @@ int main(void)
         RIG_TEST(free_memory_is_told_by_whether_its_chunk_could_move),
         RIG_TEST(pending_memory_is_told_and_the_time),
         RIG_TEST(segments_add_up_too),
+        RIG_TEST(the_slack_of_segments_is_rounding),
+        RIG_TEST(memory_taken_beforehand_is_a_peak),
+        RIG_TEST(a_request_that_fails_is_not_live_at_the_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

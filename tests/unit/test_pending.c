@@ -172,6 +172,25 @@ static void a_trim_retires_all_that_is_ready(void **state)
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "none is left");
 }
 
+static void how_much_may_be_pending_depends_on_the_peak(void **state)
+{
+    struct rig *r = slow(state);
+    struct pool_stats *s = &r->pool->stats, before = *s;
+    static const uint64_t rows[][3] = {
+        {MIB(0), MIB(100), MIB(64)},
+        {MIB(0), MIB(400), MIB(100)},
+        {MIB(400), MIB(400), MIB(100)},
+        {MIB(0), GIB(16), MIB(256)},
+        {GIB(8), GIB(16), MIB(512)},
+    };
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        s->allocated_bytes = rows[i][0];
+        s->allocated_peak_bytes = rows[i][1];
+        EXPECT_EQ(pending_run_ahead_bytes(r->pool), rows[i][2], "live, and its peak");
+    }
+    *s = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +202,7 @@ int main(void)
         RIG_TEST(what_comes_late_keeps_the_queue_in_order),
         RIG_TEST(a_request_retires_until_it_is_served),
         RIG_TEST(a_trim_retires_all_that_is_ready),
+        RIG_TEST(how_much_may_be_pending_depends_on_the_peak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
