@@ -40,7 +40,10 @@ def main():
         for name in ("case.c.orig", "case.c~", "case.rej"):
             code, out = check(folder, SPDX + "int a;\n", name)
             assert code == 1 and "left-over" in out, f"{name} not found: exit {code}, {out!r}"
-    print(f"{len(CASES) + 3} faults found")
+        for name in ("meson.build", "case.pml", "case.sh"):
+            code, out = check(folder, CASES["101 columns"], name)
+            assert code == 1 and "101 columns" in out, f"{name}: exit {code}, {out!r}"
+    print(f"{len(CASES) + 6} faults found")
 
 
 main()
