@@ -197,7 +197,7 @@ int main(void)
         /* What another device's pool gave back just now may be why a call is made again. The calls
          * that need no memory of this device leave what is idle here. Each of the others takes it.
          */
-        scene_sleep_ms(300);
+        scene_sleep_ms(scene_preloaded() ? 150 : 0);
         wrong += make_all(device, false);
         wrong += make_all(device, true);
     }
