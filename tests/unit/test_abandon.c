@@ -188,7 +188,7 @@ static bool is_abandoned(struct pool *p, uint64_t *reserved_bytes)
     return abandoned;
 }
 
-static void who_has_memory_in_work_is_waited_for(void **state)
+static void a_thread_with_memory_in_work_is_waited_for(void **state)
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow,
                                           MODEL_ROW_segment_alloc};
@@ -470,7 +470,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
-        cmocka_unit_test(who_has_memory_in_work_is_waited_for),
+        cmocka_unit_test(a_thread_with_memory_in_work_is_waited_for),
         cmocka_unit_test(what_it_had_handed_out_is_nobodys),
         cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
         cmocka_unit_test(what_it_had_handed_out_stays_nobodys),
