@@ -14,7 +14,7 @@
 atomic_bool driver_call_no_more;
 atomic_int driver_call_count;
 atomic_int driver_call_waiting;
-__thread int driver_call_depth;
+__thread int driver_call_depth __attribute__((tls_model("initial-exec")));
 
 SHIM_COLD bool driver_call_refused(struct driver_call *v)
 {
