@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What must hold for a library that is loaded into every process of a user: nothing needed but the
 C library, no code that runs at load, all references bound at load and none to CUDA, no executable
-stack; no thread-local data that the C library allocates at a thread's first access, inside the
-program's call; and no function of the C library that is younger than GLIBC_2.28, because the loader ends
-every program in which a preloaded library asks for a version that the C library there has not."""
+stack. No thread-local data that the C library allocates at a thread's first access, inside the
+program's call. No function of the C library that is younger than GLIBC_2.28, because the loader
+ends every program in which a preloaded library asks for a version that the C library there has
+not."""
 
 import argparse
 import re
