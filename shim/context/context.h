@@ -7,9 +7,9 @@
  * A thread makes a record at the first allocation in a context. Records are never freed, so any
  * thread may read one without a lock. `handle` leads to the record. It is NULL while a thread makes
  * the record, while a thread may be ending the context, and after the context has ended. Then the
- * next context of the device gets the record and its pool. This memory remains for the life of the
- * process: one record for each context of a device that was alive at the same time (some 70 KiB),
- * and 768 bytes of the map for each 2 MiB of addresses that ever held small blocks.
+ * next context of the device gets the record and its pool. So a device has as many records as it
+ * ever had contexts at the same time, of some 70 KiB each. They remain for the life of the process.
+ * So do 768 bytes of the map for each 2 MiB of addresses that ever held small blocks.
  *
  * The lives of contexts. The library asks the driver whether a context has ended. It holds no
  * reference of its own, because a primary context would then end later than the program wants. It
@@ -24,14 +24,14 @@
  *    So a context that was retained anew meanwhile gets no memory of the last life's pool. Between
  *    the two steps requests go to the driver.
  * 2. After the call the ender looks again, for records that are new since. A maker lists its record
- *    (context_add), then asks the driver whether the life goes on for which it made the record, and
- *    only then lets allocations find it, unless an ender holds it (context_made). One of the two
- *    sees the other. Either the ender's second look comes after the listing and finds the record,
- *    or the driver ended the context before the maker asked.
+ *    (context_add), then asks the driver whether the life goes on for which it made the record.
+ *    Only then allocations may find the record, unless an ender holds it (context_made). One of the
+ *    two sees the other. Either the ender's second look comes after the listing and finds the
+ *    record, or the driver ended the context before the maker asked.
  * 3. The thread that finds a life over ends the record. Several threads may find it over; the lock
  *    of lives chooses one.
- * 4. A thread asks the driver about a context only while no other thread destroys it, because the
- *    handle of a created context may be invalid afterwards. A primary context's handle stays valid.
+ * 4. A thread asks the driver about a context only while no other thread destroys it. The handle of
+ *    a created context may be invalid afterwards. A primary context's handle stays valid.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -182,9 +182,8 @@ bool context_made(struct context *c, CUcontext ctx);
 /* Does an ender hold a record of ctx? Requests go to the driver meanwhile. */
 bool context_is_withdrawn(CUcontext ctx);
 
-/* From a true answer until context_asked the driver may be asked about the record's context: no
- * thread destroys the context, and no other context gets the record. False: the context is
- * ending. */
+/* True: the driver may be asked about the record's context until context_asked. Till then no thread
+ * destroys the context, and no other context gets the record. False: the context is ending. */
 bool context_asks(struct context *c);
 void context_asked(struct context *c);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A flush gives idle memory of the pools back to the driver. This file knows what asks for one: a
- * signal, an interval, a touched file, the start of the library, the environment, and the pools'
- * limits and timeouts. The control thread makes all flushes but those of the environment. Each such
- * reason is a duty (thread.h) that needs calm: a flush synchronises, which would break a capture.
+ * A flush gives idle memory of the pools back to the driver. This file knows the reasons for one: a
+ * signal, an interval, a touched file, the library's start, the environment, limits and timeouts.
+ * The control thread makes all flushes but those of the environment. Each of its reasons is a duty
+ * (thread.h) that needs calm: a flush synchronises, which would break a capture.
  *
- * Each flush first asks the packages that keep caches of their own (shim/framework/framework.h). On
- * the program's own thread a flush does not wait for them: they are asked afterwards, and what they
- * give back goes by a second flush.
+ * Each flush first asks the packages that keep caches of their own (shim/framework/framework.h). A
+ * flush on the program's own thread does not wait for them. It asks them afterwards, and a second
+ * flush gives back what they freed.
  */
 #ifndef SHIM_FLUSH_H
 #define SHIM_FLUSH_H
@@ -24,15 +24,15 @@
 void flush_start(void);
 /* In a forked child: the signal has the program's handler again. */
 void flush_leave_signal(void);
-/* A pool exists. Makes the control thread if there is to be a page (publish.h), if options give the
- * thread something to do, or if memory may be idle before the program frees any (idle). Else
- * control_ensure_thread makes it later. */
+/* A pool exists. Makes the control thread if there is to be a page (publish.h), or if options give
+ * the thread something to do. idle: memory may be idle before the program frees any, which is a
+ * reason too. Otherwise control_ensure_thread makes the thread later. */
 void flush_pool_made(bool idle);
 
 /* An option changed: limits and timeouts of the pools, which have them already; or
- * GPUCACHE_EMPTY_CACHE; or GPUCACHE_EMPTY_CACHE_FILE. For the control thread. What gives memory
- * back is a duty that is due now, or from now on. False: the process has no such device, or the
- * file's folder is not there. */
+ * GPUCACHE_EMPTY_CACHE; or GPUCACHE_EMPTY_CACHE_FILE. On the control thread. These make a duty due,
+ * which gives the memory back. False: the process has no such device, or the file's folder is not
+ * there. */
 void flush_limits_changed(void);
 bool flush_policy_changed(void);
 bool flush_file_changed(void);

@@ -121,7 +121,7 @@ static uint64_t used_bytes(void)
 }
 
 /* Live memory of the pools. If the program ever took memory past the pools (its own mapping calls,
- * stream-ordered allocations), the devices' other memory is added, as the driver tells it: other
+ * stream-ordered allocations), adds the other memory of the devices, as the driver tells it. Other
  * processes' changes in the same milliseconds disturb that figure. */
 static uint64_t held_bytes(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A wait of the control thread for GPU work, in turns: the thread looks whether the work is done,
+ * A wait of the control thread for GPU work, in turns. The thread looks whether the work is done,
  * and goes on with its other duties between two looks.
  *
  * Why a wait holds up nothing, and ends:
@@ -10,13 +10,13 @@
  *     thread runs what is due (thread.h). So requests, publications and limits wait for one look at
  *     most, however long the work takes.
  *  3. turns_over is true from until_ns on, whatever the driver says. So a wait behind work without
- *     an end is over in time, if its owner's duty runs. A duty that needs calm is put off while a
- *     capture is open; an owner with a bound to keep has one that does not.
+ *     an end is over in time, if its owner's duty runs. While a capture is open, a duty that needs
+ *     calm does not run. So an owner that must keep a bound has a duty that needs no calm.
  *  4. While a capture is open a look asks nothing.
- *  5. The first FIRST_WAIT_NS are no turns: most work ends sooner, and a look in a millisecond
- *     would be late. So long, at most, the owner may wait in its call of pool_trim.
- *  6. The marks are taken before that first wait. So the wait is for what was freed before, and
- *     a program that frees on behind more work does not prolong it.
+ *  5. The owner may wait at once in its call of pool_trim, for FIRST_WAIT_NS at most. Most work
+ *     ends sooner, and a look a millisecond later would be late.
+ *  6. The marks are taken before that first wait. So the wait is for what was freed before then. A
+ *     program that goes on to free memory behind more work does not prolong it.
  *
  * No lock: the state of a wait belongs to the control thread.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The pool's backend on the CUDA driver, as data: one for each context. device.c fills the table of
- * pool/backend.h with the functions, device_fence.c has those of the fences.
+ * pool/backend.h with its functions and with those of device_fence.c.
  */
 #ifndef SHIM_BACKEND_H
 #define SHIM_BACKEND_H
@@ -13,9 +13,9 @@
 
 enum { DEVICES_MAX = 64, DEVICE_FENCES = 512 };
 
-/* A fence is a context event. Where the driver has none, or fails to record one, it is a number:
- * all work up to it is done once a synchronisation of the context has ended that began after the
- * number was drawn. */
+/* A fence is a context event, or a number if the driver has no such events or fails to record one.
+ * The work before a number is done once a synchronisation of the context has ended that began after
+ * the number was drawn. */
 struct device_fence {
     CUevent event;
     _Atomic uint64_t number; /* 0: the event counts */

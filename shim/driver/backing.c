@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See backing.h. Libraries that register device memory with a network card, or share it by legacy
- * IPC, accept memory of the VMM functions slowly or not at all. If a process has loaded one of them
- * when its pool starts, the pool gets segments. NVSHMEM is not among them: PyTorch always loads it,
- * and NVSHMEM allocates its symmetric memory itself.
+ * See backing.h. Some libraries register device memory with a network card or share it by legacy
+ * IPC. They accept memory of the VMM functions slowly or not at all. If a process has loaded one of
+ * them when its pool starts, the pool gets segments. NVSHMEM is not among them: PyTorch always
+ * loads it, and NVSHMEM allocates its symmetric memory itself.
  */
 #include "shim/driver/backing.h"
 

@@ -17,9 +17,9 @@
  *
  * A holder must not wait for GPU work: the work may be a kernel that waits for what the capturing
  * thread does next. So a thread that waits for all work of a context records an event, lets go,
- * and waits for the event (device_fence_drain). Where the driver has no such event, the thread
- * says by capture_wait_begins that only the beginning of its call matters: the driver looks for
- * captures when a call begins, not while the call waits.
+ * and waits for the event (device_fence_drain). If the driver has no such event, the thread calls
+ * capture_wait_begins, which says that only the beginning of the next call matters. The driver
+ * looks for captures when a call begins, not while the call waits.
  */
 #ifndef SHIM_CAPTURE_H
 #define SHIM_CAPTURE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What makes the pool's backend on the CUDA driver (backend.h), and what the library knows of a
- * device besides: its identity and its primary context.
+ * This file fills the pool's backend on the CUDA driver (backend.h). It also knows a device's
+ * identity and its primary context.
  */
 #ifndef SHIM_DEVICE_H
 #define SHIM_DEVICE_H
@@ -24,7 +24,8 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
 /* Fills *d anew, for another context of its device. Nothing of the context before may be in use. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
 
-/* What carries out ask_others (pool/backend.h) for a device. NULL, as at first: nothing. */
+/* Sets the function that carries out ask_others (pool/backend.h) for a device. NULL, as at first:
+ * there is none, and no process is asked. */
 typedef bool device_asker(CUdevice device, uint64_t size_bytes, uint64_t *series);
 void device_set_asker(device_asker *to);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See device_fence.h and pool/backend.h. A call that would break an open capture of the program's
- * is a holder (capture.h): captures are held off meanwhile, and while one is open there is no call.
+ * See device_fence.h and pool/backend.h. Some calls here would break an open capture. A thread that
+ * makes one is a holder (capture.h): it makes the call only while no capture is open, and none
+ * begins meanwhile.
  */
 #include "shim/driver/device_fence.h"
 

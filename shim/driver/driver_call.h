@@ -9,11 +9,11 @@
  *    without threads has no such call, but ours may have: the control thread gives memory back.
  *    So once the process leaves no visit begins, and the exit waits for those under way.
  * 5. A visit ends soon, because it makes few calls. One call can be long: an unmap of 1 GiB took
- *    up to 450 ms beside eight others (H100). So the exit waits long.
- * 6. In a stretch between driver_call_wait_begins and driver_call_wait_ends a visit waits for work
- *    of the GPU or for the program, which may take for ever. Bare, a process ends beside a thread
- *    that waits. So the exit waits only a moment for such a visit. The same holds if a signal
- *    handler calls exit() inside a visit of its own thread.
+ *    up to 450 ms beside eight others (H100). So the exit waits up to 10 s.
+ * 6. Between driver_call_wait_begins and driver_call_wait_ends a visit waits for GPU work or for
+ *    the program, perhaps for ever. Without the library a process ends beside a thread that waits.
+ *    So the exit waits at most 100 ms for such a visit. The same holds if a signal handler calls
+ *    exit() inside a visit of its own thread.
  * No lock.
  */
 #ifndef SHIM_DRIVER_CALL_H

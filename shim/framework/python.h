@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The Python interpreter of the process, if there is one: runs the texts of frameworks.def in it,
- * on a thread that may wait for the interpreter's lock. CPython 3.8 and later, also free-threaded
- * builds, and interpreters that a program embeds. Nothing here links to libpython: all functions
- * are found by name in the loaded objects.
+ * The Python interpreter of the process, if there is one. This file runs the texts of
+ * frameworks.def in it, on a thread that may wait for the interpreter's lock. It serves CPython 3.8
+ * and later, also free-threaded builds, and interpreters that a program embeds. Nothing here links
+ * to libpython: all functions are found by name in the loaded objects.
  *
  * What a run leaves in the program:
  *  1. Each text has a new namespace, which is emptied afterwards. It imports nothing: it reads
  *     sys.modules, and passes over modules that are still being imported, or that would be loaded
  *     when somebody reads them (importlib.util.LazyLoader). Without the module `threading`, which
  *     every package of the table imports, no text runs.
- *  2. Exceptions end in the run. A trace or profile function of the program's, or a tool of
- *     sys.monitoring, is not called: those of sys.settrace and sys.setprofile belong to other
- *     threads, and from 3.11 on the run suspends them all for its thread. An audit hook sees the
+ *  2. Exceptions end in the run. No trace or profile function of the program's is called, and no
+ *     tool of sys.monitoring. Those of sys.settrace and sys.setprofile belong to other threads.
+ *     From 3.11 on the run suspends them all for its thread. An audit hook sees the
  *     event `compile`, since hooks are there to see all code.
  *  3. The thread has no object in threading._active. If a package makes one, the run removes it.
  *  4. Three functions of this library stay registered from the first run on that found a package:
@@ -25,18 +25,18 @@
  *  7. Shutdown: threading calls hold_exit at the beginning of Py_FinalizeEx, with the interpreter's
  *     lock. It closes the gate, lets the lock go, and waits for OUT. The run sets NEAR, then looks
  *     whether the gate is closed. So one sees the other, and no call of ours is under way when the
- *     interpreter ends. This wait is also what keeps C++ code alive: a thread that comes back into
- *     an ending interpreter is ended by pthread_exit (until 3.13), and in the destructors of
- *     pybind11 and others that calls std::terminate.
+ *     interpreter ends. C++ code needs this wait too. Until 3.13 an ending interpreter ends a
+ *     thread that comes back into it by pthread_exit. In the destructors of pybind11 and others
+ *     that calls std::terminate.
  *  8. hold_exit waits 10 s at most. Then the interpreter ends with the thread in it: pthread_exit,
  *     from 3.14 on an endless sleep. python_interrupted does what remains.
  *  9. The first run has not registered hold_exit yet. It registers the function first, and then
  *     looks whether the shutdown has begun: threading sets its mark before it calls the functions.
  *     If the run finds the mark, it leaves. Until it holds the interpreter's lock it relies on
- *     Py_IsInitialized: the interpreter would have to end as a whole, which takes milliseconds and
- *     more, between that call and the next, which attaches the thread. A thread that is attached
- *     and waits for the lock is in no danger: the interpreter ends such threads as in 8, before
- *     they hold any lock, and there is no C++ code on their stack.
+ *     Py_IsInitialized. Between that call and the next, which attaches the thread, the interpreter
+ *     would have to end as a whole, and that takes milliseconds. A thread that is attached and
+ *     waits for the lock is in no danger. The interpreter ends such threads as in 8, before they
+ *     hold any lock, and there is no C++ code on their stack.
  * 10. Start: Py_IsInitialized is true once the interpreter can attach threads. While it still
  *     imports site, the texts find their packages absent or being imported.
  * 11. fork: os.fork calls hold_fork first, with the interpreter's lock. It bars the gate, lets the

@@ -136,8 +136,8 @@ static uint64_t tidy(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
-/* Access that other devices got while the memory was on its way: the thread that gives it walks
- * over the opened entries, which did not have this one yet. */
+/* Access that other devices got while the memory was on its way. The thread that grants access
+ * walks over the opened entries, and this one was not among them yet. */
 struct late_access {
     CUdevice device;
     const struct mapping *mapping;

@@ -9,8 +9,8 @@
 #include "shim/driver/hooks.h"
 #include "shim/share/mapping.h"
 
-/* Opens a ticket in the current context, as the driver opens a handle: the same block again in the
- * same context has the same address, and the opens are counted. `native` opens the driver's own
+/* Opens a ticket in the current context, as the driver opens a handle. A block that is opened again
+ * in the same context has the same address. The opens are counted. `native` opens the driver's own
  * handles. *mapped: this call mapped memory of another process. */
 CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
                   mapping_open_fn native, bool *mapped);

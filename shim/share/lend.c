@@ -28,11 +28,11 @@
 #include <time.h>
 
 #define MS UINT64_C(1000000)
-/* A program that grows in small pieces would else ask for each of them: a question takes as long as
- * the driver takes for some 64 MiB. */
+/* The least that is asked for. A question takes as long as the driver takes for some 64 MiB, and a
+ * program that grows in small pieces would ask for each of them. */
 #define LEAST_BYTES (UINT64_C(64) << 20)
-/* What came within this time of one question to the next makes the next one as large. So the number
- * of questions of a program that grows in small pieces is the logarithm of what it takes. */
+/* A question within this time of the last one asks for all that came since the run began. So a
+ * program that grows in small pieces asks as often as the logarithm of its growth. */
 #define RUN_NS (1000 * MS)
 /* .. up to this part of the GPU: a neighbour gives so much back in some 80 ms at worst (2 MiB
  * handles, H200). */
@@ -59,8 +59,9 @@ bool lend_is_on(void)
  * yet. False: pages are not wanted.
  *
  * A neighbour without a page is not asked. It has none for some 0.2 ms from its first allocation
- * on, more on a loaded machine. To wait for it is not worth it: in that time it has freed little,
- * and any process with CUDA might be such a neighbour, so each failing request would wait. */
+ * on, more on a loaded machine. We do not wait for the page, because the neighbour has freed little
+ * in that time. Any process with CUDA might be such a neighbour, so each failing request would
+ * wait. */
 struct place {
     const char *folder;
     char default_folder[64];
@@ -121,8 +122,8 @@ static void run_note(CUdevice device, uint64_t got_bytes)
     atomic_store(&run_of[device].at_ns, state_clock_ns());
 }
 
-/* What the device lacks for so many bytes. Where enough is free, it lies in the wrong places, or is
- * taken before the call comes to it: then all of it is asked for. */
+/* What the device lacks for so many bytes. If enough is free, it is in the wrong places, or other
+ * processes take it before the call: then the thread asks for all of it. */
 static uint64_t wanted(const struct query *q, uint64_t bytes)
 {
     if (!bytes)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The memory behind a ticket, fetched from its exporter and mapped in this process. The memory of
- * one block is a row of the exporter's chunks, mapped side by side in a reservation of our own; or
- * it is an allocation of the driver's. No lock.
+ * The memory behind a ticket, fetched from its exporter and mapped in this process. It is either an
+ * allocation of the driver's, or the exporter's chunks that hold the block. The chunks are mapped
+ * side by side in a reservation of our own. No lock.
  */
 #ifndef SHIM_MAPPING_H
 #define SHIM_MAPPING_H

@@ -2,15 +2,15 @@
  *
  * See neighbour.h. `asking` guards all static data.
  *
- * Why no thread waits for ever, and no two processes for each other (tests/model/lend.pml looks at
- * every state of it, without the timeouts of step 4):
+ * Why no thread waits for ever, and no two processes wait for each other. tests/model/lend.pml
+ * goes through every state of it, without the timeouts of step 4.
  * 1. A thread that asks holds `asking` and a slot of a neighbour, and no other lock of the
  *    library's.
  * 2. The neighbour's control thread serves the slot. It takes locks of its own pools and waits for
  *    GPU work and frameworks within the time that the request names. It never asks with a wait, so
  *    it waits for no other process, and does not need `asking` of its own process for a reply.
- * 3. So where two processes ask each other, the two control threads reply to the two threads that
- *    ask, whatever locks of the program's those threads hold.
+ * 3. So if two processes ask each other, each control thread replies to the other's thread. The
+ *    locks of the program's that the asking threads hold do not matter.
  * 4. A thread waits for `asking`, for a slot and for a reply until until_ns at the latest. Nothing
  *    in a page prolongs that.
  * 5. A neighbour that does not reply is skipped for SKIP_NS, or until its reply stands in the page.

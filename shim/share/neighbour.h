@@ -4,8 +4,8 @@
  * same directory. This file finds the one with most idle memory on a GPU and asks it to give some
  * back (question.h). What is asked for, and when, is in lend.h. No CUDA.
  *
- * What another process writes into its page is only data: the numbers choose an order, and a reply
- * says whether a call is worth another try. A page of another version is not read.
+ * What another process writes into its page is only data. The numbers choose an order, and a reply
+ * says whether another try of the call is worth it. A page of another version is not read.
  *
  * One lock: one thread of the process asks at a time (question.h says why). The thread holds it
  * over no call of the driver.
@@ -27,7 +27,7 @@ struct neighbour_wish {
     /* Until when the thread waits (CLOCK_MONOTONIC). It names the series of questions too: a
      * neighbour that gave less than was asked for is not asked again in the series. */
     uint64_t until_ns;
-    bool waits; /* false: nobody waits for replies; nobody is asked that has nothing idle */
+    bool waits; /* false: for no reply; and a neighbour without idle memory is not asked */
 };
 
 enum neighbour_answer {

@@ -53,9 +53,8 @@ static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
     access_change(change->peer, change->allowed, addr, size_bytes);
 }
 
-/* Pools that commit memory meanwhile already know the new rights. A range may have been given back
- * during the walk, and a failure on it means nothing: the next try walks over what is there
- * then. */
+/* Pools that commit memory meanwhile already know the new rights. A pool may give a range back
+ * during the walk. Then a failure on it means nothing, and the next try walks over what is left. */
 static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
 {
     struct peer_change change = {accessor, allowed, CUDA_SUCCESS};

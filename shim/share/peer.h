@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Peer access: which context may access which other context's memory. The driver knows it for its
- * own allocations. For mapped memory it knows only which device may access which range, so the
- * library grants that: to the device of the accessing context, for all that is mapped on the device
- * of the other one. It does so from the first pair of contexts on two devices to the last.
+ * own allocations. For mapped memory it knows only which device may access which range. So the
+ * library grants the accessing context's device access to all that is mapped on the other one's.
+ * That holds from the first pair of contexts on these two devices to the last.
  */
 #ifndef SHIM_PEER_H
 #define SHIM_PEER_H
@@ -13,8 +13,9 @@
 #include <stdbool.h>
 
 /* The program gave the current context access to the memory of `peer`: grants the same for what is
- * mapped. Returns the driver's code; after a failure the pair is known, but part of the memory may
- * be out of reach: call it again, or peer_revoke. CUDA_SUCCESS where both are of one device. */
+ * mapped. Returns the driver's code. After a failure the pair is known, but part of the memory may
+ * be out of reach: the caller tries again or calls peer_revoke. CUDA_SUCCESS if both are of one
+ * device. */
 CUresult peer_grant(CUcontext peer);
 /* Takes that access away, unless another pair of contexts needs it. */
 void peer_revoke(CUcontext peer);

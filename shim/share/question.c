@@ -22,8 +22,8 @@
 #include <time.h>
 
 #define MS UINT64_C(1000000)
-/* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times: on a loaded
- * machine the thread of the bell may be slow to come back to its wait. */
+/* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times. On a loaded
+ * machine the bell's thread may be slow to come back to its wait. */
 #define PAUSE_NS (10 * MS)
 #define PROBES 20
 
@@ -202,9 +202,9 @@ static enum life look_at_maps(uint64_t pid, const char *tid, const char *name)
     return found ? LIVES : some ? GONE : UNKNOWN;
 }
 
-/* By a thread of the process that has not ended: the first one may end before the others, and then
- * has the state of an ended process. A program that replaced the one with the page (exec) has its
- * number and its start, and a later process may have its number. Neither has the page mapped. */
+/* Looks at a thread of the process that has not ended. The first thread may end before the others,
+ * and then has the state of an ended process. A program that replaced the one with the page (exec)
+ * has its number and its start, and a later process may have its number. Neither maps the page. */
 static enum life look_at_process(const struct question *q, uint64_t pid, int tasks)
 {
     char entries[512];
@@ -239,8 +239,8 @@ static enum life look_at(const struct question *q)
     return life;
 }
 
-/* Waits for the reply to sequence + 1. The thread of a neighbour's bell may be at work, so that a
- * wake finds no waiter: where that happens twice and the process can be seen, its state decides. */
+/* Waits for the reply to sequence + 1. While the thread of a neighbour's bell is at work, a wake
+ * finds no waiter. If that happens twice and the process can be seen, its state decides. */
 static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
                         const struct question *q)
 {

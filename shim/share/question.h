@@ -11,8 +11,8 @@
  * A page is opened only if it is a regular file with one link, of the process's own effective user,
  * with no rights for others. All descriptors are closed before the return.
  *
- * No lock and no static data. One thread of the process may ask at a time, because a record lock
- * belongs to the process, and ends when any thread closes a descriptor of the file.
+ * No lock and no static data. One thread of the process may ask at a time. A record lock belongs to
+ * the process, and ends when any thread closes a descriptor of the file.
  */
 #ifndef SHIM_QUESTION_H
 #define SHIM_QUESTION_H
@@ -25,11 +25,11 @@
 
 struct question {
     const char *name;           /* of the neighbour's page */
-    const struct page_id *self; /* in another pid namespace nothing tells whether it lives */
+    const struct page_id *self; /* of the asker: other pid namespaces cannot be looked into */
     const char *uuid_text;      /* of the GPU */
     uint64_t bytes;
     uint64_t until_ns; /* until when the thread waits (CLOCK_MONOTONIC) */
-    bool waits;        /* false: nobody waits for a reply */
+    bool waits;        /* false: the thread waits for no reply */
 };
 
 enum question_result {

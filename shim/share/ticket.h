@@ -3,7 +3,7 @@
  * The room share/ shares pool memory: with other processes (legacy CUDA IPC), and with other
  * devices (peer access). It also lends: processes of one user give each other idle memory (lend.h).
  * Its one seam is "a block that is live" (pool_lookup, pool_expose) on one side, and a mapped range
- * on the other; the wrappers in entry/ call export.h, import.h and peer.h.
+ * on the other. The wrappers in entry/ call export.h, import.h and peer.h.
  *
  * This file: the handles that the library gives for legacy IPC, and the messages between importer
  * and exporter. A large block in segment backing is an allocation of the driver's own: its handle
@@ -25,18 +25,18 @@
  *     back the chunks of a live block.
  *  2. The driver accepts no ticket (measured). So a process without the library gets the driver's
  *     error.
- *  3. Never handed out again. An exported block is exposed: once the program frees it, the pool
- *     keeps its memory from all requests until the memory goes back to the driver as a whole. The
- *     importer's mapping keeps the physical memory, whatever the exporter does to its own.
+ *  3. Never handed out again. An exported block is exposed. Once the program frees it, no request
+ *     gets its memory until the memory goes back to the driver as a whole. The importer's mapping
+ *     keeps the physical memory, whatever the exporter does to its own.
  *  4. Only to the same user: both sides look at the credentials that the kernel gives with each
  *     message (shim/socket/socket.h).
  *  5. Other users can delay no process: see socket.h. Processes of the same user cannot make the
  *     exporter wait. Its control thread answers few questions at a time, keeps nothing of them, and
  *     sends without waiting.
  *
- * These cases need memory of the driver's own (GPUCACHE_BACKING=segment): an importer without the
- * library, one in another network namespace (socket names end there), and one that opens handles
- * while the exporter is stopped.
+ * Three kinds of importer need memory of the driver's own (GPUCACHE_BACKING=segment): one without
+ * the library, one in another network namespace (socket names end there), and one that opens
+ * handles while the exporter is stopped.
  *
  * Both sides are builds of this library for one machine, so structures go as they are. The magic
  * number holds the version.

@@ -16,16 +16,16 @@
  *  3. A text is checked and parsed in a private copy, which no other process can change.
  *  4. What the library must remember (its last sequence, the requests served, the file) is in
  *     private memory. It writes those words to the page, and reads none of them back.
- *  5. The library never waits for a word of the page but on the bell's thread, which has no other
+ *  5. The library waits for words of the page on the bell's thread only. That thread has no other
  *     work, holds no lock, and has all signals blocked.
  *  6. The bell's thread rests for PAGE_REST_NS after each ring. So a writer that rings without end
  *     causes one pass a millisecond, and a pass looks at PAGE_SLOTS requests.
  *
  * Why no request is lost:
  *  7. The asker writes its request, then raises the bell, then wakes. The bell's thread reads the
- *     bell, then calls for the pass that looks at the requests, then rests, and waits for the bell
- *     to differ from the value read. If the bell was raised before that read, the pass comes after
- *     the request. If it was raised later, the kernel refuses the wait, and the loop goes on.
+ *     bell, then calls for the pass that looks at the requests, then rests. At last it waits until
+ *     the bell differs from the value read. If the bell was raised before that read, the pass comes
+ *     after the request. If it was raised later, the kernel refuses the wait, and the loop goes on.
  *  8. A request counts as served once its reply is on the page. A request that must wait (for the
  *     end of a capture) stays unserved, and is found by the next pass.
  *
@@ -34,7 +34,7 @@
  *     last. Each step is a call of the kernel with a fence before and behind it. A reader that sees
  *     the same even number before and after its copy copied between two publications.
  * 10. The kernel may copy the eight bytes of the sequence one by one. From even to odd only the
- *     lowest byte changes. From odd to even a carry may change others: the torn number then ends in
+ *     lowest byte changes. From odd to even a carry may change others. Then the torn number ends in
  *     a zero byte and is 256 or more below the new one. A reader has to be 128 publications late to
  *     have seen that number before.
  *
@@ -46,8 +46,8 @@
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start: its page gets the same name and replaces the old one.
  *
- * What a program does that closes every descriptor while a page is made (some 100 us, once), and
- * opens a file of its own under a number of the library's:
+ * A program may close every descriptor while a page is made (some 100 us, once), and open a file of
+ * its own under a number of the library's. Why that file is safe:
  * 13. Each file is known by its inode, which is read right after its open. The new page's is
  *     compared with the name. Before the mapping is used, and before a number is closed, the inode
  *     is compared again. So the library writes no state into a file of the program's, and closes

@@ -49,6 +49,15 @@ CASES = {"": None, "losses": "FAIL: line 1", "idle": "FAIL: 0 allocations served
          "dies": "FAIL: no 'turn'", "end": "FAIL: status 3"}
 
 
+def stand_in(folder, text):
+    """From now on this program runs where a part starts one of PyTorch's."""
+    program = os.path.join(folder, "stand_in.py")
+    with open(program, "w") as file:
+        file.write(text)
+    frameworks.python_with = lambda *_: sys.executable
+    frameworks.script = lambda _: program
+
+
 def verdicts(build, folder, wrong):
     suite = base.Suite(folder, True, build, False)
     suite.build_library()
@@ -102,11 +111,7 @@ def benchmark_is_whole(build, folder):
 def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        program = os.path.join(folder, "stand_in.py")
-        with open(program, "w") as file:
-            file.write(STAND_IN)
-        frameworks.python_with = lambda *_: sys.executable
-        frameworks.script = lambda _: program
+        stand_in(folder, STAND_IN)
         part_torch.QUICK = part_torch.WORKLOADS = ("gpt",)
         part_torch.PROCESSES = 3
         whole = benchmark_is_whole(sys.argv[1], folder)

@@ -10,7 +10,6 @@ import zipfile
 
 sys.dont_write_bytecode = True
 import check_parts  # noqa: E402
-import part_frameworks as frameworks  # noqa: E402
 import part_wheel  # noqa: E402
 import suite as base  # noqa: E402
 
@@ -67,11 +66,7 @@ def main():
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode:
         return base.EXIT_SKIP
     with tempfile.TemporaryDirectory() as folder:
-        program = os.path.join(folder, "stand_in.py")
-        with open(program, "w") as file:
-            file.write(STAND_IN)
-        frameworks.python_with = lambda *_: sys.executable
-        frameworks.script = lambda _: program
+        check_parts.stand_in(folder, STAND_IN)
         for wrong, expected in CASES.items():
             said, rows = faults(build, folder, wrong)
             good = any(fault.startswith(expected) for fault in said) if expected \

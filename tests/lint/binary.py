@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What must hold for a library that is loaded into every process of a user: nothing needed but the
 C library, no code that runs at load, all references bound at load and none to CUDA, no executable
-stack; and no function of the C library that is younger than GLIBC_2.28, because the loader ends
-every program in which a preloaded library asks for a version that the C library there has not."""
+stack. No thread-local data that the C library allocates at a thread's first access, inside the
+program's call. No function of the C library that is younger than GLIBC_2.28, because the loader
+ends every program in which a preloaded library asks for a version that the C library there has
+not."""
 
 import argparse
 import re
@@ -46,6 +48,8 @@ def check(readelf, nm, library, word_bytes=8):
         found.append('relocations in its code')
     if re.search(r'\((RPATH|RUNPATH)\)', dynamic):
         found.append('a search path of its own')
+    if 'TLSDESC' in lint.output_of(readelf, '-rW', library):
+        found.append('thread-local data without tls_model("initial-exec")')
     stack = re.search(r'GNU_STACK\s.*', lint.output_of(readelf, '-lW', library))
     if not stack or 'E' in stack[0].split()[-2]:
         found.append('wants an executable stack')
@@ -57,6 +61,8 @@ def check(readelf, nm, library, word_bytes=8):
         name = re.search(r'[UwVvi] (.*)', line)[1].split()[0]
         if FORBIDDEN_REFERENCE.match(name):
             found.append(f'refers to {name}')
+        if name.startswith('__tls_get_addr'):
+            found.append('thread-local data without tls_model("initial-exec")')
         found += too_new(name)
     return found
 
@@ -102,6 +108,8 @@ def main():
          'a waiting function that moved when it was young': too_new('sem_clockwait@GLIBC_2.34'),
          'one that the headers slip in': too_new('__isoc23_strtol@GLIBC_2.38'),
          'a newer version of one that moved': too_new('pthread_create@GLIBC_2.40'),
+         'thread-local data that is allocated late': doctored(
+             '__thread int x; int *f(void) { return &x; }', *good),
          'a call of exit': doctored('void exit(int); void f(void) { exit(0); }', *good),
          'a call of dlsym': doctored('void *dlsym(void *, char *); void *f(void) '
                                      '{ return dlsym(0, "x"); }', *good)})

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * May this kernel start early? The rule of shim/context/stream_watch.c ("Early launches") with what it reads of pool/fence.c:
- * threads launch kernels with leave to start before those right before them end, and without, on two
- * streams and in a second context; free memory and allocate it again. A load or store of what is shared without
- * a lock is one step. One block of the pool's is looked at, the others only as frees that are noted. When one
- * stream is enough is the protocol of stream.pml, here in few steps.
+ * May this kernel start early? The rule of shim/context/stream_watch.c ("Early launches") with what
+ * it reads of pool/fence.c: threads launch kernels with leave to start before those right before
+ * them end, and without, on two streams and in a second context; free memory and allocate it again.
+ * A load or store of what is shared without a lock is one step. One block of the pool's is looked
+ * at, the others only as frees that are noted. When one stream is enough is the protocol of
+ * stream.pml, here in few steps.
  *
- * The driver: a kernel without that leave starts when all before it in its stream is complete, one with it
- * may overlap everything back to the last one without, that one included. Nothing passes a wait of the
- * whole context.
+ * The driver: a kernel without that leave starts when all before it in its stream is complete, one
+ * with it may overlap everything back to the last one without, that one included. Nothing passes a
+ * wait of the whole context.
  *
- * Asserted: a kernel that touches the block overlaps none that touched it in an earlier life (HAZARD). A
- * kernel loses its leave only if memory was freed since the last one without it went to the driver (NEEDLESS; with
- * ALONE: others' frees may be noted late). No state may be stuck.
+ * Asserted: a kernel that touches the block overlaps none that touched it in an earlier life
+ * (HAZARD). A kernel loses its leave only if memory was freed since the last one without it went to
+ * the driver (NEEDLESS; with ALONE: others' frees may be noted late). No state may be stuck.
  *
  * Scenarios: ACTS and BESIDE, how much each of two threads does; REFUSALS, the driver may refuse a
- * launch, and the ring of fences may be full; NESTS, a profiler launches inside a launch; STRAYS, one of the threads uses
- * two streams, the other one's work is not on the block; ENTERS, with those, a stream becomes the single one again, and MULTI_FIRST, it begins with
- * several; ALONE, one thread, one stream. Each WITHOUT_ or WITH_ takes a step away, or does it in another
- * order, and has to be noticed (meson.build).
+ * launch, and the ring of fences may be full; NESTS, a profiler launches inside a launch; STRAYS,
+ * one of the threads uses two streams, the other one's work is not on the block; ENTERS, with
+ * those, a stream becomes the single one again, and MULTI_FIRST, it begins with several; ALONE, one
+ * thread, one stream. Each WITHOUT_ or WITH_ takes a step away, or does it in another order, and
+ * has to be noticed (meson.build).
  */
 #ifndef ACTS
 #define ACTS 4
@@ -41,8 +43,9 @@
 #define MOVING 1 /* in the middle of a free */
 #define FREE 2
 
-/* Work on the block by streams, as bits, behind which later work of other streams is not known to run: in this
- * life and in earlier ones. Of that, what an early launch on the stream may overlap. */
+/* Work on the block by streams, as bits, behind which later work of other streams is not known to
+   run: in this life and in earlier ones. Of that, what an early launch on the stream may overlap.
+   */
 byte used, used_before, near, near_before;
 byte block_state, users;
 bit freed = 1; /* since the last full kernel went to the driver, or none did */
@@ -305,7 +308,11 @@ proctype Program(byte self, acts)
         fi;
         launch();
         atomic { early = 0; elsewhere = 0; s = 0 }
-    :: atomic { acts > 0 && OWNS && block_state == LIVE && users == 0 -> acts--; block_state = MOVING };
+    :: atomic {
+            acts > 0 && OWNS && block_state == LIVE && users == 0 ->
+            acts--;
+            block_state = MOVING
+        };
         arm();
         block_state = FREE
     :: atomic { acts > 0 && RUNS -> acts-- };
@@ -324,8 +331,9 @@ proctype Program(byte self, acts)
 }
 
 #ifdef ENTERS
-/* A stream becomes the single one again when no other is being submitted to and all that was submitted to others
- * is complete. Its own work may run on; it counts as complete too: nobody was handed memory without that. */
+/* A stream becomes the single one again when no other is being submitted to and all that was
+   submitted to others is complete. Its own work may run on; it counts as complete too: nobody was
+   handed memory without that. */
 proctype Enterer()
 {
     byte s;

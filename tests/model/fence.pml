@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * When may freed memory be used again, with several streams? The epochs of pool/fence.c: two threads submit
- * work on a block each, free it without the lock (fence_join_unlocked), and submit more; a third allocates.
- * A load or store that is shared without the pool's lock is one step, a section under the lock is in steps where
- * others look on, and the driver is called without the lock. `unsealed` and `late` are one word.
+ * When may freed memory be used again, with several streams? The epochs of pool/fence.c: two
+ * threads submit work on a block each, free it without the lock (fence_join_unlocked), and submit
+ * more; a third allocates. A load or store that is shared without the pool's lock is one step, a
+ * section under the lock is in steps where others look on, and the driver is called without the
+ * lock. `unsealed` and `late` are one word.
  *
- * Asserted: a block is handed out only when its work is known done, or later work runs behind it (HAZARD). A
- * fence that is waited for captured no work that the program submitted after all its frees, for natively
- * nothing would have waited for that (STALL). No free is forgotten: its epoch is closed, or will be
- * (FORGOTTEN). No state may be stuck.
+ * Asserted: a block is handed out only when its work is known done, or later work runs behind it
+ * (HAZARD). A fence that is waited for captured no work that the program submitted after all its
+ * frees, for natively nothing would have waited for that (STALL). No free is forgotten: its epoch
+ * is closed, or will be (FORGOTTEN). No state may be stuck.
  *
  * CAPTURES: a fourth thread has a capture open for a while, and another, in which no fence can be
  * recorded. SHORT: the driver may have no event for a fence. Each WITHOUT_ or WITH_ takes a step
@@ -19,7 +20,8 @@
 
 /* Works are bits: 1 and 2 on the blocks, 4 and 8 on nothing of the pool's. */
 byte submitted, safe;
-byte needs_free; /* works that no free began after, or was under way beside, since their calls began */
+/* Works that no free began after, or was under way beside, since their calls began. */
+byte needs_free;
 byte frees_under_way;
 bit recorded[EPOCHS], is_late[EPOCHS];
 byte captured[EPOCHS];
@@ -110,7 +112,8 @@ inline seal()
     fi
 }
 
-/* fence_pass, without the lock. Whether the epoch's fence is wanted, and the pool eager, is left open. */
+/* fence_pass, without the lock. Whether the epoch's fence is wanted, and the pool eager, is left
+   open. */
 inline pass()
 {
 #ifdef WITH_EARLY_LOOK

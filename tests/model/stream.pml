@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * When is the order of one stream enough? The protocol of shim/context/stream_watch.c with its other half in pool/single_stream.c
- * and the quick ways of pool/magazine.c: threads that submit work to two streams, free and
- * allocate one block of memory, propose a stream, make it the single one, leave it. A load or store of what
- * is shared without a lock is one step; a section under the pool's lock is in steps too where others look on.
+ * When is the order of one stream enough? The protocol of shim/context/stream_watch.c with its
+ * other half in pool/single_stream.c and the quick ways of pool/magazine.c: threads that submit
+ * work to two streams, free and allocate one block of memory, propose a stream, make it the single
+ * one, leave it. A load or store of what is shared without a lock is one step. A section under the
+ * pool's lock is in steps where others look on.
  *
- * Asserted: work that touches the block runs behind all that touched it in its earlier lives, by the order
- * of its stream or by a fence that is known done or that all later work runs behind (HAZARD), and leaving
- * always finds a fence that covers what stream order vouched for (LOST). No state may be stuck: nobody waits
- * for ever.
+ * Asserted: work that touches the block runs behind all that touched it in its earlier lives, by
+ * the order of its stream or by a fence that is known done or that all later work runs behind
+ * (HAZARD). Leaving always finds a fence that covers what stream order vouched for (LOST). No state
+ * is stuck.
  *
- * Scenarios, by what is defined: RUNS and LIVES, how long it lasts; RUNNER_STRAYS, either thread uses both
- * streams; OTHERS_FREE, there is always memory that waits for a fence; START_SINGLE, the first pool, where
- * whoever comes first has the stream; and a third thread that does once what CAPTURES, FORGETS (a stream is
- * destroyed, its handle comes back as another stream) or GIVES_UP says. Each WITHOUT_ or WITH_ takes one look
- * away, or does it in another order, and has to be noticed (meson.build).
+ * Scenarios, by what is defined: RUNS and LIVES, how long it lasts; RUNNER_STRAYS, either thread
+ * uses both streams; OTHERS_FREE, there is always memory that waits for a fence; START_SINGLE, the
+ * first pool, where whoever comes first has the stream; and a third thread that does once what
+ * CAPTURES, FORGETS (a stream is destroyed, its handle comes back as another stream) or GIVES_UP
+ * says. Each WITHOUT_ or WITH_ takes one look away, or does it in another order, and has to be
+ * noticed (meson.build).
  */
 #ifndef RUNS
 #define RUNS 2
@@ -36,14 +38,14 @@
 #define PENDING 3
 #define MAGAZINE 4
 
-/* The driver: fences, one for each epoch, not known done. A fence is a set of streams, as bits: it covers all
- * work of this, or of earlier lives of the block on that stream. */
+/* The driver: fences, one for each epoch, not known done. A fence is a set of streams, as bits: it
+   covers all work of this, or of earlier lives of the block on that stream. */
 bit recorded[EPOCHS];
 byte covers[EPOCHS], covers_before[EPOCHS];
 
 /* The program: one block. Its users are on their way to submit work on it. */
 byte block_state = LIVE, block_epoch, block_owner, on_way[STREAMS];
-/* Streams that have work on it, in this life and in earlier ones, behind which later work is not known to run. */
+/* Streams that have work on it, of any life, behind which later work is not known to run. */
 byte used, used_before;
 byte current; /* the stream that has the first handle: 0 or 2 */
 
@@ -173,7 +175,8 @@ inline leave()
     :: atomic { !pool_lock && pool_mode == LEAVING -> skip };
         atomic { pool_mode != LEAVING -> watches = watches && !quits }
     :: atomic { !pool_lock && pool_mode == MULTI -> watches = watches && !quits }
-    :: atomic { !pool_lock && pool_mode == SINGLE -> pool_lock = 1; pool_mode = LEAVING; publish() };
+    :: atomic { !pool_lock && pool_mode == SINGLE ->
+            pool_lock = 1; pool_mode = LEAVING; publish() };
         pass_all();
         last = (unsealed -> open_epoch : open_epoch - 1);
         seal();
@@ -404,7 +407,8 @@ inline free_block()
         atomic { !magazine_lock[self] -> magazine_lock[self] = 1 };
         last = open_epoch;
         unsealed = 1;
-        atomic { block_epoch = last; block_owner = self; block_state = MAGAZINE; last = 0; magazine_lock[self] = 0 }
+        atomic { block_epoch = last; block_owner = self; block_state = MAGAZINE;
+            last = 0; magazine_lock[self] = 0 }
     :: else -> atomic { !pool_lock -> unsealed = 1; settle(open_epoch) }
     fi
 }
@@ -439,7 +443,8 @@ inline allocate()
             :: skip
             fi
         :: atomic {
-            block_state == MAGAZINE && !magazine_lock[block_owner] -> /* another thread's, or not ready */
+            /* another thread's, or not ready */
+            block_state == MAGAZINE && !magazine_lock[block_owner] ->
             settle(block_epoch)
         }
         :: block_state == MAGAZINE && magazine_lock[block_owner]
@@ -497,7 +502,7 @@ inline give_up()
     assert(pool_mode == MULTI && !watches)
 }
 
-/* The first stream, whichever has its handle now; it is not destroyed while work is on its way to it. */
+/* The first stream, whichever has its handle. It lives while work is on its way to it. */
 inline begin_first()
 {
     atomic { !destroying -> s = current; on_way[s]++ }

@@ -220,7 +220,7 @@ static int another_user_hinders_nobody(void)
 enum { IDLE = 8, BACK_MS = 10000 };
 
 struct question {
-    unsigned char handle[64]; /* a number, 8 bytes of the door's name, 8 of its secret, .. */
+    unsigned char handle[64]; /* a number, 8 bytes of the listener's name, 8 of its secret, .. */
     uint64_t done_bytes;
 };
 

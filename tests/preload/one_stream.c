@@ -23,8 +23,8 @@ static void run(CUstream stream)
     }
 }
 
-/* A late writer on one stream, its block freed and taken again, the new owner's work on another. */
-static uint32_t hand_over(CUstream from, CUstream to, uint32_t value)
+/* A block after a late writer on that stream used its memory. */
+static uint64_t next_of_late_writer(CUstream from)
 {
     uint64_t old = 0, block = 0;
     run(from);
@@ -32,6 +32,13 @@ static uint32_t hand_over(CUstream from, CUstream to, uint32_t value)
     REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, from));
     REQUIRE(gpu_free(old));
     REQUIRE(gpu_malloc(&block, words * 4));
+    return block;
+}
+
+/* A late writer on one stream, its block freed and taken again, the new owner's work on another. */
+static uint32_t hand_over(CUstream from, CUstream to, uint32_t value)
+{
+    uint64_t block = next_of_late_writer(from);
     REQUIRE(gpu_fill(block, words, value, to));
     REQUIRE(gpu_stream_sync(from));
     uint32_t wrong = scene_wrong_words(block, words, value, to);
@@ -64,12 +71,7 @@ static uint32_t with_graph(CUstream from, CUstream to)
 {
     CUgraph graph;
     CUgraphExec exec;
-    uint64_t old = 0, block = 0;
-    run(from);
-    REQUIRE(gpu_malloc(&old, words * 4));
-    REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, from));
-    REQUIRE(gpu_free(old));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = next_of_late_writer(from);
     REQUIRE(gpu_capture_begin(to, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_fill(block, words, 9, to));
     REQUIRE(gpu_capture_end(to, &graph));

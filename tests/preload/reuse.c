@@ -10,8 +10,8 @@ enum { ROUNDS = 25, STREAMS = 5 };
 
 static const uint64_t delay_ns = 2 * MS_NS;
 
-/* A late writer must not reach the block's next owner. */
-static uint32_t late_writer(CUstream writer, CUstream next, uint64_t words)
+/* The block that follows one of a late writer. */
+static uint64_t next_of_late_writer(CUstream writer, uint64_t words)
 {
     uint64_t old = 0;
     uint64_t new = 0;
@@ -19,6 +19,13 @@ static uint32_t late_writer(CUstream writer, CUstream next, uint64_t words)
     REQUIRE(gpu_spin_fill(old, words, 0xbad, delay_ns, writer));
     REQUIRE(gpu_free(old));
     REQUIRE(gpu_malloc(&new, words * 4));
+    return new;
+}
+
+/* A late writer must not reach the block's next owner. */
+static uint32_t late_writer(CUstream writer, CUstream next, uint64_t words)
+{
+    uint64_t new = next_of_late_writer(writer, words);
     REQUIRE(gpu_fill(new, words, 7, next));
     REQUIRE(gpu_stream_sync(writer));
     uint32_t wrong = scene_wrong_words(new, words, 7, next);
@@ -49,12 +56,7 @@ static uint32_t late_reader(CUstream reader, CUstream next, uint64_t words, uint
 /* The new owner's copy from the host must not be overwritten either. */
 static size_t late_writer_copy(CUstream writer, uint64_t words)
 {
-    uint64_t old = 0;
-    uint64_t new = 0;
-    REQUIRE(gpu_malloc(&old, words * 4));
-    REQUIRE(gpu_spin_fill(old, words, 0xbad, delay_ns, writer));
-    REQUIRE(gpu_free(old));
-    REQUIRE(gpu_malloc(&new, words * 4));
+    uint64_t new = next_of_late_writer(writer, words);
     REQUIRE(gpu_memset(new, 3, words * 4));
     REQUIRE(gpu_stream_sync(writer));
     size_t wrong = scene_wrong_bytes(new, words * 4, 3);

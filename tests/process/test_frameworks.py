@@ -115,7 +115,7 @@ class Frameworks(unittest.TestCase):
             self.ends_well(child)
         self.each(play)
 
-    def test_who_holds_the_interpreters_lock_delays_no_flush(self):
+    def test_a_holder_of_the_interpreters_lock_delays_no_flush(self):
         def play(python):
             child = self.scene(python, "held")
             self.assertEqual(child.stdout.readline(), "ready\n")

@@ -22,8 +22,8 @@ CASES = {
 }
 
 
-def check(folder, text):
-    path = os.path.join(folder, "case.c")
+def check(folder, text, name="case.c"):
+    path = os.path.join(folder, name)
     with open(path, "w") as file:
         file.write(text)
     result = subprocess.run([CHECK, path], capture_output=True, text=True)
@@ -37,7 +37,13 @@ def main():
         for fault, text in CASES.items():
             code, out = check(folder, text)
             assert code == 1 and fault in out, f"{fault!r} not found: exit {code}, {out!r}"
-    print(f"{len(CASES)} faults found")
+        for name in ("case.c.orig", "case.c~", "case.rej"):
+            code, out = check(folder, SPDX + "int a;\n", name)
+            assert code == 1 and "left-over" in out, f"{name} not found: exit {code}, {out!r}"
+        for name in ("meson.build", "case.pml", "case.sh"):
+            code, out = check(folder, CASES["101 columns"], name)
+            assert code == 1 and "101 columns" in out, f"{name}: exit {code}, {out!r}"
+    print(f"{len(CASES) + 6} faults found")
 
 
 main()

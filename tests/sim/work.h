@@ -19,7 +19,7 @@ struct work {
     struct CUctx_st *context;
     enum work_state state;
     unsigned references;
-    unsigned blockers; /* unfinished predecessors, plus one until work_release_start */
+    unsigned blockers; /* unfinished predecessors, plus one until work_submit */
     uint64_t number;   /* order of submission */
     uint64_t earliest_ns, end_ns;
     struct work **successors;

@@ -177,6 +177,12 @@ uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait)
     return back;
 }
 
+void rig_settle(struct rig *r)
+{
+    rig_launch(r, 0, 0, 0);
+    rig_trim(r, GIB(1), true);
+}
+
 const char *rig_check(struct rig *r)
 {
     const char *words = r->error;

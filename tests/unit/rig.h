@@ -63,6 +63,8 @@ bool rig_enter_single(struct rig *r);
 void rig_empty_magazines(struct rig *r);
 /* Gives back what is idle beyond keep_bytes; what is pending is waited for if wait says so. */
 uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait);
+/* Everything freed so far is known complete. */
+void rig_settle(struct rig *r);
 /* NULL, or the first broken promise so far, pool_check() among them. */
 const char *rig_check(struct rig *r);
 struct pool_stats rig_stats(struct rig *r);

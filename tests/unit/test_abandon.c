@@ -103,6 +103,22 @@ static void fill(struct rig *r)
     model_advance(r->model, MS(2));
 }
 
+/* Takes a step on a pool of r. At the moment end->at of the step the hook ends the pool. */
+static void end_inside(struct rig *r, unsigned step, struct end *end,
+                       void (*hook)(struct model *m, enum model_row row))
+{
+    r->config.idle_timeout_ns = MS(1);
+    r->config.sync_free = steps[step] == free_one;
+    r->model->backend.single_stream = steps[step] == leave_single;
+    rig_start(r);
+    fill(r);
+    end->pool = r->pool;
+    r->model->hook_arg = end;
+    r->model->hook = hook;
+    steps[step](r);
+    r->model->hook = NULL;
+}
+
 static void a_pool_may_end_whenever_its_lock_is_free(void **state)
 {
     unsigned ended = 0;
@@ -113,18 +129,9 @@ static void a_pool_may_end_whenever_its_lock_is_free(void **state)
                 struct rig *r = rig_create(RIG_BYTES);
                 struct end end = {.at = at};
                 r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
-                r->config.idle_timeout_ns = MS(1);
                 r->config.max_idle_bytes = MIB(4);
                 r->config.min_free_bytes = MIB(1);
-                r->config.sync_free = steps[step] == free_one;
-                r->model->backend.single_stream = steps[step] == leave_single;
-                rig_start(r);
-                fill(r);
-                end.pool = r->pool;
-                r->model->hook_arg = &end;
-                r->model->hook = end_meanwhile;
-                steps[step](r);
-                r->model->hook = NULL;
+                end_inside(r, step, &end, end_meanwhile);
                 ended += end.ended;
                 if (!end.ended)
                     at = MOMENTS;
@@ -181,7 +188,7 @@ static bool is_abandoned(struct pool *p, uint64_t *reserved_bytes)
     return abandoned;
 }
 
-static void who_has_memory_in_work_is_waited_for(void **state)
+static void a_thread_with_memory_in_work_is_waited_for(void **state)
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow,
                                           MODEL_ROW_segment_alloc};
@@ -362,16 +369,7 @@ static void a_pool_is_not_anothers_while_a_thread_is_inside(void **state)
         for (uint64_t at = 1; at <= MOMENTS; at++) {
             struct rig *r = rig_create(RIG_BYTES);
             struct end end = {.at = at};
-            r->config.idle_timeout_ns = MS(1);
-            r->config.sync_free = steps[step] == free_one;
-            r->model->backend.single_stream = steps[step] == leave_single;
-            rig_start(r);
-            fill(r);
-            end.pool = r->pool;
-            r->model->hook_arg = &end;
-            r->model->hook = end_and_revive;
-            steps[step](r);
-            r->model->hook = NULL;
+            end_inside(r, step, &end, end_and_revive);
             if (end.ended) {
                 EXPECT(end.calls != UINT64_MAX, "it goes on in what it knows");
                 r->count = 0;
@@ -472,7 +470,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
-        cmocka_unit_test(who_has_memory_in_work_is_waited_for),
+        cmocka_unit_test(a_thread_with_memory_in_work_is_waited_for),
         cmocka_unit_test(what_it_had_handed_out_is_nobodys),
         cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
         cmocka_unit_test(what_it_had_handed_out_stays_nobodys),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * pool/arena.c: growing where memory is missing, moving idle chunks there, and what is left after a
- * failure of the driver half way.
+ * failure of the driver half way. Moves below running work: test_ghost.c; moves that take too much
+ * of the program's time: test_move_budget.c.
  */
 #include "pool/arena.h"
 
@@ -54,8 +55,7 @@ static void idle_chunks_are_moved_before_memory_is_asked_for(void **state)
         a[i] = rig_alloc(r, MIB(4));
     for (int i = 0; i < 8; i += 2)
         rig_free(r, a[i]);
-    rig_launch(r, 0, 0, 0); /* so that the frees have a fence, which is done */
-    rig_trim(r, MIB(1000), true);
+    rig_settle(r);
     uint64_t created = model_calls(r->model, MODEL_ROW_create);
     uint64_t b = rig_alloc(r, MIB(16));
     EXPECT(b, "there is memory");
@@ -79,104 +79,6 @@ static void chunks_whose_work_is_not_complete_are_not_moved(void **state)
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "work still uses them");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(48), "so the arena grew");
-    EXPECT_SOUND(r);
-}
-
-static void ordered_memory_moves_and_leaves_a_ghost(void **state)
-{
-    struct rig *r = *state;
-    r->config.reuse = REUSE_ORDER;
-    rig_start(r);
-    uint64_t a[8];
-    for (int i = 0; i < 8; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < 8; i += 2) {
-        rig_launch(r, 1, MS(10), a[i]);
-        rig_free(r, a[i]);
-    }
-    uint64_t b = rig_alloc(r, MIB(4));
-    EXPECT(b == a[0] || b == a[2] || b == a[4] || b == a[6], "reused behind its old work");
-    EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "by one order");
-    uint64_t reserved = rig_stats(r).reserved_bytes;
-    uint64_t c = rig_alloc(r, MIB(12));
-    EXPECT_EQ(rig_stats(r).num_chunk_moves, 3, "idle chunks serve although their work goes on");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "no new memory");
-    EXPECT_EQ(r->pool->ghost_bytes, MIB(12), "and stays mapped for that work");
-    rig_launch(r, 2, MS(1), c);
-    EXPECT_SOUND(r);
-    model_advance(r->model, MS(100));
-    rig_free(r, b);
-    pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(100)});
-    EXPECT_EQ(r->pool->ghost_bytes, 0, "which the ghosts do not outlive");
-    EXPECT_SOUND(r);
-}
-
-static void ghosts_next_to_each_other_end_together(void **state)
-{
-    struct rig *r = *state;
-    r->config.reuse = REUSE_ORDER;
-    rig_start(r);
-    uint64_t a[6];
-    for (int i = 0; i < 6; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < 4; i++) {
-        rig_launch(r, 1, MS(10), a[i]);
-        rig_free(r, a[i]);
-    }
-    EXPECT(rig_alloc(r, MIB(20)), "at the end, for want of room");
-    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "with the memory of all four");
-    EXPECT_EQ(r->pool->ghost_bytes, MIB(16), "which their work goes on to use where it was");
-    uint64_t before = r->model->unmaps;
-    model_advance(r->model, MS(100));
-    rig_trim(r, GIB(1), true);
-    EXPECT_EQ(r->pool->ghost_bytes, 0, "until it is complete");
-    EXPECT_EQ(r->model->unmaps - before, 1, "then one call ends them all");
-    EXPECT_SOUND(r);
-}
-
-static void memory_that_moved_is_not_released_before_its_old_work_is_complete(void **state)
-{
-    struct rig *r = *state;
-    r->config.reuse = REUSE_ORDER;
-    rig_start(r);
-    uint64_t a[8];
-    for (int i = 0; i < 8; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < 8; i += 2) {
-        rig_launch(r, 1, MS(10), a[i]);
-        rig_free(r, a[i]);
-    }
-    uint64_t b = rig_alloc(r, MIB(16));
-    EXPECT(rig_stats(r).num_chunk_moves >= 3, "chunks moved below running work");
-    rig_free(r, b);
-    /* A fence of work that is complete by itself says nothing about the old one. */
-    EXPECT_EQ(rig_trim(r, 0, false), 0, "nothing is known complete");
-    EXPECT_SOUND(r);
-    model_advance(r->model, MS(100));
-    EXPECT_EQ(rig_trim(r, 0, false), MIB(16), "now it is");
-    EXPECT_SOUND(r);
-}
-
-static void addresses_of_moved_memory_do_not_run_out(void **state)
-{
-    struct rig *r = *state;
-    r->model->backend.total_bytes = MIB(64);
-    r->config.reuse = REUSE_ORDER;
-    rig_start(r);
-    for (int round = 0; round < 60; round++) {
-        uint64_t a[16];
-        for (int i = 0; i < 15; i++)
-            a[i] = rig_alloc(r, MIB(4));
-        for (int i = 0; i < 15; i += 2)
-            if (a[i]) {
-                rig_launch(r, 1, MS(1000000), a[i]);
-                rig_free(r, a[i]);
-            }
-        rig_alloc(r, MIB(24));
-        EXPECT(r->pool->ghost_bytes <= 5 * MIB(64), "old mappings are kept within bounds");
-        rig_free_all(r);
-    }
-    EXPECT(rig_stats(r).num_chunk_moves > 50, "many chunks moved below running work");
     EXPECT_SOUND(r);
 }
 
@@ -244,20 +146,13 @@ static void the_small_zone_grows_gently(void **state)
     EXPECT(model_calls(r->model, MODEL_ROW_create) < 120, "in few steps");
 }
 
-/* Everything freed so far is known complete. */
-static void settle(struct rig *r)
-{
-    rig_launch(r, 0, 0, 0);
-    rig_trim(r, GIB(1), true);
-}
-
 static void large_idle_chunks_are_taken_apart(void **state)
 {
     struct rig *r = started(state);
     uint64_t a = rig_alloc(r, MIB(64));
     rig_alloc(r, MIB(8));
     rig_free(r, a);
-    settle(r);
+    rig_settle(r);
     rig_alloc(r, MIB(66));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "a chunk of 64 MiB is not moved");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8 + 66), "the driver has it back");
@@ -274,176 +169,18 @@ static void a_free_block_that_a_request_needs_part_of_gives_the_rest(void **stat
         right[i] = rig_alloc(r, MIB(4));
     rig_alloc(r, MIB(4));
     rig_free(r, middle);
-    settle(r);
+    rig_settle(r);
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 1, "the middle leaves a hole");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(40), "8 are new");
     rig_free(r, left);
     for (int i = 0; i < 4; i++)
         rig_free(r, right[i]);
-    settle(r);
+    rig_settle(r);
     EXPECT_EQ(rig_alloc(r, MIB(24)), left, "from the first of it over the hole");
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 2, "the last of it moves into the hole");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(44), "4 more are missing");
     EXPECT_SOUND(r);
-}
-
-/* Granting access takes long, as on a busy GPU. */
-static void allow_slowly(struct model *m, enum model_row row)
-{
-    if (row == MODEL_ROW_allow)
-        model_advance(m, MS(30));
-}
-
-/* 64 blocks of 4 MiB, one of 768, and the time that may go into moving used up. */
-static void overdraw(struct rig *r, uint64_t a[64])
-{
-    for (int i = 0; i < 64; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    rig_alloc(r, MIB(768));
-    r->model->hook = allow_slowly;
-    for (int i = 0; i < 8; i += 2)
-        rig_free(r, a[i]);
-    settle(r);
-    rig_alloc(r, MIB(16));
-    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "at first idle memory is moved");
-    EXPECT_EQ(rig_stats(r).num_refused_moves, 0, "nothing was refused");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "and none is taken");
-    for (int i = 8; i < 16; i += 2)
-        rig_free(r, a[i]);
-    settle(r);
-}
-
-static void memory_is_spent_where_moves_take_too_long(void **state)
-{
-    struct rig *r = roomy(state);
-    uint64_t a[64], created;
-    overdraw(r, a);
-    created = model_calls(r->model, MODEL_ROW_create);
-    rig_alloc(r, MIB(16));
-    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "no more moves");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 4, "but fine chunks");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "beside what is idle");
-    for (int i = 16; i < 32; i += 2)
-        rig_free(r, a[i]);
-    settle(r);
-    rig_alloc(r, MIB(32));
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "no more than a 32nd over the peak");
-    uint64_t moved = rig_stats(r).num_chunk_moves;
-    EXPECT(moved > 4, "after that moves it is");
-    model_advance(r->model, MS(100000));
-    for (int i = 32; i < 40; i += 2)
-        rig_free(r, a[i]);
-    settle(r);
-    rig_alloc(r, MIB(16));
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "time has passed: nothing is spent");
-    EXPECT(rig_stats(r).num_chunk_moves > moved, "what is idle moves again");
-    EXPECT_SOUND(r);
-}
-
-static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
-{
-    struct rig *r = roomy(state);
-    uint64_t a[64];
-    r->model->hook = allow_slowly;
-    for (int i = 0; i < 64; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    rig_alloc(r, MIB(768));
-    for (int i = 0; i < 24; i += 8) {
-        for (int k = 0; k < 8; k += 2)
-            rig_free(r, a[i + k]);
-        settle(r);
-        rig_alloc(r, MIB(32));
-        EXPECT_EQ(rig_stats(r).num_chunk_moves, i / 2 + 4, "what is idle moves, each time");
-        EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024 + 2 * i + 16), "the rest is new");
-    }
-    EXPECT_SOUND(r);
-}
-
-/* Much is idle, and the move budget used up, when the program uses two streams for a moment. */
-static struct rig *overdrawn_on_two_streams(enum pool_reuse reuse)
-{
-    struct rig *r = rig_create(GIB(16));
-    uint64_t a[64];
-    r->config.reuse = reuse;
-    rig_start(r);
-    overdraw(r, a);
-    for (int i = 16; i < 36; i += 2)
-        rig_free(r, a[i]);
-    settle(r);
-    for (unsigned i = 0; i < 4; i++) {
-        uint64_t b = rig_alloc(r, KIB(600));
-        rig_launch(r, 1 + i % 2, MS(1), b);
-        rig_free(r, b);
-    }
-    return r;
-}
-
-static void with_several_streams_more_memory_is_spent(void **state)
-{
-    rig_destroy(*state);
-    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
-    uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
-    rig_alloc(r, MIB(64));
-    EXPECT_EQ(rig_stats(r).num_chunk_moves, moved, "no move, with the budget used up");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved + MIB(64), "more than a 32nd");
-    EXPECT_SOUND(r);
-}
-
-static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
-{
-    rig_destroy(*state);
-    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
-    uint64_t moved = rig_stats(r).num_chunk_moves;
-    struct fences *f = &r->pool->fences;
-    atomic_store(&f->run_length, FENCE_RUN); /* one stream alone by now */
-    f->several_epoch = f->open_epoch - FENCE_LATELY;
-    rig_alloc(r, MIB(64));
-    EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
-}
-
-static void where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not(void **state)
-{
-    rig_destroy(*state);
-    struct rig *r = *state = overdrawn_on_two_streams(REUSE_ORDER);
-    uint64_t moved = rig_stats(r).num_chunk_moves;
-    rig_alloc(r, MIB(64));
-    EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
-}
-
-static void no_memory_is_spent_where_the_device_is_half_full(void **state)
-{
-    rig_destroy(*state);
-    struct rig *r = *state = rig_create(GIB(2));
-    r->model->backend.single_stream = true;
-    rig_start(r);
-    uint64_t a[64];
-    overdraw(r, a);
-    rig_alloc(r, MIB(16));
-    EXPECT_EQ(rig_stats(r).num_chunk_moves, 8, "moves go on");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "nothing is taken");
-}
-
-static void where_there_is_no_memory_to_spend_idle_memory_moves(void **state)
-{
-    for (int limit = 0; limit < 2; limit++) {
-        struct rig *r = rig_create(GIB(4));
-        uint64_t a[64];
-        r->model->backend.single_stream = true;
-        r->config.max_reserved_bytes = limit ? MIB(1024) : UINT64_MAX;
-        rig_start(r);
-        overdraw(r, a);
-        if (!limit)
-            model_fail(r->model, MODEL_ROW_create, 1, MODEL_NOMEM);
-        EXPECT(rig_alloc(r, MIB(16)), "there is idle memory");
-        EXPECT(limit || model_failed(r->model), "the driver had none");
-        EXPECT_EQ(rig_stats(r).num_chunk_moves, 8, "so it was moved");
-        EXPECT_EQ(rig_stats(r).num_alloc_retries, 0, "and nothing had to be given back first");
-        EXPECT_SOUND(r);
-        const char *words = rig_destroy(r);
-        if (words)
-            fail_msg("broken: %s", words);
-    }
 }
 
 static void small_memory_does_not_pin_large_memory(void **state)
@@ -474,8 +211,7 @@ static void a_short_driver_leaves_what_it_gave_as_free_memory(void **state)
     EXPECT_SOUND(r);
 }
 
-/* Six chunks of 4 MiB, every other one idle, and a request that needs the idle ones at one place.
- */
+/* Six chunks of 4 MiB, every other one idle, and a request that needs the idle ones in a row. */
 static void prepare_move(struct rig *r)
 {
     uint64_t a[6];
@@ -483,8 +219,7 @@ static void prepare_move(struct rig *r)
         a[i] = rig_alloc(r, MIB(4));
     for (int i = 0; i < 6; i += 2)
         rig_free(r, a[i]);
-    rig_launch(r, 0, 0, 0);
-    rig_trim(r, MIB(1000), true);
+    rig_settle(r);
 }
 
 static void a_chunk_that_cannot_be_mapped_again_is_forgotten(void **state)
@@ -566,23 +301,12 @@ int main(void)
         RIG_TEST(free_memory_at_the_edge_is_extended),
         RIG_TEST(idle_chunks_are_moved_before_memory_is_asked_for),
         RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved),
-        RIG_TEST(ordered_memory_moves_and_leaves_a_ghost),
-        RIG_TEST(ghosts_next_to_each_other_end_together),
-        RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
-        RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(chunks_are_limited_and_cover_large_requests),
         RIG_TEST(a_large_arena_grows_by_more_than_a_granule),
         RIG_TEST(chunks_are_small_once_memory_is_fragmented),
         RIG_TEST(the_small_zone_grows_gently),
         RIG_TEST(large_idle_chunks_are_taken_apart),
-        RIG_TEST(memory_is_spent_where_moves_take_too_long),
         RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest),
-        RIG_TEST(with_several_streams_more_memory_is_spent),
-        RIG_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
-        RIG_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
-        RIG_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
-        RIG_TEST(no_memory_is_spent_where_the_device_is_half_full),
-        cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
         RIG_TEST(small_memory_does_not_pin_large_memory),
         RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory),
         cmocka_unit_test(a_chunk_that_cannot_be_mapped_again_is_forgotten),

@@ -17,13 +17,6 @@ static struct rig *eight(void **state, uint64_t addr[8])
     return r;
 }
 
-/* Everything freed so far is known complete. */
-static void settle(struct rig *r)
-{
-    rig_launch(r, 0, 0, 0);
-    rig_trim(r, GIB(1), true);
-}
-
 static uint64_t seize(struct rig *r, uint64_t want_bytes, bool fit)
 {
     uint64_t got;
@@ -50,7 +43,7 @@ static void live_chunks_are_not_idle(void **state)
     EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "all are in use");
     rig_free(r, addr[2]);
     rig_free(r, addr[5]);
-    settle(r);
+    rig_settle(r);
     EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(8), "the two that were freed");
 }
 
@@ -75,7 +68,7 @@ static void a_chunk_below_several_blocks_is_idle_when_the_last_is_free(void **st
     for (int i = 0; i < 4; i++) {
         EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "one of them is still live");
         rig_free(r, addr[i]);
-        settle(r);
+        rig_settle(r);
     }
     EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(64), "none is");
 }
@@ -85,7 +78,7 @@ static void no_more_is_seized_than_wanted(void **state)
     uint64_t addr[8];
     struct rig *r = eight(state, addr);
     rig_free_all(r);
-    settle(r);
+    rig_settle(r);
     EXPECT_EQ(seize(r, MIB(10), false), MIB(12), "until enough is together");
     EXPECT_EQ(seize(r, MIB(10), true), MIB(8), "to fit: no chunk larger than what is still wanted");
     EXPECT_EQ(seize(r, MIB(3), true), 0, "none is so small");
@@ -131,11 +124,11 @@ static void idle_time_counts_from_the_last_use(void **state)
     struct rig *r = eight(state, addr);
     struct pool_trim t = {.idle_ns = MS(100)};
     rig_free(r, addr[0]);
-    settle(r);
+    rig_settle(r);
     model_advance(r->model, MS(60));
-    settle(r);
+    rig_settle(r);
     rig_free(r, addr[1]);
-    settle(r);
+    rig_settle(r);
     model_advance(r->model, MS(60));
     EXPECT_EQ(pool_trim(r->pool, &t), MIB(4), "only the first was idle long enough");
     model_advance(r->model, MS(60));
@@ -148,7 +141,7 @@ static void exposed_memory_is_dead_and_released(void **state)
     struct rig *r = eight(state, addr);
     rig_expose(r, addr[2]);
     rig_free(r, addr[2]);
-    settle(r);
+    rig_settle(r);
     EXPECT_EQ(seize(r, UINT64_MAX, true), 0, "it is not moved to serve others");
     EXPECT(rig_alloc(r, MIB(4)) != addr[2], "nor handed out");
     EXPECT_EQ(pool_free(addr[2]), POOL_INVALID, "nor freed again");
@@ -159,7 +152,7 @@ static void exposed_memory_is_dead_and_released(void **state)
         uint64_t a = rig_alloc(r, MIB(10));
         rig_expose(r, a);
         rig_free(r, a);
-        settle(r);
+        rig_settle(r);
     }
     EXPECT(rig_stats(r).reserved_peak_bytes < MIB(32 + 32 + 20), "much of it before more is taken");
     EXPECT_SOUND(r);

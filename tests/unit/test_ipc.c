@@ -168,7 +168,7 @@ static void questions_of_other_users_are_not_heard(void **state)
 
 /* Without the secret nothing gets as far as the listener's queue, which holds ten messages or some
  * hundred. */
-static void who_has_no_handle_does_not_fill_the_door(void **state)
+static void messages_without_the_secret_do_not_fill_the_queue(void **state)
 {
     struct ticket_question question = about(1);
     union {
@@ -224,7 +224,7 @@ static void too_many_questions_are_dropped_and_the_askers_told(void **state)
 }
 
 /* Of the same user, with a handle, and with a socket that takes nothing. */
-static void who_takes_no_answer_makes_nobody_wait(void **state)
+static void an_asker_that_takes_no_answer_delays_none(void **state)
 {
     struct ticket_question question = about(1), heard;
     struct ticket_answer answer = {.kind = TICKET_CHUNKS, .count = TICKET_BATCH};
@@ -335,9 +335,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_listener_is_none_of_the_programs_descriptors),
         cmocka_unit_test(questions_are_kept_in_their_order),
         cmocka_unit_test(questions_of_other_users_are_not_heard),
-        cmocka_unit_test(who_has_no_handle_does_not_fill_the_door),
+        cmocka_unit_test(messages_without_the_secret_do_not_fill_the_queue),
         cmocka_unit_test(too_many_questions_are_dropped_and_the_askers_told),
-        cmocka_unit_test(who_takes_no_answer_makes_nobody_wait),
+        cmocka_unit_test(an_asker_that_takes_no_answer_delays_none),
         cmocka_unit_test(nonsense_leaves_no_descriptor_and_disturbs_nobody),
     };
     sem_init(&woken, 0, 0);

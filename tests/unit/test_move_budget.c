@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/move_budget.c: how much time may go into saving memory.
+ * pool/move_budget.c: how much time may go into saving memory, and what the pool does where that is
+ * used up.
  */
 #include "pool/move_budget.h"
 #include "pool/tuning.h"
@@ -110,6 +111,170 @@ static void one_slow_growth_excuses_little(void **state)
     EXPECT(!move_budget_is_left(&e, MS(5)), "as if it had taken 20 ms");
 }
 
+/* A rig with room to grow. */
+static int roomy(void **state)
+{
+    *state = rig_create(GIB(16));
+    return 0;
+}
+
+/* Granting access takes long, as on a busy GPU. */
+static void allow_slowly(struct model *m, enum model_row row)
+{
+    if (row == MODEL_ROW_allow)
+        model_advance(m, MS(30));
+}
+
+/* 64 blocks of 4 MiB, one of 768, and the time that may go into moving used up. */
+static void overdraw(struct rig *r, uint64_t a[64])
+{
+    for (int i = 0; i < 64; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    rig_alloc(r, MIB(768));
+    r->model->hook = allow_slowly;
+    for (int i = 0; i < 8; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "at first idle memory is moved");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "and none is taken");
+    for (int i = 8; i < 16; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+}
+
+static void memory_is_spent_where_moves_take_too_long(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[64], created;
+    overdraw(r, a);
+    created = model_calls(r->model, MODEL_ROW_create);
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "no more moves");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 4, "but fine chunks");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "beside what is idle");
+    for (int i = 16; i < 32; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    rig_alloc(r, MIB(32));
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "no more than a 32nd over the peak");
+    uint64_t moved = rig_stats(r).num_chunk_moves;
+    EXPECT(moved > 4, "after that moves it is");
+    model_advance(r->model, MS(100000));
+    for (int i = 32; i < 40; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "time has passed: nothing is spent");
+    EXPECT(rig_stats(r).num_chunk_moves > moved, "what is idle moves again");
+    EXPECT_SOUND(r);
+}
+
+static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[64];
+    r->model->hook = allow_slowly;
+    for (int i = 0; i < 64; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    rig_alloc(r, MIB(768));
+    for (int i = 0; i < 24; i += 8) {
+        for (int k = 0; k < 8; k += 2)
+            rig_free(r, a[i + k]);
+        rig_settle(r);
+        rig_alloc(r, MIB(32));
+        EXPECT_EQ(rig_stats(r).num_chunk_moves, i / 2 + 4, "what is idle moves, each time");
+        EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024 + 2 * i + 16), "the rest is new");
+    }
+    EXPECT_SOUND(r);
+}
+
+/* Much is idle, and the move budget used up, when the program uses two streams for a moment. */
+static struct rig *overdrawn_on_two_streams(enum pool_reuse reuse)
+{
+    struct rig *r = rig_create(GIB(16));
+    uint64_t a[64];
+    r->config.reuse = reuse;
+    rig_start(r);
+    overdraw(r, a);
+    for (int i = 16; i < 36; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t b = rig_alloc(r, KIB(600));
+        rig_launch(r, 1 + i % 2, MS(1), b);
+        rig_free(r, b);
+    }
+    return r;
+}
+
+static void with_several_streams_more_memory_is_spent(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
+    uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, moved, "no move, with the budget used up");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved + MIB(64), "more than a 32nd");
+    EXPECT_SOUND(r);
+}
+
+static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
+    uint64_t moved = rig_stats(r).num_chunk_moves;
+    struct fences *f = &r->pool->fences;
+    atomic_store(&f->run_length, FENCE_RUN); /* one stream alone by now */
+    f->several_epoch = f->open_epoch - FENCE_LATELY;
+    rig_alloc(r, MIB(64));
+    EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
+}
+
+static void where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not(void **state)
+{
+    rig_destroy(*state);
+    struct rig *r = *state = overdrawn_on_two_streams(REUSE_ORDER);
+    uint64_t moved = rig_stats(r).num_chunk_moves;
+    rig_alloc(r, MIB(64));
+    EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
+}
+
+static void no_memory_is_spent_where_the_device_is_half_full(void **state)
+{
+    ((struct rig *)*state)->model->backend.total_bytes = GIB(2);
+    struct rig *r = expect_single(state);
+    uint64_t a[64];
+    overdraw(r, a);
+    rig_alloc(r, MIB(16));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 8, "moves go on");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "nothing is taken");
+}
+
+static void where_there_is_no_memory_to_spend_idle_memory_moves(void **state)
+{
+    for (int limit = 0; limit < 2; limit++) {
+        struct rig *r = rig_create(GIB(4));
+        uint64_t a[64];
+        r->model->backend.single_stream = true;
+        r->config.max_reserved_bytes = limit ? MIB(1024) : UINT64_MAX;
+        rig_start(r);
+        overdraw(r, a);
+        if (!limit)
+            model_fail(r->model, MODEL_ROW_create, 1, MODEL_NOMEM);
+        EXPECT(rig_alloc(r, MIB(16)), "there is idle memory");
+        EXPECT(limit || model_failed(r->model), "the driver had none");
+        EXPECT_EQ(rig_stats(r).num_chunk_moves, 8, "so it was moved");
+        EXPECT_EQ(rig_stats(r).num_alloc_retries, 0, "and nothing had to be given back first");
+        EXPECT_SOUND(r);
+        const char *words = rig_destroy(r);
+        if (words)
+            fail_msg("broken: %s", words);
+    }
+}
+
+#define ROOMY_TEST(name) cmocka_unit_test_setup_teardown(name, roomy, expect_teardown)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -121,6 +286,13 @@ int main(void)
         cmocka_unit_test(growth_that_is_needed_is_no_charge),
         cmocka_unit_test(moves_below_the_peak_are_charged_whole),
         cmocka_unit_test(one_slow_growth_excuses_little),
+        ROOMY_TEST(memory_is_spent_where_moves_take_too_long),
+        ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
+        ROOMY_TEST(with_several_streams_more_memory_is_spent),
+        ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
+        ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
+        ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full),
+        cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -221,7 +221,7 @@ static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
     return worst_bytes;
 }
 
-static void who_overdraws_the_allowance_may_owe_more_and_more(void **state)
+static void a_program_that_overdraws_may_owe_more_and_more(void **state)
 {
     const struct {
         uint64_t overdrawn_ns, most_bytes;
@@ -234,7 +234,7 @@ static void who_overdraws_the_allowance_may_owe_more_and_more(void **state)
     }
 }
 
-static void who_has_half_of_the_device_owes_a_quarter_at_most(void **state)
+static void with_half_of_the_device_a_quarter_is_owed_at_most(void **state)
 {
     struct rig *r = segments_on_a_device_of(state, MIB(160));
     EXPECT(worst_debt_bytes(r, MS(100000)) <= MIB(20), "however much is overdrawn");
@@ -319,7 +319,7 @@ static void slack_is_a_small_part_of_the_peak(void **state)
     EXPECT_SOUND(r);
 }
 
-static void who_has_half_of_the_device_gets_no_slack(void **state)
+static void with_half_of_the_device_there_is_no_slack(void **state)
 {
     struct rig *r = segments_on_a_device_of(state, MIB(600));
     uint64_t a = leave_one_idle(r, MS(20));
@@ -475,13 +475,13 @@ int main(void)
         RIG_TEST(no_segment_goes_back_below_its_own_work),
         RIG_TEST(an_exposed_segment_waits_for_its_work),
         RIG_TEST(a_free_pays_what_growing_below_work_in_flight_owes),
-        RIG_TEST(who_overdraws_the_allowance_may_owe_more_and_more),
-        RIG_TEST(who_has_half_of_the_device_owes_a_quarter_at_most),
+        RIG_TEST(a_program_that_overdraws_may_owe_more_and_more),
+        RIG_TEST(with_half_of_the_device_a_quarter_is_owed_at_most),
         RIG_TEST(a_free_waits_as_long_as_the_gpu_gets_on),
         RIG_TEST(no_debt_is_paid_below_a_kernel_that_never_ends),
         RIG_TEST(a_larger_segment_serves_before_the_peak_is_passed),
         RIG_TEST(slack_is_a_small_part_of_the_peak),
-        RIG_TEST(who_has_half_of_the_device_gets_no_slack),
+        RIG_TEST(with_half_of_the_device_there_is_no_slack),
         RIG_TEST(rounding_may_leave_no_slack),
         RIG_TEST(slack_makes_no_blocks_share),
         RIG_TEST(no_request_waits_for_what_is_ordered),

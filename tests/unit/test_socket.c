@@ -76,7 +76,7 @@ static void a_full_table_of_descriptors_is_an_error(void **state)
 
 /* As in a sandbox that forbids to wait: with no descriptor allowed, poll() fails. Asking again
  * would fail too. */
-static void who_may_not_wait_is_told_so(void **state)
+static void a_process_that_may_not_wait_is_told_so(void **state)
 {
     struct pair p = connected();
     struct rlimit before, none;
@@ -141,7 +141,7 @@ int main(void)
         cmocka_unit_test(descriptors_arrive_as_their_own),
         cmocka_unit_test(what_does_not_match_is_refused_and_leaves_nothing),
         cmocka_unit_test(a_full_table_of_descriptors_is_an_error),
-        cmocka_unit_test(who_may_not_wait_is_told_so),
+        cmocka_unit_test(a_process_that_may_not_wait_is_told_so),
         cmocka_unit_test(nobody_answers_for_who_is_gone),
         cmocka_unit_test(answers_of_other_users_are_refused),
         cmocka_unit_test(a_spoilt_ticket_shows),

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * pool/ghost.c: memory that moves while old work uses it, and the old mappings that stay for that
+ * work.
+ */
+#include "pool/ghost.h"
+
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+static struct rig *ordering(void **state)
+{
+    struct rig *r = *state;
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    return r;
+}
+
+/* n blocks of 4 MiB; of the first num_freed, every step-th is freed while work uses it. */
+static void free_behind_work(struct rig *r, uint64_t a[], int n, int num_freed, int step)
+{
+    for (int i = 0; i < n; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    for (int i = 0; i < num_freed; i += step) {
+        rig_launch(r, 1, MS(10), a[i]);
+        rig_free(r, a[i]);
+    }
+}
+
+static void ordered_memory_moves_and_leaves_a_ghost(void **state)
+{
+    struct rig *r = ordering(state);
+    uint64_t a[8];
+    free_behind_work(r, a, 8, 8, 2);
+    uint64_t b = rig_alloc(r, MIB(4));
+    EXPECT(b == a[0] || b == a[2] || b == a[4] || b == a[6], "reused behind its old work");
+    EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "by one order");
+    uint64_t reserved = rig_stats(r).reserved_bytes;
+    uint64_t c = rig_alloc(r, MIB(12));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 3, "idle chunks serve although their work goes on");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "no new memory");
+    EXPECT_EQ(r->pool->ghost_bytes, MIB(12), "and stays mapped for that work");
+    rig_launch(r, 2, MS(1), c);
+    EXPECT_SOUND(r);
+    model_advance(r->model, MS(100));
+    rig_free(r, b);
+    pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(100)});
+    EXPECT_EQ(r->pool->ghost_bytes, 0, "which the ghosts do not outlive");
+    EXPECT_SOUND(r);
+}
+
+static void ghosts_next_to_each_other_end_together(void **state)
+{
+    struct rig *r = ordering(state);
+    uint64_t a[6];
+    free_behind_work(r, a, 6, 4, 1);
+    EXPECT(rig_alloc(r, MIB(20)), "at the end, for want of room");
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "with the memory of all four");
+    EXPECT_EQ(r->pool->ghost_bytes, MIB(16), "which their work goes on to use where it was");
+    uint64_t before = r->model->unmaps;
+    model_advance(r->model, MS(100));
+    rig_trim(r, GIB(1), true);
+    EXPECT_EQ(r->pool->ghost_bytes, 0, "until it is complete");
+    EXPECT_EQ(r->model->unmaps - before, 1, "then one call ends them all");
+    EXPECT_SOUND(r);
+}
+
+static void memory_that_moved_is_not_released_before_its_old_work_is_complete(void **state)
+{
+    struct rig *r = ordering(state);
+    uint64_t a[8];
+    free_behind_work(r, a, 8, 8, 2);
+    uint64_t b = rig_alloc(r, MIB(16));
+    EXPECT(rig_stats(r).num_chunk_moves >= 3, "chunks moved below running work");
+    rig_free(r, b);
+    /* A fence of work that is complete by itself says nothing about the old one. */
+    EXPECT_EQ(rig_trim(r, 0, false), 0, "nothing is known complete");
+    EXPECT_SOUND(r);
+    model_advance(r->model, MS(100));
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(16), "now it is");
+    EXPECT_SOUND(r);
+}
+
+static void addresses_of_moved_memory_do_not_run_out(void **state)
+{
+    ((struct rig *)*state)->model->backend.total_bytes = MIB(64);
+    struct rig *r = ordering(state);
+    for (int round = 0; round < 60; round++) {
+        uint64_t a[16];
+        for (int i = 0; i < 15; i++)
+            a[i] = rig_alloc(r, MIB(4));
+        for (int i = 0; i < 15; i += 2)
+            if (a[i]) {
+                rig_launch(r, 1, MS(1000000), a[i]);
+                rig_free(r, a[i]);
+            }
+        rig_alloc(r, MIB(24));
+        EXPECT(r->pool->ghost_bytes <= 5 * MIB(64), "old mappings are kept within bounds");
+        rig_free_all(r);
+    }
+    EXPECT(rig_stats(r).num_chunk_moves > 50, "many chunks moved below running work");
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(ordered_memory_moves_and_leaves_a_ghost),
+        RIG_TEST(ghosts_next_to_each_other_end_together),
+        RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
+        RIG_TEST(addresses_of_moved_memory_do_not_run_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
