@@ -4,6 +4,7 @@
  * used up.
  */
 #include "pool/move_budget.h"
+#include "pool/state.h"
 #include "pool/tuning.h"
 
 #include "tests/unit/expect.h"
