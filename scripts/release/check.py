@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from release import check_slurm as check_slurm_
-from release import debian, rpm, tools
+from release import build, debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
 
 HERE = platform.machine()
@@ -206,6 +206,29 @@ def check_preload(release, _out):
     suite(release, release.library(HERE), "--suite", "preload")
 
 
+def check_glibc(release, out):
+    """On each C library of TEST_GLIBC (folders, with a colon between; each has libc.so.6 with its
+    loader, libdl and libpthread) the demo program says the same as without the library."""
+    folders = os.environ.get("TEST_GLIBC", "").split(":")
+    if not folders[0]:
+        return "TEST_GLIBC names no folder"
+    library = out / f"{release.stem(HERE)}.so"
+    programs = build.programs(release, HERE)
+    for folder in map(pathlib.Path, folders):
+        loader = next(folder.glob("ld-linux-*.so.*"))
+        demo = [loader, "--library-path", f"{folder}:{programs}", programs / "demo",
+                "--steps", "20", "--words", "256"]
+        with tempfile.TemporaryDirectory() as scratch:
+            report = pathlib.Path(scratch, "report")
+            under = ask(*demo, env={**clean(), "LD_PRELOAD": str(library),
+                                    "GPUCACHE_STATS": f"exit:{report}"})
+            equal(under, ask(*demo, env=clean()))
+            if not re.search(r"\| hits +\| +[1-9]", report.read_text(encoding="utf-8")):
+                raise AssertionError(report.read_text(encoding="utf-8"))
+        print(f"glibc: {re.search(r'version ([0-9.]+[0-9])', ask(loader, folder / 'libc.so.6'))[1]}")
+    return None
+
+
 def check_musl(release, out):
     """On musl the library is loaded and changes nothing."""
     if not os.path.exists(MUSL_LOADER) or not shutil.which("musl-gcc"):
@@ -233,9 +256,28 @@ def check_word_size(release, out):
     return None
 
 
+def one_image(release, deploy):
+    """Another name in kustomization.yaml reaches every object."""
+    name = "registry.example/other"
+    with tempfile.TemporaryDirectory() as scratch:
+        place = pathlib.Path(scratch, "deploy")
+        shutil.copytree(deploy, place)
+        file = place / "kustomization.yaml"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace("    newTag:", f"    newName: {name}\n    newTag:"),
+                        encoding="utf-8")
+        rendered = ask("kubectl", "kustomize", place)
+    images = set(re.findall(r"(?:image: \"?|\W')([\w./-]*(?:libgpucache|other)[\w.:]*)", rendered))
+    equal(images, {f"{name}:{release.version}"})
+
+
 def check_deploy(release, _out):
-    """Kubernetes' own schemas, and systemd's view of the drop-in."""
+    """One version, Kubernetes' own schemas, and systemd's view of the drop-in."""
     deploy = release.root / "scripts" / "deploy"
+    versions = {found for path in deploy.rglob("*") if path.is_file()
+                for found in re.findall(r"libgpucache[-_:/](\d+\.\d+\.\d+)|newTag: .([\d.]+)",
+                                        path.read_text(encoding="utf-8"))}
+    equal({one or other for one, other in versions}, {release.version})
     files = sorted((deploy / "kubernetes").glob("*.yaml"))
     said = ask("kubernetes-validate", "--strict", "--no-warn", *files)
     passed = {line.split()[1] for line in said.splitlines() if " passed for " in line}
@@ -244,6 +286,7 @@ def check_deploy(release, _out):
     if shutil.which("kubectl"):
         rendered = ask("kubectl", "kustomize", deploy)
         ask("kubernetes-validate", "--strict", "--no-warn", "-", input=rendered)
+        one_image(release, deploy)
     if not shutil.which("systemd-analyze"):
         return "no systemd-analyze here: the drop-in was not looked at"
     drop_in = (deploy / "systemd" / "libgpucache.conf").read_text(encoding="utf-8")
