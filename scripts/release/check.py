@@ -6,13 +6,16 @@ import os
 import pathlib
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+import types
+import unittest.mock
 
 from release import check_slurm as check_slurm_
-from release import build, debian, rpm, tools
+from release import archive, build, debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
 
 HERE = platform.machine()
@@ -329,6 +332,53 @@ def check_modulefile(release, out):
             equal(said.split("\n"), [str(library), str(library),
                                      str(folder / "share" / "man" / "man7" / "gpucache.7"), "[]"])
     return None
+
+
+def spack_recipe(file, release_1):
+    """What the recipe says to a stand-in for Spack: the class and its directives. release_1: the
+    names are where Spack 1.0 has them, otherwise where 0.23 has them."""
+    said = []
+    build_system = types.ModuleType("spack_repo.builtin.build_systems.meson")
+    build_system.MesonPackage = type("MesonPackage", (), {})
+    package = types.ModuleType("spack.package")
+    for name in ("license", "version", "depends_on"):
+        setattr(package, name, lambda *words, name=name, **more: said.append((name, words, more)))
+    package.join_path = os.path.join
+    modules = {"spack": types.ModuleType("spack"), "spack.package": package}
+    if release_1:
+        parts = build_system.__name__.split(".")
+        modules.update({".".join(parts[:n]): types.ModuleType(".".join(parts[:n]))
+                        for n in range(1, len(parts))}, **{build_system.__name__: build_system})
+    else:
+        package.MesonPackage = build_system.MesonPackage
+    with unittest.mock.patch.dict(sys.modules, modules):
+        names = runpy.run_path(str(file))
+    return names["Libgpucache"], said
+
+
+def check_spack(release, out):
+    """The sources that the recipe names are built as Spack's class for Meson builds them, and the
+    library lies where the recipe puts it in front of programs. Spack itself is not needed."""
+    file = out / f"libgpucache-{release.version}.spack.py"
+    recipe, said = spack_recipe(file, True)
+    equal(said, spack_recipe(file, False)[1])
+    sources = out / recipe.url.rpartition("/")[2]
+    equal([(words, more) for name, words, more in said if name == "version"],
+          [((release.version,), {"sha256": archive.digest(sources)})])
+    with tempfile.TemporaryDirectory() as scratch:
+        ask("tar", "-xJf", sources, "-C", scratch)
+        prefix, made = pathlib.Path(scratch, "prefix"), pathlib.Path(scratch, "made")
+        package = recipe()
+        package.prefix = types.SimpleNamespace(lib=f"{prefix}/lib")
+        package.spec = {"cuda": types.SimpleNamespace(prefix=build.cuda_headers())}
+        ask("meson", "setup", made, pathlib.Path(scratch, sources.name.removesuffix(".tar.xz")),
+            f"-Dprefix={prefix}", f"-Dlibdir={prefix}/lib", "-Dbuildtype=release", "-Dstrip=false",
+            "-Ddefault_library=shared", "-Dwrap_mode=nodownload", *package.meson_args())
+        ask("ninja", "-C", made, "install")
+        paths = []
+        package.setup_run_environment(types.SimpleNamespace(
+            prepend_path=lambda name, value: paths.append((name, value))))
+        equal(paths, [("LD_PRELOAD", ask(prefix / "bin" / "gpucache", "library", env=clean()))])
 
 
 def check_slurm(release, out):
