@@ -17,6 +17,7 @@ import unittest.mock
 from release import check_slurm as check_slurm_
 from release import archive, build, debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
+from release.release import ADDRESS
 
 HERE = platform.machine()
 # Ways of a program to the driver, on which the basic scene runs.
@@ -200,6 +201,12 @@ def check_tarball(release, out):
         tool_works(release, [folder / "bin" / "gpucache"], folder / "lib" / "libgpucache.so")
 
 
+def check_address(release, _out):
+    """One file of the sources names the project's address."""
+    equal(ask("git", "-C", release.root, "grep", "-lF", ADDRESS, "HEAD"),
+          "HEAD:scripts/release/release.py")
+
+
 def check_checksums(_release, out):
     ask("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=out)
 
@@ -228,7 +235,8 @@ def check_glibc(release, out):
             equal(under, ask(*demo, env=clean()))
             if not re.search(r"\| hits +\| +[1-9]", report.read_text(encoding="utf-8")):
                 raise AssertionError(report.read_text(encoding="utf-8"))
-        print(f"glibc: {re.search(r'version ([0-9.]+[0-9])', ask(loader, folder / 'libc.so.6'))[1]}")
+        said = ask(loader, folder / "libc.so.6")
+        print(f"glibc: {re.search(r'version ([0-9.]+[0-9])', said)[1]}")
     return None
 
 

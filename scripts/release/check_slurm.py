@@ -147,8 +147,8 @@ def requeue(folder, environment, words):
     if not reports():
         raise AssertionError("the report is gone after SIGTERM")
 
-    # A slurmd refuses to start a job in the second in which it ended the job ("already killed"), and
-    # the job then counts as failed.
+    # slurmd refuses to start a job in the second in which it ended it ("already killed"), and the
+    # job then counts as failed.
     time.sleep(2)
 
     def starts_again():

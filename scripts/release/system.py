@@ -17,8 +17,8 @@ SETTINGS = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
 # Under a name of its own: packages of the new system write the usual one.
 CERTIFICATES = "etc/own-certificates.crt"
 VARIABLES = re.compile(r"PIP_.*|(https?|no)_proxy", re.IGNORECASE)
-# The new system's own processes, /proc and shared memory, which end with the command. Its devices are
-# those that debootstrap made. Its / is a mount point: rpm 4.20 makes it private.
+# The new system's own processes, /proc and shared memory, which end with the command. Its devices
+# are those that debootstrap made. Its / is a mount point: rpm 4.20 makes it private.
 ENTER = """set -e
 mount --bind "$1" "$1"
 cd "$1"
@@ -95,8 +95,8 @@ def inside(system, *command, **variables):
                    **{k: v for k, v in os.environ.items() if VARIABLES.fullmatch(k)}, **variables}
     if (system / CERTIFICATES).exists():
         environment["PIP_CERT"] = f"/{CERTIFICATES}"
-    return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER,
-                           "sh", system, *command], env=environment, stdin=subprocess.DEVNULL,
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh"]
+    return subprocess.run([*apart, system, *command], env=environment, stdin=subprocess.DEVNULL,
                           check=False, timeout=1800).returncode
 
 

@@ -28,8 +28,8 @@ struct physical {
 
 /* Reserves the address spaces. Called once. */
 CUresult physical_init(void);
-/* A new file in memory, which an exec closes, or -1. By the system call: C libraries before 2.27 have
- * no function for it, and the driver runs there too. */
+/* A new file in memory, which an exec closes, or -1. By the system call: glibc before 2.27 has no
+ * function for it, and the driver runs there too. */
 int physical_memory_file(const char *name);
 
 /* size is a multiple of PAGE_BYTES. Returns one reference, or NULL if the device has less left. */
