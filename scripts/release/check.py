@@ -127,6 +127,8 @@ def check_wheel(release, out):
             env=clean())
         library = next(python.parents[1].glob("lib/python3*/site-packages/gpucache/*.so"))
         library = library.resolve()
+        # The suite `preload` runs on these bytes (check_preload).
+        equal(library.read_bytes() == release.library(HERE).read_bytes(), True)
         tool_works(release, [python.parent / "gpucache"], library)
         tool_works(release, [python, "-m", "gpucache"], library)
         manual = python.parents[1] / "share" / "man"
