@@ -32,6 +32,7 @@ CROSS_FILE = """[binaries]
 c = '{compiler}'
 ar = ['{zig}', 'ar']
 strip = 'true'
+pkgconfig = 'pkg-config'
 [host_machine]
 system = 'linux'
 cpu_family = '{arch}'
@@ -64,6 +65,20 @@ def cross_file(release, arch):
     file = release.work / f"{arch}.ini"
     file.write_text(CROSS_FILE.format(**names), encoding="utf-8")
     return file
+
+
+def programs(release, arch):
+    """The demo program and the simulated driver, which run wherever the library does: to show the
+    library of the release on other systems. Their folder."""
+    folder = release.work / f"{arch}-programs"
+    if not (folder / "build.ninja").exists():
+        run("meson", "setup", folder, release.root, "--cross-file", cross_file(release, arch),
+            "-Dtests=true", "-Dbuildtype=release", f"-Dtoolkit={cuda_headers()}")
+    made = [folder / "tests" / "gpu" / "demo", folder / "tests" / "sim" / "lib" / "libcuda.so.1"]
+    run("ninja", "-C", folder, *(path.relative_to(folder) for path in made))
+    for path in made:
+        shutil.copy(path, folder)
+    return folder
 
 
 def cuda_headers():

@@ -6,14 +6,18 @@ import os
 import pathlib
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+import types
+import unittest.mock
 
 from release import check_slurm as check_slurm_
-from release import debian, rpm, tools
+from release import archive, build, debian, rpm, tools
 from release.build import DEBIAN_LIBDIR
+from release.release import ADDRESS
 
 HERE = platform.machine()
 # Ways of a program to the driver, on which the basic scene runs.
@@ -123,6 +127,8 @@ def check_wheel(release, out):
             env=clean())
         library = next(python.parents[1].glob("lib/python3*/site-packages/gpucache/*.so"))
         library = library.resolve()
+        # The suite `preload` runs on these bytes (check_preload).
+        equal(library.read_bytes() == release.library(HERE).read_bytes(), True)
         tool_works(release, [python.parent / "gpucache"], library)
         tool_works(release, [python, "-m", "gpucache"], library)
         manual = python.parents[1] / "share" / "man"
@@ -197,6 +203,12 @@ def check_tarball(release, out):
         tool_works(release, [folder / "bin" / "gpucache"], folder / "lib" / "libgpucache.so")
 
 
+def check_address(release, _out):
+    """One file of the sources names the project's address."""
+    equal(ask("git", "-C", release.root, "grep", "-lF", ADDRESS, "HEAD"),
+          "HEAD:scripts/release/release.py")
+
+
 def check_checksums(_release, out):
     ask("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=out)
 
@@ -204,6 +216,30 @@ def check_checksums(_release, out):
 def check_preload(release, _out):
     """The suite `preload` on the library that is given to users."""
     suite(release, release.library(HERE), "--suite", "preload")
+
+
+def check_glibc(release, out):
+    """On each C library of TEST_GLIBC (folders, with a colon between; each has libc.so.6 with its
+    loader, libdl and libpthread) the demo program says the same as without the library."""
+    folders = os.environ.get("TEST_GLIBC", "").split(":")
+    if not folders[0]:
+        return "TEST_GLIBC names no folder"
+    library = out / f"{release.stem(HERE)}.so"
+    programs = build.programs(release, HERE)
+    for folder in map(pathlib.Path, folders):
+        loader = next(folder.glob("ld-linux-*.so.*"))
+        demo = [loader, "--library-path", f"{folder}:{programs}", programs / "demo",
+                "--steps", "20", "--words", "256"]
+        with tempfile.TemporaryDirectory() as scratch:
+            report = pathlib.Path(scratch, "report")
+            under = ask(*demo, env={**clean(), "LD_PRELOAD": str(library),
+                                    "GPUCACHE_STATS": f"exit:{report}"})
+            equal(under, ask(*demo, env=clean()))
+            if not re.search(r"\| hits +\| +[1-9]", report.read_text(encoding="utf-8")):
+                raise AssertionError(report.read_text(encoding="utf-8"))
+        said = ask(loader, folder / "libc.so.6")
+        print(f"glibc: {re.search(r'version ([0-9.]+[0-9])', said)[1]}")
+    return None
 
 
 def check_musl(release, out):
@@ -233,9 +269,28 @@ def check_word_size(release, out):
     return None
 
 
+def one_image(release, deploy):
+    """Another name in kustomization.yaml reaches every object."""
+    name = "registry.example/other"
+    with tempfile.TemporaryDirectory() as scratch:
+        place = pathlib.Path(scratch, "deploy")
+        shutil.copytree(deploy, place)
+        file = place / "kustomization.yaml"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace("    newTag:", f"    newName: {name}\n    newTag:"),
+                        encoding="utf-8")
+        rendered = ask("kubectl", "kustomize", place)
+    images = set(re.findall(r"(?:image: \"?|\W')([\w./-]*(?:libgpucache|other)[\w.:]*)", rendered))
+    equal(images, {f"{name}:{release.version}"})
+
+
 def check_deploy(release, _out):
-    """Kubernetes' own schemas, and systemd's view of the drop-in."""
+    """One version, Kubernetes' own schemas, and systemd's view of the drop-in."""
     deploy = release.root / "scripts" / "deploy"
+    versions = {found for path in deploy.rglob("*") if path.is_file()
+                for found in re.findall(r"libgpucache[-_:/](\d+\.\d+\.\d+)|newTag: .([\d.]+)",
+                                        path.read_text(encoding="utf-8"))}
+    equal({one or other for one, other in versions}, {release.version})
     files = sorted((deploy / "kubernetes").glob("*.yaml"))
     said = ask("kubernetes-validate", "--strict", "--no-warn", *files)
     passed = {line.split()[1] for line in said.splitlines() if " passed for " in line}
@@ -244,6 +299,7 @@ def check_deploy(release, _out):
     if shutil.which("kubectl"):
         rendered = ask("kubectl", "kustomize", deploy)
         ask("kubernetes-validate", "--strict", "--no-warn", "-", input=rendered)
+        one_image(release, deploy)
     if not shutil.which("systemd-analyze"):
         return "no systemd-analyze here: the drop-in was not looked at"
     drop_in = (deploy / "systemd" / "libgpucache.conf").read_text(encoding="utf-8")
@@ -286,6 +342,53 @@ def check_modulefile(release, out):
             equal(said.split("\n"), [str(library), str(library),
                                      str(folder / "share" / "man" / "man7" / "gpucache.7"), "[]"])
     return None
+
+
+def spack_recipe(file, release_1):
+    """What the recipe says to a stand-in for Spack: the class and its directives. release_1: the
+    names are where Spack 1.0 has them, otherwise where 0.23 has them."""
+    said = []
+    build_system = types.ModuleType("spack_repo.builtin.build_systems.meson")
+    build_system.MesonPackage = type("MesonPackage", (), {})
+    package = types.ModuleType("spack.package")
+    for name in ("license", "version", "depends_on"):
+        setattr(package, name, lambda *words, name=name, **more: said.append((name, words, more)))
+    package.join_path = os.path.join
+    modules = {"spack": types.ModuleType("spack"), "spack.package": package}
+    if release_1:
+        parts = build_system.__name__.split(".")
+        modules.update({".".join(parts[:n]): types.ModuleType(".".join(parts[:n]))
+                        for n in range(1, len(parts))}, **{build_system.__name__: build_system})
+    else:
+        package.MesonPackage = build_system.MesonPackage
+    with unittest.mock.patch.dict(sys.modules, modules):
+        names = runpy.run_path(str(file))
+    return names["Libgpucache"], said
+
+
+def check_spack(release, out):
+    """The sources that the recipe names are built as Spack's class for Meson builds them, and the
+    library lies where the recipe puts it in front of programs. Spack itself is not needed."""
+    file = out / f"libgpucache-{release.version}.spack.py"
+    recipe, said = spack_recipe(file, True)
+    equal(said, spack_recipe(file, False)[1])
+    sources = out / recipe.url.rpartition("/")[2]
+    equal([(words, more) for name, words, more in said if name == "version"],
+          [((release.version,), {"sha256": archive.digest(sources)})])
+    with tempfile.TemporaryDirectory() as scratch:
+        ask("tar", "-xJf", sources, "-C", scratch)
+        prefix, made = pathlib.Path(scratch, "prefix"), pathlib.Path(scratch, "made")
+        package = recipe()
+        package.prefix = types.SimpleNamespace(lib=f"{prefix}/lib")
+        package.spec = {"cuda": types.SimpleNamespace(prefix=build.cuda_headers())}
+        ask("meson", "setup", made, pathlib.Path(scratch, sources.name.removesuffix(".tar.xz")),
+            f"-Dprefix={prefix}", f"-Dlibdir={prefix}/lib", "-Dbuildtype=release", "-Dstrip=false",
+            "-Ddefault_library=shared", "-Dwrap_mode=nodownload", *package.meson_args())
+        ask("ninja", "-C", made, "install")
+        paths = []
+        package.setup_run_environment(types.SimpleNamespace(
+            prepend_path=lambda name, value: paths.append((name, value))))
+        equal(paths, [("LD_PRELOAD", ask(prefix / "bin" / "gpucache", "library", env=clean()))])
 
 
 def check_slurm(release, out):

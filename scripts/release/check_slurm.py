@@ -124,7 +124,8 @@ def run(deploy, library, program, long_program, environment):
 
 
 def requeue(folder, environment, words):
-    """SIGTERM ends the program as without the library, and the job starts once more."""
+    """SIGTERM ends the program as without the library and leaves the report of its last state; the
+    job starts once more."""
     output = folder / "long.txt"
     (folder / "long").write_text("#!/bin/sh\necho start ${SLURM_RESTART_COUNT:-0}\n"
                                  f"exec srun -n1 {' '.join(map(str, words))}\n")
@@ -135,9 +136,20 @@ def requeue(folder, environment, words):
         return lambda: output.exists() and text in output.read_text()
 
     wait_for(has("start 0"), "the job did not start")
-    time.sleep(2)
+
+    def reports():
+        return [path for path in folder.glob("report-*.txt")
+                if "still running then" in path.read_text()]
+
+    wait_for(reports, "no report while the program runs")
     say("scontrol", "requeue", job)
     wait_for(has("task 0: Terminated"), "the job was not ended")
+    if not reports():
+        raise AssertionError("the report is gone after SIGTERM")
+
+    # slurmd refuses to start a job in the second in which it ended it ("already killed"), and the
+    # job then counts as failed.
+    time.sleep(2)
 
     def starts_again():
         say("scontrol", "update", f"jobid={job}", "StartTime=now")

@@ -13,7 +13,8 @@ cuMemAlloc and cuMemFree from a pool of device memory. Most of these calls then
 need no driver call, and a free does not synchronise with the GPU. Idle memory
 goes back to the driver on a signal, on a timer or when it is needed. The
 program is neither changed nor rebuilt."""
-# The project's address. No other file names it: packages, the Spack recipe and this line follow it.
+# The project's address: a placeholder until its owner writes the real one here. No other file names
+# it; the packages and the Spack recipe take it from here. scripts/package says it while it is one.
 ADDRESS = "libgpucache.invalid"
 HOMEPAGE = f"https://{ADDRESS}/"
 MAINTAINER = f"The libgpucache authors <maintainers@{ADDRESS}>"

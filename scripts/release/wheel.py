@@ -40,7 +40,8 @@ def stage(release, arch):
 
 def make(release, arch, out):
     """hatchling runs scripts/release/hatch_build.py, which takes the files of GPUCACHE_STAGE."""
-    tag = f"py3-none-manylinux_2_17_{arch}"
+    # The same platform twice: pip before 20.3, as in Ubuntu 20.04, knows its older name only.
+    tag = f"py3-none-manylinux_2_17_{arch}.manylinux2014_{arch}"
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=release.root,
         env={**os.environ, "GPUCACHE_STAGE": str(stage(release, arch)), "GPUCACHE_TAG": tag})
     wheel = out / f"libgpucache-{release.version}-{tag}.whl"

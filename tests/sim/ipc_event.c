@@ -13,6 +13,7 @@
 #include "tests/sim/api.h"
 #include "tests/sim/config.h"
 #include "tests/sim/memory.h"
+#include "tests/sim/physical.h"
 #include "tests/sim/thread.h"
 
 #define MAGIC 0x49504345u
@@ -52,7 +53,7 @@ static struct ipc_event *map(int fd)
 
 struct ipc_event *ipc_event_create(void)
 {
-    int fd = memfd_create("simulated-gpu-event", MFD_CLOEXEC);
+    int fd = physical_memory_file("simulated-gpu-event");
     if (fd < 0 || ftruncate(fd, 4096) != 0)
         return NULL;
     return map(fd);

@@ -5,6 +5,7 @@
 #include "tests/sim/physical.h"
 
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -39,11 +40,16 @@ static uint64_t inode_of(int fd)
     return fstat(fd, &status) == 0 ? status.st_ino : 0;
 }
 
+int physical_memory_file(const char *name)
+{
+    return (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC);
+}
+
 static int open_file(int device, uint64_t size)
 {
     char name[32];
     snprintf(name, sizeof name, "simulated-gpu-%d", device);
-    int fd = memfd_create(name, MFD_CLOEXEC);
+    int fd = physical_memory_file(name);
     if (fd >= 0 && ftruncate(fd, (off_t)size) != 0) {
         close(fd);
         fd = -1;

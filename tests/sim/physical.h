@@ -28,6 +28,9 @@ struct physical {
 
 /* Reserves the address spaces. Called once. */
 CUresult physical_init(void);
+/* A new file in memory, which an exec closes, or -1. By the system call: glibc before 2.27 has no
+ * function for it, and the driver runs there too. */
+int physical_memory_file(const char *name);
 
 /* size is a multiple of PAGE_BYTES. Returns one reference, or NULL if the device has less left. */
 struct physical *physical_create(int device, uint64_t size, bool own_file);

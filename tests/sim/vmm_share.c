@@ -77,7 +77,7 @@ static CUresult range_handle(int *out, uint64_t addr, uint64_t size, CUmemRangeH
             return CUDA_ERROR_INVALID_VALUE;
         at = memory->range.hi;
     }
-    int fd = memfd_create("simulated-dma-buf", MFD_CLOEXEC);
+    int fd = physical_memory_file("simulated-dma-buf");
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     *out = fd;

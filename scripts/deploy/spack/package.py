@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Spack recipe: packages/libgpucache/package.py of a repository. scripts/package writes it to
-dist/ with the address, the version and the checksum of the sources. After `spack load libgpucache`
-programs run under the library."""
-from spack.package import *  # pylint: disable=import-error,unused-wildcard-import,wildcard-import
+"""Spack recipe: packages/libgpucache/package.py of a repository, for Spack 0.23 or newer.
+scripts/package writes it to dist/ with the address, the version and the checksum of the sources.
+After `spack load libgpucache` programs run under the library."""
+# pylint: disable=import-error,unused-wildcard-import,wildcard-import
+try:
+    from spack_repo.builtin.build_systems.meson import MesonPackage
+except ImportError:
+    pass  # before Spack 1.0 it is one of the names of spack.package
+from spack.package import *
 
 
 class Libgpucache(MesonPackage):

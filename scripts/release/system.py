@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Fresh systems in a folder, made by debootstrap: their packages come from where this system's own
+do, or from a mirror that is named. Needs root."""
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIP = 77
+UBUNTU_SCRIPT = "/usr/share/debootstrap/scripts/gutsy"
+# What a machine's owner may have set for apt and pip, and the names of such variables.
+SETTINGS = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
+# Under a name of its own: packages of the new system write the usual one.
+CERTIFICATES = "etc/own-certificates.crt"
+VARIABLES = re.compile(r"PIP_.*|(https?|no)_proxy", re.IGNORECASE)
+# The new system's own processes, /proc and shared memory, which end with the command. Its devices
+# are those that debootstrap made. Its / is a mount point: rpm 4.20 makes it private.
+ENTER = """set -e
+mount --bind "$1" "$1"
+cd "$1"
+mount -t proc proc "$1/proc"
+mkdir -p "$1/dev/shm"
+mount -t tmpfs -o mode=1777 shm "$1/dev/shm"
+root=$1; shift
+exec chroot "$root" "$@"
+"""
+
+
+def fail(text, status=1):
+    print(f"{pathlib.Path(sys.argv[0]).name}: {text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def needed():
+    if os.geteuid() != 0 or not shutil.which("debootstrap"):
+        fail("needs root and debootstrap", SKIP)
+
+
+def own_mirror():
+    """The first place of Debian packages that this system's apt knows."""
+    for path in [pathlib.Path("/etc/apt/sources.list"),
+                 *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]:
+        if path.suffix not in (".list", ".sources") or not path.is_file():
+            continue
+        found = re.search(r"^(?:deb (?:\[.*?\] )?|URIs: *)(\S+/(?:debian|ubuntu)/?)(?:\s|$)",
+                          path.read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1]
+    return fail("this system's apt names no mirror: use SUITE=MIRROR", SKIP)
+
+
+def bootstrap(suite, folder, packages=()):
+    """suite: NAME or NAME=MIRROR. Its name."""
+    name, _, mirror = suite.partition("=")
+    mirror = mirror or own_mirror()
+    command = ["debootstrap", "--variant=minbase"]
+    if packages:
+        command.append(f"--include={','.join(packages)}")
+    if "ubuntu" in mirror:
+        # A usual system has both parts of the archive.
+        command.append("--components=main,universe")
+    command += [name, folder, mirror]
+    if "ubuntu" in mirror:
+        # All its releases have one script; an older debootstrap lacks the names of newer ones.
+        command.append(UBUNTU_SCRIPT)
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
+    if done.returncode:
+        fail(f"debootstrap {name} {mirror}:\n{done.stdout[-2000:]}")
+    return name
+
+
+def give_settings(folder):
+    """This system's settings for apt and pip, and its certificates."""
+    for name in SETTINGS:
+        if os.path.exists(name):
+            place = folder / name[1:]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(name, place)
+    own = os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt")
+    if os.path.exists(own):
+        shutil.copyfile(own, folder / CERTIFICATES)
+    for path in pathlib.Path("/etc/apt/apt.conf.d").glob("*"):
+        shutil.copy(path, folder / "etc" / "apt" / "apt.conf.d")
+
+
+def inside(system, *command, **variables):
+    """The status of a command in the new system, as root, with the time that it may take."""
+    environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                   "HOME": "/var/empty", "TERM": "dumb", "LC_ALL": "C.UTF-8",
+                   **{k: v for k, v in os.environ.items() if VARIABLES.fullmatch(k)}, **variables}
+    if (system / CERTIFICATES).exists():
+        environment["PIP_CERT"] = f"/{CERTIFICATES}"
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh"]
+    return subprocess.run([*apart, system, *command], env=environment, stdin=subprocess.DEVNULL,
+                          check=False, timeout=1800).returncode
+
+
+@contextlib.contextmanager
+def scratch(keep):
+    # Not below /tmp, which may be small or refuse programs.
+    folder = pathlib.Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        yield folder
+    finally:
+        if keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder)
