@@ -51,8 +51,8 @@ def sum_up(complaints):
         if len(like) <= FILES_NAMED:
             told.append(str(fault))
         elif fault is like[0]:
-            told.append(f"{fault.folder}: {len(like):,} files are not used; of the first: "
-                        f"{fault.why}")
+            told.append(text.printable(f"{fault.folder}: {len(like):,} files are not used; of the "
+                                       f"first: {fault.why}"))
     return told
 
 

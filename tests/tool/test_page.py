@@ -152,6 +152,23 @@ class Reading(Case):
 
 
 class Refusing(Case):
+    def test_control_characters_of_a_path_reach_no_terminal(self):
+        for name in ("red\x1b[31m", "two\nlines", "clear\x9b2J"):
+            folder = os.path.join(self.folder, name)
+            os.mkdir(folder, 0o777)
+            os.chmod(folder, 0o777)
+            for words in (("ps",), ("stat", os.getpid()), ("metrics", "--json")):
+                done = tool(*words, GPUCACHE_DIR=folder)
+                self.assertEqual(done.status, 1)
+                self.assertTrue((done.err + done.out).replace("\n", "").isprintable(), done.err)
+                self.assertEqual(done.err.count("\n"), 0 if "--json" in words else 1)
+            os.chmod(folder, 0o700)
+            for number in range(5):
+                with open(f"{folder}/1-{number}-3.page", "w", encoding="ascii"):
+                    pass
+            err = tool("ps", GPUCACHE_DIR=folder).err
+            self.assertTrue(err.rstrip("\n").isprintable(), err)
+
     def test_folders_that_are_not_the_users_own(self):
         os.chmod(self.folder, 0o777)
         self.says(tool("ps"), 1, f"{self.folder} is not used: others may write to it")
