@@ -118,6 +118,7 @@ def _watch(args, gpus):
             if state.one(args.pid, gpus, fresh=False).status == "ended":
                 return
             time.sleep(args.watch)
+    fault.end_in_order()
     live, ansi = (fault.needed("rich." + name, "stat --watch") for name in ("live", "text"))
     with live.Live(auto_refresh=False) as view:
         while True:
