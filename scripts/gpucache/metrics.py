@@ -45,6 +45,12 @@ OTHER_ROWS = [
 NAMES = [row[0] for row in GPU_ROWS + PROCESS_ROWS + OTHER_ROWS]
 
 
+def _pid_label(process):
+    """Two pid namespaces that are not visible here may have the same pid: the namespace tells them
+    apart, as Prometheus takes a sample with the labels of another for an error."""
+    return str(process.pid) if process.pid else f"{process.page.namespace}-{process.inner_pid}"
+
+
 class Collector:
     """Reads the pages at each scrape."""
 
@@ -60,7 +66,7 @@ class Collector:
     def collect(self):
         gpus = gpu.Gpus()
         found, complaints = state.running(self.all_users, gpus)
-        labels = {id(p): [p.shown_pid(), p.name, p.user] for p in found}
+        labels = {id(p): [_pid_label(p), p.name, p.user] for p in found}
         for name, kind, text, field, divisor in GPU_ROWS:
             family = self._family(name, kind, text, OF_GPU)
             for process in found:

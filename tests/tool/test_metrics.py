@@ -72,6 +72,23 @@ class Text(Case):
         self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "1.0")
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+    def test_processes_of_two_hidden_namespaces_have_their_own_labels(self):
+        for namespace in (11111, 22222):
+            self.page(pid=7, namespace=namespace)
+        out = tool("metrics").out
+        labels = [found for found, _ in self.sample(out, "gpucache_idle_bytes")]
+        self.assertEqual([re.search(r'pid="(.*?)"', each)[1] for each in labels],
+                         ["11111-7", "22222-7"])
+        for line in out.splitlines():
+            self.assertEqual(out.splitlines().count(line), 1, line)
+
+    def test_a_name_with_everything_in_it_is_one_label(self):
+        self.page(body(pool(name='a"b'), program='a"b\\c\nd\x1b[31m{}\u202e', command="x"), pid=7,
+                  namespace=11111)
+        out = tool("metrics").out
+        labels, _ = self.sample(out, "gpucache_idle_bytes")[0]
+        self.assertIn(r'process="a\"b\\c?d?[31m{}?",', labels)
+
     def test_promtool_has_nothing_to_say(self):
         self.page()
 
