@@ -10,12 +10,19 @@ LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
                                                   "saved_ns"]
 PATIENCE_S = 0.3
+LONGEST = 100  # letters of a word that a page says, where it stands in a table
 
 
 def number(value):
     """A number of a page; what is none counts as 0."""
     plain = isinstance(value, int) and not isinstance(value, bool)
     return value if plain and 0 <= value < 1 << 64 else 0
+
+
+def word(value):
+    """Text of a page, for a table. A page of another user may say anything."""
+    words = text.printable(str(value or ""))
+    return words if len(words) <= LONGEST else words[:LONGEST - 3] + "..."
 
 
 class Gpu:
@@ -29,8 +36,7 @@ class Gpu:
 
     def add(self, pool):
         self.num_pools += 1
-        self.name = text.printable(str(pool.get("name") or ""))
-        self.backing = text.printable(str(pool.get("backing") or ""))
+        self.name, self.backing = word(pool.get("name")), word(pool.get("backing"))
         self.total_bytes = number(pool.get("total_bytes"))
         for field in FIELDS:
             self.figures[field] += number(pool.get(field))
@@ -72,7 +78,7 @@ class Process:
         self.user = process.user_name(contents.uid if self.pid is None else process.uid(self.pid))
         body = self.body
         self.name = (self.pid and process.name(self.pid)) or \
-            text.printable(str(body.get("program") or "?"))
+            word(body.get("program") or "?")
         self.command = (self.pid and process.command(self.pid)) or \
             text.printable(str(body.get("command") or self.name))
         self.job = process.job(self.pid) if self.pid else ""
@@ -80,8 +86,7 @@ class Process:
         pools = body.get("pools")
         for pool in pools if isinstance(pools, list) else []:
             if isinstance(pool, dict):
-                self._gpu(text.printable(str(pool.get("uuid") or "")),
-                          number(pool.get("device")), gpus).add(pool)
+                self._gpu(word(pool.get("uuid")), number(pool.get("device")), gpus).add(pool)
 
     def _gpu(self, uuid, device, gpus):
         for gpu in self.gpus:
@@ -110,7 +115,7 @@ class Process:
 
     def limits(self):
         changed = self.changed_options()
-        return " ".join(f"{name}={changed[name]}" for name in LIMITS if name in changed)
+        return " ".join(f"{name}={word(changed[name])}" for name in LIMITS if name in changed)
 
     def counters(self):
         found = self.body.get("counters")

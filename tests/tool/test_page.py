@@ -128,6 +128,13 @@ class Reading(Case):
         self.page(body(pool(name="\x1b[2Jx"), command="\x1b]0;x\x07"))
         self.assertNotIn("\x1b", tool("stat", os.getpid()).out)
 
+    def test_endless_words_leave_the_table_readable(self):
+        long = "x" * 9000
+        self.page(body(pool(name=long, uuid=long), program=long,
+                       options={"GPUCACHE_MAX_IDLE": long}), pid=7, namespace=12345)
+        self.assertIn("188 MiB", tool("ps").out)
+        self.assertLess(max(map(len, tool("ps").out.splitlines())), 500)
+
     def test_a_page_of_another_version_tells_whose_it_is(self):
         self.page(version=9)
         done = tool("ps")
