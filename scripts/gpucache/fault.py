@@ -16,7 +16,7 @@ EXIT_CODES = (
     (126, "run: the command cannot be started"),
     (127, "run: there is no such command"),
     (130, "interrupted from the keyboard"),
-    (141, "who reads the output stopped reading"),
+    (141, "the reader of the output stopped reading"),
 )
 
 # Name to install -> what it is for.
@@ -35,7 +35,7 @@ class Fault(Exception):
 
 def complain(sentence):
     """Writes one line to stderr."""
-    print(f"gpucache: {text.printable(str(sentence))}", file=sys.stderr)
+    print(f"gpucache: {sentence}", file=sys.stderr)
 
 
 def end_in_order():

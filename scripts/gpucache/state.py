@@ -218,7 +218,7 @@ def why_no_page(pid):
     if not loaded:
         return "it runs without libgpucache"
     return "it has no page of live state: it has allocated no device memory yet, was started " \
-           "with GPUCACHE_DIR=none, or has an older library"
+           "with GPUCACHE_DIR=none, could not make a file there, or has an older library"
 
 
 def one(pid, gpus=None, fresh=True):
