@@ -303,7 +303,7 @@ def find(pid):
     if uid is not None and os.geteuid() not in (0, uid):
         raise Fault(f"it belongs to {process.user_name(uid)}: only this user and root may look at "
                     "it")
-    if identity:
+    if identity and uid is not None:  # None: it has just ended
         candidates = _own_places() if uid == os.geteuid() else []
         for folder in _open_all(candidates + _places_of(pid, uid), complaints):
             for name in folder.names():

@@ -75,7 +75,8 @@ class Process:
         contents = its_page.read()
         self.contents, self.body, self.note = contents, contents.body, contents.note
         self.status = "running" if self.pid else "ended" if its_page.is_ours() else "elsewhere"
-        self.user = process.user_name(contents.uid if self.pid is None else process.uid(self.pid))
+        uid = process.uid(self.pid) if self.pid else None
+        self.user = process.user_name(contents.uid if uid is None else uid)  # None: it just ended
         body = self.body
         self.name = (self.pid and process.name(self.pid)) or \
             word(body.get("program") or "?")

@@ -11,13 +11,20 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 from fake import MIB, FakePage, body, pool, tool
 
 from gpucache import page as page_module
-from gpucache import process, tables
+from gpucache import flush, process, setting, signals, tables  # noqa: F401
+from gpucache.fault import Fault
 
 ROOT = os.geteuid() == 0
+
+
+def refuse(_):
+    """In the place of signals.send: this process is no program under the library."""
+    raise Fault("it runs without libgpucache")
 
 
 class Case(unittest.TestCase):
@@ -239,6 +246,26 @@ class Stale(Case):
         done = tool("flush", 4194303)
         self.says(done, 1, "PID 4194303: no such process")
         self.says(tool("set", 4194303, "MAX_IDLE=1G"), 1, "PID 4194303: it has ended")
+
+    def test_a_process_that_ends_while_it_is_looked_at(self):
+        # /proc tells nothing more of it, from some call on.
+        self.page()
+        for count in (1, 2, 3, 5):
+            for name in ("uid", "name", "identity", "start_ticks", "job", "maps", "namespace"):
+                real, calls = getattr(process, name), []
+
+                def gone(pid, *more, real=real, calls=calls, count=count):
+                    if pid == os.getpid():
+                        calls.append(pid)
+                    return None if len(calls) >= count else real(pid, *more)
+                for words in (("ps",), ("stat", os.getpid()), ("flush", os.getpid(), "--wait", "0"),
+                              ("metrics", "--json"), ("set", os.getpid(), "MAX_IDLE=1G")):
+                    calls.clear()
+                    with unittest.mock.patch.object(process, name, gone), \
+                            unittest.mock.patch.multiple("gpucache.setting", PATIENCE_S=0), \
+                            unittest.mock.patch.multiple("gpucache.flush", MARGIN_S=0), \
+                            unittest.mock.patch.object(signals, "send", refuse):
+                        self.assertIn(tool(*words).status, (0, 1), (name, count, words))
 
     def test_a_pid_that_came_back_is_another_process(self):
         page = self.page(start=5, age_s=3600)
