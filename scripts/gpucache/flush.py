@@ -216,6 +216,7 @@ def _targets(args):
     chosen = [p for p in found
               if (not args.name or fnmatch.fnmatchcase(p.name, args.name))
               and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
+    complaints = page.sum_up(complaints)
     if not chosen:
         what = f"whose name matches {args.name}" if args.name else "under libgpucache"
         complaints.append(f"no process {what}" + (f" on GPU {args.gpu}" if args.gpu else ""))

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from gpucache import fault, gpu, state, tables
+from gpucache import fault, gpu, page, state, tables
 from gpucache.fault import DONE, Fault, needed
 
 PREFIX = "gpucache_"
@@ -132,7 +132,8 @@ def _serve(args, client):
 def show(args):
     if args.json:
         found, complaints = state.running(args.all_users, gpu.Gpus())
-        print(json.dumps({"processes": [p.as_json() for p in found], "complaints": complaints}))
+        print(json.dumps({"processes": [p.as_json() for p in found],
+                          "complaints": page.sum_up(complaints)}))
         return fault.NOT_DONE if complaints else DONE
     client = needed("prometheus_client", "metrics")
     if args.listen:

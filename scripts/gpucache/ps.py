@@ -3,7 +3,7 @@
 import json
 
 from gpucache import gpu as gpu_module
-from gpucache import process, state, text
+from gpucache import page, process, state, text
 from gpucache.fault import DONE, NOT_DONE, complain
 
 HEADS = ("PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME")
@@ -59,6 +59,6 @@ def show(args):
             print("* a pid in another pid namespace, which is not visible here")
         if gpus.why and args.verbose:
             print(f"processes without the library are not listed: {gpus.why}")
-    for sentence in complaints:
+    for sentence in page.sum_up(complaints):
         complain(sentence)
     return NOT_DONE if complaints else DONE

@@ -190,7 +190,8 @@ def _clean(its_page):
 
 def running(all_users=False, gpus=None, clean=False):
     """(processes, complaints): all that run, their state at most a second old if they answer.
-    clean: pages of processes that have ended are removed."""
+    page.sum_up makes sentences of the complaints. clean: pages of processes that have ended are
+    removed."""
     pages, complaints = page.find_all(all_users)
     stale = _stale(pages)
     alive = [its_page for its_page in pages if its_page not in stale]
@@ -206,7 +207,7 @@ def running(all_users=False, gpus=None, clean=False):
         except Fault as fault:
             complaints.append(fault)
     found.sort(key=lambda p: (p.pid or 1 << 32, p.inner_pid))
-    return found, page.sum_up(complaints)
+    return found, complaints
 
 
 def why_no_page(pid):

@@ -14,7 +14,7 @@ import time
 import tty
 import types
 
-from gpucache import flush, options, setting, state, text
+from gpucache import flush, options, page, setting, state, text
 from gpucache import gpu as gpu_module
 from gpucache.fault import DONE, USAGE, Fault, end_in_order, needed
 
@@ -61,7 +61,7 @@ class Screen:
         """Reads all pages."""
         found, complaints = state.running(self.args.all_users, self.gpus)
         if complaints:
-            self.message = complaints[0]
+            self.message = page.sum_up(complaints)[0]
         lines, history = [], {}
         for process in found:
             for gpu in process.gpus or [state.Gpu("", 0)]:

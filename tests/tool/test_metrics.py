@@ -70,8 +70,11 @@ class Text(Case):
         page = self.page()
         os.truncate(page.path, 100)
         self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "1.0")
+        for number in range(5):  # one sentence of ps, and six files
+            with open(f"{self.folder}/1-{number}-3.page", "w", encoding="ascii"):
+                pass
+        self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "6.0")
 
-    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_processes_of_two_hidden_namespaces_have_their_own_labels(self):
         for namespace in (11111, 22222):
             self.page(pid=7, namespace=namespace)
@@ -89,6 +92,7 @@ class Text(Case):
         labels, _ = self.sample(out, "gpucache_idle_bytes")[0]
         self.assertIn(r'process="a\"b\\c?d?[31m{}?",', labels)
 
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_promtool_has_nothing_to_say(self):
         self.page()
 
