@@ -42,9 +42,8 @@ class Terminal:
         if not self.pid:
             os.environ.update(TERM="xterm-256color", LC_ALL="C.UTF-8")
             os.environ.pop("NO_COLOR", None)
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.execvp(command[0], command)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        os.kill(self.pid, signal.SIGWINCH)
 
     def feed(self, seconds=0.05):
         if select.select([self.fd], [], [], seconds)[0]:
@@ -257,6 +256,13 @@ class Stat(Case):
         self.assertEqual(len(re.findall("live blocks", text)), 1)
         screen.press("\x03")
         self.assertEqual(screen.end(), 130)
+
+    def test_ps_leaves_empty_columns_out_where_there_is_no_room(self):
+        self.page()
+        for width, heads in ((120, r"LIMITS +JOB +NAME\n"), (70, r"HITS +NAME\n")):
+            screen = Terminal("ps", width=width)
+            screen.until(heads)
+            self.assertEqual(screen.end(), 0)
 
     def test_heads_are_bold_on_a_terminal_alone(self):
         self.page()
