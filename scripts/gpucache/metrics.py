@@ -136,6 +136,7 @@ def show(args):
                           "complaints": page.sum_up(complaints)}))
         return fault.NOT_DONE if complaints else DONE
     client = needed("prometheus_client", "metrics")
+    page.need_right(args.all_users)  # each scrape would be refused, one by one
     if args.listen:
         return _serve(args, client)
     if args.textfile:

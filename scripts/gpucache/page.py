@@ -274,10 +274,15 @@ def is_of(page, pid):
     return process.maps(pid, page.name) is not False
 
 
-def find_all(all_users=False):
-    """(pages, complaints): all pages of the user, or of everybody (root)."""
+def need_right(all_users):
+    """Faults if somebody who is not root wants the pages of all users."""
     if all_users and os.geteuid() != 0:
         raise Fault("only root sees the processes of all users: leave --all-users out, or use sudo")
+
+
+def find_all(all_users=False):
+    """(pages, complaints): all pages of the user, or of everybody (root)."""
+    need_right(all_users)
     complaints, pages = [], []
     Contents.patience_s = 1.0
     candidates = _own_places() + (list(_everybodys_places()) if all_users else [])

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import unittest
+import unittest.mock
 import urllib.parse
 import urllib.request
 
@@ -114,6 +115,16 @@ class Text(Case):
                          ["gpucache.prom"])
         self.says(tool("metrics", "--textfile", "/nonexistent/x"), 1,
                   "/nonexistent/x: no such file or directory")
+
+    def test_nothing_is_served_that_every_scrape_would_be_refused(self):
+        with unittest.mock.patch("os.geteuid", lambda: 12345), \
+                unittest.mock.patch("prometheus_client.start_http_server") as started:
+            for words in (("--listen", "127.0.0.1:0"), ("--textfile", self.folder + "/f"), ()):
+                done = tool("metrics", "--all-users", *words)
+                self.says(done, 1, "only root sees the processes of all users: leave --all-users "
+                          "out, or use sudo")
+            self.assertFalse(started.called)
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_addresses_without_sense(self):
         for words in ("nonsense", "127.0.0.1:", "127.0.0.1:99999", "x:y"):
