@@ -27,9 +27,10 @@ VERBS = {
            "the library are listed too, with what they use in the column RESERVED. ps removes "
            "pages of processes that were killed more than ten minutes ago."),
     "top": ("top", "show processes and their GPU memory, live",
-            "Up and down choose a process; f empties its cache; l sets a limit (a size for "
-            "MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns the order; q ends. "
-            "Needs the Python package rich."),
+            "Up and down choose a process, also by pages; f empties its cache; l sets a limit (a "
+            "size for MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns the order; q "
+            "ends. On a narrow terminal some columns are left out. Needs the Python package "
+            "rich."),
     "stat": ("stat", "show all that is known of one process",
              "Also of a process that was killed: its last state."),
     "flush": ("flush", "give idle memory of processes back to the driver",
@@ -143,7 +144,10 @@ def make_parser():
     parser.add_argument("--version", action="version", version=f"gpucache {tables.VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for verb, (_, line, more) in VERBS.items():
-        sub = verbs.add_parser(verb, help=line, description=f"{line[0].upper()}{line[1:]}. {more}")
+        # Python does not know that the words of set are of two kinds.
+        usage = "gpucache set [-h] [--json] PID ... NAME=VALUE ..." if verb == "set" else None
+        sub = verbs.add_parser(verb, help=line, usage=usage,
+                               description=f"{line[0].upper()}{line[1:]}. {more}")
         _add_arguments(verb, sub.add_argument)
         if verb != "completion":
             sub.add_argument("--json", action="store_true", help={

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What keeps a verb from its work, as one sentence for the user, and the exit codes."""
 import importlib
+import signal
 import sys
+
+from gpucache import text
 
 DONE, NOT_DONE, USAGE, MISSING, NO_RECEIPT = 0, 1, 2, 3, 4
 EXIT_CODES = (
@@ -13,6 +16,7 @@ EXIT_CODES = (
     (126, "run: the command cannot be started"),
     (127, "run: there is no such command"),
     (130, "interrupted from the keyboard"),
+    (141, "the reader of the output stopped reading"),
 )
 
 # Name to install -> what it is for.
@@ -21,16 +25,24 @@ PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "pynvml": 
 
 
 class Fault(Exception):
-    """One clear sentence, without a full stop, and the exit code that it leads to."""
+    """One clear sentence, without a full stop, and the exit code that it leads to. It may quote
+    what another user chose, such as the name of a directory: no control character gets through."""
 
     def __init__(self, sentence, status=NOT_DONE):
-        super().__init__(sentence)
+        super().__init__(text.printable(sentence))
         self.status = status
 
 
 def complain(sentence):
     """Writes one line to stderr."""
     print(f"gpucache: {sentence}", file=sys.stderr)
+
+
+def end_in_order():
+    """SIGTERM ends the tool like an exit, so that the terminal is as before."""
+    def leave(number, _):
+        sys.exit(128 + number)
+    signal.signal(signal.SIGTERM, leave)
 
 
 def needed(module, verb):

@@ -3,7 +3,9 @@
 import concurrent.futures
 import fnmatch
 import json
+import queue
 import signal
+import threading
 import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
@@ -12,27 +14,57 @@ from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
 ROUND_S = 10  # the longest wait that the library takes in one request
-AT_ONCE = 16
+AT_ONCE = 256  # processes that are asked at the same time, so that one wait is enough for all
 # What the library says of a framework's own cache.
 STATES = {"idle": "it had nothing to give back", "keeps": "it keeps its cache",
           "failed": "its cache could not be emptied", "busy": "it is busy, and is asked again",
           "late": "it has not answered yet; its memory follows"}
 
 
-class Receipt:
-    """What came of the request to one process. status: done, partly, signal or failed."""
+class Total:
+    """The sum of several replies of one process: what came back adds up, all else is the last."""
 
-    def __init__(self, pid, status, why="", reply=None):
-        self.pid, self.status, self.why = pid, status, why
-        body = reply.body if reply else {}
-        self.returned_bytes = state.number(reply.value) if reply else 0
-        self.ns = state.number(body.get("ns"))
-        gpus, frameworks = body.get("gpus"), body.get("frameworks")
-        self.gpus = [g for g in gpus if isinstance(g, dict)] if isinstance(gpus, list) else []
-        self.frameworks = frameworks if isinstance(frameworks, list) else []
+    def __init__(self):
+        self.returned_bytes, self.ns, self.gpus, self.frameworks = 0, 0, {}, {}
+
+    def add(self, reply):
+        self.returned_bytes += state.number(reply.value)
+        self.ns += state.number(reply.body.get("ns"))
+        for its_gpu in _list(reply.body, "gpus"):
+            if isinstance(its_gpu, dict):
+                _add(self.gpus, str(its_gpu.get("uuid")) + str(its_gpu.get("device")), its_gpu)
+        for one in _list(reply.body, "frameworks"):
+            _add(self.frameworks, str(one.get("name") if isinstance(one, dict) else one), one)
+
+
+def _list(body, name):
+    return body[name] if isinstance(body.get(name), list) else []
+
+
+def _add(entries, key, entry):
+    before = entries.get(key)
+    if isinstance(entry, dict) and isinstance(before, dict):
+        sums = {name: state.number(before.get(name)) + state.number(entry.get(name))
+                for name in ("returned_bytes", "ns") if name in before or name in entry}
+        entry = {**entry, **sums}
+    entries[key] = entry
+
+
+class Receipt:
+    """What came of the request to one process. status: done, partly, signal or failed. target: a
+    pid, or a state.Process."""
+
+    def __init__(self, target, status, why="", total=None):
+        known = not isinstance(target, int)
+        self.pid = target.shown_pid() if known else str(target)  # for people
+        self.numbers = {"pid": target.pid if known else target,
+                        "namespace_pid": target.inner_pid if known else None}
+        self.status, self.why, total = status, why, total or Total()
+        self.returned_bytes, self.ns = total.returned_bytes, total.ns
+        self.gpus, self.frameworks = list(total.gpus.values()), list(total.frameworks.values())
 
     def as_json(self):
-        return {"pid": self.pid, "status": self.status, "why": self.why, "ns": self.ns,
+        return {**self.numbers, "status": self.status, "why": self.why, "ns": self.ns,
                 "returned_bytes": self.returned_bytes, "gpus": self.gpus,
                 "frameworks": self.frameworks}
 
@@ -98,21 +130,19 @@ def request(args, uuid, wait_s):
 
 def by_page(found, args, uuid=None):
     """The receipt of a process that has a page."""
-    end, returned_bytes = time.monotonic() + args.wait, 0
+    end, total = time.monotonic() + args.wait, Total()
     with ask.Line(found.page) as line:
         while True:
             wait_s = min(ROUND_S, max(0.0, end - time.monotonic()))
             reply = line.ask(request(args, uuid, wait_s), wait_s + MARGIN_S)
-            returned_bytes += reply.value
+            total.add(reply)
             if reply.code != tables.PAGE_REPLY_PARTLY or time.monotonic() >= end:
                 break
-    reply.value = returned_bytes
-    pid = found.shown_pid()
     if reply.code == tables.PAGE_REPLY_DONE:
-        return Receipt(pid, "done", reply=reply)
+        return Receipt(found, "done", total=total)
     if reply.code == tables.PAGE_REPLY_PARTLY:
-        return Receipt(pid, "partly", f"not all was done within {args.wait:g} s", reply)
-    return Receipt(pid, "failed", reply.why())
+        return Receipt(found, "partly", f"not all was done within {args.wait:g} s", total)
+    return Receipt(found, "failed", reply.why())
 
 
 def by_signal(pid, args, why):
@@ -120,16 +150,15 @@ def by_signal(pid, args, why):
     if args.gpu or args.keep:
         raise Fault(f"{why}, and its signal knows no --gpu or --keep")
     number = signals.send(pid)
-    return Receipt(str(pid), "signal", f"asked by {signal.Signals(number).name}: {why}, so there "
+    return Receipt(pid, "signal", f"asked by {signal.Signals(number).name}: {why}, so there "
                    "is no receipt" if number < 32 else
                    f"asked by signal {number}: {why}, so there is no receipt")
 
 
 def _one(target, args):
     """A receipt, whatever happens. target: a pid, or a state.Process."""
-    pid = str(target) if isinstance(target, int) else target.shown_pid()
+    found = target
     try:
-        found = target
         if isinstance(target, int):
             its_page, complaints = page.find(target)
             if its_page is None or not its_page.pid:
@@ -147,9 +176,33 @@ def _one(target, args):
             uuid = uuids[0]
         return by_page(found, args, uuid)
     except FileNotFoundError:
-        return Receipt(pid, "failed", "it has ended")
+        return Receipt(found, "failed", "it has ended")
     except Fault as fault:
-        return Receipt(pid, "failed", str(fault))
+        return Receipt(found, "failed", str(fault))
+
+
+def _each(targets, args):
+    """The receipts in the order of their targets, each once it is there. The threads are daemons:
+    the tool can end (ctrl-C) while they wait."""
+    todo, results = queue.SimpleQueue(), []
+    for target in targets:
+        results.append(concurrent.futures.Future())
+        todo.put((target, results[-1]))
+
+    def work():
+        while not todo.empty():
+            try:
+                target, result = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                result.set_result(_one(target, args))
+            except BaseException as error:  # pylint: disable=broad-except # the main thread has it
+                result.set_exception(error)
+    for _ in targets[:AT_ONCE]:
+        threading.Thread(target=work, daemon=True).start()
+    for result in results:
+        yield result.result()
 
 
 def _targets(args):
@@ -163,6 +216,7 @@ def _targets(args):
     chosen = [p for p in found
               if (not args.name or fnmatch.fnmatchcase(p.name, args.name))
               and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
+    complaints = page.sum_up(complaints)
     if not chosen:
         what = f"whose name matches {args.name}" if args.name else "under libgpucache"
         complaints.append(f"no process {what}" + (f" on GPU {args.gpu}" if args.gpu else ""))
@@ -174,18 +228,17 @@ def show(args):
     targets, complaints = _targets(args)
     for sentence in complaints:
         complain(sentence)
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        receipts = list(pool.map(lambda target: _one(target, args), targets))
     names = {device["uuid"]: device["index"] for device in args.gpus.devices}
+    receipts = []
+    for receipt in _each(targets, args):
+        receipts.append(receipt)
+        for line in () if args.json else receipt.lines(names):
+            print(line, flush=True)
+        if receipt.status in ("failed", "partly"):
+            complain(f"PID {receipt.pid}: {receipt.why}")
     if args.json:
         print(json.dumps({"receipts": [r.as_json() for r in receipts],
                           "returned_bytes": sum(r.returned_bytes for r in receipts)}))
-    for receipt in receipts:
-        if not args.json:
-            for line in receipt.lines(names):
-                print(line)
-        if receipt.status in ("failed", "partly"):
-            complain(f"PID {receipt.pid}: {receipt.why}")
     if complaints or any(r.status in ("failed", "partly") for r in receipts):
         return NOT_DONE
     return NO_RECEIPT if any(r.status == "signal" for r in receipts) else DONE

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from gpucache import fault, gpu, state, tables
+from gpucache import fault, gpu, page, state, tables
 from gpucache.fault import DONE, Fault, needed
 
 PREFIX = "gpucache_"
@@ -45,6 +45,12 @@ OTHER_ROWS = [
 NAMES = [row[0] for row in GPU_ROWS + PROCESS_ROWS + OTHER_ROWS]
 
 
+def _pid_label(process):
+    """Two pid namespaces that are not visible here may have the same pid: the namespace tells them
+    apart, as Prometheus takes a sample with the labels of another for an error."""
+    return str(process.pid) if process.pid else f"{process.page.namespace}-{process.inner_pid}"
+
+
 class Collector:
     """Reads the pages at each scrape."""
 
@@ -60,7 +66,7 @@ class Collector:
     def collect(self):
         gpus = gpu.Gpus()
         found, complaints = state.running(self.all_users, gpus)
-        labels = {id(p): [p.shown_pid(), p.name, p.user] for p in found}
+        labels = {id(p): [_pid_label(p), p.name, p.user] for p in found}
         for name, kind, text, field, divisor in GPU_ROWS:
             family = self._family(name, kind, text, OF_GPU)
             for process in found:
@@ -126,9 +132,11 @@ def _serve(args, client):
 def show(args):
     if args.json:
         found, complaints = state.running(args.all_users, gpu.Gpus())
-        print(json.dumps({"processes": [p.as_json() for p in found], "complaints": complaints}))
+        print(json.dumps({"processes": [p.as_json() for p in found],
+                          "complaints": page.sum_up(complaints)}))
         return fault.NOT_DONE if complaints else DONE
     client = needed("prometheus_client", "metrics")
+    page.need_right(args.all_users)  # each scrape would be refused, one by one
     if args.listen:
         return _serve(args, client)
     if args.textfile:

@@ -57,14 +57,20 @@ def full(name):
     return None
 
 
+def nearest(name, likeness):
+    """The option whose name is most like this one, without prefix. None: none is so much like
+    it."""
+    bare = name.upper()[len(PREFIX):] if name.upper().startswith(PREFIX) else name.upper()
+    return next(iter(difflib.get_close_matches(bare, [short(e) for e in ROWS], 1, likeness)), None)
+
+
 def known(name):
     """As full, but a name that no option has is a fault."""
     env = full(name)
     if env:
         return env
-    bare = name.upper()[len(PREFIX):] if name.upper().startswith(PREFIX) else name.upper()
-    near = difflib.get_close_matches(bare, [short(e) for e in ROWS], 1, 0.4)
-    hint = f"; the nearest is {near[0]}" if near else ""
+    near = nearest(name, 0.4)
+    hint = f"; the nearest is {near}" if near else ""
     raise Fault(f"there is no option {name}{hint}", USAGE)
 
 

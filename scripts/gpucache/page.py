@@ -51,8 +51,8 @@ def sum_up(complaints):
         if len(like) <= FILES_NAMED:
             told.append(str(fault))
         elif fault is like[0]:
-            told.append(f"{fault.folder}: {len(like):,} files are not used; of the first: "
-                        f"{fault.why}")
+            told.append(text.printable(f"{fault.folder}: {len(like):,} files are not used; of the "
+                                       f"first: {fault.why}"))
     return told
 
 
@@ -274,10 +274,15 @@ def is_of(page, pid):
     return process.maps(pid, page.name) is not False
 
 
-def find_all(all_users=False):
-    """(pages, complaints): all pages of the user, or of everybody (root)."""
+def need_right(all_users):
+    """Faults if somebody who is not root wants the pages of all users."""
     if all_users and os.geteuid() != 0:
         raise Fault("only root sees the processes of all users: leave --all-users out, or use sudo")
+
+
+def find_all(all_users=False):
+    """(pages, complaints): all pages of the user, or of everybody (root)."""
+    need_right(all_users)
     complaints, pages = [], []
     Contents.patience_s = 1.0
     candidates = _own_places() + (list(_everybodys_places()) if all_users else [])
@@ -303,7 +308,7 @@ def find(pid):
     if uid is not None and os.geteuid() not in (0, uid):
         raise Fault(f"it belongs to {process.user_name(uid)}: only this user and root may look at "
                     "it")
-    if identity:
+    if identity and uid is not None:  # None: it has just ended
         candidates = _own_places() if uid == os.geteuid() else []
         for folder in _open_all(candidates + _places_of(pid, uid), complaints):
             for name in folder.names():

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache ps: one line for each process and GPU, with or without the library."""
 import json
+import shutil
+import sys
 
 from gpucache import gpu as gpu_module
-from gpucache import process, state, text
+from gpucache import page, process, state, text
 from gpucache.fault import DONE, NOT_DONE, complain
 
 HEADS = ("PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME")
+SPARED = ("PEAK", "HITS", "LIMITS", "JOB")
 LEFT = ("USER", "LIMITS", "JOB", "NAME")
 
 
@@ -40,6 +43,17 @@ def others(gpus, found, all_users):
     return listed
 
 
+def _table(rows):
+    """Columns without a word are left out where a terminal has no room for all."""
+    whole = text.table(HEADS, rows, LEFT)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    if not rows or not width or max(map(len, whole.splitlines()[1:])) <= width:
+        return whole
+    said = [i for i, head in enumerate(HEADS)
+            if head not in SPARED or any(row[i] != "-" for row in rows)]
+    return text.table([HEADS[i] for i in said], [[row[i] for i in said] for row in rows], LEFT)
+
+
 def show(args):
     gpus = gpu_module.Gpus()
     found, complaints = state.running(args.all_users, gpus, clean=True)
@@ -54,11 +68,11 @@ def show(args):
             rows.append([str(entry["pid"]), entry["user"], str(entry["gpu"]), "-", "-",
                          text.size(entry["used_bytes"]), "-", "-", "-", entry["job"] or "-",
                          f"{entry['name']} ({mark})"])
-        print(text.table(HEADS, rows, LEFT))
+        print(_table(rows))
         if any(p.status == "elsewhere" for p in found):
             print("* a pid in another pid namespace, which is not visible here")
         if gpus.why and args.verbose:
             print(f"processes without the library are not listed: {gpus.why}")
-    for sentence in complaints:
+    for sentence in page.sum_up(complaints):
         complain(sentence)
     return NOT_DONE if complaints else DONE

@@ -5,9 +5,11 @@ import os
 import re
 
 from gpucache import library, options
-from gpucache.fault import USAGE, Fault, reason
+from gpucache.fault import USAGE, Fault, complain, reason
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+SLIP = 0.8  # a name that is so much like an option's is one that was mistyped
 
 
 def environment(args):
@@ -25,6 +27,10 @@ def environment(args):
         if name.upper().startswith("GPUCACHE") or options.full(name) and name == name.upper():
             changes.update([options.checked(name, value)])
         else:
+            near = options.nearest(name, SLIP) if name == name.upper() else None
+            if near:
+                complain(f"{name} is no option: it is set as a variable of the command; "
+                         f"was {near} meant?")
             changes[name] = value
     if words[:1] == ["--"]:
         words = words[1:]

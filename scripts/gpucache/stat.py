@@ -64,7 +64,7 @@ def _gpu_lines(its_gpu):
 
 def _flush_line(last):
     if not isinstance(last, dict) or not state.number(last.get("count")):
-        return "last flush: none yet"
+        return "last flush: none was asked for yet"
     when = last.get("unix_ns", last.get("unix_time_ns", 0))
     return f"last flush: {text.moment(state.number(when))}, " \
            f"{text.printable(str(last.get('reason') or 'unknown reason'))}, " \
@@ -118,6 +118,7 @@ def _watch(args, gpus):
             if state.one(args.pid, gpus, fresh=False).status == "ended":
                 return
             time.sleep(args.watch)
+    fault.end_in_order()
     live, ansi = (fault.needed("rich." + name, "stat --watch") for name in ("live", "text"))
     with live.Live(auto_refresh=False) as view:
         while True:

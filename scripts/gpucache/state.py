@@ -10,12 +10,19 @@ LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
                                                   "saved_ns"]
 PATIENCE_S = 0.3
+LONGEST = 100  # letters of a word that a page says, where it stands in a table
 
 
 def number(value):
     """A number of a page; what is none counts as 0."""
     plain = isinstance(value, int) and not isinstance(value, bool)
     return value if plain and 0 <= value < 1 << 64 else 0
+
+
+def word(value):
+    """Text of a page, for a table. A page of another user may say anything."""
+    words = text.printable(str(value or ""))
+    return words if len(words) <= LONGEST else words[:LONGEST - 3] + "..."
 
 
 class Gpu:
@@ -29,8 +36,7 @@ class Gpu:
 
     def add(self, pool):
         self.num_pools += 1
-        self.name = text.printable(str(pool.get("name") or ""))
-        self.backing = text.printable(str(pool.get("backing") or ""))
+        self.name, self.backing = word(pool.get("name")), word(pool.get("backing"))
         self.total_bytes = number(pool.get("total_bytes"))
         for field in FIELDS:
             self.figures[field] += number(pool.get(field))
@@ -69,10 +75,11 @@ class Process:
         contents = its_page.read()
         self.contents, self.body, self.note = contents, contents.body, contents.note
         self.status = "running" if self.pid else "ended" if its_page.is_ours() else "elsewhere"
-        self.user = process.user_name(contents.uid if self.pid is None else process.uid(self.pid))
+        uid = process.uid(self.pid) if self.pid else None
+        self.user = process.user_name(contents.uid if uid is None else uid)  # None: it just ended
         body = self.body
         self.name = (self.pid and process.name(self.pid)) or \
-            text.printable(str(body.get("program") or "?"))
+            word(body.get("program") or "?")
         self.command = (self.pid and process.command(self.pid)) or \
             text.printable(str(body.get("command") or self.name))
         self.job = process.job(self.pid) if self.pid else ""
@@ -80,8 +87,7 @@ class Process:
         pools = body.get("pools")
         for pool in pools if isinstance(pools, list) else []:
             if isinstance(pool, dict):
-                self._gpu(text.printable(str(pool.get("uuid") or "")),
-                          number(pool.get("device")), gpus).add(pool)
+                self._gpu(word(pool.get("uuid")), number(pool.get("device")), gpus).add(pool)
 
     def _gpu(self, uuid, device, gpus):
         for gpu in self.gpus:
@@ -110,7 +116,7 @@ class Process:
 
     def limits(self):
         changed = self.changed_options()
-        return " ".join(f"{name}={changed[name]}" for name in LIMITS if name in changed)
+        return " ".join(f"{name}={word(changed[name])}" for name in LIMITS if name in changed)
 
     def counters(self):
         found = self.body.get("counters")
@@ -184,7 +190,8 @@ def _clean(its_page):
 
 def running(all_users=False, gpus=None, clean=False):
     """(processes, complaints): all that run, their state at most a second old if they answer.
-    clean: pages of processes that have ended are removed."""
+    page.sum_up makes sentences of the complaints. clean: pages of processes that have ended are
+    removed."""
     pages, complaints = page.find_all(all_users)
     stale = _stale(pages)
     alive = [its_page for its_page in pages if its_page not in stale]
@@ -200,7 +207,7 @@ def running(all_users=False, gpus=None, clean=False):
         except Fault as fault:
             complaints.append(fault)
     found.sort(key=lambda p: (p.pid or 1 << 32, p.inner_pid))
-    return found, page.sum_up(complaints)
+    return found, complaints
 
 
 def why_no_page(pid):
@@ -213,7 +220,7 @@ def why_no_page(pid):
     if not loaded:
         return "it runs without libgpucache"
     return "it has no page of live state: it has allocated no device memory yet, was started " \
-           "with GPUCACHE_DIR=none, or has an older library"
+           "with GPUCACHE_DIR=none, could not make a file there, or has an older library"
 
 
 def one(pid, gpus=None, fresh=True):

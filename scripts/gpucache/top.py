@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache top: the processes, live. Keys: up and down choose a process, f empties its cache, l
-sets a limit of it, s and r sort, q ends."""
+sets a limit of it, s and r sort, q ends, ctrl-Z stops."""
 import collections
 import contextlib
 import json
 import os
+import re
 import select
+import signal
 import sys
 import termios
 import time
 import tty
 import types
 
-from gpucache import flush, options, setting, state, text
+from gpucache import flush, options, page, setting, state, text
 from gpucache import gpu as gpu_module
-from gpucache.fault import DONE, USAGE, Fault, needed
+from gpucache.fault import DONE, USAGE, Fault, end_in_order, needed
 
 HISTORY = 120
 SPARK = 16
@@ -26,11 +28,17 @@ SORTS = {
     "RESERVED": lambda line: line.gpu["reserved_bytes"],
     "PEAK": lambda line: line.gpu["reserved_peak_bytes"],
     "HITS": lambda line: line.gpu["num_hits"] / max(1, line.gpu["num_allocs"]),
-    "PID": lambda line: -int(line.process.pid or 0),
+    "PID": lambda line: -(line.process.pid or line.process.inner_pid),
     "NAME": lambda line: line.process.name,
 }
 ESCAPES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "k": "up",
-           "j": "down"}
+           "j": "down", "\x1b[5~": "page up", "\x1b[6~": "page down"}
+# A key, or all that a key without a letter sends.
+KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
+STOP = "\x1a"  # ctrl-Z
+# On a narrow terminal these columns go, the first one first.
+SPARED = ("LIMITS", "USER", "PEAK", "HITS", "LIVE, LATELY", "RESERVED", "GPU", "NAME")
+LINES_AROUND = 5  # of the picture, beside those of processes and the last ones
 
 Line = collections.namedtuple("Line", "key process gpu history")
 
@@ -47,12 +55,13 @@ class Screen:
         self.typed = None  # the text of the question for a limit
         self.message = ""
         self.changed = False  # something was asked of a process
+        self.first, self.room = 0, 1  # of the lines that the terminal has room for
 
     def look(self):
         """Reads all pages."""
         found, complaints = state.running(self.args.all_users, self.gpus)
         if complaints:
-            self.message = complaints[0]
+            self.message = page.sum_up(complaints)[0]
         lines, history = [], {}
         for process in found:
             for gpu in process.gpus or [state.Gpu("", 0)]:
@@ -79,6 +88,13 @@ class Screen:
             place = max(0, min(len(self.lines) - 1, self._index() + step))
             self.chosen = self.lines[place].key
 
+    def visible(self, room):
+        """The lines that are shown where there is room for so many, among them the chosen one."""
+        self.room = max(1, room)
+        self.first = min(self.first, self._index(), max(0, len(self.lines) - self.room))
+        self.first = max(self.first, self._index() - self.room + 1)
+        return self.lines[self.first:self.first + self.room]
+
     def press(self, key):
         """False: the user wants to leave."""
         if self.typed is not None:
@@ -89,6 +105,8 @@ class Screen:
             return False
         if key in ("up", "down"):
             self._move(-1 if key == "up" else 1)
+        elif key in ("page up", "page down"):
+            self._move(-self.room if key == "page up" else self.room)
         elif key == "s":
             names = list(SORTS)
             self.sort = names[(names.index(self.sort) + 1) % len(names)]
@@ -140,87 +158,107 @@ class Screen:
             self.message = f"PID {line.process.shown_pid() if line else '?'}: {error}"
 
 
-def picture(screen, width):
-    """The screen as something that rich can show."""
-    box, rich_text = needed("rich.box", "top"), needed("rich.text", "top").Text
-    total = sum(line.gpu["allocated_bytes"] for line in screen.lines)
-    idle = sum(line.gpu["idle_bytes"] for line in screen.lines)
-    table = needed("rich.table", "top").Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
+def _cells(line, width):
+    """Column -> what a line has there, on a terminal of this width."""
+    width = SPARK if width >= 100 else len("LIVE, LATELY")
+    gpu = line.gpu
+    return {
+        "PID": line.process.shown_pid(), "USER": line.process.user, "GPU": gpu.shown(),
+        "LIVE": text.size(gpu["allocated_bytes"]), "IDLE": text.size(gpu["idle_bytes"]),
+        "RESERVED": text.size(gpu["reserved_bytes"]),
+        "PEAK": text.size(gpu["reserved_peak_bytes"]),
+        "HITS": text.share(gpu["num_hits"], gpu["num_allocs"]),
+        "LIVE, LATELY": text.spark(line.history, width), "LIMITS": line.process.limits(),
+        "NAME": line.process.name,
+    }
+
+
+def _heads(rows, width):
+    """The columns that fit, with three blanks between two. The long ones need little, as their
+    cells may be cut."""
     heads = ["PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "LIVE, LATELY",
              "LIMITS", "NAME"]
     hidden = {"LIMITS", "USER"} if width < 110 else set()
     hidden |= {"PEAK"} if width < 90 else set()
     heads = [h for h in heads if h not in hidden]
+    needs = {h: max([len(h) + (h in SORTS)] + [min(len(row[h]), len("LIVE, LATELY"))
+                                               for row in rows]) + 3 for h in heads}
+    for head in SPARED:
+        if head in heads and sum(needs[h] for h in heads) > width:
+            heads.remove(head)
+    return heads
+
+
+def picture(screen, console):
+    """The screen as something that rich can show, no larger than the terminal."""
+    box, rich_text = needed("rich.box", "top"), needed("rich.text", "top").Text
+    if screen.typed is not None:
+        bottom = f"MAX_IDLE, or NAME=VALUE: {screen.typed}_"
+    else:
+        bottom = screen.message or KEYS
+    bottom = rich_text(bottom).wrap(console, console.width)
+    shown = screen.visible(console.height - LINES_AROUND - len(bottom))
+    total = sum(line.gpu["allocated_bytes"] for line in screen.lines)
+    idle = sum(line.gpu["idle_bytes"] for line in screen.lines)
+    table = needed("rich.table", "top").Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
+    rows = [_cells(line, console.width) for line in shown]
+    heads = _heads(rows, console.width)
     for head in heads:
         mark = ("^" if screen.reverse else "v") if head == screen.sort else ""
         table.add_column(head + mark, no_wrap=True, overflow="ellipsis",
                          justify="left" if head in ("USER", "LIMITS", "NAME", "LIVE, LATELY")
                          else "right", ratio=1 if head == "NAME" else None)
-    for line in screen.lines:
-        gpu = line.gpu
-        cells = {
-            "PID": line.process.shown_pid(), "USER": line.process.user, "GPU": gpu.shown(),
-            "LIVE": text.size(gpu["allocated_bytes"]), "IDLE": text.size(gpu["idle_bytes"]),
-            "RESERVED": text.size(gpu["reserved_bytes"]),
-            "PEAK": text.size(gpu["reserved_peak_bytes"]),
-            "HITS": text.share(gpu["num_hits"], gpu["num_allocs"]),
-            "LIVE, LATELY": text.spark(line.history, SPARK), "LIMITS": line.process.limits(),
-            "NAME": line.process.name,
-        }
+    for line, cells in zip(shown, rows):
         table.add_row(*(rich_text(cells[head]) for head in heads),
                       style="reverse" if line.key == screen.chosen else "")
     number = len({line.process.page.name for line in screen.lines})
     where = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
             f"{text.size(idle)} idle"
-    if screen.typed is not None:
-        bottom = f"MAX_IDLE, or NAME=VALUE: {screen.typed}_"
-    else:
-        bottom = screen.message or KEYS
+    if len(shown) < len(screen.lines):
+        where += f"; lines {screen.first + 1} to {screen.first + len(shown)} " \
+                 f"of {len(screen.lines)}"
     group = needed("rich.console", "top").Group
-    return group(rich_text(where, style="bold"), table, rich_text(bottom))
+    return group(rich_text(where, style="bold", no_wrap=True, overflow="ellipsis"), table, *bottom)
 
 
 def keys_of(data):
     """The keys in what a terminal sent."""
-    while data:
-        for escape, name in ESCAPES.items():
-            if data.startswith(escape) and len(escape) > 1:
-                yield name
-                data = data[len(escape):]
-                break
-        else:
-            yield data[0]
-            data = data[1:]
+    for key in KEY.findall(data):
+        yield ESCAPES.get(key, key) if len(key) > 1 else key
 
 
 @contextlib.contextmanager
 def _single_keys(fd):
-    """The terminal gives each key at once; as before, at the end."""
+    """The terminal gives each key at once, ctrl-Z too; as before, at the end."""
     before = termios.tcgetattr(fd)
     try:
         tty.setcbreak(fd)
+        now = termios.tcgetattr(fd)
+        now[6][termios.VSUSP] = b"\0"  # a stopped program would leave its picture there
+        termios.tcsetattr(fd, termios.TCSADRAIN, now)
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-def _loop(screen, view, console, fd):
+def _watch(screen, view, console, fd):
+    """Shows the screen until a key ends it, and returns this key."""
     due = 0.0
     while True:
         if time.monotonic() >= due:
             screen.look()
             due = time.monotonic() + screen.args.interval
-        view.update(picture(screen, console.width), refresh=True)
+        view.update(picture(screen, console), refresh=True)
         if not select.select([fd], [], [], max(0, due - time.monotonic()))[0]:
             continue
         data = os.read(fd, 256).decode(errors="replace")
         if not data:
-            return
+            return "q"
         for key in keys_of(data):
             if screen.typed is None:
                 key = ESCAPES.get(key, key)
-            if not screen.press(key):
-                return
+            if key == STOP or not screen.press(key):
+                return key
         if screen.changed:
             due = 0.0
             screen.changed = False
@@ -236,7 +274,11 @@ def show(args):
     live, console = needed("rich.live", "top"), needed("rich.console", "top").Console()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Fault("top needs a terminal; gpucache top --json does not", USAGE)
-    fd = sys.stdin.fileno()
-    with _single_keys(fd), live.Live(console=console, screen=True, auto_refresh=False) as view:
-        _loop(screen, view, console, fd)
-    return DONE
+    end_in_order()
+    fd, key = sys.stdin.fileno(), STOP
+    while True:
+        with _single_keys(fd), live.Live(console=console, screen=True, auto_refresh=False) as view:
+            key = _watch(screen, view, console, fd)
+        if key != STOP:
+            return DONE
+        os.kill(0, signal.SIGTSTP)  # as the terminal would, once it is as before

@@ -260,6 +260,19 @@ def instructions(rows):
     return table(["route", "mode", *(size_text(size) for size in sizes)], lines)
 
 
+def beside(rows):
+    """What the suite measured (tests/gpu/run): a program bare and under the library."""
+    lines = []
+    for name in dict.fromkeys(entry["name"] for entry in rows):
+        found = {entry["peer"]: entry for entry in bench_store.find(rows, name=name)}
+        shown_of = {peer: f"{entry['value'] / 1e6:g} ms" if entry["value"] else entry["note"]
+                    for peer, entry in found.items()}
+        notes = [entry["note"] for entry in found.values() if entry["value"] and "note" in entry]
+        lines.append([name, shown_of.get("bare", ""), shown_of.get("gpucache", ""),
+                      "; ".join(notes)])
+    return table(["", "bare", "gpucache", ""], lines)
+
+
 SECTIONS = [
     ("pairs", "Pairs of malloc and free",
      "Time of a pair as its thread sees it: the mean in batches, behind it in brackets the 99th "
@@ -290,6 +303,20 @@ SECTIONS = [
      "brackets the least and the most. Live: what the program asked for at its peak. Whole chunks: "
      "free, and the pool could move them. Cut chunks: free, but other blocks lie there too.",
      frugal),
+    ("lend", "Memory that processes lend each other",
+     "By `tests/gpu/run --only lend --quick`, one run. The first three: from the call that finds "
+     "the GPU full to its success, with the memory idle in another process; bare on an empty GPU. "
+     "A turn: one process after the other takes its memory, works on it and frees it. Not good: "
+     "two PyTorch processes with their caches off. Their arenas cut blocks of 64 MiB into fine "
+     "chunks; whether that was the reason, and what the present code does, is not measured.",
+     beside),
+    ("frameworks", "Caches of frameworks",
+     "By `tests/gpu/run --only torch-cache --quick`; expandable segments and Numba by a second "
+     "run, on c639b9d. The first four: from the flush of an idle process to the memory on the GPU. "
+     "Training: a GPT with CUDA graphs and `torch.compile(mode=\"reduce-overhead\")`, PyTorch's "
+     "own cache on, with the same losses. Of 14 flushes 6 have PyTorch's answer; the others "
+     "presumably came after its last step.",
+     beside),
     ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
     ("instructions", "Instructions of a pair",
      "Of the library and what it calls in libc, by callgrind on the simulated driver.",

@@ -6,6 +6,7 @@ import io
 import json
 import mmap
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -17,6 +18,8 @@ sys.path.insert(0, TOOL)
 
 from gpucache import cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
 
+# A shell starts what runs in its background with SIGINT ignored, which ctrl-C tests inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nobody publishes the pages of most tests anew when the tool rings.
 state.PATIENCE_S = 0.0
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import unittest
+import unittest.mock
 import urllib.parse
 import urllib.request
 
@@ -70,6 +71,27 @@ class Text(Case):
         page = self.page()
         os.truncate(page.path, 100)
         self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "1.0")
+        for number in range(5):  # one sentence of ps, and six files
+            with open(f"{self.folder}/1-{number}-3.page", "w", encoding="ascii"):
+                pass
+        self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "6.0")
+
+    def test_processes_of_two_hidden_namespaces_have_their_own_labels(self):
+        for namespace in (11111, 22222):
+            self.page(pid=7, namespace=namespace)
+        out = tool("metrics").out
+        labels = [found for found, _ in self.sample(out, "gpucache_idle_bytes")]
+        self.assertEqual([re.search(r'pid="(.*?)"', each)[1] for each in labels],
+                         ["11111-7", "22222-7"])
+        for line in out.splitlines():
+            self.assertEqual(out.splitlines().count(line), 1, line)
+
+    def test_a_name_with_everything_in_it_is_one_label(self):
+        self.page(body(pool(name='a"b'), program='a"b\\c\nd\x1b[31m{}\u202e', command="x"), pid=7,
+                  namespace=11111)
+        out = tool("metrics").out
+        labels, _ = self.sample(out, "gpucache_idle_bytes")[0]
+        self.assertIn(r'process="a\"b\\c?d?[31m{}?",', labels)
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_promtool_has_nothing_to_say(self):
@@ -93,6 +115,16 @@ class Text(Case):
                          ["gpucache.prom"])
         self.says(tool("metrics", "--textfile", "/nonexistent/x"), 1,
                   "/nonexistent/x: no such file or directory")
+
+    def test_nothing_is_served_that_every_scrape_would_be_refused(self):
+        with unittest.mock.patch("os.geteuid", lambda: 12345), \
+                unittest.mock.patch("prometheus_client.start_http_server") as started:
+            for words in (("--listen", "127.0.0.1:0"), ("--textfile", self.folder + "/f"), ()):
+                done = tool("metrics", "--all-users", *words)
+                self.says(done, 1, "only root sees the processes of all users: leave --all-users "
+                          "out, or use sudo")
+            self.assertFalse(started.called)
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_addresses_without_sense(self):
         for words in ("nonsense", "127.0.0.1:", "127.0.0.1:99999", "x:y"):

@@ -11,13 +11,20 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 from fake import MIB, FakePage, body, pool, tool
 
 from gpucache import page as page_module
-from gpucache import process, tables
+from gpucache import flush, process, setting, signals, tables  # noqa: F401
+from gpucache.fault import Fault
 
 ROOT = os.geteuid() == 0
+
+
+def refuse(_):
+    """In the place of signals.send: this process is no program under the library."""
+    raise Fault("it runs without libgpucache")
 
 
 class Case(unittest.TestCase):
@@ -128,6 +135,13 @@ class Reading(Case):
         self.page(body(pool(name="\x1b[2Jx"), command="\x1b]0;x\x07"))
         self.assertNotIn("\x1b", tool("stat", os.getpid()).out)
 
+    def test_endless_words_leave_the_table_readable(self):
+        long = "x" * 9000
+        self.page(body(pool(name=long, uuid=long), program=long,
+                       options={"GPUCACHE_MAX_IDLE": long}), pid=7, namespace=12345)
+        self.assertIn("188 MiB", tool("ps").out)
+        self.assertLess(max(map(len, tool("ps").out.splitlines())), 500)
+
     def test_a_page_of_another_version_tells_whose_it_is(self):
         self.page(version=9)
         done = tool("ps")
@@ -152,6 +166,23 @@ class Reading(Case):
 
 
 class Refusing(Case):
+    def test_control_characters_of_a_path_reach_no_terminal(self):
+        for name in ("red\x1b[31m", "two\nlines", "clear\x9b2J"):
+            folder = os.path.join(self.folder, name)
+            os.mkdir(folder, 0o777)
+            os.chmod(folder, 0o777)
+            for words in (("ps",), ("stat", os.getpid()), ("metrics", "--json")):
+                done = tool(*words, GPUCACHE_DIR=folder)
+                self.assertEqual(done.status, 1)
+                self.assertTrue((done.err + done.out).replace("\n", "").isprintable(), done.err)
+                self.assertEqual(done.err.count("\n"), 0 if "--json" in words else 1)
+            os.chmod(folder, 0o700)
+            for number in range(5):
+                with open(f"{folder}/1-{number}-3.page", "w", encoding="ascii"):
+                    pass
+            err = tool("ps", GPUCACHE_DIR=folder).err
+            self.assertTrue(err.rstrip("\n").isprintable(), err)
+
     def test_folders_that_are_not_the_users_own(self):
         os.chmod(self.folder, 0o777)
         self.says(tool("ps"), 1, f"{self.folder} is not used: others may write to it")
@@ -215,6 +246,26 @@ class Stale(Case):
         done = tool("flush", 4194303)
         self.says(done, 1, "PID 4194303: no such process")
         self.says(tool("set", 4194303, "MAX_IDLE=1G"), 1, "PID 4194303: it has ended")
+
+    def test_a_process_that_ends_while_it_is_looked_at(self):
+        # /proc tells nothing more of it, from some call on.
+        self.page()
+        for count in (1, 2, 3, 5):
+            for name in ("uid", "name", "identity", "start_ticks", "job", "maps", "namespace"):
+                real, calls = getattr(process, name), []
+
+                def gone(pid, *more, real=real, calls=calls, count=count):
+                    if pid == os.getpid():
+                        calls.append(pid)
+                    return None if len(calls) >= count else real(pid, *more)
+                for words in (("ps",), ("stat", os.getpid()), ("flush", os.getpid(), "--wait", "0"),
+                              ("metrics", "--json"), ("set", os.getpid(), "MAX_IDLE=1G")):
+                    calls.clear()
+                    with unittest.mock.patch.object(process, name, gone), \
+                            unittest.mock.patch.multiple("gpucache.setting", PATIENCE_S=0), \
+                            unittest.mock.patch.multiple("gpucache.flush", MARGIN_S=0), \
+                            unittest.mock.patch.object(signals, "send", refuse):
+                        self.assertIn(tool(*words).status, (0, 1), (name, count, words))
 
     def test_a_pid_that_came_back_is_another_process(self):
         page = self.page(start=5, age_s=3600)

@@ -112,6 +112,15 @@ class Run(unittest.TestCase):
                           "GPUCACHE_LOG": "debug", "GPUCACHE": "1", "max_idle": "x"})
         self.assertEqual(found["command"], ["prog", "A=b"])
 
+    def test_a_variable_that_looks_like_an_option_is_set_and_told(self):
+        told = "gpucache: MAX_IDEL is no option: it is set as a variable of the command; " \
+               "was MAX_IDLE meant?\n"
+        for name, err in (("MAX_IDEL", told), ("MAX_JOBS", ""), ("LOGDIR", ""),
+                          ("TMPDIR", ""), ("CUDA_VISIBLE_DEVICES", ""), ("max_idel", "")):
+            done = tool("run", "--json", name + "=1", "--", "true")
+            self.assertEqual((done.status, done.err), (0, err))
+            self.assertEqual(done.json["environment"][name], "1")
+
     def test_the_commands_own_flags_stay_its_own(self):
         found = self.environment("--max-idle", "1G", "prog", "--json", "--max-idle", "3G")
         self.assertEqual(found["command"], ["prog", "--json", "--max-idle", "3G"])

@@ -15,7 +15,7 @@ import termios
 import time
 import unittest
 
-from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool
+from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, wait_for
 from test_page import Case
 
 from gpucache import process, tables
@@ -33,17 +33,17 @@ WIDTH, HEIGHT = 120, 24
 class Terminal:
     """The tool on a pseudo-terminal, with a screen as a person sees it."""
 
-    def __init__(self, *words, width=WIDTH):
-        self.screen = pyte.Screen(width, HEIGHT)
+    def __init__(self, *words, width=WIDTH, height=HEIGHT, command=None):
+        command = command or [sys.executable, "-X", "utf8", TOOL, *map(str, words)]
+        self.screen = pyte.Screen(width, height)
         self.stream = pyte.ByteStream(self.screen)
         self.raw, self.status = b"", None
         self.pid, self.fd = pty.fork()
         if not self.pid:
             os.environ.update(TERM="xterm-256color", LC_ALL="C.UTF-8")
             os.environ.pop("NO_COLOR", None)
-            os.execv(sys.executable, [sys.executable, "-X", "utf8", TOOL, *map(str, words)])
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
-        os.kill(self.pid, signal.SIGWINCH)
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            os.execvp(command[0], command)
 
     def feed(self, seconds=0.05):
         if select.select([self.fd], [], [], seconds)[0]:
@@ -170,6 +170,72 @@ class Top(Case):
         screen.press("\x03")
         self.assertIn(screen.end(), (0, 130))
 
+    def test_more_processes_than_lines(self):
+        for number in range(1, 61):
+            self.page(pid=number, namespace=12345)
+        screen = Terminal("top", "--interval", "100ms", "--sort", "PID")
+        text = screen.until(r"60 processes.*; lines 1 to 18 of 60\n(.*\n)*.*q quit")
+        self.assertRegex(text, r"\n *1\*  ")
+        screen.press("\x1b[B" * 20)  # down, to what was not to be seen
+        text = screen.until(r"lines 4 to 21 of 60\n(.*\n)* *21\*  (.*\n)*.*q quit")
+        self.assertNotRegex(text, r"\n *[123]\*  ")
+        screen.press("\x1b[6~" * 9)
+        screen.until(r"lines 43 to 60 of 60\n(.*\n)* *60\*  (.*\n)*.*q quit")
+        screen.press("\x1b[A" * 18)
+        screen.until(r"lines 42 to 59 of 60")
+        screen.press("\x1bOQ\x1b[5~")  # F2 is no Q; page up
+        screen.until(r"lines 24 to 41 of 60")
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+
+    def test_a_small_terminal(self):
+        self.two()
+        for width, height, heads in ((86, 24, "PID GPU LIVEv IDLE RESERVED HITS LIVE, LATELY NAME"),
+                                     (73, 24, "PID GPU LIVEv IDLE RESERVED LIVE, LATELY NAME"),
+                                     (56, 24, "PID GPU LIVEv IDLE RESERVED NAME"),
+                                     (40, 9, "PID LIVEv IDLE NAME"), (12, 3, None)):
+            screen = Terminal("top", "--interval", "100ms", width=width, height=height)
+            if heads:
+                text = screen.until(r"r\s+reverse\s+q\s+quit")
+                self.assertRegex(text, r"\n *" + heads.replace(" ", " +") + r"\n", text)
+                self.assertIn("5 GiB", text)
+            else:
+                screen.until("2 proc")
+            screen.press("q")
+            self.assertEqual(screen.end(), 0)
+
+    def test_ctrl_z_and_a_signal_leave_the_terminal_as_it_was(self):
+        before, during, after = (os.path.join(self.folder, n)
+                                 for n in ("before", "during", "after"))
+        told = os.path.join(self.folder, "pid")
+        tool_words = f"'{sys.executable}' '{TOOL}' top --interval 100ms"
+        screen = Terminal(command=["bash", "-c", f"""
+            set -m; stty -a >'{before}'; {tool_words}; stty -a >'{during}'; jobs -p >'{told}'
+            fg >/dev/null; echo "status $?"; stty -a >'{after}'"""])
+        screen.until("q quit")
+        screen.press("\x1a")
+        self.assertTrue(wait_for(lambda: screen.feed() and os.path.exists(told)
+                                 and os.path.getsize(told)))
+        self.assertIn(b"\x1b[?1049l", screen.raw)
+        self.stream_until(screen, rb"\x1b\[\?1049h.*\x1b\[\?1049h")
+        with open(told, encoding="ascii") as file:
+            os.kill(int(file.read()), signal.SIGTERM)
+        screen.until("status 143")
+        screen.end()
+        texts = []
+        for name in (before, during, after):
+            with open(name, encoding="ascii") as file:
+                texts.append(file.read())
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(texts[0], texts[2])
+        self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 2)
+        self.assertEqual(screen.raw.count(b"\x1b[?1049h"), 2)
+
+    @staticmethod
+    def stream_until(screen, pattern):
+        """Like until, of all that was sent."""
+        assert wait_for(lambda: screen.feed() and re.search(pattern, screen.raw, re.DOTALL))
+
     def test_without_a_terminal_it_says_so(self):
         self.says(self.tool_without_terminal(), 2,
                   "top needs a terminal; gpucache top --json does not")
@@ -190,6 +256,13 @@ class Stat(Case):
         self.assertEqual(len(re.findall("live blocks", text)), 1)
         screen.press("\x03")
         self.assertEqual(screen.end(), 130)
+
+    def test_ps_leaves_empty_columns_out_where_there_is_no_room(self):
+        self.page()
+        for width, heads in ((120, r"LIMITS +JOB +NAME\n"), (70, r"HITS +NAME\n")):
+            screen = Terminal("ps", width=width)
+            screen.until(heads)
+            self.assertEqual(screen.end(), 0)
 
     def test_heads_are_bold_on_a_terminal_alone(self):
         self.page()

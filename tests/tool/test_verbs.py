@@ -77,6 +77,43 @@ class Flush(Case):
         self.assertGreater(len(page.asked), 1)
         self.assertEqual(done.json["returned_bytes"], len(page.asked))
 
+    def test_the_receipt_of_several_replies_is_their_sum(self):
+        replies = [(PARTLY, 100 * MIB, {"gpus": [{**flushed()["gpus"][0], "pending_bytes": MIB,
+                                                  "returned_bytes": 100 * MIB}],
+                                        "ns": 10**9, "frameworks": [{
+                                            "name": "torch", "returned_bytes": 9 * MIB, "ns": 10**6,
+                                            "state": "done"}]}),
+                   (DONE, MIB, {"gpus": [{**flushed()["gpus"][0], "returned_bytes": MIB}],
+                                "ns": 10**9, "frameworks": [{"name": "torch", "state": "idle"}]})]
+        self.page(answer=lambda words: replies.pop(0))
+        done = tool("flush", os.getpid())
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertEqual(done.out.splitlines(), [
+            f"PID {os.getpid()} GPU 0: 101 MiB returned in 2 s, 32 MiB live",
+            f"PID {os.getpid()}: torch gave up 9 MiB in 1 ms: it had nothing to give back"])
+
+    def test_many_processes_wait_at_the_same_time(self):
+        number = 40
+        together = threading.Barrier(number)
+
+        def answer(_):
+            together.wait(60)  # for the requests to all the others
+            return DONE, 0, flushed()
+        for pid in range(1, number + 1):
+            self.page(pid=pid, namespace=12345, answer=answer)
+        done = tool("flush", "--all", "--wait", "60s")
+        self.assertEqual((done.status, len(done.out.splitlines())), (0, number), done.err)
+
+    def test_the_keyboard_ends_a_long_wait(self):
+        page = self.page(answer=lambda words: None)
+        # pylint: disable-next=consider-using-with
+        child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid()), "--wait", "1h"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(child.kill)
+        self.assertTrue(wait_for(lambda: page.asked))
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(10), 130)
+
     def test_a_refusal_is_told(self):
         self.serve(REFUSED, 0, {"error": "a capture is open"})
         self.says(tool("flush", os.getpid()), 1, f"PID {os.getpid()}: a capture is open")
@@ -102,7 +139,8 @@ class Flush(Case):
         self.serve()
         done = tool("flush", os.getpid(), "--json")
         self.assertEqual(done.json["returned_bytes"], 156 * MIB)
-        self.assertEqual(done.json["receipts"][0]["status"], "done")
+        receipt = done.json["receipts"][0]
+        self.assertEqual((receipt["status"], receipt["pid"]), ("done", os.getpid()))
 
     def test_arguments_without_sense(self):
         for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--wait", "-1")):
