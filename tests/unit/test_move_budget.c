@@ -138,6 +138,7 @@ static void overdraw(struct rig *r, uint64_t a[64])
     rig_settle(r);
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "at first idle memory is moved");
+    EXPECT_EQ(rig_stats(r).num_refused_moves, 0, "nothing was refused");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "and none is taken");
     for (int i = 8; i < 16; i += 2)
         rig_free(r, a[i]);
@@ -191,9 +192,9 @@ static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
 }
 
 /* Much is idle, and the move budget used up, when the program uses two streams for a moment. */
-static struct rig *overdrawn_on_two_streams(enum pool_reuse reuse)
+static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
 {
-    struct rig *r = rig_create(GIB(16));
+    struct rig *r = *state;
     uint64_t a[64];
     r->config.reuse = reuse;
     rig_start(r);
@@ -211,8 +212,7 @@ static struct rig *overdrawn_on_two_streams(enum pool_reuse reuse)
 
 static void with_several_streams_more_memory_is_spent(void **state)
 {
-    rig_destroy(*state);
-    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
+    struct rig *r = overdrawn_on_two_streams(state, REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
     rig_alloc(r, MIB(64));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, moved, "no move, with the budget used up");
@@ -222,8 +222,7 @@ static void with_several_streams_more_memory_is_spent(void **state)
 
 static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
 {
-    rig_destroy(*state);
-    struct rig *r = *state = overdrawn_on_two_streams(REUSE_AUTO);
+    struct rig *r = overdrawn_on_two_streams(state, REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves;
     struct fences *f = &r->pool->fences;
     atomic_store(&f->run_length, FENCE_RUN); /* one stream alone by now */
@@ -234,8 +233,7 @@ static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
 
 static void where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not(void **state)
 {
-    rig_destroy(*state);
-    struct rig *r = *state = overdrawn_on_two_streams(REUSE_ORDER);
+    struct rig *r = overdrawn_on_two_streams(state, REUSE_ORDER);
     uint64_t moved = rig_stats(r).num_chunk_moves;
     rig_alloc(r, MIB(64));
     EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
