@@ -169,7 +169,8 @@ class Live(Case):
             os.kill(program.pid, signal.SIGCONT)
         # What was told to be undone does not happen later.
         self.assertRegex(tool("flush", program.pid).out, ": 64 MiB returned")
-        self.assertEqual(tool("stat", program.pid, "--json").json["options"]["MAX_RESERVED"], "none")
+        options = tool("stat", program.pid, "--json").json["options"]
+        self.assertEqual(options["MAX_RESERVED"], "none")
 
     def test_a_process_without_a_page_gets_the_signal(self):
         program = Program(self, GPUCACHE_DIR="none")
