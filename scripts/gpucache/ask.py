@@ -4,6 +4,7 @@ shim/stats/page_format.h.
 
 The words of the protocol are read and written by pread and pwrite. The only use of a mapping is to
 give the kernel an address for futex calls, which fail where the file was cut short."""
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -157,7 +158,7 @@ class Line:
         if len(data) > struct.calcsize(tables.PAGE_SLOT["ask"][1]):
             raise Fault("the request is too long for one time: ask for less at once")
         start = self._slot(end)
-        word = _Word(self.fd, start + tables.PAGE_SLOT["reply_sequence"][0])
+        word, replied = _Word(self.fd, start + tables.PAGE_SLOT["reply_sequence"][0]), False
         try:
             before = self._get(tables.PAGE_SLOT, "reply_sequence", start)
             number = (before + 1) & MASK
@@ -173,14 +174,24 @@ class Line:
                     word.wait(now, RING_EVERY_S)
                     now = self._get(tables.PAGE_SLOT, "reply_sequence", start)
                 if now == number:
+                    replied = True
                     return self._reply(start)
                 if not heard:
                     self._look_for_life()
                 if time.monotonic() > end:
                     raise Fault(f"it has not answered within {seconds:.2g} s")
         finally:
+            if not replied:
+                self._withdraw(start)
             word.close()
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
+
+    def _withdraw(self, start):
+        """Nobody waits for the reply any more: a request of no words is refused, not carried
+        out."""
+        with contextlib.suppress(Fault):
+            self._get(tables.PAGE_SLOT, "ask_bytes", start)  # a page that was cut stays cut
+            self._put(tables.PAGE_SLOT, "ask_bytes", 0, start)
 
     def _look_for_life(self):
         pid = self.page.pid
@@ -189,7 +200,7 @@ class Line:
         if process.has_ended(pid):
             raise Fault("it has ended")
         if process.state(pid) in ("T", "t"):
-            raise Fault("it is stopped, and answers when it goes on")
+            raise Fault("it is stopped: ask again when it goes on")
 
     def _reply(self, start):
         size = min(self._get(tables.PAGE_SLOT, "reply_bytes", start),

@@ -162,11 +162,15 @@ class Live(Case):
         os.kill(program.pid, signal.SIGSTOP)
         try:
             wait_for(lambda: process.state(program.pid) == "T")
-            self.says(tool("flush", program.pid), 1, f"PID {program.pid}: it is stopped, and "
-                      "answers when it goes on")
+            for words in (("flush", program.pid), ("set", program.pid, "MAX_RESERVED=1G")):
+                self.says(tool(*words), 1, f"PID {program.pid}: it is stopped: ask again when it "
+                          "goes on")
         finally:
             os.kill(program.pid, signal.SIGCONT)
-        self.assertEqual(tool("flush", program.pid).status, 0)
+        # What was told to be undone does not happen later.
+        self.assertRegex(tool("flush", program.pid).out, ": 64 MiB returned")
+        options = tool("stat", program.pid, "--json").json["options"]
+        self.assertEqual(options["MAX_RESERVED"], "none")
 
     def test_a_process_without_a_page_gets_the_signal(self):
         program = Program(self, GPUCACHE_DIR="none")

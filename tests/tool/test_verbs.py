@@ -172,8 +172,8 @@ class Slots(Case):
                             for i in range(tables.PAGE_SLOTS)]
                 sleeper.send_signal(signal.SIGSTOP)
                 wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
-                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped, and "
-                          "answers when it goes on")
+                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped: "
+                          "ask again when it goes on")
                 sleeper.send_signal(signal.SIGCONT)
 
                 def kill():  # once it is asked
