@@ -404,8 +404,8 @@ def check_slurm(release, out):
 
 
 def check_twice(release, out):
-    """A clone in another folder, an hour later by its files, with its builds outside of it, gives the
-    same bytes."""
+    """A clone in another folder, an hour later by its files, with its builds outside of it, gives
+    the same bytes."""
     with tempfile.TemporaryDirectory() as scratch:
         clone = pathlib.Path(scratch, "another name")
         ask("git", "clone", "--quiet", release.root, clone)
