@@ -48,8 +48,8 @@ def tarball(release, arch, out):
 def sources(release, out):
     stem = f"libgpucache-{release.version}"
     # Of a commit, so all files have its time.
-    tar = subprocess.run(["git", "-C", release.root, "archive", f"--prefix={stem}/", "HEAD"],
-                         check=True, stdout=subprocess.PIPE).stdout
+    archive = ["git", "-C", release.root, "archive", f"--prefix={stem}/", release.commit]
+    tar = subprocess.run(archive, check=True, stdout=subprocess.PIPE).stdout
     (out / f"{stem}.tar.xz").write_bytes(lzma.compress(tar, preset=9))
 
 

@@ -26,7 +26,7 @@ target={arch}-linux-gnu.{glibc}
 for word in "$@"; do [ "$word" != - ] || target={arch}-linux-gnu; done
 exec '{zig}' cc -target $target -ffile-prefix-map='{root}'={sources} \\
     -ffile-prefix-map='{work}'={sources}/build -ffile-prefix-map='{cuda}'={headers} \\
-    -ffile-prefix-map='{packages}'=/usr/src "$@"
+    -ffile-prefix-map='{packages}'=/usr/src -ffile-prefix-map='{relative}'={sources} "$@"
 """
 CROSS_FILE = """[binaries]
 c = '{compiler}'
@@ -58,7 +58,10 @@ def cross_file(release, arch):
     packages = pathlib.Path(sysconfig.get_path("purelib"))
     names = {"arch": arch, "glibc": GLIBC, "zig": packages / "ziglang" / "zig",
              "root": release.root, "work": release.work, "cuda": cuda_headers(),
-             "packages": packages, "sources": SOURCES, "headers": HEADERS,
+             "packages": packages,
+             # Meson names the sources from the build folder, wherever that lies.
+             "relative": os.path.relpath(release.root, release.work / f"{arch}-build"),
+             "sources": SOURCES, "headers": HEADERS,
              "compiler": release.work / f"{arch}-cc"}
     names["compiler"].write_text(COMPILER.format(**names), encoding="utf-8")
     names["compiler"].chmod(0o755)

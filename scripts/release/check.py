@@ -404,12 +404,14 @@ def check_slurm(release, out):
 
 
 def check_twice(release, out):
-    """A clone in another folder, an hour later by its files, gives the same bytes."""
+    """A clone in another folder, an hour later by its files, with its builds outside of it, gives
+    the same bytes."""
     with tempfile.TemporaryDirectory() as scratch:
         clone = pathlib.Path(scratch, "another name")
         ask("git", "clone", "--quiet", release.root, clone)
         ask("git", "-C", clone, "checkout", "--quiet", release.commit)
         ask(sys.executable, clone / "scripts" / "package",
+            "--work", pathlib.Path(scratch, "else", "where", "builds"),
             *(word for arch in release.arches for word in ("--arch", arch)))
         again = (clone / "dist" / "SHA256SUMS").read_text(encoding="utf-8")
         equal(again, (out / "SHA256SUMS").read_text(encoding="utf-8"))
