@@ -60,7 +60,7 @@ class Folder:
     """A directory of pages, open. Faults if it is not its owner's own."""
 
     def __init__(self, path, owner):
-        self.path, self.owner = path, owner
+        self.path, self.owner, self.fd = path, owner, -1
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -77,8 +77,12 @@ class Folder:
         elif found.st_mode & 0o022:
             why = "others may write to it"
         if why:
-            os.close(self.fd)
             raise Fault(f"{path} is not used: {why}")
+
+    def __del__(self):
+        """The pages keep their folder: with the last of them, its descriptor goes."""
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def names(self):
         return sorted(n for n in os.listdir(self.fd) if NAME.fullmatch(n))
@@ -226,7 +230,6 @@ def _open_all(candidates, complaints):
             continue
         found = os.fstat(folder.fd)
         if (found.st_dev, found.st_ino) in seen:
-            os.close(folder.fd)
             continue
         seen.add((found.st_dev, found.st_ino))
         yield folder

@@ -58,6 +58,15 @@ class Reading(Case):
         self.assertEqual(found["status"], "running")
         self.assertEqual(found["gpus"][0]["idle_bytes"], 156 * MIB)
 
+    def test_no_descriptor_stays_open(self):
+        """top and metrics look again and again, for days."""
+        page = self.page()
+        before = len(os.listdir("/proc/self/fd"))
+        for words in ("ps",), ("stat", page.pid), ("stat", 4194303):
+            for _ in range(5):
+                tool(*words)
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before, words)
+
     def test_contexts_of_one_gpu_are_one_line(self):
         self.page(body(pool(), pool(), pool(1, "GPU-" + "0" * 32)))
         gpus = tool("ps", "--json").json["processes"][0]["gpus"]
