@@ -12,6 +12,7 @@ import mmap
 import os
 import platform
 import struct
+import threading
 import time
 
 from gpucache import process, tables, text
@@ -23,6 +24,11 @@ MASK = 0xffffffff
 # Another asker may write the same number to the bell; who waits rings again.
 RING_EVERY_S = 0.05
 WATCH_NS = 5 * 10**9
+
+
+# Requests under way, as (line, slot); None: the tool ends, and nothing more is asked.
+_UNDER_WAY = {"requests": set()}
+_LOCK = threading.RLock()  # a signal may come while the main thread holds it
 
 
 class _Timespec(ctypes.Structure):
@@ -166,7 +172,11 @@ class Line:
                 number = (number + 1) & MASK  # left by an asker that gave up
             self._put(tables.PAGE_SLOT, "ask", data, start)
             self._put(tables.PAGE_SLOT, "ask_bytes", len(data), start)
-            self._put(tables.PAGE_SLOT, "ask_sequence", number, start)
+            with _LOCK:
+                if _UNDER_WAY["requests"] is None:
+                    raise Fault("the tool was interrupted")
+                _UNDER_WAY["requests"].add((self, start))
+                self._put(tables.PAGE_SLOT, "ask_sequence", number, start)
             while True:
                 heard = self.ring()
                 now = self._get(tables.PAGE_SLOT, "reply_sequence", start)
@@ -181,12 +191,14 @@ class Line:
                 if time.monotonic() > end:
                     raise Fault(f"it has not answered within {seconds:.2g} s")
         finally:
-            if not replied:
-                self._withdraw(start)
+            with _LOCK:  # until here withdraw_all may use the descriptor
+                if not replied:
+                    self.withdraw(start)
+                (_UNDER_WAY["requests"] or set()).discard((self, start))
             word.close()
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
 
-    def _withdraw(self, start):
+    def withdraw(self, start):
         """Nobody waits for the reply any more: a request of no words is refused, not carried
         out."""
         with contextlib.suppress(Fault):
@@ -213,6 +225,15 @@ class Line:
         return Reply(self._get(tables.PAGE_SLOT, "reply_code", start),
                      self._get(tables.PAGE_SLOT, "reply_value", start),
                      body if isinstance(body, dict) else {})
+
+
+def withdraw_all():
+    """The tool ends while other threads wait for replies: no process does later what nobody waits
+    for."""
+    with _LOCK:
+        requests, _UNDER_WAY["requests"] = _UNDER_WAY["requests"] or set(), None
+        for line, start in requests:
+            line.withdraw(start)
 
 
 def has_waiter(page):

@@ -9,7 +9,7 @@ import threading
 import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
-from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain
+from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
@@ -224,18 +224,23 @@ def _targets(args):
 
 
 def show(args):
+    end_in_order()
     args.gpus = gpu.Gpus()
     targets, complaints = _targets(args)
     for sentence in complaints:
         complain(sentence)
     names = {device["uuid"]: device["index"] for device in args.gpus.devices}
     receipts = []
-    for receipt in _each(targets, args):
-        receipts.append(receipt)
-        for line in () if args.json else receipt.lines(names):
-            print(line, flush=True)
-        if receipt.status in ("failed", "partly"):
-            complain(f"PID {receipt.pid}: {receipt.why}")
+    try:
+        for receipt in _each(targets, args):
+            receipts.append(receipt)
+            for line in () if args.json else receipt.lines(names):
+                print(line, flush=True)
+            if receipt.status in ("failed", "partly"):
+                complain(f"PID {receipt.pid}: {receipt.why}")
+    except BaseException:  # ctrl-C, or the reader of the output has left
+        ask.withdraw_all()
+        raise
     if args.json:
         print(json.dumps({"receipts": [r.as_json() for r in receipts],
                           "returned_bytes": sum(r.returned_bytes for r in receipts)}))

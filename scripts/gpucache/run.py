@@ -40,6 +40,8 @@ def environment(args):
     before = changes.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
     others = [p for p in re.split(r"[:\s]+", before) if p]
     mine = library.path()
+    if re.search(r"[:\s]", mine):
+        raise Fault(f"the loader cannot preload {mine}: its path has a blank or a colon")
     if mine not in (os.path.realpath(p) for p in others):
         others.insert(0, mine)
     changes["LD_PRELOAD"] = ":".join(others)

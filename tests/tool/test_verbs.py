@@ -114,6 +114,21 @@ class Flush(Case):
         child.send_signal(signal.SIGINT)
         self.assertEqual(child.wait(10), 130)
 
+    def test_what_ends_the_tool_withdraws_its_request(self):
+        """The process is busy with another request: it must not do this one later."""
+        for number, status in (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM):
+            page = self.page(answer=lambda words: None)
+            # pylint: disable-next=consider-using-with
+            child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid())],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(child.kill)
+            self.assertTrue(wait_for(lambda: page.asked))  # pylint: disable=W0640
+            child.send_signal(number)
+            self.assertEqual(child.wait(10), status)
+            start = tables.PAGE["slots"][0]
+            self.assertEqual(page.get("ask_bytes", tables.PAGE_SLOT, start), 0)
+            page.close()
+
     def test_a_refusal_is_told(self):
         self.serve(REFUSED, 0, {"error": "a capture is open"})
         self.says(tool("flush", os.getpid()), 1, f"PID {os.getpid()}: a capture is open")
