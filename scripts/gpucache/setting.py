@@ -3,7 +3,7 @@
 import json
 
 from gpucache import ask, options, state, tables, text
-from gpucache.fault import DONE, NOT_DONE, USAGE, Fault, complain
+from gpucache.fault import DONE, NOT_DONE, USAGE, Fault, complain, end_in_order
 
 PATIENCE_S = 5
 
@@ -57,6 +57,7 @@ def line_of(entry):
 
 
 def show(args):
+    end_in_order()
     pids, pairs = words_of(args)
     done, results = True, []
     for pid in pids:

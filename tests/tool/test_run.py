@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 from fake import tool
 
@@ -137,6 +138,16 @@ class Run(unittest.TestCase):
             self.assertEqual(done.status, 2)
             self.assertIn(sentence, done.err)
         self.assertEqual(tool("run", "--max-idel", "1G", "true").status, 2)
+
+
+class Place(unittest.TestCase):
+    def test_a_library_that_the_loader_cannot_name(self):
+        for name in "/a b/libgpucache.so", "/a:b/libgpucache.so":
+            with unittest.mock.patch("gpucache.library.path", lambda name=name: name):
+                done = tool("run", "--json", "--", "true")
+            self.assertEqual((done.status, done.out), (1, ""))
+            self.assertEqual(done.err, f"gpucache: the loader cannot preload {name}: its path has "
+                             "a blank or a colon\n")
 
 
 if __name__ == "__main__":
