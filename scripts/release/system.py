@@ -4,6 +4,7 @@ do, or from a mirror that is named. Needs root."""
 import contextlib
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import sys
 import tempfile
 
 SKIP = 77
+# The kernel's table of emulators. Debian's packages call an entry qemu-MACHINE.
+EMULATORS = pathlib.Path("/proc/sys/fs/binfmt_misc")
 UBUNTU_SCRIPT = "/usr/share/debootstrap/scripts/gutsy"
 # What a machine's owner may have set for apt and pip, and the names of such variables.
 SETTINGS = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
@@ -35,9 +38,27 @@ def fail(text, status=1):
     sys.exit(status)
 
 
-def needed():
+def emulated(arch):
+    """Whether the kernel starts programs of that machine in every root folder. The flag F says that
+    it has opened the emulator already, so the folder needs no copy."""
+    try:
+        entry = (EMULATORS / f"qemu-{arch}").read_text(encoding="ascii")
+        lines = [(EMULATORS / "status").read_text(encoding="ascii").strip(), *entry.splitlines()]
+    except OSError:
+        return False
+    return lines[:2] == ["enabled"] * 2 and re.search(r"^flags: \w*F", entry, re.MULTILINE)
+
+
+def needed(arch=platform.machine()):
+    """What makes systems of that machine is here."""
     if os.geteuid() != 0 or not shutil.which("debootstrap"):
         fail("needs root and debootstrap", SKIP)
+    if arch != platform.machine() and not emulated(arch):
+        fail(f"{EMULATORS} has no emulator for {arch} that works in other root folders (flag F). "
+             "Please run, on Debian 12:\n"
+             "    sudo apt-get install -y qemu-user-static binfmt-support\n"
+             "and on Debian 13:\n"
+             "    sudo apt-get install -y qemu-user-binfmt", SKIP)
 
 
 def own_mirror():
@@ -53,11 +74,14 @@ def own_mirror():
     return fail("this system's apt names no mirror: use SUITE=MIRROR", SKIP)
 
 
-def bootstrap(suite, folder, packages=()):
-    """suite: NAME or NAME=MIRROR. Its name."""
+def bootstrap(suite, folder, packages=(), architecture=None):
+    """suite: NAME or NAME=MIRROR. architecture: Debian's name, if not this system's own. Returns
+    the name of the suite."""
     name, _, mirror = suite.partition("=")
     mirror = mirror or own_mirror()
     command = ["debootstrap", "--variant=minbase"]
+    if architecture:
+        command.append(f"--arch={architecture}")
     if packages:
         command.append(f"--include={','.join(packages)}")
     if "ubuntu" in mirror:
