@@ -306,17 +306,14 @@ SECTIONS = [
     ("lend", "Memory that processes lend each other",
      "By `tests/gpu/run --only lend --quick`, one run. The first three: from the call that finds "
      "the GPU full to its success, with the memory idle in another process; bare on an empty GPU. "
-     "A turn: one process after the other takes its memory, works on it and frees it. Not good: "
-     "two PyTorch processes with their caches off. Their arenas cut blocks of 64 MiB into fine "
-     "chunks; whether that was the reason, and what the present code does, is not measured.",
-     beside),
+     "A turn: one process after the other takes its memory, works on it and frees it. One H100, "
+     "581f384.", beside),
     ("frameworks", "Caches of frameworks",
-     "By `tests/gpu/run --only torch-cache --quick`; expandable segments and Numba by a second "
-     "run, on c639b9d. The first four: from the flush of an idle process to the memory on the GPU. "
-     "Training: a GPT with CUDA graphs and `torch.compile(mode=\"reduce-overhead\")`, PyTorch's "
-     "own cache on, with the same losses. Of 14 flushes 6 have PyTorch's answer; the others "
-     "presumably came after its last step.",
-     beside),
+     "By `tests/gpu/run --only torch-cache --quick`, one run. The first four: from the flush of an "
+     "idle process to the memory on the GPU. Training: a GPT with CUDA graphs and "
+     "`torch.compile(mode=\"reduce-overhead\")`, PyTorch's own cache on, with the same losses; "
+     "PyTorch answered all six flushes and gave back 1.2 GiB at the median one. The slowest steps "
+     "vary from run to run. One H100, 581f384.", beside),
     ("replay", "Recorded programs", "Peak of reserved over peak of live memory.", replay),
     ("instructions", "Instructions of a pair",
      "Of the library and what it calls in libc, by callgrind on the simulated driver.",
