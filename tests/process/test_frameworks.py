@@ -19,22 +19,24 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 SCENES = os.path.join(HERE, "framework_scenes.py")
 
 
-def version_of(python):
-    done = subprocess.run([python, "-c", "import sys, ctypes; print(*sys.version_info[:2])"],
-                          capture_output=True, text=True)
-    return tuple(map(int, done.stdout.split())) if done.returncode == 0 else (0, 0)
+def build_of(python):
+    """(major, minor, free-threaded); (0, 0, 0): it cannot be used."""
+    code = ("import sys, sysconfig as s, ctypes; "
+            "print(*sys.version_info[:2], s.get_config_var('Py_GIL_DISABLED') or 0)")
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return tuple(map(int, done.stdout.split())) if done.returncode == 0 else (0, 0, 0)
 
 
 def pythons():
-    """One of each release from 3.8 on."""
+    """One of each release from 3.8 on, with the interpreter's lock and without."""
     named = [path for path in os.environ.get("TEST_PYTHONS", "").split(":") if path]
     found = {}
     for path in [*named, sys.executable,
                  *sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")))]:
-        version = version_of(path)
-        if version >= (3, 8):
-            found.setdefault(version, path)
-    return [found[version] for version in sorted(found)]
+        build = build_of(path)
+        if build >= (3, 8, 0):
+            found.setdefault(build, path)
+    return [found[build] for build in sorted(found)]
 
 
 PYTHONS = pythons()
@@ -44,7 +46,7 @@ def libpython(python):
     """The interpreter's shared library; None: it is not here."""
     code = "import sysconfig as s; print(s.get_config_var('LIBDIR'))"
     folder = subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
-    name = "libpython{}.{}.so.1.0".format(*version_of(python))
+    name = "libpython{}.{}.so.1.0".format(*build_of(python))
     return next(iter(glob.glob(os.path.join(folder, name)) +
                      glob.glob(os.path.join(folder, "*", name))), None)
 
