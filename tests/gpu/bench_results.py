@@ -9,6 +9,7 @@ import bench_figure
 import bench_frugal
 import bench_memory
 import bench_peers
+import bench_refill
 import bench_store
 import bench_targets
 import suite as base
@@ -216,6 +217,10 @@ def frugal(rows):
     return [*table(heads, lines), *below]
 
 
+def refill(rows):
+    return table(*bench_refill.table(rows))
+
+
 def replay(rows):
     traces = list(dict.fromkeys(entry["trace"] for entry in rows))
     lines = []
@@ -277,10 +282,14 @@ SECTIONS = [
      "GPT-2, and inference of ViT-S on four streams; random weights, sizes that change with every "
      "step. gpucache: with PyTorch's own cache off. Each figure is the median of processes, in "
      "brackets the least, the quartiles and the most. Live: what the program asked for at its "
-     "peak. Time: all steps, against the process with the same shapes that took turns with it; then the "
-     "step in the middle. Whole chunks: free, and the pool could move them. Cut chunks: free, but "
-     "other blocks lie there too.",
+     "peak. Time: all steps, against the process with the same shapes that took turns with it; "
+     "then the step in the middle. Whole chunks: free, and the pool could move them. Cut chunks: "
+     "free, but other blocks lie there too.",
      frugal),
+    ("refill", "A flush in the middle of training",
+     "The same training without flushes and with one every 0.7 s, at any place of a step. Chunks "
+     "go back whole: what is free beside live blocks of one stays. Costs: all steps with flushes "
+     "less all without, for each flush. In brackets the least and the most.", refill),
     ("lend", "Memory that processes lend each other",
      "By `tests/gpu/run --only lend --quick`, one run. The first three: from the call that finds "
      "the GPU full to its success, with the memory idle in another process; bare on an empty GPU. "

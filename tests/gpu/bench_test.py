@@ -10,7 +10,9 @@
                                            figures are given, and one of which failed; in one
                                            file and in two that --results joins
   bench_test.py rounds                     part frugal plays the rounds that it is told to, and
-                                           leaves the figures of each as soon as it has them"""
+                                           leaves the figures of each as soon as it has them
+  bench_test.py refill BUILD               what is made of given receipts and times; flushes of a
+                                           process on the simulated driver have receipts"""
 import concurrent.futures
 import contextlib
 import importlib.machinery
@@ -28,6 +30,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bench_frugal  # noqa: E402
 import bench_peers  # noqa: E402
+import bench_refill  # noqa: E402
 import bench_results  # noqa: E402
 import bench_store  # noqa: E402
 import part_frameworks  # noqa: E402
@@ -221,6 +224,27 @@ for at, workload in enumerate(workloads):
 """
 
 
+# The same, with memory of the simulated driver: every other block of 3 MiB stays; then there is
+# time for a flush.
+HOLDER = """import ctypes, json, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointers = ctypes.c_void_p(), [ctypes.c_uint64() for _ in range(16)]
+cuda.cuInit(0)
+cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+for pointer in pointers:
+    cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(3 << 20))
+for pointer in pointers[::2]:
+    cuda.cuMemFree_v2(pointer)
+print("ready", os.getpid(), flush=True)
+sys.stdin.readline()
+time.sleep(1)
+print("turn", flush=True)
+sys.stdin.readline()
+print("done", json.dumps({"seconds": [1.0]}), flush=True)
+print("gone", 0, flush=True)
+"""
+
+
 def rounds():
     loader = importlib.machinery.SourceFileLoader("bench", os.path.join(HERE, "bench"))
     bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench", loader))
@@ -247,6 +271,32 @@ def rounds():
     return 0 if good else 1
 
 
+def refill(build):
+    def receipt(returned, live, left, took_ns):
+        return {"ns": took_ns, "gpus": [{"returned_bytes": returned, "allocated_bytes": live,
+                                         "partly_live_bytes": left}]}
+    receipts = [receipt(4 << 20, 2 << 20, 1 << 20, 1000), receipt(8 << 20, 4 << 20, 1 << 20, 3000),
+                {"ns": 7, "gpus": []}]
+    rows = bench_refill.rows_of("gpt2", [0.1, 0.1, 0.1, 0.1], [0.1, 0.4, 0.2, 0.1], receipts)
+    text = bench_results.page(rows)
+    want = ("| gpt2 | 2 | 3 MiB (2 MiB to 4 MiB) | 6 MiB (4 MiB to 8 MiB) | 1 MiB (1 MiB to 1 MiB) "
+            "| 0.375 (0.250 to 0.500) | 2 us (1 us to 3 us) | 100 ms | 200 ms | 300 ms |")
+    bench_refill.BEFORE_S = 0.1
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        suite = base.Suite(scratch, False, build, False)
+        suite.lib, worker = os.path.join(build, "shim", "libgpucache.so"), f"{scratch}/worker.py"
+        with open(worker, "w") as file:
+            file.write(HOLDER)
+        seconds, receipts = bench_refill.play(suite, [sys.executable, worker], "gpt2", True)
+    held = [(gpu["allocated_bytes"], gpu["partly_live_bytes"]) for receipt in receipts
+            for gpu in receipt["gpus"]]
+    good = want in text and seconds == [1.0] and held and \
+        all(live == 24 << 20 and 0 < left <= live for live, left in held)
+    print(f"live, left: {held}" if good else f"{held}, {receipts}\n{text}")
+    return 0 if good else 1
+
+
 if __name__ == "__main__":
-    CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal, "rounds": rounds}
+    CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal, "rounds": rounds,
+              "refill": refill}
     sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))
