@@ -3,22 +3,24 @@
 they take, beside PyTorch's own allocators. Each figure is of a process of its own; those of all
 peers take turns with the same shapes. Each peer forks its processes from one that has imported its
 packages."""
-import itertools
+import hashlib
 import statistics
+import time
 
+import bench_host
 import bench_store
 import part_frameworks as frameworks
 import part_torch
 import suite as base
 from bench_text import amount, duration
-from trainer import CACHE_OFF, Peer, train
+from trainer import train
 
 NATIVE, EXPANDABLE, SHIM = part_torch.NATIVE, part_torch.NATIVE_EXPANDABLE, part_torch.SHIM
-ORDER = Peer("gpucache, REUSE=order", {**CACHE_OFF, "GPUCACHE_REUSE": "order"}, True)
-PEERS = (NATIVE, EXPANDABLE, SHIM, ORDER)
+PEERS = (NATIVE, EXPANDABLE, SHIM)
 # The most that may be reserved for a byte that is live, in every process.
 BOUNDS = {"bert": 1.05, "graphs": 1.05, "mask_rcnn": 1.05, "gpt2": 1.05, "vit": 1.3}
-PROCESSES, QUICK_PROCESSES = 8, 2
+# A round is a process of each workload and peer, with one seed.
+ROUNDS, QUICK_ROUNDS = 8, 2
 STEPS, WARM = 48, 16
 PACKAGES = ("torch", "torchvision", "transformers", "torch_geometric")
 # What the pool says of its peak: the statistics at_peak_NAME_bytes, and the words for them.
@@ -33,14 +35,6 @@ def live_bytes(run):
     return run.figures.get("requested_peak_bytes", 0)
 
 
-def over_live(run):
-    return run.reserved_bytes() / live_bytes(run)
-
-
-def seconds(run):
-    return sum(run.seconds())
-
-
 def at_peak(run):
     """What the peak of a run under the shim consisted of."""
     pools = run.statistics
@@ -50,61 +44,133 @@ def at_peak(run):
             f"{pools.total('at_peak_refused_moves')} looks for idle chunks refused")
 
 
-def rows_of_peer(workload, rounds, peer):
-    """rounds: of each round, {peer's name: its Run}, without those that failed."""
-    have = [played for played in rounds if peer.name in played]
-    runs = [played[peer.name] for played in have]
-    ratios = [over_live(run) for run in runs]
-    bound = BOUNDS[workload]
-    more = {}
-    if peer.preload:
-        worst = max(runs, key=over_live)
-        beside = [played for played in have if EXPANDABLE.name in played]
-        more = {"bound": bound, "within": sum(ratio <= bound for ratio in ratios),
-                "below": sum(over_live(played[peer.name]) < over_live(played[EXPANDABLE.name])
-                             for played in beside), "beside": len(beside), "worst": at_peak(worst)}
-    yield bench_store.row("frugal", workload, peer.name, ratios, "over live", **more)
-    yield bench_store.row("frugal", workload, peer.name, [run.reserved_bytes() for run in runs],
-                          "bytes")
-    steps = [statistics.mean(run.seconds()) * 1e3 for run in runs]
-    yield bench_store.row("frugal", workload, peer.name, steps, "ms")
-    times = [seconds(played[peer.name]) / seconds(played[NATIVE.name]) for played in have
-             if NATIVE.name in played]
-    if times:
-        yield bench_store.row("frugal", workload, peer.name, times, "over native")
+def over_native(run, native):
+    """The time over native of all steps, and of the step in the middle: it leaves out the few steps
+    in which memory grows."""
+    ratios = [mine / its for mine, its in zip(run.seconds(), native.seconds())]
+    return {"over_native": sum(run.seconds()) / sum(native.seconds()),
+            "step_over_native": statistics.median(ratios)}
 
 
-def rows_of(workload, rounds):
-    for run in itertools.chain(*rounds):
-        if not run.failure and not live_bytes(run):
-            run.failure = "no figures of its memory"
-    good = [{run.peer.name: run for run in runs if not run.failure} for runs in rounds]
-    for peer in PEERS:
-        if any(peer.name in played for played in good):
-            yield from rows_of_peer(workload, good, peer)
-        failures = [run.failure for runs in rounds for run in runs
-                    if run.peer is peer and run.failure]
-        if failures:
-            yield bench_store.row("skipped", "frugal", peer.name, 0, "",
-                                  note=f"{workload}, {len(failures)} of {len(rounds)} processes: "
-                                       f"{failures[0]}")
+def row_of(run, native, seed, machine):
+    """The figures of one process; of one that failed, why. native: its Run in the same round, or
+    None. machine: a text that all rows of one table have in common."""
+    if not run.failure and not live_bytes(run):
+        run.failure = "no figures of its memory"
+    if run.failure:
+        return bench_store.row("frugal", run.workload, run.peer.name, 0, "over live", seed=seed,
+                               machine=machine, failure=run.failure)
+    live, reserved = live_bytes(run), run.reserved_bytes()
+    more = {"at_peak": at_peak(run)} if run.peer.preload else {}
+    if native and not native.failure:
+        more.update(over_native(run, native))
+    return bench_store.row("frugal", run.workload, run.peer.name, reserved / live, "over live",
+                           seed=seed, machine=machine, live_bytes=live, reserved_bytes=reserved,
+                           step_ns=round(statistics.mean(run.seconds()) * 1e9), **more)
 
 
-def missing_package(suite, python):
-    for package in PACKAGES:
-        if suite.run([python, "-c", f"import {package}"]).rc != 0:
-            return package
+def rows_of(runs, seed, machine):
+    """A row for each process of one workload in one round."""
+    native = next((run for run in runs if run.peer is NATIVE), None)
+    return [row_of(run, native, seed, machine) for run in runs]
+
+
+def why_apart(rows):
+    """A sentence if the rows cannot stand in one table, since they were not measured by the same
+    code on the same machine; or None."""
+    sets = [set(machine.split("; ")) for machine in
+            dict.fromkeys(entry["machine"] for entry in bench_store.find(rows, group="frugal"))]
+    for other in sets[1:]:
+        mine, its = ("; ".join(sorted(facts)) for facts in (sets[0] - other, other - sets[0]))
+        return (f"part frugal: figures of \"{mine}\" and of \"{its}\" do not go into one table: "
+                f"leave out one of the files.")
     return None
 
 
-def frugal(suite, programs):
+def over_live(entry):
+    return entry["reserved_bytes"] / entry["live_bytes"]
+
+
+def spread(values, digits):
+    """The median; in brackets the least, the quartiles, and the most."""
+    shown = [f"{value:.{digits}f}" for value in
+             (min(values), *(statistics.quantiles(values, n=4, method="inclusive")
+                             if len(values) > 1 else values * 3), max(values))]
+    return shown[2] if len(values) == 1 else \
+        f"{shown[2]} ({shown[0]}, {shown[1]}, {shown[3]}, {shown[4]})"
+
+
+def verdicts(workload, mine, expandable):
+    """What the processes of a workload under the shim keep of the bounds."""
+    bound = BOUNDS[workload]
+    beside = {entry["seed"]: over_live(entry) for entry in expandable}
+    below = [over_live(entry) < beside[entry["seed"]] for entry in mine if entry["seed"] in beside]
+    said = (f"at most {bound}: {sum(over_live(entry) <= bound for entry in mine)} of {len(mine)}; "
+            f"below expandable: {sum(below)} of {len(below)}")
+    times = [entry["over_native"] for entry in mine if "over_native" in entry]
+    if times:
+        said += f"; time at most 1.00: {'met' if statistics.median(times) <= 1 else 'missed'}"
+    return said
+
+
+HEADS = ["workload", "peer", "processes", "reserved over live", "reserved", "step",
+         "time over native", "of the median step", "bounds"]
+
+
+def table(rows):
+    """(heads, lines) of the table, and the lines below it: what the largest peak of each workload
+    consisted of, and what failed."""
+    lines, notes = [], []
+    good = [entry for entry in rows if "failure" not in entry]
+    for workload, peer in dict.fromkeys((entry["name"], entry["peer"]) for entry in good):
+        mine = bench_store.find(good, name=workload, peer=peer)
+        line = [workload, peer, str(len(mine)), spread([over_live(entry) for entry in mine], 3),
+                amount(statistics.median(entry["reserved_bytes"] for entry in mine)),
+                duration(statistics.median(entry["step_ns"] for entry in mine))]
+        for key in ("over_native", "step_over_native"):
+            times = [entry[key] for entry in mine if key in entry and peer != NATIVE.name]
+            line.append(spread(times, 2) if times else "")
+        judged = ""
+        if peer == SHIM.name:
+            judged = verdicts(workload, mine, bench_store.find(good, name=workload,
+                                                               peer=EXPANDABLE.name))
+            notes.append(f"- {workload}, {peer}: {max(mine, key=over_live)['at_peak']}")
+        lines.append([*line, judged])
+    if notes:
+        notes = ["The largest peak of each consisted of", "", *notes, ""]
+    failed = [f"- {entry['name']}, {entry['peer']}, seed {entry['seed']}: {entry['failure']}"
+              for entry in rows if "failure" in entry]
+    return HEADS, lines, notes + (["Processes that failed", "", *failed, ""] if failed else [])
+
+
+def missing_package(suite, python):
+    """The first package that is not there, or ''. To import them takes long."""
+    result = suite.run([python, "-c", "import importlib.util, sys; print(next((name for name in "
+                        "sys.argv[1:] if not importlib.util.find_spec(name)), ''))", *PACKAGES])
+    return result.out.strip()
+
+
+def machine_of(suite):
+    """What has to be the same for all rows of a table: the machine and the code."""
+    facts = [f"{entry['name']} {entry['note']}" for entry in bench_host.machine(suite, ["frugal"])]
+    with open(suite.lib, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    return "; ".join([*facts, f"library {digest[:12]}"])
+
+
+def frugal(suite, programs, seed=1, rounds=None):
+    """Yields the rows of one workload in one round after the other. seed: of the first round."""
     python = frameworks.python_with(suite, PACKAGES[0])
     missing = missing_package(suite, python)
     if missing:
         raise base.Skip(f"no {missing}")
-    command = [python, frameworks.script("work_frugal.py"), "--warm", str(WARM)]
-    count = QUICK_PROCESSES if suite.quick else PROCESSES
-    rounds = {workload: [] for workload in BOUNDS}
-    for runs in train(suite, PEERS, command, list(BOUNDS) * count, STEPS, 1, "-frugal"):
-        rounds[runs[0].workload].append(runs)
-    return [row for workload, played in rounds.items() for row in rows_of(workload, played)]
+    command = [python, frameworks.script("work_frugal.py"), "--warm", str(WARM), "--seed",
+               str(seed)]
+    rounds = rounds or (QUICK_ROUNDS if suite.quick else ROUNDS)
+    machine, begin = machine_of(suite), time.monotonic()
+    played = train(suite, PEERS, command, list(BOUNDS) * rounds, STEPS, 1, "-frugal")
+    for number, runs in enumerate(played):
+        yield rows_of(runs, seed + number // len(BOUNDS), machine)
+        if (number + 1) % len(BOUNDS) == 0:
+            suite.log(f"  frugal: seed {seed + number // len(BOUNDS)} done after "
+                      f"{time.monotonic() - begin:.0f} s")

@@ -6,8 +6,10 @@ import sys
 import textwrap
 
 import bench_figure
+import bench_frugal
 import bench_memory
 import bench_peers
+import bench_refill
 import bench_store
 import bench_targets
 import suite as base
@@ -18,7 +20,7 @@ JSON, PAGE, DRAWING = "results.json", "RESULTS.md", "results.svg"
 PEERS = [peer.name for peer in bench_peers.PEERS]
 # What makes two rows speak of the same thing.
 IDENTITY = ("group", "name", "peer", "unit", "threads", "size_bytes", "streams", "stream", "route",
-            "trace", "total_bytes", "count", "parts", "note", "form")
+            "trace", "total_bytes", "count", "parts", "note", "form", "seed")
 
 HEAD = """<!-- Made by `tests/gpu/bench --results` from results.json; changes belong there. -->
 # Benchmarks
@@ -210,34 +212,13 @@ def torch(rows):
     return table(["workload", "", "peer", "value", "range", "over native"], lines)
 
 
-def ranged(entry, show):
-    """The median, and in brackets the least and the most."""
-    if "low" not in entry:
-        return show(entry["value"])
-    return f"{show(entry['value'])} ({show(entry['low'])} to {show(entry['high'])})"
-
-
 def frugal(rows):
-    """The table, and below it what the largest peak of each workload consisted of."""
-    lines, peaks = [], []
-    for entry in bench_store.find(rows, unit="over live"):
-        part = {row["unit"]: row for row in bench_store.find(rows, name=entry["name"],
-                                                             peer=entry["peer"])}
-        count, judged = entry.get("rounds", 1), ""
-        if "bound" in entry:
-            judged = (f"at most {entry['bound']}: {entry['within']} of {count}; below expandable: "
-                      f"{entry['below']} of {entry['beside']}")
-            peaks.append(f"- {entry['name']}, {entry['peer']}: {entry['worst']}")
-        time = part.get("over native")
-        if time and "bound" in entry:
-            judged += f"; time at most 1.00: {'met' if time['value'] <= 1 else 'missed'}"
-        lines.append([entry["name"], entry["peer"], str(count),
-                      ranged(entry, "{:.3f}".format), amount(part["bytes"]["value"]),
-                      duration(part["ms"]["value"] * 1e6),
-                      ranged(time, "{:.2f}".format) if time else "", judged])
-    return table(["workload", "peer", "processes", "reserved over live", "reserved", "step",
-                  "time over native", "bounds"], lines) + \
-        (["The largest peak of each consisted of", "", *peaks, ""] if peaks else [])
+    heads, lines, below = bench_frugal.table(rows)
+    return [*table(heads, lines), *below]
+
+
+def refill(rows):
+    return table(*bench_refill.table(rows))
 
 
 def replay(rows):
@@ -300,9 +281,15 @@ SECTIONS = [
      "PyTorch, training of BERT, of a net of graph attention and convolution, of Mask R-CNN and of "
      "GPT-2, and inference of ViT-S on four streams; random weights, sizes that change with every "
      "step. gpucache: with PyTorch's own cache off. Each figure is the median of processes, in "
-     "brackets the least and the most. Live: what the program asked for at its peak. Whole chunks: "
-     "free, and the pool could move them. Cut chunks: free, but other blocks lie there too.",
+     "brackets the least, the quartiles and the most. Live: what the program asked for at its "
+     "peak. Time: all steps, against the process with the same shapes that took turns with it; "
+     "then the step in the middle. Whole chunks: free, and the pool could move them. Cut chunks: "
+     "free, but other blocks lie there too.",
      frugal),
+    ("refill", "A flush in the middle of training",
+     "The same training without flushes and with one every 0.7 s, at any place of a step. Chunks "
+     "go back whole: what is free beside live blocks of one stays. Costs: all steps with flushes "
+     "less all without, for each flush. In brackets the least and the most.", refill),
     ("lend", "Memory that processes lend each other",
      "By `tests/gpu/run --only lend --quick`, one run. The first three: from the call that finds "
      "the GPU full to its success, with the memory idle in another process; bare on an empty GPU. "
@@ -369,6 +356,10 @@ def made(rows):
 def publish(files, folder=FOLDER):
     source = os.path.join(folder, JSON)
     rows = merged(files or [source])
+    apart = bench_frugal.why_apart(rows)
+    if apart:
+        print(apart, file=sys.stderr)
+        return 2
     bench_store.save(source, rows)
     for name, contents in made(rows).items():
         with open(os.path.join(folder, name), "w") as file:

@@ -4,13 +4,14 @@ of one case share a line.
 
 Every row has group, name, peer, value, unit, threads, size_bytes, streams. `value` is the median
 over the rounds, `low` and `high` are their extremes. Some rows have more: stream, route, p10 to max
-of single calls, note."""
+of single calls, note; `machine` and `seed` where the rows of several files make one table."""
 import itertools
 import json
 import statistics
 
 # What the rows of one line of the file share.
-SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_bytes", "count")
+SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_bytes", "count",
+          "machine", "seed")
 KEYS = ("group", "name", "peer", "value", "unit", "threads", "size_bytes", "streams")
 
 

@@ -7,9 +7,16 @@
                                            one is noticed
   bench_test.py once                       a program that two peers share is built once
   bench_test.py frugal                     what is made of the processes of part frugal, whose
-                                           figures are given, and one of which failed"""
+                                           figures are given, and one of which failed; in one
+                                           file and in two that --results joins
+  bench_test.py rounds                     part frugal plays the rounds that it is told to, and
+                                           leaves the figures of each as soon as it has them
+  bench_test.py refill BUILD               what is made of given receipts and times; flushes of a
+                                           process on the simulated driver have receipts"""
 import concurrent.futures
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import json
 import os
@@ -23,8 +30,11 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bench_frugal  # noqa: E402
 import bench_peers  # noqa: E402
+import bench_refill  # noqa: E402
 import bench_results  # noqa: E402
 import bench_store  # noqa: E402
+import part_frameworks  # noqa: E402
+import suite as base  # noqa: E402
 import trainer  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -129,13 +139,14 @@ class Given:
         return self.figures.get(name, 0)
 
 
-def processes(native_s, expandable, shim, failure=""):
-    """A round: live is 1000 bytes everywhere; of two peers what they reserve is given."""
+def processes(native_s, expandable, shim, failure="", slow_s=0.0):
+    """A round of four steps: live is 1000 bytes everywhere; what two peers reserve is given.
+    slow_s: more for the first step of the shim, whose steps take 0.75 s."""
     runs = []
-    for peer, reserved, took_s in ((bench_frugal.NATIVE, 1500, native_s),
-                                   (bench_frugal.EXPANDABLE, expandable, native_s),
-                                   (bench_frugal.SHIM, shim, 3.0)):
-        run = trainer.Run("bert", peer, 2, figures={"seconds": [took_s / 2] * 2})
+    for peer, reserved, steps in ((bench_frugal.NATIVE, 1500, [native_s / 4] * 4),
+                                  (bench_frugal.EXPANDABLE, expandable, [native_s / 4] * 4),
+                                  (bench_frugal.SHIM, shim, [0.75 + slow_s, 0.75, 0.75, 0.75])):
+        run = trainer.Run("bert", peer, 4, figures={"seconds": steps})
         if peer.preload:
             run.failure = failure
             run.statistics = Given(reserved_peak_bytes=reserved, requested_peak_bytes=1000,
@@ -146,35 +157,146 @@ def processes(native_s, expandable, shim, failure=""):
     return runs
 
 
-def frugal():
-    rounds = [processes(2.0, 1040, 1030), processes(3.0, 1010, 1020), processes(6.0, 1200, 1060),
-              processes(9.0, 1200, 1060, "no end")]
-    rows = list(bench_frugal.rows_of("bert", rounds))
+ROUNDS = [processes(2.0, 1040, 1032), processes(3.0, 1010, 1020, slow_s=3.0),
+          processes(6.0, 1200, 1062), processes(1.5, 1200, 1050),
+          processes(9.0, 1200, 1060, "no end")]
+SAID = ("| bert | gpucache | 4 | 1.041 (1.020, 1.029, 1.053, 1.062) |",
+        "1.75 (0.50, 1.25, 2.00, 2.00) | 1.25 (0.50, 0.88, 1.62, 2.00)",
+        "at most 1.05: 3 of 4; below expandable: 3 of 4; time at most 1.00: missed",
+        "| bert | PyTorch native | 5 | 1.500 (1.500, 1.500, 1.500, 1.500) |",
+        "- bert, gpucache: live 1.03 KiB, cut chunks 7 B; after 0 ns, 0 looks for idle chunks",
+        "- bert, gpucache, seed 5: no end")
 
-    def figure(unit, peer=bench_frugal.SHIM):
-        return bench_store.find(rows, group="frugal", peer=peer.name, unit=unit)[0]
-    over, native = figure("over live"), figure("over live", bench_frugal.NATIVE)
-    want = {"value": 1.03, "low": 1.02, "high": 1.06, "rounds": 3, "bound": 1.05, "within": 2,
-            "below": 2, "beside": 3, "worst": "live 1.03 KiB, cut chunks 7 B; after 0 ns, "
-                                              "0 looks for idle chunks refused"}
-    wrong = [f"{key} is {over.get(key)!r}, not {value!r}" for key, value in want.items()
-             if over.get(key) != value]
-    if native["value"] != 1.5 or native["rounds"] != 4 or "bound" in native:
-        wrong.append(f"native: {native}")
-    times = figure("over native")
-    if (times["low"], times["value"], times["high"]) != (0.5, 1.0, 1.5):
-        wrong.append(f"times against other rounds: {times}")
-    skipped = bench_store.find(rows, group="skipped")
-    if not skipped or "1 of 4 processes: no end" not in skipped[0]["note"]:
-        wrong.append("a process that failed goes unnoticed")
-    text = bench_results.page(rows)
-    lines = ("| bert | gpucache | 3 | 1.030 (1.020 to 1.060) |", "- bert, gpucache: live",
-             "at most 1.05: 2 of 3; below expandable: 2 of 3; time at most 1.00: met")
-    wrong += [f"the page lacks {words!r}" for words in lines if words not in text]
-    print("\n".join(wrong) or f"{len(rows)} rows")
+
+def frugal_rows(seeds, machine="GPU one; system 1"):
+    return [row for seed in seeds for row in bench_frugal.rows_of(ROUNDS[seed - 1], seed, machine)]
+
+
+def published(folder, *files):
+    """What --results says of files with these rows, and the page that it makes."""
+    names = []
+    for number, rows in enumerate(files):
+        names.append(os.path.join(folder, f"{number}.json"))
+        bench_store.save(names[-1], rows)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        status = bench_results.publish(names, folder)
+    with open(os.path.join(folder, bench_results.PAGE)) as file:
+        return status, said.getvalue(), file.read()
+
+
+def frugal():
+    wrong = []
+    again = [{**row, "reserved_bytes": 9999} for row in frugal_rows([2])]
+    other = frugal_rows([3], "GPU two; system 1")
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        status, _, whole = published(scratch, frugal_rows([1, 2, 3, 4, 5]))
+        wrong += [f"the page lacks {words!r}" for words in SAID if words not in whole]
+        orders = {"two files": ([1, 2], [3, 4, 5]), "the later first": ([4, 5], [1, 2, 3])}
+        for name, files in orders.items():
+            joined = published(scratch, *map(frugal_rows, files))
+            if joined != (status, "", whole):
+                wrong.append(f"{name} make another page: {joined}")
+        if published(scratch, again, frugal_rows([1, 2, 3, 4, 5]))[2] != whole:
+            wrong.append("a seed that was measured again counts twice")
+        status, said, page_then = published(scratch, frugal_rows([1, 2]), other)
+        if status != 2 or '"GPU one" and of "GPU two"' not in said or page_then != whole:
+            wrong.append(f"two machines in one table: status {status}, {said!r}")
+    print("\n".join(wrong) or "as it should be")
     return 1 if wrong else 0
 
 
+# In place of work_frugal.py: it reserves what its seed says, and is broken off by a cue.
+WORKER = """import json, os, sys
+seed = int(sys.argv[sys.argv.index("--seed") + 1])
+workloads = sys.argv[sys.argv.index("--steps") + 2:]
+for at, workload in enumerate(workloads):
+    print("ready", at, flush=True)
+    sys.stdin.readline()
+    print("turn", flush=True)
+    sys.stdin.readline()
+    mine = seed + workloads[:at].count(workload)
+    figures = {"requested_peak_bytes": 1000, "reserved_peak_bytes": 1000 + mine}
+    if "GPUCACHE_STATS" in os.environ:
+        path = os.environ["GPUCACHE_STATS"].removeprefix("exit:").replace("%p", str(at))
+        json.dump({"pools": [figures]}, open(path, "w"))
+    print("done", json.dumps({"seconds": [1.0, 1.0], **figures}), flush=True)
+    print("gone", 0, flush=True)
+"""
+
+
+# The same, with memory of the simulated driver: every other block of 3 MiB stays; then there is
+# time for a flush.
+HOLDER = """import ctypes, json, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointers = ctypes.c_void_p(), [ctypes.c_uint64() for _ in range(16)]
+cuda.cuInit(0)
+cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+for pointer in pointers:
+    cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(3 << 20))
+for pointer in pointers[::2]:
+    cuda.cuMemFree_v2(pointer)
+print("ready", os.getpid(), flush=True)
+sys.stdin.readline()
+time.sleep(1)
+print("turn", flush=True)
+sys.stdin.readline()
+print("done", json.dumps({"seconds": [1.0]}), flush=True)
+print("gone", 0, flush=True)
+"""
+
+
+def rounds():
+    loader = importlib.machinery.SourceFileLoader("bench", os.path.join(HERE, "bench"))
+    bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench", loader))
+    loader.exec_module(bench)
+    left = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        suite = base.Suite(scratch, False, None, False)
+        suite.lib, worker = os.path.join(scratch, "none.so"), os.path.join(scratch, "worker.py")
+        for path, text in ((suite.lib, ""), (worker, WORKER)):
+            with open(path, "w") as file:
+                file.write(text)
+        bench_frugal.PACKAGES = ("json",)
+        part_frameworks.script = lambda name: worker
+        with contextlib.redirect_stdout(io.StringIO()):
+            _, failed = bench.measure(suite, None, ["frugal"], {"frugal": {"seed": 5, "rounds": 2}},
+                                      lambda rows: left.append(bench_store.find(rows,
+                                                                                group="frugal")))
+    want = [(workload, peer.name, seed, 1000 + seed) for seed in (5, 6)
+            for workload in bench_frugal.BOUNDS for peer in bench_frugal.PEERS]
+    have = [(row["name"], row["peer"], row["seed"], row.get("reserved_bytes")) for row in left[-1]]
+    each = [len(rows) for rows in left]
+    good = not failed and have == want and each[:3] == [3, 6, 9]
+    print(f"{failed} failed, left {each}, rows {have}")
+    return 0 if good else 1
+
+
+def refill(build):
+    def receipt(returned, live, left, took_ns):
+        return {"ns": took_ns, "gpus": [{"returned_bytes": returned, "allocated_bytes": live,
+                                         "partly_live_bytes": left}]}
+    receipts = [receipt(4 << 20, 2 << 20, 1 << 20, 1000), receipt(8 << 20, 4 << 20, 1 << 20, 3000),
+                {"ns": 7, "gpus": []}]
+    rows = bench_refill.rows_of("gpt2", [0.1, 0.1, 0.1, 0.1], [0.1, 0.4, 0.2, 0.1], receipts)
+    text = bench_results.page(rows)
+    want = ("| gpt2 | 2 | 3 MiB (2 MiB to 4 MiB) | 6 MiB (4 MiB to 8 MiB) | 1 MiB (1 MiB to 1 MiB) "
+            "| 0.375 (0.250 to 0.500) | 2 us (1 us to 3 us) | 100 ms | 200 ms | 300 ms |")
+    bench_refill.BEFORE_S = 0.1
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        suite = base.Suite(scratch, False, build, False)
+        suite.lib, worker = os.path.join(build, "shim", "libgpucache.so"), f"{scratch}/worker.py"
+        with open(worker, "w") as file:
+            file.write(HOLDER)
+        seconds, receipts = bench_refill.play(suite, [sys.executable, worker], "gpt2", True)
+    held = [(gpu["allocated_bytes"], gpu["partly_live_bytes"]) for receipt in receipts
+            for gpu in receipt["gpus"]]
+    good = want in text and seconds == [1.0] and held and \
+        all(live == 24 << 20 and 0 < left <= live for live, left in held)
+    print(f"live, left: {held}" if good else f"{held}, {receipts}\n{text}")
+    return 0 if good else 1
+
+
 if __name__ == "__main__":
-    CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal}
+    CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal, "rounds": rounds,
+              "refill": refill}
     sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))

@@ -42,6 +42,7 @@ class Run:
     failure: str = ""
     figures: dict = dataclasses.field(default_factory=dict)
     statistics: object = None
+    pid: str = ""
 
     def seconds(self):
         return self.figures.get("seconds", [])
@@ -119,7 +120,7 @@ class Trainer:
         self.run = Run(workload, self.peer, self.steps)
         _, line = self.expect("ready")
         if line:
-            pid = line.split()[1]
+            pid = self.run.pid = line.split()[1]
             self.run.statistics = frameworks.Statistics(self.suite, self.label, None
                                                         if pid == "all" else pid)
         return self.run
