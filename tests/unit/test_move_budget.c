@@ -200,6 +200,21 @@ static void use_two_streams(struct rig *r)
     }
 }
 
+static void growth_that_fails_does_not_tell_what_growth_takes(void **state)
+{
+    struct rig *r = expect_single(state);
+    r->model->hook = allow_slowly;
+    for (int i = 0; i < 64; i++)
+        rig_alloc(r, MIB(4));
+    EXPECT(r->pool->move_budget.growth_ns > MS(19), "each took 30 ms, of which 20 count");
+    r->config.max_reserved_bytes = rig_stats(r).reserved_bytes;
+    pool_set_config(r->pool, &r->config);
+    for (int i = 0; i < 8; i++)
+        EXPECT_EQ(rig_alloc(r, MIB(4)), 0, "no more is allowed");
+    EXPECT(r->pool->move_budget.growth_ns > MS(19), "these took no time, and were no growth");
+    EXPECT_SOUND(r);
+}
+
 /* Much is idle, and the move budget used up, when the program uses two streams for a moment. */
 static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
 {
@@ -413,6 +428,7 @@ int main(void)
         cmocka_unit_test(one_slow_growth_excuses_little),
         ROOMY_TEST(memory_is_spent_where_moves_take_too_long),
         ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
+        ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes),
         ROOMY_TEST(with_several_streams_more_memory_is_spent),
         ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
         ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
