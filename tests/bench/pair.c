@@ -326,6 +326,18 @@ static int usage(const char *name)
     return 2;
 }
 
+/* The first pair of each interface. After it a thread of the library's keeps the runtime loaded.
+ * Until then each call searches for its runtime, which is not what is measured. */
+static void begin(void)
+{
+    for (size_t a = 0; a < sizeof apis / sizeof *apis; a++) {
+        uint64_t at;
+        if (listed(options.apis, apis[a].name))
+            require(apis[a].malloc(&at, 512) || apis[a].free(at), "the first pair");
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
@@ -377,6 +389,7 @@ int main(int argc, char **argv)
     setenv("SIM_CAPACITY", "64G", 0);
     require(gpu_open(0), "no device");
     require((int)cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    begin();
     bool good = true;
     if (listed(options.modes, "single"))
         good &= run_mode("single");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A stream of bytes as a program on a pool in arena backing, on devices from 6 MiB to 256 GiB,
- * where driver calls take time and the move budget is used up and comes back. While one growth has
+ * A stream of bytes as a program on a pool in arena backing, on devices from 6 MiB to 256 GiB.
+ * Driver calls take time, and the move budget is used up and comes back. While one growth has
  * dropped the lock, others allocate and free. Checks and entry as in fuzz_pool.c.
  */
 #include "pool/state.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * One round of the canary: old blocks with late work in flight are freed, new ones are taken and
- * written to at once from another place, and in the end neither may have disturbed the other.
- * No lock: everything belongs to the calling worker.
+ * One round of the canary. Old blocks with late work in flight are freed. New ones are taken, and
+ * written to at once from another place. In the end neither may have disturbed the other. No lock:
+ * everything belongs to the calling worker.
  */
 #include "tests/gpu/canary.h"
 

@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 /* ---- threads that allocate may be cancelled
- * Threads that are cancelled in the middle of allocations, frees, flushes, captures and contexts of
- * their own, from the process's first allocation on: by themselves just before a call, and by
- * others at any moment. Whoever comes after them allocates, captures and flushes as ever, no memory
- * is lost, and the process ends. Calls of the simulated driver are cancellation points as
- * SIM_CANCEL says.
+ * Threads are cancelled in the middle of allocations, frees, flushes, captures and contexts of
+ * their own, from the process's first allocation on. They cancel themselves just before a call, and
+ * others cancel them at any moment. Threads that come after them allocate, capture and flush as
+ * ever, no memory is lost, and the process ends. Calls of the simulated driver are cancellation
+ * points as SIM_CANCEL says.
  */
 
 enum { THREADS = 4, ROUNDS = 30, OPS = 4, OPS_WITH_CONTEXTS = 5 };

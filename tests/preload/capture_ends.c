@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /* ---- a capture ends with its context
- * A capture on a stream of one context begins while another context is current, and ends with its
- * own context, or with a reset of it: afterwards memory is used again as ever.
+ * A capture on a stream of one context begins while another context is current. It ends with its
+ * own context, or with a reset of it. Afterwards memory is used again as ever.
  */
 
 enum { TURNS = 100 };
@@ -193,8 +193,8 @@ static int a_close_that_waits_holds_no_capture_up(void)
 }
 
 /* ---- the first allocation may come in a capture
- * The first allocation of the process, and the first of a second context, come while a capture is
- * open, in the capturing thread and in another one: whatever they bring along, the capture holds.
+ * The process makes its first allocation while a capture is open, and so does a second context: in
+ * the capturing thread and in another one. No capture is spoilt by what the library does then.
  */
 
 static int take_and_give(int index, void *context)

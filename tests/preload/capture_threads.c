@@ -10,11 +10,11 @@
 #include <time.h>
 
 /* ---- no thread spoils anothers capture
- * Threads that allocate and free all along, small and large, with work on streams of their own,
- * while another one captures again and again in each mode: no capture is spoilt, no graph is wrong,
- * and no block is somebody else's. A thread that works beside a global capture says so; beside the
- * others it need not; nor, with the simulated driver, if it is small blocks alone of which the
- * driver has some at hand (a real one sometimes refuses even those).
+ * Threads allocate and free all along, small and large, with work on streams of their own.
+ * Meanwhile another thread captures again and again in each mode. No capture is spoilt, no graph is
+ * wrong, and no block is two threads' at once. A thread that works beside a global capture says so.
+ * Beside the other modes it need not. With the simulated driver it need not either for small blocks
+ * of which the driver has some at hand; a real driver sometimes refuses even those.
  */
 
 enum { THREADS = 4, CAPTURES = 12 };

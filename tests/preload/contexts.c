@@ -183,9 +183,10 @@ static int a_context_lives_until_its_last_use(void)
 }
 
 /* ---- early launches in two contexts
- * Kernels with leave to start early, on memory that was freed with work of the kernel before them
- * still to come, while another context of the thread, which allocates nothing, gets kernels in
- * between: on streams of the same name, default ones, those tell nothing of this context's.
+ * Kernels with leave to start early use memory that was freed while the kernel before them still
+ * runs. Meanwhile another context of the thread, which allocates nothing, gets kernels. Both use
+ * their default streams, which have the same name, so the other context's kernels must not count
+ * here.
  */
 
 static void launch_beside(CUcontext context, CUstream stream)
@@ -241,8 +242,8 @@ static int early_launches_in_two_contexts(void)
 }
 
 /* ---- contexts beside a broken one work
- * A kernel has broken one thread's context, and that thread asks about it again and again, while
- * another thread makes, uses and destroys contexts of its own: those work.
+ * A kernel has broken one thread's context, and that thread asks about it again and again. Another
+ * thread makes, uses and destroys contexts of its own, and those work.
  */
 
 /* A real driver takes its time for each. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * A pipeline as programs write it: a producer and a consumer stream with a copy stream beside them,
- * ordered by events only, a fresh block for every step, freed as soon as its last work is
+ * ordered by events only. Each step has a fresh block, which is freed as soon as its last work is
  * submitted.
  */
 #include "tests/preload/scene.h"

@@ -152,8 +152,8 @@ static int setenv_gives_idle_memory_back(void)
 }
 
 /* ---- nothing waits for a running kernel
- * Idle memory goes back below a kernel that runs until the host raises a flag, on request and when
- * other sizes are needed: nothing waits for the kernel, which uses none of it.
+ * A kernel runs until the host raises a flag. Meanwhile idle memory goes back, on request and when
+ * other sizes are needed. Nothing waits for the kernel, which uses none of that memory.
  */
 
 enum { IDLE_BESIDE = 6 };

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 /* ---- every handle shows its own block
- * Several processes open blocks of one exporter at the same time, each with several threads, while
- * the exporter's threads allocate, free, flush their caches and share anew: every handle shows its
- * own block, or nothing once the block is gone.
+ * Several processes open blocks of one exporter at the same time, each with several threads. The
+ * exporter's threads allocate, free, flush their caches and share anew meanwhile. Every handle
+ * shows its own block, or nothing once the block is gone.
  */
 
 enum { PEERS = 3, ROUNDS = 12, WORKERS = 2 };
@@ -93,9 +93,10 @@ static int every_handle_shows_its_own_block(void)
 }
 
 /* ---- threads open and captures hold
- * The threads of one process, which signals interrupt all the time, open and close the same handles
- * at the same time, also in the middle of stream captures of every kind: each finds its bytes, no
- * capture is spoilt, and a graph that uses what was opened in its capture works.
+ * The threads of one process open and close the same handles at the same time, while signals
+ * interrupt the process all the time. They also do so in the middle of stream captures of every
+ * kind. Each thread finds its bytes, and no capture is spoilt. A graph that uses what was opened in
+ * its capture works.
  */
 
 enum { HANDLES = 3, THREADS = 4, OPENS = 40 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Uses one stream for a while, so that its order alone tells when memory is free again, then
- * another, at once and with work of the first in flight on memory that was freed: between all kinds
- * of streams, with a stream that is destroyed meanwhile, with a graph, and with two threads whose
- * per-thread streams differ.
+ * The program uses one stream for a while, so that the order of that stream alone makes freed
+ * memory ready. Then it uses another stream at once, while work of the first runs on memory that
+ * was freed. It does so between all kinds of streams, with a stream that is destroyed meanwhile,
+ * with a graph, and with two threads whose per-thread streams differ.
  */
 #include "tests/preload/scene.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Until the device is full: the error is the driver's, as many blocks fit as natively (within 5 %),
- * idle memory of other sizes does not count as taken, and after it all is freed it all fits again.
+ * The program fills the device. The error is the driver's, and as many blocks fit as natively
+ * (within 5 %). Idle memory of other sizes does not count as taken. After everything is freed, it
+ * all fits again.
  */
 #include "tests/preload/scene.h"
 

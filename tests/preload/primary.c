@@ -53,9 +53,9 @@ static int the_primary_context_ends_with_its_last_user(void)
 }
 
 /* ---- it ends beside contexts of other threads
- * A thread retains, uses and releases the primary context over and over, while others allocate for
- * the first time in contexts of their own, and give up uses of the primary one: it ends with the
- * program's last release, and not later, and each of its lives has memory that works.
+ * A thread retains, uses and releases the primary context over and over. Others allocate for the
+ * first time in contexts of their own, and give up uses of the primary one. It ends with the
+ * program's last release, and not later. Each of its lives has memory that works.
  */
 
 /* A real driver takes its time for each. */
@@ -137,7 +137,7 @@ static int it_ends_beside_contexts_of_other_threads(void)
 
 /* ---- a reset beside first allocations harms no later life
  * The device is reset, and its primary context retained anew, while other threads allocate for the
- * first time in it: what they get is theirs to lose; but the memory of the life after that works,
+ * first time in it. The reset may take what they get. The memory of the life after that works,
  * every time.
  */
 

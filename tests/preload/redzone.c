@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * GPUCACHE_REDZONE: what is written past the end of a block is reported when the block is freed,
- * once, with its size and the place, also if a kernel writes it late; what stays inside is not; the
- * memory is never handed out again. The faults are committed under the cache only: bare, another
- * block or nothing lies there. The program starts itself again, and reads what that one has left
- * behind.
+ * GPUCACHE_REDZONE: a write past the end of a block is reported when the block is freed, once, with
+ * the block's size and the place, also if a kernel writes late. A write inside is not reported. The
+ * memory is never handed out again. The program makes these faults under the cache only, because
+ * bare another block or nothing lies there. The program starts itself again, and reads the report
+ * of that process.
  */
 #include "tests/preload/scene.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/magazine.c: what a thread frees comes back to it without the pool's lock, looks freed to
- * everybody meanwhile, costs nobody memory, and is counted as if the pool had done it.
+ * pool/magazine.c: a thread gets what it freed again without the pool's lock. To all others the
+ * memory looks freed meanwhile, it makes no request fail, and it is counted as if the pool had done
+ * it.
  */
 #include "tests/unit/magazine.h"
 

@@ -191,6 +191,30 @@ static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
     EXPECT_SOUND(r);
 }
 
+static void use_two_streams(struct rig *r)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t b = rig_alloc(r, KIB(600));
+        rig_launch(r, 1 + i % 2, MS(1), b);
+        rig_free(r, b);
+    }
+}
+
+static void growth_that_fails_does_not_tell_what_growth_takes(void **state)
+{
+    struct rig *r = expect_single(state);
+    r->model->hook = allow_slowly;
+    for (int i = 0; i < 64; i++)
+        rig_alloc(r, MIB(4));
+    EXPECT(r->pool->move_budget.growth_ns > MS(19), "each took 30 ms, of which 20 count");
+    r->config.max_reserved_bytes = rig_stats(r).reserved_bytes;
+    pool_set_config(r->pool, &r->config);
+    for (int i = 0; i < 8; i++)
+        EXPECT_EQ(rig_alloc(r, MIB(4)), 0, "no more is allowed");
+    EXPECT(r->pool->move_budget.growth_ns > MS(19), "these took no time, and were no growth");
+    EXPECT_SOUND(r);
+}
+
 /* Much is idle, and the move budget used up, when the program uses two streams for a moment. */
 static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
 {
@@ -202,11 +226,7 @@ static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
     for (int i = 16; i < 36; i += 2)
         rig_free(r, a[i]);
     rig_settle(r);
-    for (unsigned i = 0; i < 4; i++) {
-        uint64_t b = rig_alloc(r, KIB(600));
-        rig_launch(r, 1 + i % 2, MS(1), b);
-        rig_free(r, b);
-    }
+    use_two_streams(r);
     return r;
 }
 
@@ -237,6 +257,127 @@ static void where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not(void
     uint64_t moved = rig_stats(r).num_chunk_moves;
     rig_alloc(r, MIB(64));
     EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
+}
+
+/* The budget is used up, and will be for long. */
+static void use_up(struct rig *r)
+{
+    move_budget_is_left(&r->pool->move_budget, model_now(r->model));
+    move_budget_spend(&r->pool->move_budget, SECOND_NS, false);
+}
+
+/* 64 blocks of 4 MiB and one of 768. Each second one of the first `idle` is free, its work done. */
+static void scatter(struct rig *r, uint64_t a[64], int idle)
+{
+    for (int i = 0; i < 64; i++)
+        a[i] = rig_alloc(r, MIB(4));
+    rig_alloc(r, MIB(768));
+    for (int i = 0; i < idle; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "no more than that");
+}
+
+/* Work on two streams that outlives the test, on memory that is freed. */
+static void free_behind_work(struct rig *r, uint64_t addr)
+{
+    rig_launch(r, 1, MS(1000000), addr);
+    rig_launch(r, 2, MS(1000000), addr);
+    rig_free(r, addr);
+}
+
+/* 16 MiB idle, and 80 MiB pending: below the peak of live memory, and above it with them. */
+static struct rig *with_pending_memory(void **state)
+{
+    struct rig *r = *state;
+    uint64_t a[64];
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    r->model->hook = allow_slowly;
+    scatter(r, a, 8);
+    for (int i = 9; i < 49; i += 2)
+        free_behind_work(r, a[i]);
+    return r;
+}
+
+static void memory_that_waits_for_work_counts_for_a_new_peak(void **state)
+{
+    struct rig *r = with_pending_memory(state);
+    model_advance(r->model, MS(10000)); /* the budget is full again */
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "what is idle moved");
+    EXPECT_EQ(rig_stats(r).pending_bytes, MIB(80), "the rest is new");
+    EXPECT(r->pool->move_budget.left_ns > 0, "20 of 30 ms are those of a growth");
+    EXPECT_SOUND(r);
+}
+
+static void memory_that_waits_for_work_counts_for_what_may_be_spent(void **state)
+{
+    struct rig *r = with_pending_memory(state);
+    use_up(r);
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "a 32nd over all that the program needs");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1088), "is more than that");
+    EXPECT_SOUND(r);
+}
+
+static void the_request_itself_counts_for_what_may_be_spent(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[64];
+    scatter(r, a, 8);
+    use_up(r);
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "the peak is higher by it");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1088), "all of it is new");
+    EXPECT_SOUND(r);
+}
+
+/* In the middle of the program's request, as if by another thread. */
+static void request_beside(struct model *m, enum model_row row)
+{
+    if (row != MODEL_ROW_create)
+        return;
+    m->hook = NULL;
+    rig_alloc(m->hook_arg, MIB(24));
+}
+
+static void what_another_thread_is_taking_counts_for_what_may_be_spent(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[64];
+    scatter(r, a, 32);
+    use_up(r);
+    r->model->hook_arg = r;
+    r->model->hook = request_beside;
+    rig_alloc(r, MIB(24));
+    EXPECT(!r->model->hook, "there was one beside it");
+    EXPECT(rig_stats(r).num_chunk_moves > 0, "both would be more than a 32nd");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1048), "the first is new memory");
+    EXPECT_SOUND(r);
+}
+
+/* With several streams a quarter of the peak may be pending, or idle. */
+static void memory_is_spent_on_overlap_once(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a[64], b[2];
+    scatter(r, a, 64);
+    use_up(r);
+    use_two_streams(r);
+    uint64_t before = rig_stats(r).reserved_bytes;
+    for (int i = 0; i < 2; i++)
+        b[i] = rig_alloc(r, MIB(64));
+    free_behind_work(r, b[0]);
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(rig_stats(r).reserved_bytes, before + MIB(192), "beside what is idle or pending");
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "within a quarter more than the peak");
+    free_behind_work(r, b[1]);
+    rig_alloc(r, MIB(72));
+    EXPECT(rig_stats(r).pending_bytes >= MIB(128), "nothing waited for the work");
+    EXPECT(rig_stats(r).num_chunk_moves > 0, "what is idle moves");
+    EXPECT(rig_stats(r).reserved_bytes < MIB(1280), "no more than a quarter in all");
+    EXPECT_SOUND(r);
 }
 
 static void no_memory_is_spent_where_the_device_is_half_full(void **state)
@@ -287,9 +428,15 @@ int main(void)
         cmocka_unit_test(one_slow_growth_excuses_little),
         ROOMY_TEST(memory_is_spent_where_moves_take_too_long),
         ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
+        ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes),
         ROOMY_TEST(with_several_streams_more_memory_is_spent),
         ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
         ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
+        ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak),
+        ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent),
+        ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent),
+        ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent),
+        ROOMY_TEST(memory_is_spent_on_overlap_once),
         ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full),
         cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
     };

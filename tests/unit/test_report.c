@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The text report against a golden copy, the JSON report read back by a JSON parser, and both in
- * buffers that are too small, in another locale and with names that nobody should have given.
+ * The text report is held against a golden copy, and the JSON report is read back by a JSON parser.
+ * Both are also made in buffers that are too small, in another locale, and with odd names.
  */
 #include "shim/stats/report.h"
 #include "tests/unit/capture.h"

@@ -3,8 +3,11 @@
  * Host memory is short: the N-th mmap fails, or all from the N-th on, for N = 1, 2, 3... until a
  * scenario goes through untouched. Every call comes back with few driver calls, the pool stays
  * sound, and serves again once there is host memory. In both backings, with one stream and with
- * several. Linked with --wrap.
+ * several. And no host memory at all, with a few records left for the blocks that a request splits
+ * off. Linked with --wrap.
  */
+#include "pool/state.h"
+#include "pool/tuning.h"
 #include "tests/unit/expect.h"
 
 #include <errno.h>
@@ -15,14 +18,18 @@
 /* No entry point makes more driver calls than that in these scenarios. */
 #define CALLS_MOST 400
 
-/* Call number `from` fails, counted from 1, and those up to `to`. 0: none. */
+/* Call number `from` fails, counted from 1, and those up to `to`. 0: none. Or each one for records:
+ * a map takes pages of another size. */
 static struct {
     unsigned calls, from, to;
+    bool records;
 } shortage;
 
-static bool is_refused(void)
+static bool is_refused(size_t size_bytes)
 {
     shortage.calls++;
+    if (shortage.records)
+        return size_bytes == HOST_BATCH_BYTES;
     return shortage.from && shortage.calls >= shortage.from && shortage.calls <= shortage.to;
 }
 
@@ -32,7 +39,7 @@ static bool is_refused(void)
     void *__wrap_##name(void *addr, size_t size_bytes, int prot, int flags, int fd, off_t offset); \
     void *__wrap_##name(void *addr, size_t size_bytes, int prot, int flags, int fd, off_t offset)  \
     {                                                                                              \
-        if (!is_refused())                                                                         \
+        if (!is_refused(size_bytes))                                                               \
             return __real_##name(addr, size_bytes, prot, flags, fd, offset);                       \
         errno = ENOMEM;                                                                            \
         return MAP_FAILED;                                                                         \
@@ -175,11 +182,106 @@ static void host_memory_that_stays_short_leaves_requests_to_the_driver(void **st
     sweep(true);
 }
 
+/* A free block that starts at no page of a slab, and ends with its chunk. */
+static void part_of_a_chunk(struct rig *r, uint64_t live_bytes)
+{
+    rig_start(r);
+    rig_alloc(r, MIB(1));
+    rig_alloc(r, live_bytes - MIB(1) + 512);
+}
+
+static void prepare_part(struct rig *r)
+{
+    part_of_a_chunk(r, KIB(1500));
+}
+
+/* Too little for the slab, which goes on in the hole behind it. */
+static void prepare_end(struct rig *r)
+{
+    part_of_a_chunk(r, KIB(1900));
+}
+
+/* Two free blocks, in each of which only one chunk lies as a whole, in the middle. */
+static void prepare_middle(struct rig *r)
+{
+    uint64_t a[8];
+    rig_start(r);
+    for (int i = 0; i < 8; i++)
+        a[i] = rig_alloc(r, MIB(3));
+    for (int i = 1; i <= 5; i += 4) {
+        rig_free(r, a[i]);
+        rig_free(r, a[i + 1]);
+    }
+    rig_settle(r);
+}
+
+static void prepare_segments(struct rig *r)
+{
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+}
+
+/* While the request is served, so many records for blocks are left, and no more can be had. The
+ * records of slabs and chunks are there. */
+static bool serve_with(struct rig *r, size_t left, uint64_t size_bytes)
+{
+    struct host_cache *c = &r->pool->block_cache;
+    static void *taken[1024];
+    unsigned count = 0;
+    if (size_bytes <= SLAB_MAX_BYTES)
+        EXPECT(host_cache_ensure(&r->pool->slab_caches[slab_class(size_bytes)], 1), "the slab's");
+    EXPECT(host_cache_ensure(&r->pool->chunk_cache, MOST) && host_cache_ensure(c, left),
+           "the others");
+    while (c->count > left && count < 1024)
+        taken[count++] = host_cache_get(c);
+    EXPECT_EQ(c->count, left, "so many are left");
+    shortage.records = true;
+    bool served = rig_alloc(r, size_bytes);
+    shortage.records = false;
+    EXPECT(served || r->status == POOL_PASS, "the request is the driver's");
+    while (count)
+        host_cache_put(c, taken[--count]);
+    EXPECT_SOUND(r);
+    return served;
+}
+
+static void a_block_is_split_only_if_there_are_records_for_the_parts(void **state)
+{
+    static const struct {
+        const char *where;
+        void (*prepare)(struct rig *r);
+        uint64_t size_bytes;
+    } cases[] = {
+        {"a slab in free memory", prepare_part, 300},
+        {"a slab that ends in a hole", prepare_end, KIB(30)},
+        {"idle chunks, and a hole for many", prepare_middle, MIB(64)},
+        {"a segment", prepare_segments, MIB(64)},
+    };
+    (void)state;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t left = 0, refused = 0;
+        for (bool last = false; !last && left < MOST; left++) {
+            struct rig *r = rig_create(GIB(1));
+            r->model->backend.single_stream = true;
+            cases[i].prepare(r);
+            last = serve_with(r, left, cases[i].size_bytes);
+            refused += !last;
+            EXPECT(last || rig_alloc(r, cases[i].size_bytes), "with host memory it is served");
+            const char *words = rig_destroy(r);
+            if (words)
+                fail_msg("%s, %zu records left: %s", cases[i].where, left, words);
+        }
+        if (!refused || left == MOST)
+            fail_msg("%s: %zu refused, %zu tried", cases[i].where, refused, left);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_that_is_short_once_harms_nothing),
         cmocka_unit_test(host_memory_that_stays_short_leaves_requests_to_the_driver),
+        cmocka_unit_test(a_block_is_split_only_if_there_are_records_for_the_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Eight threads on one pool: they allocate, free each other's memory, submit work on several
- * streams and trim, while the model watches for memory that is used too early, and the test for
- * blocks that overlap. To be run under TSan and ASan as well.
+ * Eight threads on one pool allocate, free each other's memory, submit work on several streams and
+ * trim. The model watches for memory that is used too early, and the test for blocks that overlap.
+ * To be run under TSan and ASan as well.
  */
 #include "tests/unit/expect.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Another tool that is preloaded: it hooks dlsym in plain C, as most do, and puts functions of its
- * own in the place of the driver's cuMemAlloc_v2 and cuMemFree_v2 and of both cuGetProcAddress, by
- * their names. Before or after the cache in the list. Fails the program if one of its functions
+ * Another tool that is preloaded. It hooks dlsym in plain C, as most do. By their names it replaces
+ * the driver's cuMemAlloc_v2 and cuMemFree_v2 and both cuGetProcAddress with functions of its own.
+ * It stands before or after the cache in the list. It fails the program if one of its functions
  * calls itself.
  */
 #include <cuda.h>
