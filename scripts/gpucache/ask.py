@@ -42,8 +42,10 @@ class _Word:
         start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:
             self.mapping = mmap.mmap(fd, offset - start + 4, offset=start)
-        except (OSError, ValueError):
+        except ValueError:
             raise Fault("its page is cut short") from None
+        except OSError as error:
+            raise Fault(f"its page cannot be mapped: {reason(error)}") from None
         self.buffer = ctypes.c_char.from_buffer(self.mapping)
         self.address = ctypes.addressof(self.buffer) + offset - start
         self.syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -166,10 +168,11 @@ class Line:
         start = self._slot(end)
         word, replied = _Word(self.fd, start + tables.PAGE_SLOT["reply_sequence"][0]), False
         try:
-            before = self._get(tables.PAGE_SLOT, "reply_sequence", start)
-            number = (before + 1) & MASK
-            if number == self._get(tables.PAGE_SLOT, "ask_sequence", start):
-                number = (number + 1) & MASK  # left by an asker that gave up
+            # Askers that gave up may have left several numbers behind the last reply. A reply to
+            # each of them may still come.
+            number = (self._get(tables.PAGE_SLOT, "ask_sequence", start) + 1) & MASK
+            if number == self._get(tables.PAGE_SLOT, "reply_sequence", start):
+                number = (number + 1) & MASK  # somebody scribbled
             self._put(tables.PAGE_SLOT, "ask", data, start)
             self._put(tables.PAGE_SLOT, "ask_bytes", len(data), start)
             with _LOCK:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from gpucache import fault, options, tables, text
+from gpucache import fault, options, process, tables, text
 from gpucache.fault import Fault, complain
 
 ABOUT = "Run programs under libgpucache; see, empty and steer the GPU memory of running ones."
@@ -51,7 +51,7 @@ RUNNING_PIDS_SHOWN = 50
 
 
 def _pid(words):
-    if not words.isdecimal() or not 0 < int(words) < 1 << 31:
+    if not process.is_pid(words):
         raise argparse.ArgumentTypeError(f"{words} is no process id")
     return int(words)
 

@@ -39,10 +39,13 @@ def complain(sentence):
 
 
 def end_in_order():
-    """SIGTERM ends the tool like an exit, so that the terminal is as before."""
+    """SIGTERM and the end of the terminal end the tool like an exit: requests are withdrawn, and
+    the terminal is as before. nohup has SIGHUP ignored, and it stays so."""
     def leave(number, _):
         sys.exit(128 + number)
-    signal.signal(signal.SIGTERM, leave)
+    for number in signal.SIGTERM, signal.SIGHUP:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, leave)
 
 
 def needed(module, verb):

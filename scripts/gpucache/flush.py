@@ -4,17 +4,21 @@ import concurrent.futures
 import fnmatch
 import json
 import queue
+import resource
 import signal
+import sys
 import threading
 import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
-from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order
+from gpucache.fault import (DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order,
+                            reason)
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
 ROUND_S = 10  # the longest wait that the library takes in one request
 AT_ONCE = 256  # processes that are asked at the same time, so that one wait is enough for all
+DESCRIPTORS_EACH, DESCRIPTORS_BESIDE = 6, 12  # a folder, a page, two mappings and a look at /proc
 # What the library says of a framework's own cache.
 STATES = {"idle": "it had nothing to give back", "keeps": "it keeps its cache",
           "failed": "its cache could not be emptied", "busy": "it is busy, and is asked again",
@@ -177,8 +181,20 @@ def _one(target, args):
         return by_page(found, args, uuid)
     except FileNotFoundError:
         return Receipt(found, "failed", "it has ended")
+    except OSError as error:
+        return Receipt(found, "failed", reason(error))
     except Fault as fault:
         return Receipt(found, "failed", str(fault))
+
+
+def _at_once():
+    """How many processes the descriptors are enough for, with as many as the system gives."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(hard, AT_ONCE * DESCRIPTORS_EACH + DESCRIPTORS_BESIDE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+    return max(1, (wanted - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH)
 
 
 def _each(targets, args):
@@ -199,7 +215,7 @@ def _each(targets, args):
                 result.set_result(_one(target, args))
             except BaseException as error:  # pylint: disable=broad-except # the main thread has it
                 result.set_exception(error)
-    for _ in targets[:AT_ONCE]:
+    for _ in targets[:_at_once()]:
         threading.Thread(target=work, daemon=True).start()
     for result in results:
         yield result.result()

@@ -238,7 +238,8 @@ def _single_keys(fd):
         termios.tcsetattr(fd, termios.TCSADRAIN, now)
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it may have gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def _watch(screen, view, console, fd):

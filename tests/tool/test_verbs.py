@@ -116,7 +116,7 @@ class Flush(Case):
 
     def test_what_ends_the_tool_withdraws_its_request(self):
         """The process is busy with another request: it must not do this one later."""
-        for number, status in (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM):
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
             page = self.page(answer=lambda words: None)
             # pylint: disable-next=consider-using-with
             child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid())],
@@ -124,10 +124,34 @@ class Flush(Case):
             self.addCleanup(child.kill)
             self.assertTrue(wait_for(lambda: page.asked))  # pylint: disable=W0640
             child.send_signal(number)
-            self.assertEqual(child.wait(10), status)
+            self.assertEqual(child.wait(10), 128 + number)
             start = tables.PAGE["slots"][0]
             self.assertEqual(page.get("ask_bytes", tables.PAGE_SLOT, start), 0)
             page.close()
+
+    def test_a_flush_goes_on_without_its_terminal_where_nohup_says_so(self):
+        page = self.page(answer=lambda words: None)
+        # pylint: disable-next=consider-using-with
+        child = subprocess.Popen(["nohup", sys.executable, TOOL, "flush", str(os.getpid()),
+                                  "--wait", "1h"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(child.kill)
+        self.assertTrue(wait_for(lambda: page.asked))
+        child.send_signal(signal.SIGHUP)
+        page.answer = lambda words: (DONE, 0, flushed())
+        start = tables.PAGE["slots"][0]
+        page.put("ask_sequence", page.get("ask_sequence", tables.PAGE_SLOT, start),
+                 tables.PAGE_SLOT, start)
+        self.assertEqual(child.wait(30), 0)
+
+    def test_few_descriptors_are_enough_for_many_processes(self):
+        for pid in range(1, 41):
+            self.page(pid=pid, namespace=12345, answer=lambda words: (DONE, 0, flushed()))
+        done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$0" flush --all', TOOL],
+                              capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "GPUCACHE_DIR": self.folder})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len(done.stdout.splitlines()), 40)
 
     def test_a_refusal_is_told(self):
         self.serve(REFUSED, 0, {"error": "a capture is open"})
@@ -254,6 +278,35 @@ class Slots(Case):
         thread.join()
         self.assertEqual(asked, [222])
 
+    def test_the_reply_to_one_of_several_that_were_left_is_not_taken_for_the_own(self):
+        """Each slot was left twice: the process is still busy with the request before the last."""
+        page = self.page()
+        for i in range(tables.PAGE_SLOTS):
+            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
+            page.put("ask_sequence", 6, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
+        asked, start = [], tables.PAGE["slots"][0]
+
+        def asker():
+            found = sys.modules["gpucache.page"].find(os.getpid())[0]
+            with ask_module.Line(found) as line:
+                asked.append(line.ask("flush keep=1", 20).value)
+        thread = threading.Thread(target=asker)
+        thread.start()
+        try:
+            self.assertTrue(wait_for(lambda: page.get("ask_bytes", tables.PAGE_SLOT, start)))
+            for number in 5, 6:  # the replies to the others
+                page.put("reply_value", 111, tables.PAGE_SLOT, start)
+                page.put("reply_sequence", number, tables.PAGE_SLOT, start)
+                time.sleep(0.1)
+            self.assertEqual(asked, [])
+        finally:
+            page.put("reply_value", 222, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", page.get("ask_sequence", tables.PAGE_SLOT, start),
+                     tables.PAGE_SLOT, start)
+            thread.join()
+        self.assertEqual(asked, [222])
+
     def test_all_slots_taken(self):
         page = self.page()
         with subprocess.Popen(
@@ -301,7 +354,8 @@ class Set(Case):
         done = tool("set", pid, "MAX_IDLE=much")
         self.assertEqual(done.status, 2)
         self.assertIn("MAX_IDLE=much is not understood: it takes a size", done.err)
-        for words in ((pid,), ("MAX_IDLE=1G",), (pid, "x"), (pid, "ONLY=a, b")):
+        for words in ((pid,), ("MAX_IDLE=1G",), (pid, "x"), (pid, "ONLY=a, b"),
+                      (0, "MAX_IDLE=1G"), ("9" * 5000, "MAX_IDLE=1G")):
             self.assertEqual(tool("set", *words).status, 2, words)
         self.assertEqual(page.asked, [])
 
