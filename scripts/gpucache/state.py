@@ -51,7 +51,7 @@ class Gpu:
     def answers_to(self, wanted):
         """Is it the GPU of --gpu N, N:PART or UUID?"""
         if wanted.isdecimal():
-            return self.shown() == str(int(wanted))
+            return self.shown() == (wanted.lstrip("0") or "0")
         if wanted == self.shown():
             return True
         plain, uuid = wanted.lower(), self.uuid.lower()
