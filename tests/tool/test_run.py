@@ -19,7 +19,8 @@ PROGRAM = os.path.realpath(sys.argv[4])
 SIZES = """0 1 2G 1.5g 512M 1.5 1b 3kb 3kib 3ib 4T 50% 100% 100.5% 12.5% 101% -1 1e3 2X none None
 unlimited 0=8G,1=50% 0=8G,0=1G 0=,1 8G, ,8G 1G,2G 0=none 64=1G 63=1G 2_G .5G 5.G 1=unlimited 0x10
 99999999999999999999 % G =1G
-16777216T 16777215.9999999T 18446744073709551615 18446744073709551616 17179869184g 0=16777216T
+16777216T 16777215.9999999T 18446744073709551615 18446744073709551616 17179869184g
+0=16777216T
 99999999999999999999=1G""".split() + ["9" * 240] + ["", " 2G ", "2 G", "0 = 1G", "2 % ", "1 kb"]
 TIMES = ["30", "0.5s", "200ms", "5m", "5min", "1h", "none", "-1", "5 s", "x", "1d", "1.s", "",
          " 7 ", "5 s,", "99999999999999h", "off", "18446744073.709551s", "18446744073.71",
@@ -30,12 +31,13 @@ CANDIDATES = {
     "REUSE": "auto order READY wait or none x".split() + ["", " wait\t"],
     "SWITCH": "0 1 on off yes no true false none ON 2 x on,off".split() + ["", " on "],
     "SIGNAL": "USR1 sigusr2 RTMIN rtmin+3 RTMIN+ RTMIN+-3 0 off none no false TERM 9 USR3 "
-              "RTMIN+1,2 RTMIN+30 RTMIN+31 RTMIN+99999999999999999999".split() + ["", "RTMIN +1", "RTMIN+ 1", "RTMIN+1 ", " USR1 "],
+              "RTMIN+1,2 RTMIN+30 RTMIN+31 RTMIN+99999999999999999999".split()
+              + ["", "RTMIN +1", "RTMIN+ 1", "RTMIN+1 ", " USR1 "],
     "EMPTY_CACHE": "1 all on oom every:5s every:0.5 every:x every: device=1 device= device=64 "
                    "keep=2G keep=50% keep=none keep= off 0 none off,1 oom,every:1h,device=0,"
                    "keep=1G x 1, every:0.1ms every:1ms every:0.9999999ms device=63 "
-                   "device=99999999999999999999 keep=16777216T every:9999999h".split() + ["", " oom , device=1", "device = 1",
-                                                         "keep= 1G", "every: 5s"],
+                   "device=99999999999999999999 keep=16777216T every:9999999h".split()
+                   + ["", " oom , device=1", "device = 1", "keep= 1G", "every: 5s"],
     "STATS": "off none exit exit-json exit:/tmp/none/x EXIT-JSON:/tmp/none/y exit: exitx json 0 "
              "no".split() + ["", " exit", "exit "],
     "LOG": "off error warn warning info debug 0 none debug: loud warn:/tmp/none/x no".split()
@@ -85,8 +87,8 @@ class Values(unittest.TestCase):
         self.assertGreater(compared, 300)
 
     def test_numbers_without_end_are_refused(self):
-        for words in (("run", "MAX_IDLE=" + "9" * 5000, "true"),
-                      ("run", "MAX_IDLE=" + "9" * 5000 + "=1G", "true"),
+        for words in (("run", "MAX_IDLE=" + "9" * 5000, "false"),
+                      ("run", "MAX_IDLE=" + "9" * 5000 + "=1G", "false"),
                       ("set", 1, "IDLE_TIMEOUT=" + "9" * 5000),
                       ("metrics", "--listen", ":" + "9" * 5000),
                       ("flush", 1, "--keep", "9" * 5000), ("flush", 1, "--wait", "9" * 5000)):
