@@ -204,6 +204,19 @@ class Top(Case):
             screen.press("q")
             self.assertEqual(screen.end(), 0)
 
+    def test_long_limits_leave_the_other_columns_whole(self):
+        limits = {"GPUCACHE_MAX_RESERVED": "20G", "GPUCACHE_MAX_IDLE": "50%,0=8G,1=50%",
+                  "GPUCACHE_MIN_FREE": "512M", "GPUCACHE_IDLE_TIMEOUT": "37s"}
+        for number in 1234567, 7654321:
+            self.page(body(pool(), options=limits), pid=number, namespace=12345)
+        for width in 100, 112:
+            screen = Terminal("top", "--interval", "50ms", width=width)
+            text = screen.until(r"█{16}.*\n.*█{16}.*\n(.*\n)*.*q quit")
+            for part in "1234567*", "7654321*", "32 MiB", "156 MiB", "188 MiB", "98.5 %", "trainer":
+                self.assertIn(part, text)
+            screen.press("q")
+            self.assertEqual(screen.end(), 0)
+
     def test_ctrl_z_and_a_signal_leave_the_terminal_as_it_was(self):
         before, during, after = (os.path.join(self.folder, n)
                                  for n in ("before", "during", "after"))
