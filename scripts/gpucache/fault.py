@@ -15,8 +15,10 @@ EXIT_CODES = (
     (NO_RECEIPT, "flush: a process without a page was asked by its signal; nothing tells the rest"),
     (126, "run: the command cannot be started"),
     (127, "run: there is no such command"),
-    (130, "interrupted from the keyboard"),
+    (129, "the terminal was closed; what was not done is withdrawn"),
+    (130, "interrupted from the keyboard; what was not done is withdrawn"),
     (141, "the reader of the output stopped reading"),
+    (143, "ended by SIGTERM; what was not done is withdrawn"),
 )
 
 # Name to install -> what it is for.

@@ -140,6 +140,8 @@ class Run(unittest.TestCase):
                 (("MAX_IDLE=much", "false"), "MAX_IDLE=much is not understood"),
                 (("GPUCACHE_MAX_IDEL=1G", "false"), "there is no option GPUCACHE_MAX_IDEL; the "
                                                     "nearest is MAX_IDLE"),
+                (("A=b", "--max-idle", "1G", "false"), "--max-idle: flags of run stand before "
+                 "words NAME=VALUE, and -- before a command that begins with a dash"),
                 (("MAX_IDLE=1G",), "run needs a command")):
             done = tool("run", *words)
             self.assertEqual(done.status, 2)
