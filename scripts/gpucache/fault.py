@@ -21,6 +21,8 @@ EXIT_CODES = (
     (143, "ended by SIGTERM; what was not done is withdrawn"),
 )
 
+NOT_SHOWN = "it may not be looked at: permission denied"
+
 # Name to install -> what it is for.
 PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "pynvml": "nvidia-ml-py",
             "argcomplete": "argcomplete"}

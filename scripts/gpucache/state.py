@@ -4,7 +4,7 @@ GPU."""
 import time
 
 from gpucache import ask, options, page, process, tables, text
-from gpucache.fault import Fault
+from gpucache.fault import NOT_SHOWN, Fault
 
 LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
@@ -216,7 +216,7 @@ def why_no_page(pid):
         return "no such process"
     loaded = process.has_library(pid)
     if loaded is None:
-        return "it may not be looked at: permission denied"
+        return NOT_SHOWN
     if not loaded:
         return "it runs without libgpucache"
     return "it has no page of live state: it has allocated no device memory yet, was started " \
