@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, tool, wait_for
 from test_page import Case
@@ -147,11 +148,19 @@ class Flush(Case):
     def test_few_descriptors_are_enough_for_many_processes(self):
         for pid in range(1, 41):
             self.page(pid=pid, namespace=12345, answer=lambda words: (DONE, 0, flushed()))
-        done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$0" flush --all', TOOL],
+        done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$0" flush --name trainer',
+                               TOOL],
                               capture_output=True, text=True, timeout=60, check=False,
                               env={**os.environ, "GPUCACHE_DIR": self.folder})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(len(done.stdout.splitlines()), 40)
+
+    def test_nobody_waits_long_for_a_container_that_was_killed(self):
+        """Its process is not visible here, whether it lives or not."""
+        self.page(pid=77, namespace=12345)
+        with unittest.mock.patch.object(ask_module, "SILENCE_S", 0.3):
+            done = tool("flush", "--all", "--wait", "1h")
+        self.says(done, 1, "PID 77*: nobody listens at its page: it has ended, or is stopped")
 
     def test_a_refusal_is_told(self):
         self.serve(REFUSED, 0, {"error": "a capture is open"})
