@@ -149,10 +149,9 @@ def make_parser():
         sub = verbs.add_parser(verb, help=line, usage=usage,
                                description=f"{line[0].upper()}{line[1:]}. {more}")
         _add_arguments(verb, sub.add_argument)
-        if verb != "completion":
-            sub.add_argument("--json", action="store_true", help={
-                "run": "print what would be run, as JSON, and do not run it",
-            }.get(verb, "print JSON"))
+        sub.add_argument("--json", action="store_true", help={
+            "run": "print what would be run, as JSON, and do not run it",
+        }.get(verb, "print JSON"))
         if verb in ("ps", "top", "flush", "metrics"):
             sub.add_argument("--all-users", action="store_true",
                              help="processes of all users (root only)")

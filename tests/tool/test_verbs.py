@@ -500,6 +500,7 @@ class Completion(Case):
         self.page()
         for shell, part in (("bash", "complete"), ("zsh", "#compdef"), ("fish", "function")):
             self.assertIn(part, tool("completion", shell).out)
+            self.assertIn(part, tool("completion", shell, "--json").json["script"])
         target = os.path.join(self.folder, "offered")
 
         def offered(line):
