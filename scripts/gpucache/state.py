@@ -219,8 +219,11 @@ def why_no_page(pid):
         return NOT_SHOWN
     if not loaded:
         return "it runs without libgpucache"
-    return "it has no page of live state: it has allocated no device memory yet, was started " \
-           "with GPUCACHE_DIR=none, could not make a file there, or has an older library"
+    folder = process.environ(pid, "GPUCACHE_DIR") or ""
+    if folder.lower() == "none":
+        return "it has no page of live state: it was started with GPUCACHE_DIR=none"
+    return "it has no page of live state: it has allocated no device memory yet, could make no " \
+           f"file in {folder or 'the usual folders'}, or has an older library"
 
 
 def one(pid, gpus=None, fresh=True):

@@ -180,11 +180,18 @@ class Live(Case):
         self.assertEqual((done.status, done.err), (4, ""))
         self.assertIn("asked by SIGUSR1: it has no page of live state, so there is no receipt",
                       done.out)
-        done = tool("stat", program.pid)
-        self.assertEqual(done.status, 1)
-        self.assertIn("GPUCACHE_DIR=none", done.err)
+        self.says(tool("stat", program.pid), 1, f"PID {program.pid}: it has no page of live state: "
+                  "it was started with GPUCACHE_DIR=none")
         self.says(tool("flush", program.pid, "--keep", "1G"), 1, f"PID {program.pid}: it has no "
                   "page of live state, and its signal knows no --gpu or --keep")
+        self.assertEqual(program.end(), 0)
+
+    def test_a_process_without_a_page_is_told_the_folder_that_it_was_to_use(self):
+        program = Program(self, GPUCACHE_DIR="/proc/none", GPUCACHE_LOG="off")
+        program.do(f"take {SIZE}")
+        self.says(tool("stat", program.pid), 1, f"PID {program.pid}: it has no page of live state: "
+                  "it has allocated no device memory yet, could make no file in /proc/none, or has "
+                  "an older library")
         self.assertEqual(program.end(), 0)
 
     def test_a_process_with_a_folder_of_its_own_is_found_by_its_pid(self):
