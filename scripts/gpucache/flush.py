@@ -157,7 +157,8 @@ def _framework_words(framework):
             words += f" in {text.duration(state.number(framework['ns']))}"
     said = text.printable(str(framework.get("why") or framework.get("state") or ""))
     if said == "done":
-        return words
+        return words if state.number(framework.get("returned_bytes")) else \
+            f"{words}: {STATES['idle']}"
     return f"{words}: {STATES.get(said, said)}" if said else words
 
 

@@ -44,6 +44,7 @@ class Flush(Case):
                           "frameworks": [{"name": "torch", "returned_bytes": 5 * MIB,
                                           "ns": 2_000_000, "state": "done"},
                                          {"name": "cupy", "returned_bytes": 0, "state": "absent"},
+                                         {"name": "rmm", "returned_bytes": 0, "state": "done"},
                                          {"name": "numba", "state": "late"}]})
         done = tool("flush", os.getpid(), "--wait", "0")
         self.says(done, 1, f"PID {os.getpid()}: not all was done within 0 s")
@@ -51,6 +52,7 @@ class Flush(Case):
         self.assertTrue(lines[0].endswith("32 MiB live; 8 MiB wait for GPU work, 20 MiB idle "
                                           "beside live blocks, 10 MiB kept"), lines)
         self.assertEqual(lines[1:], [f"PID {os.getpid()}: torch gave up 5 MiB in 2 ms",
+                                     f"PID {os.getpid()}: rmm: it had nothing to give back",
                                      f"PID {os.getpid()}: numba: it has not answered yet; its "
                                      "memory follows"])
 
