@@ -121,7 +121,8 @@ def _add_arguments(verb, add):
         add("--keep", type=_size, default=0, metavar="SIZE",
             help="leave up to this much idle memory, on each GPU")
         add("--wait", type=_time, default=5.0, metavar="TIME",
-            help="how long to wait for memory that GPU work still uses (default: 5s)")
+            help="how long to wait for memory that GPU work still uses, and for Python packages "
+            "that have not answered (default: 5s)")
         add("--no-frameworks", action="store_true",
             help="leave the caches of Python frameworks as they are")
     elif verb == "set":

@@ -199,6 +199,10 @@ def by_page(found, args, uuid=None):
             total.correct(*late, _look(found, line))
             total.ns = int((time.monotonic() - start) * 1e9)
     if reply.code == tables.PAGE_REPLY_DONE and not again:
+        failed = [name for name, one in total.frameworks.items()
+                  if isinstance(one, dict) and one.get("state") == "failed"]
+        if failed:
+            return Receipt(found, "partly", f"{', '.join(failed)} could not empty its cache", total)
         return Receipt(found, "done", total=total)
     if reply.code in (tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY):
         return Receipt(found, "partly", f"not all was done within {args.wait:g} s", total)

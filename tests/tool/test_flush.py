@@ -92,6 +92,16 @@ class Flush(Case):
         self.assertEqual(done.out.splitlines()[1:], [
             f"PID {os.getpid()}: its Python packages have not answered yet; their memory follows"])
 
+    def test_a_package_that_could_not_empty_its_cache_is_not_done(self):
+        for name, status in ("failed", 1), ("keeps", 0):
+            page = self.serve(reply={**flushed(), "frameworks": [
+                {"name": "torch", "state": name, "returned_bytes": 0}]})
+            done = tool("flush", os.getpid())
+            self.assertEqual(done.status, status)
+            self.assertEqual(done.err, f"gpucache: PID {os.getpid()}: torch could not empty its "
+                             "cache\n" if status else "")
+            page.close()
+
     def test_it_asks_for_what_the_arguments_say(self):
         page = self.serve(text=body(pool(), pool(1, UUID_B)))
         for words, asked in (((), r"flush wait=(4\d{3}|5000)"),
