@@ -10,7 +10,7 @@ import threading
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
+from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
 from test_page import Case
 
 from gpucache import ask as ask_module
@@ -196,8 +196,7 @@ class Flush(Case):
     def test_few_descriptors_are_enough_for_many_processes(self):
         for pid in range(1, 41):
             self.page(pid=pid, namespace=12345, answer=lambda words: (DONE, 0, flushed()))
-        done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$0" flush --name trainer',
-                               TOOL],
+        done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$@" flush --all', "sh", *ALONE],
                               capture_output=True, text=True, timeout=60, check=False,
                               env={**os.environ, "GPUCACHE_DIR": self.folder})
         self.assertEqual((done.returncode, done.stderr), (0, ""))

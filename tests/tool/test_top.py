@@ -17,7 +17,7 @@ import time
 import types
 import unittest
 
-from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, wait_for
+from fake import ALONE, MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, wait_for
 from test_page import Case
 
 from gpucache import process, tables, top
@@ -36,7 +36,7 @@ class Terminal:
     """The tool on a pseudo-terminal, with a screen as a person sees it."""
 
     def __init__(self, *words, width=WIDTH, height=HEIGHT, command=None):
-        command = command or [sys.executable, "-X", "utf8", TOOL, *map(str, words)]
+        command = command or [*ALONE, *map(str, words)]
         self.screen = pyte.Screen(width, height)
         self.stream = pyte.ByteStream(self.screen)
         self.raw, self.status = b"", None
