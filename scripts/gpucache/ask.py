@@ -23,6 +23,9 @@ SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221}.get(platform.machine(
 MASK = 0xffffffff
 # Another asker may write the same number to the bell; who waits rings again.
 RING_EVERY_S = 0.05
+# The thread at a bell rests a millisecond after each ring. Where no ring finds it for so long, a
+# process that /proc does not show has ended or is stopped.
+SILENCE_S = 2.0
 WATCH_NS = 5 * 10**9
 
 
@@ -42,8 +45,10 @@ class _Word:
         start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:
             self.mapping = mmap.mmap(fd, offset - start + 4, offset=start)
-        except (OSError, ValueError):
+        except ValueError:
             raise Fault("its page is cut short") from None
+        except OSError as error:
+            raise Fault(f"its page cannot be mapped: {reason(error)}") from None
         self.buffer = ctypes.c_char.from_buffer(self.mapping)
         self.address = ctypes.addressof(self.buffer) + offset - start
         self.syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -166,10 +171,11 @@ class Line:
         start = self._slot(end)
         word, replied = _Word(self.fd, start + tables.PAGE_SLOT["reply_sequence"][0]), False
         try:
-            before = self._get(tables.PAGE_SLOT, "reply_sequence", start)
-            number = (before + 1) & MASK
-            if number == self._get(tables.PAGE_SLOT, "ask_sequence", start):
-                number = (number + 1) & MASK  # left by an asker that gave up
+            # Askers that gave up may have left several numbers behind the last reply. A reply to
+            # each of them may still come.
+            number = (self._get(tables.PAGE_SLOT, "ask_sequence", start) + 1) & MASK
+            if number == self._get(tables.PAGE_SLOT, "reply_sequence", start):
+                number = (number + 1) & MASK  # somebody scribbled
             self._put(tables.PAGE_SLOT, "ask", data, start)
             self._put(tables.PAGE_SLOT, "ask_bytes", len(data), start)
             with _LOCK:
@@ -177,8 +183,10 @@ class Line:
                     raise Fault("the tool was interrupted")
                 _UNDER_WAY["requests"].add((self, start))
                 self._put(tables.PAGE_SLOT, "ask_sequence", number, start)
+            heard_at = time.monotonic()
             while True:
                 heard = self.ring()
+                heard_at = time.monotonic() if heard else heard_at
                 now = self._get(tables.PAGE_SLOT, "reply_sequence", start)
                 if now != number:
                     word.wait(now, RING_EVERY_S)
@@ -187,7 +195,7 @@ class Line:
                     replied = True
                     return self._reply(start)
                 if not heard:
-                    self._look_for_life()
+                    self._look_for_life(time.monotonic() - heard_at)
                 if time.monotonic() > end:
                     raise Fault(f"it has not answered within {seconds:.2g} s")
         finally:
@@ -205,10 +213,12 @@ class Line:
             self._get(tables.PAGE_SLOT, "ask_bytes", start)  # a page that was cut stays cut
             self._put(tables.PAGE_SLOT, "ask_bytes", 0, start)
 
-    def _look_for_life(self):
+    def _look_for_life(self, silence_s):
         pid = self.page.pid
         if pid is None:
-            return  # not visible here: only the time tells
+            if silence_s > SILENCE_S:
+                raise Fault("nobody listens at its page: it has ended, or is stopped")
+            return
         if process.has_ended(pid):
             raise Fault("it has ended")
         if process.state(pid) in ("T", "t"):

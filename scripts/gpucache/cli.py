@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from gpucache import fault, options, tables, text
+from gpucache import fault, options, process, tables, text
 from gpucache.fault import Fault, complain
 
 ABOUT = "Run programs under libgpucache; see, empty and steer the GPU memory of running ones."
@@ -51,7 +51,7 @@ RUNNING_PIDS_SHOWN = 50
 
 
 def _pid(words):
-    if not words.isdecimal() or not 0 < int(words) < 1 << 31:
+    if not process.is_pid(words):
         raise argparse.ArgumentTypeError(f"{words} is no process id")
     return int(words)
 
@@ -121,7 +121,8 @@ def _add_arguments(verb, add):
         add("--keep", type=_size, default=0, metavar="SIZE",
             help="leave up to this much idle memory, on each GPU")
         add("--wait", type=_time, default=5.0, metavar="TIME",
-            help="how long to wait for memory that GPU work still uses (default: 5s)")
+            help="how long to wait for memory that GPU work still uses, and for Python packages "
+            "that have not answered (default: 5s)")
         add("--no-frameworks", action="store_true",
             help="leave the caches of Python frameworks as they are")
     elif verb == "set":
@@ -149,10 +150,9 @@ def make_parser():
         sub = verbs.add_parser(verb, help=line, usage=usage,
                                description=f"{line[0].upper()}{line[1:]}. {more}")
         _add_arguments(verb, sub.add_argument)
-        if verb != "completion":
-            sub.add_argument("--json", action="store_true", help={
-                "run": "print what would be run, as JSON, and do not run it",
-            }.get(verb, "print JSON"))
+        sub.add_argument("--json", action="store_true", help={
+            "run": "print what would be run, as JSON, and do not run it",
+        }.get(verb, "print JSON"))
         if verb in ("ps", "top", "flush", "metrics"):
             sub.add_argument("--all-users", action="store_true",
                              help="processes of all users (root only)")

@@ -15,9 +15,13 @@ EXIT_CODES = (
     (NO_RECEIPT, "flush: a process without a page was asked by its signal; nothing tells the rest"),
     (126, "run: the command cannot be started"),
     (127, "run: there is no such command"),
-    (130, "interrupted from the keyboard"),
+    (129, "the terminal was closed; what was not done is withdrawn"),
+    (130, "interrupted from the keyboard; what was not done is withdrawn"),
     (141, "the reader of the output stopped reading"),
+    (143, "ended by SIGTERM; what was not done is withdrawn"),
 )
+
+NOT_SHOWN = "it may not be looked at: permission denied"
 
 # Name to install -> what it is for.
 PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "pynvml": "nvidia-ml-py",
@@ -39,10 +43,13 @@ def complain(sentence):
 
 
 def end_in_order():
-    """SIGTERM ends the tool like an exit, so that the terminal is as before."""
+    """SIGTERM and the end of the terminal end the tool like an exit: requests are withdrawn, and
+    the terminal is as before. nohup has SIGHUP ignored, and it stays so."""
     def leave(number, _):
         sys.exit(128 + number)
-    signal.signal(signal.SIGTERM, leave)
+    for number in signal.SIGTERM, signal.SIGHUP:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, leave)
 
 
 def needed(module, verb):

@@ -4,17 +4,23 @@ import concurrent.futures
 import fnmatch
 import json
 import queue
+import resource
 import signal
+import sys
 import threading
 import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
-from gpucache.fault import DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order
+from gpucache.fault import (DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order,
+                            reason)
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
 ROUND_S = 10  # the longest wait that the library takes in one request
 AT_ONCE = 256  # processes that are asked at the same time, so that one wait is enough for all
+DESCRIPTORS_EACH, DESCRIPTORS_BESIDE = 6, 12  # a folder, a page, two mappings and a look at /proc
+AGAIN_S = 0.1  # between two questions to a process whose packages have not answered
+NOT_YET = ("late", "busy")
 # What the library says of a framework's own cache.
 STATES = {"idle": "it had nothing to give back", "keeps": "it keeps its cache",
           "failed": "its cache could not be emptied", "busy": "it is busy, and is asked again",
@@ -33,8 +39,43 @@ class Total:
         for its_gpu in _list(reply.body, "gpus"):
             if isinstance(its_gpu, dict):
                 _add(self.gpus, str(its_gpu.get("uuid")) + str(its_gpu.get("device")), its_gpu)
-        for one in _list(reply.body, "frameworks"):
-            _add(self.frameworks, str(one.get("name") if isinstance(one, dict) else one), one)
+        said = _list(reply.body, "frameworks")
+        names = [str(one.get("name") if isinstance(one, dict) else one) for one in said]
+        for name, one in zip(names, said):
+            _add(self.frameworks, name, one)
+        # A process that did not answer in time could not say which of them it has.
+        self.frameworks = {name: one for name, one in self.frameworks.items()
+                           if name in names or not _is_late(one)}
+
+    def waits_for_packages(self):
+        """Has one of them, by the last reply, not answered?"""
+        return any(isinstance(one, dict) and one.get("state") in NOT_YET
+                   for one in self.frameworks.values())
+
+    def correct(self, at_first, before, after):
+        """Packages that answered late had their memory given back between two replies. at_first:
+        what had come back of each GPU when the process was `before`; now it is `after`."""
+        for its_gpu in after.gpus:
+            key = its_gpu.uuid + str(its_gpu.device)
+            for past in before.gpus:
+                if key in self.gpus and (past.uuid, past.device) == (its_gpu.uuid, its_gpu.device):
+                    self.gpus[key]["returned_bytes"] = at_first.get(key, 0) + \
+                        max(0, its_gpu["flushed_bytes"] - past["flushed_bytes"])
+        self.returned_bytes = sum(self.returned_of_each().values())
+        for name, framework in self.frameworks.items():
+            came = after.counters().get(f"{name}_returned_bytes", 0) - \
+                before.counters().get(f"{name}_returned_bytes", 0)
+            if isinstance(framework, dict) and came > 0:
+                framework.update(returned_bytes=came, state="done")
+                framework.pop("ns", None)
+
+    def returned_of_each(self):
+        return {key: state.number(its_gpu.get("returned_bytes"))
+                for key, its_gpu in self.gpus.items()}
+
+
+def _is_late(framework):
+    return isinstance(framework, dict) and framework.get("state") == "late"
 
 
 def _list(body, name):
@@ -80,9 +121,13 @@ class Receipt:
             yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns)}"
         if not self.gpus:
             yield f"PID {self.pid}: it has no memory on a GPU"
-        for framework in self.frameworks:
-            if isinstance(framework, dict) and framework.get("state") == "absent":
-                continue
+        shown = [f for f in self.frameworks
+                 if not isinstance(f, dict) or f.get("state") != "absent"]
+        if len(shown) > 1 and all(map(_is_late, shown)):
+            # Nothing is known, also not which of them are there.
+            yield f"PID {self.pid}: its Python packages have not answered yet; their memory follows"
+            return
+        for framework in shown:
             yield f"PID {self.pid}: {_framework_words(framework)}"
 
 
@@ -112,7 +157,8 @@ def _framework_words(framework):
             words += f" in {text.duration(state.number(framework['ns']))}"
     said = text.printable(str(framework.get("why") or framework.get("state") or ""))
     if said == "done":
-        return words
+        return words if state.number(framework.get("returned_bytes")) else \
+            f"{words}: {STATES['idle']}"
     return f"{words}: {STATES.get(said, said)}" if said else words
 
 
@@ -128,19 +174,37 @@ def request(args, uuid, wait_s):
     return " ".join(words)
 
 
+def _look(found, line):
+    """The process as it is now."""
+    line.ask("look", MARGIN_S)
+    return state.Process(found.page)
+
+
 def by_page(found, args, uuid=None):
     """The receipt of a process that has a page."""
-    end, total = time.monotonic() + args.wait, Total()
+    start, total, late = time.monotonic(), Total(), None
+    end = start + args.wait
     with ask.Line(found.page) as line:
         while True:
             wait_s = min(ROUND_S, max(0.0, end - time.monotonic()))
             reply = line.ask(request(args, uuid, wait_s), wait_s + MARGIN_S)
             total.add(reply)
-            if reply.code != tables.PAGE_REPLY_PARTLY or time.monotonic() >= end:
+            again = reply.code == tables.PAGE_REPLY_PARTLY or total.waits_for_packages()
+            if not again or time.monotonic() >= end:
                 break
-    if reply.code == tables.PAGE_REPLY_DONE:
+            if total.waits_for_packages():
+                late = late or (total.returned_of_each(), _look(found, line))
+                time.sleep(min(AGAIN_S, max(0.0, end - time.monotonic())))
+        if late:
+            total.correct(*late, _look(found, line))
+            total.ns = int((time.monotonic() - start) * 1e9)
+    if reply.code == tables.PAGE_REPLY_DONE and not again:
+        failed = [name for name, one in total.frameworks.items()
+                  if isinstance(one, dict) and one.get("state") == "failed"]
+        if failed:
+            return Receipt(found, "partly", f"{', '.join(failed)} could not empty its cache", total)
         return Receipt(found, "done", total=total)
-    if reply.code == tables.PAGE_REPLY_PARTLY:
+    if reply.code in (tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY):
         return Receipt(found, "partly", f"not all was done within {args.wait:g} s", total)
     return Receipt(found, "failed", reply.why())
 
@@ -177,8 +241,20 @@ def _one(target, args):
         return by_page(found, args, uuid)
     except FileNotFoundError:
         return Receipt(found, "failed", "it has ended")
+    except OSError as error:
+        return Receipt(found, "failed", reason(error))
     except Fault as fault:
         return Receipt(found, "failed", str(fault))
+
+
+def _at_once():
+    """How many processes the descriptors are enough for, with as many as the system gives."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(hard, AT_ONCE * DESCRIPTORS_EACH + DESCRIPTORS_BESIDE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+    return max(1, (wanted - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH)
 
 
 def _each(targets, args):
@@ -199,7 +275,7 @@ def _each(targets, args):
                 result.set_result(_one(target, args))
             except BaseException as error:  # pylint: disable=broad-except # the main thread has it
                 result.set_exception(error)
-    for _ in targets[:AT_ONCE]:
+    for _ in targets[:_at_once()]:
         threading.Thread(target=work, daemon=True).start()
     for result in results:
         yield result.result()

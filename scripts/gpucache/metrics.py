@@ -101,7 +101,7 @@ class Collector:
 def _address(words):
     """(host, port) of 127.0.0.1:9465, :9465, 9465 or [::1]:9465."""
     host, _, port = words.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise Fault(f"{words} is no address: it takes HOST:PORT, such as 127.0.0.1:9465",
                     fault.USAGE)
     return host.strip("[]") or "127.0.0.1", int(port)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Names and values of the library's options, from the generated table. The library's own parser
 (shim/process/parse.c) has the last word; what is refused here it refuses too, and what it refuses
-is refused here but for sizes out of range. tests/tool compares the two."""
+is refused here. tests/tool compares the two."""
 import difflib
 import re
+import signal
 
-from gpucache import tables
+from gpucache import tables, text
 from gpucache.fault import USAGE, Fault
 
 PREFIX = "GPUCACHE_"
@@ -35,6 +36,10 @@ VALUES = {
     "DIR": r".+",
 }
 BLANKS = " \t\r\n"
+DEVICES_MAX = 64
+TIMES_NS = {unit: round(seconds * 10**9) for unit, seconds in text.TIMES.items()}
+TOO_MUCH = 1 << 64
+AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z]*)", re.IGNORECASE)
 ROWS = {row["env"]: row for row in tables.OPTIONS}
 
 
@@ -78,13 +83,51 @@ def _matches(pattern, value):
     return re.fullmatch(f"(?:{pattern})", value, re.IGNORECASE | re.DOTALL) is not None
 
 
+def _integer(digits):
+    """No more than TOO_MUCH: Python refuses to read thousands of digits."""
+    digits = digits.lstrip("0")
+    return min(int(digits or 0), TOO_MUCH) if len(digits) <= 20 else TOO_MUCH
+
+
+def _amount(words, factors):
+    """What the library makes of a size or time: it drops what is below a millionth."""
+    whole, fraction, unit = AMOUNT.match(words).groups()
+    if factors is text.FACTORS:
+        unit = unit.lower().rstrip("b").rstrip("i")
+    factor, millionths = factors[unit.lower()], int((fraction or "0")[:6].ljust(6, "0"))
+    return _integer(whole) * factor + factor * millionths // 10**6
+
+
+def _is_in_range(kind, item):
+    """Is the number in an item of a matching form one that the library can hold?"""
+    head, equals, size = item.rpartition("=")
+    head, size = head.strip(BLANKS), size.strip(BLANKS).lower()
+    if kind == "EMPTY_CACHE" and item.lower().startswith("every:"):
+        return 10**6 <= _amount(item[6:].strip(BLANKS), TIMES_NS) < TOO_MUCH
+    if kind == "EMPTY_CACHE" and equals:
+        if head.lower() == "device":
+            return _integer(size) < DEVICES_MAX
+        return "%" not in size and _amount(size, text.FACTORS) < TOO_MUCH
+    if kind in ("BYTES", "LIMIT"):
+        if equals and _integer(head) >= DEVICES_MAX:
+            return False
+        if "%" in size:
+            return float(size.rstrip("%" + BLANKS)) <= 100
+        return size in ("none", "unlimited") or _amount(size, text.FACTORS) < TOO_MUCH
+    if kind == "SECONDS":
+        return item.lower() == "none" or _amount(item, TIMES_NS) < TOO_MUCH
+    if kind == "SIGNAL" and "+" in item:
+        return _integer(item.partition("+")[2].strip(BLANKS)) <= signal.SIGRTMAX - signal.SIGRTMIN
+    return True
+
+
 def _is_value(row, value):
     kind = row["type"]
     if value == "":
         return True  # an empty variable counts as unset
     if kind in ITEMS:
         items = [item.strip(BLANKS) for item in value.split(",")]
-        if not all(_matches(ITEMS[kind], item) for item in items):
+        if not all(_matches(ITEMS[kind], item) and _is_in_range(kind, item) for item in items):
             return False
         if kind == "GLOBS":
             return value.lower() != "none" and len(value.encode()) < 1024
@@ -93,11 +136,10 @@ def _is_value(row, value):
             return not off or len(items) == 1
         heads = [item.partition("=")[0].strip(BLANKS) if "=" in item else "" for item in items]
         heads = [int(h) if h else -1 for h in heads]
-        shares = [float(s) for s in re.findall(r"([0-9.]+)[ \t\r\n]*%", value)]
-        return len(set(heads)) == len(heads) and max(heads) < 64 and max(shares or [0]) <= 100
+        return len(set(heads)) == len(heads)
     if kind in VALUES:
         kept = value if kind in ("PATH", "DIR", "STATS", "LOG") else value.strip(BLANKS)
-        return _matches(VALUES[kind], kept)
+        return _matches(VALUES[kind], kept) and _is_in_range(kind, kept)
     # An enum: its words are in what the option takes.
     return value.strip(BLANKS).lower() in re.findall(r"\b(?!or\b)[a-z]+\b", row["allowed"])
 

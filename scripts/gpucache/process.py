@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What /proc says of a process. Each function returns None where the process has ended, or where
-the caller may not know; nothing here changes anything."""
+the caller may not know; nothing here changes anything. OSError: the tool itself lacks descriptors
+or memory."""
+import errno
 import os
 import pwd
 import re
@@ -8,6 +10,7 @@ from functools import lru_cache
 
 from gpucache import text
 
+OWN_TROUBLES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 JOBS = (
     ("slurm", re.compile(r"/job_([0-9]+)(?:/|$)")),
     ("pod", re.compile(r"kubepods[^/]*(?:/[^/]+)*?/[^/]*pod([0-9a-f]{8}[-_0-9a-f]{20,})")),
@@ -19,8 +22,15 @@ def _read(pid, name):
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno in OWN_TROUBLES:
+            raise
         return None
+
+
+def is_pid(words):
+    """Can this be a process id?"""
+    return words.isdecimal() and len(words) <= 10 and 0 < int(words) < 1 << 31
 
 
 def pids():
@@ -45,11 +55,24 @@ def state(pid):
     return fields[0] if fields else None
 
 
+def _is_gone(pid):
+    """The kernel's answer. /proc may hide processes of other users (mount option hidepid)."""
+    try:
+        if pid > 0:
+            os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except (ProcessLookupError, OverflowError):
+        return True
+    return pid <= 0
+
+
 def has_ended(pid):
     """Is it gone, or does it only wait for its parent? The first thread of a process may end before
     the others: it is then in the same state as a process that has ended."""
-    if state(pid) != "Z":
-        return state(pid) is None
+    letter = state(pid)
+    if letter != "Z":
+        return letter is None and _is_gone(pid)
     try:
         return len(os.listdir(f"/proc/{pid}/task")) <= 1
     except OSError:

@@ -34,6 +34,9 @@ def environment(args):
             changes[name] = value
     if words[:1] == ["--"]:
         words = words[1:]
+    elif words and words[0].startswith("-"):
+        raise Fault(f"{words[0]}: flags of run stand before words NAME=VALUE, and -- before a "
+                    "command that begins with a dash", USAGE)
     if not words:
         raise Fault("run needs a command; gpucache run --help says more", USAGE)
     # The loader separates by colons and by blanks.

@@ -2,7 +2,7 @@
 """gpucache set: changes options of running processes."""
 import json
 
-from gpucache import ask, options, state, tables, text
+from gpucache import ask, options, process, state, tables, text
 from gpucache.fault import DONE, NOT_DONE, USAGE, Fault, complain, end_in_order
 
 PATIENCE_S = 5
@@ -13,6 +13,8 @@ def words_of(args):
     pids, pairs = [], []
     for word in args.words:
         if word.isdecimal() and not pairs:
+            if not process.is_pid(word):
+                raise Fault(f"{word} is no process id", USAGE)
             pids.append(int(word))
             continue
         name, equals, value = word.partition("=")

@@ -6,7 +6,7 @@ import re
 import signal
 
 from gpucache import process
-from gpucache.fault import Fault, reason
+from gpucache.fault import NOT_SHOWN, Fault, reason
 
 
 def signal_of(pid):
@@ -63,7 +63,7 @@ def send(pid):
         os.kill(pid, number)
         return int(number)
     except FileNotFoundError:
-        raise Fault("no such process") from None
+        raise Fault("no such process" if process.has_ended(pid) else NOT_SHOWN) from None
     except ProcessLookupError:
         raise Fault("it has ended") from None
     except OSError as error:

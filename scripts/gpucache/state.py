@@ -4,7 +4,7 @@ GPU."""
 import time
 
 from gpucache import ask, options, page, process, tables, text
-from gpucache.fault import Fault
+from gpucache.fault import NOT_SHOWN, Fault
 
 LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
@@ -51,7 +51,7 @@ class Gpu:
     def answers_to(self, wanted):
         """Is it the GPU of --gpu N, N:PART or UUID?"""
         if wanted.isdecimal():
-            return self.shown() == str(int(wanted))
+            return self.shown() == (wanted.lstrip("0") or "0")
         if wanted == self.shown():
             return True
         plain, uuid = wanted.lower(), self.uuid.lower()
@@ -216,11 +216,14 @@ def why_no_page(pid):
         return "no such process"
     loaded = process.has_library(pid)
     if loaded is None:
-        return "it may not be looked at: permission denied"
+        return NOT_SHOWN
     if not loaded:
         return "it runs without libgpucache"
-    return "it has no page of live state: it has allocated no device memory yet, was started " \
-           "with GPUCACHE_DIR=none, could not make a file there, or has an older library"
+    folder = process.environ(pid, "GPUCACHE_DIR") or ""
+    if folder.lower() == "none":
+        return "it has no page of live state: it was started with GPUCACHE_DIR=none"
+    return "it has no page of live state: it has allocated no device memory yet, could make no " \
+           f"file in {folder or 'the usual folders'}, or has an older library"
 
 
 def one(pid, gpus=None, fresh=True):

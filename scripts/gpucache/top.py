@@ -38,6 +38,7 @@ KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
 STOP = "\x1a"  # ctrl-Z
 # On a narrow terminal these columns go, the first one first.
 SPARED = ("LIMITS", "USER", "PEAK", "HITS", "LIVE, LATELY", "RESERVED", "GPU", "NAME")
+LONG = {"USER": 12, "LIMITS": 12, "NAME": 12}  # columns whose cells may be cut to so many letters
 LINES_AROUND = 5  # of the picture, beside those of processes and the last ones
 
 Line = collections.namedtuple("Line", "key process gpu history")
@@ -173,20 +174,22 @@ def _cells(line, width):
     }
 
 
-def _heads(rows, width):
-    """The columns that fit, with three blanks between two. The long ones need little, as their
-    cells may be cut."""
+def _widths(rows, width):
+    """Column -> its width, of those that fit with three blanks between two. LIMITS takes what the
+    others leave."""
     heads = ["PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "LIVE, LATELY",
              "LIMITS", "NAME"]
     hidden = {"LIMITS", "USER"} if width < 110 else set()
     hidden |= {"PEAK"} if width < 90 else set()
     heads = [h for h in heads if h not in hidden]
-    needs = {h: max([len(h) + (h in SORTS)] + [min(len(row[h]), len("LIVE, LATELY"))
+    needs = {h: max([len(h) + (h in SORTS)] + [min(len(row[h]), LONG.get(h, width))
                                                for row in rows]) + 3 for h in heads}
     for head in SPARED:
-        if head in heads and sum(needs[h] for h in heads) > width:
-            heads.remove(head)
-    return heads
+        if head in needs and sum(needs.values()) > width:
+            del needs[head]
+    if "LIMITS" in needs:
+        needs["LIMITS"] += max(0, width - sum(needs.values()))
+    return {head: need - 3 for head, need in needs.items()}
 
 
 def picture(screen, console):
@@ -202,14 +205,15 @@ def picture(screen, console):
     idle = sum(line.gpu["idle_bytes"] for line in screen.lines)
     table = needed("rich.table", "top").Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
     rows = [_cells(line, console.width) for line in shown]
-    heads = _heads(rows, console.width)
-    for head in heads:
+    widths = _widths(rows, console.width)
+    for head, widest in widths.items():
         mark = ("^" if screen.reverse else "v") if head == screen.sort else ""
         table.add_column(head + mark, no_wrap=True, overflow="ellipsis",
                          justify="left" if head in ("USER", "LIMITS", "NAME", "LIVE, LATELY")
-                         else "right", ratio=1 if head == "NAME" else None)
+                         else "right", ratio=1 if head == "NAME" else None,
+                         max_width=widest if head in ("USER", "LIMITS") else None)
     for line, cells in zip(shown, rows):
-        table.add_row(*(rich_text(cells[head]) for head in heads),
+        table.add_row(*(rich_text(cells[head]) for head in widths),
                       style="reverse" if line.key == screen.chosen else "")
     number = len({line.process.page.name for line in screen.lines})
     where = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
@@ -238,7 +242,8 @@ def _single_keys(fd):
         termios.tcsetattr(fd, termios.TCSADRAIN, now)
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it may have gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def _watch(screen, view, console, fd):

@@ -6,6 +6,7 @@ Interpreters: this one, those of pyenv, and those that TEST_PYTHONS names (a lis
 import concurrent.futures
 import glob
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,8 +99,9 @@ class Frameworks(unittest.TestCase):
             return ""
 
     def await_log(self, text, child, seconds=20):
+        """Until the log matches the pattern."""
         end = time.monotonic() + seconds
-        while text not in self.logged(child):
+        while not re.search(text, self.logged(child)):
             self.assertIsNone(child.poll(), self.logged(child))
             self.assertLess(time.monotonic(), end, f"no {text!r} in: {self.logged(child)}")
             time.sleep(0.005)
@@ -112,7 +114,8 @@ class Frameworks(unittest.TestCase):
             child = self.scene(python, "idle")
             self.assertEqual(child.stdout.readline(), "ready\n")
             child.send_signal(signal.SIGUSR1)
-            self.await_log("flush (signal): gave back 160.0 MiB", child)
+            # Of frameworks: on a busy machine the answer may come after the tenth of a second.
+            self.await_log(r"flush \((signal|frameworks)\): gave back 160\.0 MiB", child)
             self.assertIn("torch: done, gave 160.0 MiB back", self.logged(child))
             self.ends_well(child)
         self.each(play)
@@ -123,12 +126,12 @@ class Frameworks(unittest.TestCase):
             self.assertEqual(child.stdout.readline(), "ready\n")
             self.assertEqual(child.stdout.readline(), "inside\n")
             child.send_signal(signal.SIGUSR1)
-            self.await_log("flush (signal)", child)
+            self.await_log(r"flush \(signal\)", child)
             self.assertNotIn("torch", self.logged(child))
             child.stdin.write("x")
             child.stdin.flush()
             self.assertEqual(child.stdout.readline(), "awake\n")
-            self.await_log("flush (frameworks): gave back 160.0 MiB", child)
+            self.await_log(r"flush \(frameworks\): gave back 160\.0 MiB", child)
             self.ends_well(child)
         self.each(play)
 

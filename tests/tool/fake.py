@@ -16,12 +16,19 @@ import time
 TOOL = os.path.realpath(sys.argv[1])
 sys.path.insert(0, TOOL)
 
-from gpucache import cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
+from gpucache import ask, cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
 
 # A shell starts what runs in its background with SIGINT ignored, which ctrl-C tests inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Nobody publishes the pages of most tests anew when the tool rings.
+# Nobody publishes the pages of most tests anew when the tool rings, and their bells are polled.
 state.PATIENCE_S = 0.0
+ask.SILENCE_S = 1000
+
+# The tool in a process of its own that sees only the pages of GPUCACHE_DIR: other programs of this
+# user are none of a test's.
+ALONE = [sys.executable, "-X", "utf8", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1));"
+         "from gpucache import cli, page; page.PLACES = ('/proc/none',); sys.exit(cli.main())",
+         TOOL]
 
 UUID = "GPU-73696d75-6c61-7465-642d-6770752d3030"
 UUID_B = "GPU-73696d75-6c61-7465-642d-6770752d3031"

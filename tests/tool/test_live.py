@@ -18,6 +18,7 @@ from gpucache import process, state, tables
 
 state.PATIENCE_S = 5.0
 FOLDERS = sys.argv[3]
+FAKES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "process")
 SIZE = 64 * MIB
 NEW_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
 # Does what it is told, line by line.
@@ -37,6 +38,15 @@ for line in sys.stdin:
         take(int(size))
     elif verb == "device":
         assert cudart.cudaSetDevice(int(size)) == 0
+    elif verb == "torch":  # a package with a cache of its own
+        sys.path.insert(0, os.environ["FAKES"])
+        import framework_fakes as fakes
+        cache = fakes.Cache()
+        fakes.put_torch(cache)
+        cache.fill(int(size))
+    elif verb == "hold":  # the interpreter's lock, in C, for milliseconds
+        print("done", flush=True)
+        ctypes.PyDLL(None).usleep(int(size) * 1000)
     elif verb == "churn":
         for _ in range(int(size)):
             take(1 << 20)
@@ -143,6 +153,21 @@ class Live(Case):
         program.heard()
         self.assertEqual(program.end(), 0)
 
+    def test_flush_waits_for_packages_that_answer_late(self):
+        program = Program(self, FAKES=FAKES)
+        program.do(f"torch {160 * MIB}")
+        self.assertTrue(wait_for(lambda: tool("stat", program.pid, "--json").status == 0))
+        program.do("hold 2000")
+        done = tool("flush", program.pid, "--wait", "300ms")
+        self.says(done, 1, f"PID {program.pid}: not all was done within 0.3 s")
+        self.assertIn(": its Python packages have not answered yet; their memory follows", done.out)
+        done = tool("flush", program.pid, "--wait", "60s")
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertRegex(done.out, rf"^PID {program.pid} GPU 0: 160 MiB returned in .*, 0 B live\n"
+                         rf"PID {program.pid}: torch gave up 160 MiB\n$")
+        program.heard()
+        self.assertEqual(program.end(), 0)
+
     def test_stat_tells_the_last_state_of_a_killed_process(self):
         program = Program(self).idle()
         tool("stat", program.pid)
@@ -180,11 +205,18 @@ class Live(Case):
         self.assertEqual((done.status, done.err), (4, ""))
         self.assertIn("asked by SIGUSR1: it has no page of live state, so there is no receipt",
                       done.out)
-        done = tool("stat", program.pid)
-        self.assertEqual(done.status, 1)
-        self.assertIn("GPUCACHE_DIR=none", done.err)
+        self.says(tool("stat", program.pid), 1, f"PID {program.pid}: it has no page of live state: "
+                  "it was started with GPUCACHE_DIR=none")
         self.says(tool("flush", program.pid, "--keep", "1G"), 1, f"PID {program.pid}: it has no "
                   "page of live state, and its signal knows no --gpu or --keep")
+        self.assertEqual(program.end(), 0)
+
+    def test_a_process_without_a_page_is_told_the_folder_that_it_was_to_use(self):
+        program = Program(self, GPUCACHE_DIR="/proc/none", GPUCACHE_LOG="off")
+        program.do(f"take {SIZE}")
+        self.says(tool("stat", program.pid), 1, f"PID {program.pid}: it has no page of live state: "
+                  "it has allocated no device memory yet, could make no file in /proc/none, or has "
+                  "an older library")
         self.assertEqual(program.end(), 0)
 
     def test_a_process_with_a_folder_of_its_own_is_found_by_its_pid(self):

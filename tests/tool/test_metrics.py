@@ -17,7 +17,7 @@ import unittest.mock
 import urllib.parse
 import urllib.request
 
-from fake import MIB, TOOL, UUID, body, pool, tool, wait_for
+from fake import ALONE, MIB, UUID, body, pool, tool, wait_for
 from test_page import Case
 
 from gpucache import metrics
@@ -142,8 +142,7 @@ class Text(Case):
 class Served(Case):
     @contextlib.contextmanager
     def server(self):
-        # Its pages are those of GPUCACHE_DIR, and what this user has elsewhere.
-        with subprocess.Popen([sys.executable, TOOL, "metrics", "--listen", "127.0.0.1:0"],
+        with subprocess.Popen([*ALONE, "metrics", "--listen", "127.0.0.1:0"],
                               stdout=subprocess.PIPE, text=True) as server:
             try:
                 said = server.stdout.readline()

@@ -3,6 +3,7 @@
 an exit code, and never a wrong figure.
 
 test_page.py TOOL"""
+import errno
 import json
 import os
 import random
@@ -66,6 +67,28 @@ class Reading(Case):
             for _ in range(5):
                 tool(*words)
             self.assertEqual(len(os.listdir("/proc/self/fd")), before, words)
+
+    def test_a_process_has_not_ended_because_the_tool_lacks_descriptors(self):
+        """The page of a process that has ended is removed: what is not known is not the end."""
+        page = self.page(age_s=7200)
+        with unittest.mock.patch("builtins.open", side_effect=OSError(errno.EMFILE, "none left")):
+            for words in ("ps",), ("stat", page.pid), ("flush", page.pid):
+                done = tool(*words)
+                self.assertEqual((done.status, done.out), (1, ""), words)
+                self.assertTrue(done.err.endswith("none left\n"), done.err)
+        self.assertTrue(os.path.exists(page.path))
+
+    def test_a_process_that_may_not_be_looked_at_has_not_ended(self):
+        """As /proc hides it, mounted with hidepid."""
+        for error in PermissionError(), FileNotFoundError():
+            with unittest.mock.patch("builtins.open", side_effect=error):
+                self.assertFalse(process.has_ended(os.getpid()))
+        with unittest.mock.patch("builtins.open", side_effect=FileNotFoundError()):
+            for words in ("stat", os.getpid()), ("flush", os.getpid()):
+                self.says(tool(*words), 1,
+                          f"PID {os.getpid()}: it may not be looked at: permission denied")
+        for pid in 0, -1, 4194303, 1 << 40:
+            self.assertTrue(process.has_ended(pid), pid)
 
     def test_contexts_of_one_gpu_are_one_line(self):
         self.page(body(pool(), pool(), pool(1, "GPU-" + "0" * 32)))

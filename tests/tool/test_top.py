@@ -3,6 +3,7 @@
 
 test_top.py TOOL"""
 import fcntl
+import io
 import os
 import pty
 import re
@@ -13,16 +14,17 @@ import subprocess
 import sys
 import termios
 import time
+import types
 import unittest
 
-from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, wait_for
+from fake import ALONE, MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, wait_for
 from test_page import Case
 
-from gpucache import process, tables
+from gpucache import process, tables, top
 
 try:
     import pyte
-    import rich  # noqa: F401
+    from rich.console import Console
 except ImportError:
     print("rich and pyte are not installed: skipped")
     sys.exit(77)
@@ -34,7 +36,7 @@ class Terminal:
     """The tool on a pseudo-terminal, with a screen as a person sees it."""
 
     def __init__(self, *words, width=WIDTH, height=HEIGHT, command=None):
-        command = command or [sys.executable, "-X", "utf8", TOOL, *map(str, words)]
+        command = command or [*ALONE, *map(str, words)]
         self.screen = pyte.Screen(width, height)
         self.stream = pyte.ByteStream(self.screen)
         self.raw, self.status = b"", None
@@ -203,6 +205,23 @@ class Top(Case):
                 screen.until("2 proc")
             screen.press("q")
             self.assertEqual(screen.end(), 0)
+
+    def test_long_limits_leave_the_other_columns_whole(self):
+        limits = {"GPUCACHE_MAX_RESERVED": "20G", "GPUCACHE_MAX_IDLE": "50%,0=8G,1=50%",
+                  "GPUCACHE_MIN_FREE": "512M", "GPUCACHE_IDLE_TIMEOUT": "37s"}
+        self.page(body(pool(), options=limits), pid=1234567, namespace=12345)
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE"))
+        screen.look()
+        screen.lines[0].history.extend([1] * top.SPARK)
+        for width in range(80, 180):
+            console = Console(width=width, height=24, file=io.StringIO(), force_terminal=False)
+            console.print(top.picture(screen, console))
+            text = console.file.getvalue()
+            self.assertLessEqual(max(map(len, text.splitlines())), width)
+            bars = "█" * (top.SPARK if width >= 100 else 12)
+            parts = ["1234567*", "32 MiB", "156 MiB", "188 MiB", bars, "trainer"]
+            for part in parts + (["LIMITS", "MAX_RESERVE"] if width >= 120 else []):
+                self.assertIn(part, text, width)
 
     def test_ctrl_z_and_a_signal_leave_the_terminal_as_it_was(self):
         before, during, after = (os.path.join(self.folder, n)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What stat, flush, set and ps say, and what they ask of a process.
+"""What stat, set and ps say, what they ask of a process, and how requests go.
 
 test_verbs.py TOOL"""
 import glob
@@ -17,149 +17,7 @@ from test_page import Case
 from gpucache import ask as ask_module
 from gpucache import tables, text
 
-DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
-BAD, REFUSED = tables.PAGE_REPLY_BAD, tables.PAGE_REPLY_REFUSED
-
-
-def flushed(**figures):
-    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
-             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
-    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
-
-
-class Flush(Case):
-    def serve(self, code=DONE, value=156 * MIB, reply=None, **more):
-        return self.page(answer=lambda words: (code, value, flushed() if reply is None else reply),
-                         **more)
-
-    def test_the_receipt(self):
-        self.serve()
-        done = tool("flush", os.getpid())
-        self.assertEqual((done.status, done.err), (0, ""))
-        self.assertEqual(done.out, f"PID {os.getpid()} GPU 0: 156 MiB returned in 11 ms, "
-                                   "32 MiB live\n")
-
-    def test_the_receipt_says_what_keeps_the_rest(self):
-        self.serve(reply={**flushed(idle_bytes=30 * MIB, pending_bytes=8 * MIB,
-                                    partly_live_bytes=20 * MIB),
-                          "frameworks": [{"name": "torch", "returned_bytes": 5 * MIB,
-                                          "ns": 2_000_000, "state": "done"},
-                                         {"name": "cupy", "returned_bytes": 0, "state": "absent"},
-                                         {"name": "numba", "state": "late"}]})
-        lines = tool("flush", os.getpid()).out.splitlines()
-        self.assertTrue(lines[0].endswith("32 MiB live; 8 MiB wait for GPU work, 20 MiB idle "
-                                          "beside live blocks, 10 MiB kept"), lines)
-        self.assertEqual(lines[1:], [f"PID {os.getpid()}: torch gave up 5 MiB in 2 ms",
-                                     f"PID {os.getpid()}: numba: it has not answered yet; its "
-                                     "memory follows"])
-
-    def test_it_asks_for_what_the_arguments_say(self):
-        page = self.serve(text=body(pool(), pool(1, UUID_B)))
-        for words, asked in (((), r"flush wait=(4\d{3}|5000)"),
-                             (("--keep", "2G", "--wait", "200ms"),
-                              rf"flush wait=\d+ keep={2 << 30}"),
-                             (("--wait", "0"), "flush wait=0"),
-                             (("--wait", "30s"), "flush wait=10000"),
-                             (("--gpu", "1"), rf"flush wait=\d+ gpu={UUID_B}"),
-                             (("--gpu", UUID), rf"flush wait=\d+ gpu={UUID}"),
-                             (("--no-frameworks",), r"flush wait=\d+ frameworks=0")):
-            self.assertEqual(tool("flush", os.getpid(), *words).status, 0)
-            self.assertRegex(page.asked[-1], f"^{asked}$")
-        self.says(tool("flush", os.getpid(), "--gpu", "7"), 1,
-                  f"PID {os.getpid()}: it has no memory on GPU 7")
-
-    def test_not_all_done_is_status_1(self):
-        page = self.serve(PARTLY, 1)
-        done = tool("flush", os.getpid(), "--wait", "200ms", "--json")
-        self.assertEqual(done.status, 1)
-        self.assertIn("not all was done within 0.2 s", done.err)
-        # It asks again until the time is up, and adds up what came.
-        self.assertGreater(len(page.asked), 1)
-        self.assertEqual(done.json["returned_bytes"], len(page.asked))
-
-    def test_the_receipt_of_several_replies_is_their_sum(self):
-        replies = [(PARTLY, 100 * MIB, {"gpus": [{**flushed()["gpus"][0], "pending_bytes": MIB,
-                                                  "returned_bytes": 100 * MIB}],
-                                        "ns": 10**9, "frameworks": [{
-                                            "name": "torch", "returned_bytes": 9 * MIB, "ns": 10**6,
-                                            "state": "done"}]}),
-                   (DONE, MIB, {"gpus": [{**flushed()["gpus"][0], "returned_bytes": MIB}],
-                                "ns": 10**9, "frameworks": [{"name": "torch", "state": "idle"}]})]
-        self.page(answer=lambda words: replies.pop(0))
-        done = tool("flush", os.getpid())
-        self.assertEqual((done.status, done.err), (0, ""))
-        self.assertEqual(done.out.splitlines(), [
-            f"PID {os.getpid()} GPU 0: 101 MiB returned in 2 s, 32 MiB live",
-            f"PID {os.getpid()}: torch gave up 9 MiB in 1 ms: it had nothing to give back"])
-
-    def test_many_processes_wait_at_the_same_time(self):
-        number = 40
-        together = threading.Barrier(number)
-
-        def answer(_):
-            together.wait(60)  # for the requests to all the others
-            return DONE, 0, flushed()
-        for pid in range(1, number + 1):
-            self.page(pid=pid, namespace=12345, answer=answer)
-        done = tool("flush", "--all", "--wait", "60s")
-        self.assertEqual((done.status, len(done.out.splitlines())), (0, number), done.err)
-
-    def test_the_keyboard_ends_a_long_wait(self):
-        page = self.page(answer=lambda words: None)
-        # pylint: disable-next=consider-using-with
-        child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid()), "--wait", "1h"],
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.addCleanup(child.kill)
-        self.assertTrue(wait_for(lambda: page.asked))
-        child.send_signal(signal.SIGINT)
-        self.assertEqual(child.wait(10), 130)
-
-    def test_what_ends_the_tool_withdraws_its_request(self):
-        """The process is busy with another request: it must not do this one later."""
-        for number, status in (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM):
-            page = self.page(answer=lambda words: None)
-            # pylint: disable-next=consider-using-with
-            child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid())],
-                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(child.kill)
-            self.assertTrue(wait_for(lambda: page.asked))  # pylint: disable=W0640
-            child.send_signal(number)
-            self.assertEqual(child.wait(10), status)
-            start = tables.PAGE["slots"][0]
-            self.assertEqual(page.get("ask_bytes", tables.PAGE_SLOT, start), 0)
-            page.close()
-
-    def test_a_refusal_is_told(self):
-        self.serve(REFUSED, 0, {"error": "a capture is open"})
-        self.says(tool("flush", os.getpid()), 1, f"PID {os.getpid()}: a capture is open")
-
-    def test_a_reply_without_sense_is_no_crash(self):
-        for reply in ({}, {"gpus": 3}, {"gpus": [1, {}]}, {"frameworks": "x"}, [], 4):
-            page = self.serve(reply=reply)
-            self.assertEqual(tool("flush", os.getpid()).err, "")
-            page.close()
-
-    def test_by_name_and_all_of_them(self):
-        page = self.serve()
-        with open("/proc/self/comm", encoding="utf-8") as file:
-            name = file.read().strip()
-        self.assertEqual(tool("flush", "--all").status, 0)
-        self.assertEqual(tool("flush", "--name", name[:2] + "*").status, 0)
-        self.assertEqual(len(page.asked), 2)
-        self.says(tool("flush", "--name", "nosuch*"), 1, "no process whose name matches nosuch*")
-        self.says(tool("flush", "--all", "--gpu", "9"), 1, "no process under libgpucache on GPU 9")
-        self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
-
-    def test_json(self):
-        self.serve()
-        done = tool("flush", os.getpid(), "--json")
-        self.assertEqual(done.json["returned_bytes"], 156 * MIB)
-        receipt = done.json["receipts"][0]
-        self.assertEqual((receipt["status"], receipt["pid"]), ("done", os.getpid()))
-
-    def test_arguments_without_sense(self):
-        for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--wait", "-1")):
-            self.assertEqual(tool("flush", os.getpid(), *words).status, 2, words)
+DONE, REFUSED = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_REFUSED
 
 
 class Slots(Case):
@@ -254,6 +112,35 @@ class Slots(Case):
         thread.join()
         self.assertEqual(asked, [222])
 
+    def test_the_reply_to_one_of_several_that_were_left_is_not_taken_for_the_own(self):
+        """Each slot was left twice: the process is still busy with the request before the last."""
+        page = self.page()
+        for i in range(tables.PAGE_SLOTS):
+            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
+            page.put("ask_sequence", 6, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
+        asked, start = [], tables.PAGE["slots"][0]
+
+        def asker():
+            found = sys.modules["gpucache.page"].find(os.getpid())[0]
+            with ask_module.Line(found) as line:
+                asked.append(line.ask("flush keep=1", 20).value)
+        thread = threading.Thread(target=asker)
+        thread.start()
+        try:
+            self.assertTrue(wait_for(lambda: page.get("ask_bytes", tables.PAGE_SLOT, start)))
+            for number in 5, 6:  # the replies to the others
+                page.put("reply_value", 111, tables.PAGE_SLOT, start)
+                page.put("reply_sequence", number, tables.PAGE_SLOT, start)
+                time.sleep(0.1)
+            self.assertEqual(asked, [])
+        finally:
+            page.put("reply_value", 222, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", page.get("ask_sequence", tables.PAGE_SLOT, start),
+                     tables.PAGE_SLOT, start)
+            thread.join()
+        self.assertEqual(asked, [222])
+
     def test_all_slots_taken(self):
         page = self.page()
         with subprocess.Popen(
@@ -301,7 +188,8 @@ class Set(Case):
         done = tool("set", pid, "MAX_IDLE=much")
         self.assertEqual(done.status, 2)
         self.assertIn("MAX_IDLE=much is not understood: it takes a size", done.err)
-        for words in ((pid,), ("MAX_IDLE=1G",), (pid, "x"), (pid, "ONLY=a, b")):
+        for words in ((pid,), ("MAX_IDLE=1G",), (pid, "x"), (pid, "ONLY=a, b"),
+                      (0, "MAX_IDLE=1G"), ("9" * 5000, "MAX_IDLE=1G")):
             self.assertEqual(tool("set", *words).status, 2, words)
         self.assertEqual(page.asked, [])
 
@@ -437,6 +325,7 @@ class Completion(Case):
         self.page()
         for shell, part in (("bash", "complete"), ("zsh", "#compdef"), ("fish", "function")):
             self.assertIn(part, tool("completion", shell).out)
+            self.assertIn(part, tool("completion", shell, "--json").json["script"])
         target = os.path.join(self.folder, "offered")
 
         def offered(line):

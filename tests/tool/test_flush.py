@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache flush: what it asks for, its receipts, and what ends it.
+
+test_flush.py TOOL"""
+import os
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+import unittest.mock
+
+from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
+from test_page import Case
+
+from gpucache import ask as ask_module
+from gpucache import tables
+
+DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
+REFUSED = tables.PAGE_REPLY_REFUSED
+
+
+def flushed(**figures):
+    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
+             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
+    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
+
+
+class Flush(Case):
+    def serve(self, code=DONE, value=156 * MIB, reply=None, **more):
+        return self.page(answer=lambda words: (code, value, flushed() if reply is None else reply),
+                         **more)
+
+    def test_the_receipt(self):
+        self.serve()
+        done = tool("flush", os.getpid())
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertEqual(done.out, f"PID {os.getpid()} GPU 0: 156 MiB returned in 11 ms, "
+                                   "32 MiB live\n")
+
+    def test_the_receipt_says_what_keeps_the_rest(self):
+        self.serve(reply={**flushed(idle_bytes=30 * MIB, pending_bytes=8 * MIB,
+                                    partly_live_bytes=20 * MIB),
+                          "frameworks": [{"name": "torch", "returned_bytes": 5 * MIB,
+                                          "ns": 2_000_000, "state": "done"},
+                                         {"name": "cupy", "returned_bytes": 0, "state": "absent"},
+                                         {"name": "rmm", "returned_bytes": 0, "state": "done"},
+                                         {"name": "numba", "state": "late"}]})
+        done = tool("flush", os.getpid(), "--wait", "0")
+        self.says(done, 1, f"PID {os.getpid()}: not all was done within 0 s")
+        lines = done.out.splitlines()
+        self.assertTrue(lines[0].endswith("32 MiB live; 8 MiB wait for GPU work, 20 MiB idle "
+                                          "beside live blocks, 10 MiB kept"), lines)
+        self.assertEqual(lines[1:], [f"PID {os.getpid()}: torch gave up 5 MiB in 2 ms",
+                                     f"PID {os.getpid()}: rmm: it had nothing to give back",
+                                     f"PID {os.getpid()}: numba: it has not answered yet; its "
+                                     "memory follows"])
+
+    @staticmethod
+    def late():
+        return {**flushed(returned_bytes=0), "frameworks": [
+            {"name": name, "state": "late", "returned_bytes": 0, "ns": 0}
+            for name in ("torch", "cupy", "numba", "rmm")]}
+
+    def test_it_is_done_when_the_packages_have_answered(self):
+        """What their memory makes idle goes back by a flush of the library's own, meanwhile."""
+        told = {"flush": 0}
+
+        def answer(words):
+            verb = words.split()[0]
+            if verb == "flush":
+                told["flush"] += 1
+                if told["flush"] == 1:
+                    return DONE, 0, self.late()
+                return DONE, 0, {**flushed(returned_bytes=0),
+                                 "frameworks": [{"name": "torch", "state": "idle"}]}
+            if told["flush"] > 1:  # a look behind the second flush
+                state = body(pool(flushed_bytes=167 * MIB))
+                state["counters"]["torch_returned_bytes"] = 160 * MIB + 3
+                page.publish(state)
+            return DONE, 0, {}
+        page = self.page(body(pool(flushed_bytes=7 * MIB)), answer=answer)
+        done = tool("flush", os.getpid())
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertRegex(done.out, rf"^PID {os.getpid()} GPU 0: 160 MiB returned in .*, 32 MiB live"
+                         rf"\nPID {os.getpid()}: torch gave up 160 MiB\n$")
+
+    def test_it_is_not_done_while_packages_have_not_answered(self):
+        self.page(answer=lambda words: (DONE, 0, self.late() if words[0] == "f" else {}))
+        done = tool("flush", os.getpid(), "--wait", "300ms")
+        self.says(done, 1, f"PID {os.getpid()}: not all was done within 0.3 s")
+        self.assertEqual(done.out.splitlines()[1:], [
+            f"PID {os.getpid()}: its Python packages have not answered yet; their memory follows"])
+
+    def test_a_package_that_could_not_empty_its_cache_is_not_done(self):
+        for name, status in ("failed", 1), ("keeps", 0):
+            page = self.serve(reply={**flushed(), "frameworks": [
+                {"name": "torch", "state": name, "returned_bytes": 0}]})
+            done = tool("flush", os.getpid())
+            self.assertEqual(done.status, status)
+            self.assertEqual(done.err, f"gpucache: PID {os.getpid()}: torch could not empty its "
+                             "cache\n" if status else "")
+            page.close()
+
+    def test_it_asks_for_what_the_arguments_say(self):
+        page = self.serve(text=body(pool(), pool(1, UUID_B)))
+        for words, asked in (((), r"flush wait=(4\d{3}|5000)"),
+                             (("--keep", "2G", "--wait", "200ms"),
+                              rf"flush wait=\d+ keep={2 << 30}"),
+                             (("--wait", "0"), "flush wait=0"),
+                             (("--wait", "30s"), "flush wait=10000"),
+                             (("--gpu", "1"), rf"flush wait=\d+ gpu={UUID_B}"),
+                             (("--gpu", UUID), rf"flush wait=\d+ gpu={UUID}"),
+                             (("--no-frameworks",), r"flush wait=\d+ frameworks=0")):
+            self.assertEqual(tool("flush", os.getpid(), *words).status, 0)
+            self.assertRegex(page.asked[-1], f"^{asked}$")
+        self.says(tool("flush", os.getpid(), "--gpu", "7"), 1,
+                  f"PID {os.getpid()}: it has no memory on GPU 7")
+
+    def test_not_all_done_is_status_1(self):
+        page = self.serve(PARTLY, 1)
+        done = tool("flush", os.getpid(), "--wait", "200ms", "--json")
+        self.assertEqual(done.status, 1)
+        self.assertIn("not all was done within 0.2 s", done.err)
+        # It asks again until the time is up, and adds up what came.
+        self.assertGreater(len(page.asked), 1)
+        self.assertEqual(done.json["returned_bytes"], len(page.asked))
+
+    def test_the_receipt_of_several_replies_is_their_sum(self):
+        replies = [(PARTLY, 100 * MIB, {"gpus": [{**flushed()["gpus"][0], "pending_bytes": MIB,
+                                                  "returned_bytes": 100 * MIB}],
+                                        "ns": 10**9, "frameworks": [{
+                                            "name": "torch", "returned_bytes": 9 * MIB, "ns": 10**6,
+                                            "state": "done"}]}),
+                   (DONE, MIB, {"gpus": [{**flushed()["gpus"][0], "returned_bytes": MIB}],
+                                "ns": 10**9, "frameworks": [{"name": "torch", "state": "idle"}]})]
+        self.page(answer=lambda words: replies.pop(0))
+        done = tool("flush", os.getpid())
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertEqual(done.out.splitlines(), [
+            f"PID {os.getpid()} GPU 0: 101 MiB returned in 2 s, 32 MiB live",
+            f"PID {os.getpid()}: torch gave up 9 MiB in 1 ms: it had nothing to give back"])
+
+    def test_many_processes_wait_at_the_same_time(self):
+        number = 40
+        together = threading.Barrier(number)
+
+        def answer(_):
+            together.wait(60)  # for the requests to all the others
+            return DONE, 0, flushed()
+        for pid in range(1, number + 1):
+            self.page(pid=pid, namespace=12345, answer=answer)
+        done = tool("flush", "--all", "--wait", "60s")
+        self.assertEqual((done.status, len(done.out.splitlines())), (0, number), done.err)
+
+    def test_the_keyboard_ends_a_long_wait(self):
+        page = self.page(answer=lambda words: None)
+        # pylint: disable-next=consider-using-with
+        child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid()), "--wait", "1h"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(child.kill)
+        self.assertTrue(wait_for(lambda: page.asked))
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(10), 130)
+
+    def test_what_ends_the_tool_withdraws_its_request(self):
+        """The process is busy with another request: it must not do this one later."""
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+            page = self.page(answer=lambda words: None)
+            # pylint: disable-next=consider-using-with
+            child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid())],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(child.kill)
+            self.assertTrue(wait_for(lambda: page.asked))  # pylint: disable=W0640
+            child.send_signal(number)
+            self.assertEqual(child.wait(10), 128 + number)
+            start = tables.PAGE["slots"][0]
+            self.assertEqual(page.get("ask_bytes", tables.PAGE_SLOT, start), 0)
+            page.close()
+
+    def test_a_flush_goes_on_without_its_terminal_where_nohup_says_so(self):
+        page = self.page(answer=lambda words: None)
+        # pylint: disable-next=consider-using-with
+        child = subprocess.Popen(["nohup", sys.executable, TOOL, "flush", str(os.getpid()),
+                                  "--wait", "1h"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(child.kill)
+        self.assertTrue(wait_for(lambda: page.asked))
+        child.send_signal(signal.SIGHUP)
+        page.answer = lambda words: (DONE, 0, flushed())
+        start = tables.PAGE["slots"][0]
+        page.put("ask_sequence", page.get("ask_sequence", tables.PAGE_SLOT, start),
+                 tables.PAGE_SLOT, start)
+        self.assertEqual(child.wait(30), 0)
+
+    def test_few_descriptors_are_enough_for_many_processes(self):
+        for pid in range(1, 41):
+            self.page(pid=pid, namespace=12345, answer=lambda words: (DONE, 0, flushed()))
+        done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$@" flush --all', "sh", *ALONE],
+                              capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "GPUCACHE_DIR": self.folder})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(len(done.stdout.splitlines()), 40)
+
+    def test_nobody_waits_long_for_a_container_that_was_killed(self):
+        """Its process is not visible here, whether it lives or not."""
+        self.page(pid=77, namespace=12345)
+        with unittest.mock.patch.object(ask_module, "SILENCE_S", 0.3):
+            done = tool("flush", "--all", "--wait", "1h")
+        self.says(done, 1, "PID 77*: nobody listens at its page: it has ended, or is stopped")
+
+    def test_a_refusal_is_told(self):
+        self.serve(REFUSED, 0, {"error": "a capture is open"})
+        self.says(tool("flush", os.getpid()), 1, f"PID {os.getpid()}: a capture is open")
+
+    def test_a_reply_without_sense_is_no_crash(self):
+        for reply in ({}, {"gpus": 3}, {"gpus": [1, {}]}, {"frameworks": "x"}, [], 4):
+            page = self.serve(reply=reply)
+            self.assertEqual(tool("flush", os.getpid()).err, "")
+            page.close()
+
+    def test_by_name_and_all_of_them(self):
+        page = self.serve()
+        with open("/proc/self/comm", encoding="utf-8") as file:
+            name = file.read().strip()
+        self.assertEqual(tool("flush", "--all").status, 0)
+        self.assertEqual(tool("flush", "--name", name[:2] + "*").status, 0)
+        self.assertEqual(len(page.asked), 2)
+        self.says(tool("flush", "--name", "nosuch*"), 1, "no process whose name matches nosuch*")
+        self.says(tool("flush", "--all", "--gpu", "9"), 1, "no process under libgpucache on GPU 9")
+        self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
+
+    def test_json(self):
+        self.serve()
+        done = tool("flush", os.getpid(), "--json")
+        self.assertEqual(done.json["returned_bytes"], 156 * MIB)
+        receipt = done.json["receipts"][0]
+        self.assertEqual((receipt["status"], receipt["pid"]), ("done", os.getpid()))
+
+    def test_arguments_without_sense(self):
+        for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--wait", "-1")):
+            self.assertEqual(tool("flush", os.getpid(), *words).status, 2, words)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
