@@ -306,11 +306,81 @@ static int threads_that_share_may_be_cancelled(void)
     return 0;
 }
 
+/* ---- a wait for memory ends no thread
+ * A thread asks for memory that was freed while a kernel still writes it, and is cancelled while it
+ * waits: it ends behind the call, as it does where the driver is no cancellation point.
+ */
+
+/* Each look of a thread at the simulated driver lets 1 us pass, so it looks for some 50 ms. */
+enum { WAITING_ROUNDS = 8, KERNEL_NS = 300000, WAIT_MS = 10 };
+
+static size_t half_bytes;
+
+struct waiting {
+    uint64_t block;
+    bool inside, ended_inside;
+};
+
+static void end_waiting(void *waiting)
+{
+    struct waiting *w = waiting;
+    w->ended_inside = w->inside;
+    if (!w->inside)
+        REQUIRE(gpu_free(w->block));
+}
+
+static void *wait_for_memory(void *waiting)
+{
+    struct waiting *w = waiting;
+    pthread_cleanup_push(end_waiting, w);
+    REQUIRE(cuCtxSetCurrent(primary));
+    w->inside = true;
+    REQUIRE(gpu_malloc(&w->block, half_bytes));
+    w->inside = false;
+    for (;;)
+        pause();
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static int a_wait_for_memory_ends_no_thread(void)
+{
+    int inside = 0;
+    CUstream streams[2];
+    /* Else the GPU waits for the kernel, not the thread. */
+    REQUIRE(setenv("GPUCACHE_REUSE", "wait", 1));
+    scene_start(1, 60);
+    if (!scene_simulated() || getenv("SIM_CANCEL") != NULL)
+        return 0; /* there the call itself may be a cancellation point */
+    REQUIRE(cuCtxGetCurrent(&primary));
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(gpu_stream_create(&streams[i], false));
+        REQUIRE(gpu_spin(1000, streams[i]));
+    }
+    REQUIRE(gpu_mem_info(&half_bytes, NULL));
+    half_bytes = half_bytes / 8 * 5;
+    for (int round = 0; round < WAITING_ROUNDS; round++) {
+        struct waiting w = {0};
+        pthread_t thread;
+        REQUIRE(gpu_malloc(&w.block, half_bytes));
+        REQUIRE(gpu_spin_fill(w.block, 1024, 1, KERNEL_NS, streams[round % 2]));
+        REQUIRE(gpu_free(w.block));
+        REQUIRE(pthread_create(&thread, NULL, wait_for_memory, &w));
+        scene_sleep_ms(WAIT_MS);
+        REQUIRE(pthread_cancel(thread));
+        REQUIRE(pthread_join(thread, NULL));
+        inside += w.ended_inside;
+    }
+    printf("%d ended inside a call\n", inside);
+    return inside;
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
         ACT(threads_that_allocate_may_be_cancelled),
         ACT(threads_that_share_may_be_cancelled),
+        ACT(a_wait_for_memory_ends_no_thread),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -4,7 +4,10 @@
  */
 #include "tests/preload/scene.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <time.h>
 
 /* ---- the primary context ends with its last user
@@ -199,12 +202,80 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
     return failed != 0;
 }
 
+/* ---- a life that ended unseen serves nothing in the next one
+ * The last release of the primary context goes past every wrapper. When the program retains it
+ * anew, the memory of the last life is nobody's, and the new life has memory that works.
+ */
+
+/* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a
+ * linker the strings come right behind the symbols. */
+static void *drivers_own(const char *name)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    struct link_map *map = NULL;
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    if (driver == NULL || dlinfo(driver, RTLD_DI_LINKMAP, &map) != 0)
+        return NULL;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
+        if (d->d_tag == DT_SYMTAB)
+            symbols = (const ElfW(Sym) *)(uintptr_t)d->d_un.d_ptr;
+        if (d->d_tag == DT_STRTAB)
+            strings = (const char *)(uintptr_t)d->d_un.d_ptr;
+    }
+    for (const ElfW(Sym) *s = symbols; s != NULL && (const char *)s < strings; s++)
+        if (s->st_value != 0 && strcmp(strings + s->st_name, name) == 0)
+            return (void *)(uintptr_t)(map->l_addr + s->st_value);
+    return NULL;
+}
+
+static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
+{
+    enum { UNSEEN = 4 };
+    int wrong = 0;
+    int count = 0;
+    scene_watchdog(60);
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    CUresult (*release)(CUdevice) =
+        (CUresult(*)(CUdevice))(uintptr_t)drivers_own("cuDevicePrimaryCtxRelease_v2");
+    if (release == NULL)
+        scene_skip("the driver has another symbol table");
+    for (int round = 0; round < UNSEEN; round++) {
+        CUcontext context = NULL;
+        uint64_t of_last_life = 0;
+        uint64_t block = 0;
+        unsigned flags = 0;
+        int active = -1;
+        REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
+        REQUIRE(cuCtxSetCurrent(context));
+        REQUIRE(gpu_malloc(&of_last_life, LIFE_BYTES));
+        REQUIRE(gpu_malloc(&block, 64 * MIB));
+        REQUIRE(gpu_free(block));
+        REQUIRE(cuCtxSetCurrent(NULL));
+        REQUIRE(release(0));
+        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+        REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
+        REQUIRE(cuCtxSetCurrent(context));
+        printf("active %d, free of the last life's %d\n", active, (int)cuMemFree(of_last_life));
+        REQUIRE(gpu_malloc(&block, LIFE_BYTES));
+        REQUIRE(gpu_memset(block, round, LIFE_BYTES));
+        wrong += scene_wrong_bytes(block, LIFE_BYTES, (unsigned char)round) != 0;
+        REQUIRE(gpu_free(block));
+        REQUIRE(cuCtxSetCurrent(NULL));
+        REQUIRE(cuDevicePrimaryCtxRelease(0));
+    }
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
         ACT(the_primary_context_ends_with_its_last_user),
         ACT(it_ends_beside_contexts_of_other_threads),
         ACT(a_reset_beside_first_allocations_harms_no_later_life),
+        ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

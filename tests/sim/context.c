@@ -21,6 +21,7 @@
 static CUcontext slabs[SLABS_MAX];
 static _Atomic size_t context_count;
 static CUcontext contexts;
+static CUcontext spare; /* ended ones whose handles are given out again */
 static uint64_t last_id;
 
 CUcontext context_blank(int device)
@@ -68,9 +69,21 @@ CUresult context_revive(CUcontext context)
     return CUDA_SUCCESS;
 }
 
+static CUcontext take_spare(int device)
+{
+    CUcontext *link = &spare, context;
+    while (*link != NULL && (*link)->device != device)
+        link = &(*link)->next;
+    if ((context = *link) != NULL)
+        *link = context->next;
+    return context;
+}
+
 CUcontext context_create(int device)
 {
-    CUcontext context = context_blank(device);
+    CUcontext context = take_spare(device);
+    if (context == NULL)
+        context = context_blank(device);
     return context_revive(context) == CUDA_SUCCESS ? context : NULL;
 }
 
@@ -101,6 +114,10 @@ void context_destroy(CUcontext context)
     *link = context->next;
     device_give(context->device, config.context_bytes + context->object_bytes);
     context->object_bytes = 0;
+    if (config.context_reuse && !context->primary && context->parent == NULL) {
+        context->next = spare;
+        spare = context;
+    }
 }
 
 bool context_take(CUcontext context, uint64_t bytes)
