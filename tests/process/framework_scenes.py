@@ -218,24 +218,12 @@ def act_numba_without_a_context():
         flush()
 
 
-def has_no_lock():
-    """Of the interpreter. Without it, Numba's memory stays: see frameworks.def."""
-    return not getattr(sys, "_is_gil_enabled", lambda: True)()
-
-
 def act_numba_pending_memory(cached=False):
     context = fakes.NumbaContext()
     fakes.put_numba([None, context], cached)
     waiting = context.memory_manager.deallocations
     for _ in range(6):
         waiting.add_item(fakes.free, fakes.malloc(20 * MIB), 20 * MIB)
-    if has_no_lock():
-        before = count("numba: keeps, gave 0.0 MiB")
-        flush()
-        await_true(lambda: count("numba: keeps, gave 0.0 MiB") == before + 1)
-        assert len(waiting._cons) == 6 and waiting._size == 120 * MIB
-        waiting.clear()
-        return
     waiting._disable_count = 1
     flush()
     assert len(waiting._cons) == 6
