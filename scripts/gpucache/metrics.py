@@ -113,8 +113,7 @@ def _registry(args):
     return registry
 
 
-def _serve(args, client):
-    host, port = _address(args.listen)
+def _serve(args, client, host, port):
     try:
         started = client.start_http_server(port, host, _registry(args))
     except (OSError, OverflowError) as error:
@@ -135,10 +134,11 @@ def show(args):
         print(json.dumps({"processes": [p.as_json() for p in found],
                           "complaints": page.sum_up(complaints)}))
         return fault.NOT_DONE if complaints else DONE
+    address = _address(args.listen) if args.listen else None
     client = needed("prometheus_client", "metrics")
     page.need_right(args.all_users)  # each scrape would be refused, one by one
-    if args.listen:
-        return _serve(args, client)
+    if address:
+        return _serve(args, client, *address)
     if args.textfile:
         try:
             # Written beside it first, so that a reader sees the old text or the new one.
