@@ -38,10 +38,11 @@ static struct options {
     uint64_t work_ns; /* --busy: each block is used by work of this length up to its free */
     double load;      /* --busy: or, if not 0, work is submitted for this part of the time */
     double rate;      /* --busy: or, if not 0, of so many GB each second of what is freed */
+    double part;      /* recorded work takes this part of the time that it may have taken */
     double speed;     /* the program runs so many times as fast as it was recorded */
     enum pool_reuse reuse;
     double max_ratio;
-} options = {.backing = BACKING_ARENA, .streams = 1, .work_ns = 1000000, .speed = 1};
+} options = {.backing = BACKING_ARENA, .streams = 1, .work_ns = 1000000, .part = 1, .speed = 1};
 
 struct run {
     const struct trace *trace;
@@ -118,7 +119,8 @@ static void follow(struct run *r, const struct trace_event *e)
         return;
     submit(r, stream);
     wait_for_queue(r->model);
-    model_submit(r->model, stream, (uint64_t)((double)e->work_ns / options.speed), 0, 0, 0);
+    model_submit(r->model, stream,
+                 (uint64_t)((double)e->work_ns * options.part / options.speed), 0, 0, 0);
 }
 
 /* Lets the time since the event before pass. The program has submitted work meanwhile: what it
@@ -353,8 +355,11 @@ static bool replay(const char *path)
                (unsigned long long)first.creates, (unsigned long long)first.maps,
                (unsigned long long)first.allows, (unsigned long long)first.unmaps,
                (unsigned long long)first.segments, (unsigned long long)stats.num_device_free);
-        printf("    all work done after %.1f ms; the host waited %llu times\n",
-               (double)first.end_ns / 1e6, (unsigned long long)stats.num_fence_waits);
+        printf("    all work done after %.1f ms\n", (double)first.end_ns / 1e6);
+        printf("    fences: %llu recorded, %llu questions, %llu orders, %llu waits\n",
+               (unsigned long long)stats.num_fences, (unsigned long long)stats.num_fence_queries,
+               (unsigned long long)stats.num_fence_orders,
+               (unsigned long long)stats.num_fence_waits);
     }
     if (good && options.max_ratio > 0 && ratio > options.max_ratio) {
         fprintf(stderr, "%s: the ratio is above %.4f\n", path, options.max_ratio);
@@ -378,6 +383,8 @@ static int usage(const char *name)
             "  --rate G                 or: the work on a block takes a second for each G GB\n"
             "  --streams N              with --busy: work goes to N streams in turn (1), where\n"
             "                           the trace has none of its own\n"
+            "  --part P                 recorded work takes this part of the time up to the wait\n"
+            "                           for it, at most 1 (1)\n"
             "  --speed F                the program is F times as fast as it was recorded\n"
             "  --reuse order|ready|wait what to do with pending memory (auto)\n"
             "  --frees-wait             a segment goes back when all work is done (old drivers)\n"
@@ -398,7 +405,7 @@ int main(int argc, char **argv)
         {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
         {"explain", no_argument, NULL, 'e'},         {"work", required_argument, NULL, 'w'},
         {"frees-wait", no_argument, NULL, 'f'},      {"load", required_argument, NULL, 'l'},
-        {"rate", required_argument, NULL, 'a'},
+        {"rate", required_argument, NULL, 'a'},      {"part", required_argument, NULL, 'p'},
         {"speed", required_argument, NULL, 'v'},     {"reuse", required_argument, NULL, 'u'},
         {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
         {"max-ratio", required_argument, NULL, 'r'}, {0},
@@ -439,6 +446,9 @@ int main(int argc, char **argv)
             break;
         case 'a':
             options.rate = atof(optarg);
+            break;
+        case 'p':
+            options.part = atof(optarg);
             break;
         case 'v':
             options.speed = atof(optarg);

@@ -124,6 +124,19 @@ class Replay(unittest.TestCase):
             self.assertEqual(int(self.numbers("--busy", "--reuse", "ready", path)[3]),
                              reserved * MIB, name)
 
+    def test_recorded_work_may_take_a_part_of_its_time(self):
+        """The wait says when the work was done at the latest. A program whose GPU is faster finds
+        the first block's memory before the wait."""
+        path = self.write("early.csv", self.rows(
+            f"0,0,allocate,0x1000,{64 * MIB},0x0", "0,1000,launch,0x0,3,0x7",
+            "0,2000,free,0x1000,0,0x0", f"0,50000000,allocate,0x2000,{64 * MIB},0x0",
+            "0,90000000,wait,0x0,40000000,0x7"))
+        for part, reserved, questions in (("1", 128, 2), ("0.4", 64, 1)):
+            done = self.replay("--busy", "--reuse", "ready", "--part", part, "--explain", path)
+            self.assertEqual(int(LINE.match(done.stdout).group(4)), reserved * MIB, part)
+            self.assertIn(f"fences: 1 recorded, {questions} questions, 0 orders, 0 waits",
+                          done.stdout)
+
     def test_explain_adds_up(self):
         done = self.replay("--single", "--explain", self.trace)
         self.assertEqual(done.returncode, 0, done.stderr)
