@@ -297,9 +297,11 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
     return given;
 }
 
+/* No piece starts at an odd address. One below a piece that is free, the sum is its word. */
 static inline bool is_held_at(const struct piece *piece, uint64_t addr)
 {
-    return atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD;
+    return likely(!(addr & PIECE_HELD)) &&
+           atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD;
 }
 
 /* The piece that the program holds at addr, or NULL: none was seen. Without the lock. */

@@ -4,6 +4,7 @@
  * the blocks and slabs there: each is told so, and harms nobody. To be run under TSan and ASan as
  * well.
  */
+#include "pool/bits.h"
 #include "tests/unit/expect.h"
 
 #include <stdatomic.h>
@@ -153,12 +154,57 @@ static void a_free_that_waited_frees_nothing_of_another_pool(void **state)
     EXPECT_SOUND(r);
 }
 
+/* One below a multiple of a unit, all over blocks and slabs in records that had other lives: the
+ * word of a piece that is free there is the same number as that of a piece held at that address. */
+static void free_below_units(struct rig *r)
+{
+    static const uint64_t sizes[][4] = {{33000, KIB(64), 100000, 40000},
+                                        {512, KIB(1), KIB(4), 9000}};
+    enum { COUNT = 200, UNITS = 128, TURNS = 12 };
+    uint64_t addrs[COUNT], random = 1;
+    int code;
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        for (unsigned i = 0; i < COUNT; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            EXPECT_EQ(pool_alloc(r->pool, sizes[turn % 2][random >> 62], &addrs[i], &code), POOL_OK,
+                      "there is memory");
+        }
+        for (unsigned i = 0; i < COUNT; i++)
+            for (unsigned unit = 1; unit <= UNITS; unit++)
+                EXPECT(pool_free(addrs[i] + unit * UNIT_BYTES - 1) != POOL_OK,
+                       "no start of a block");
+        for (unsigned i = 0; i < COUNT; i++)
+            EXPECT_EQ(pool_free(addrs[i]), POOL_OK, "it was live");
+        if (turn % 3 == 2)
+            pool_trim(r->pool, &(struct pool_trim){.keep_bytes = 0});
+    }
+    EXPECT_SOUND(r);
+}
+
+static void one_below_a_free_piece_is_no_start(void **state)
+{
+    free_below_units(expect_arena(state));
+}
+
+static void one_below_a_free_piece_in_segments(void **state)
+{
+    free_below_units(expect_segments(state));
+}
+
+static void one_below_a_free_piece_with_one_stream(void **state)
+{
+    free_below_units(expect_single(state));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(wrong_frees_beside_slabs_that_come_and_go),
         RIG_TEST(wrong_frees_beside_slabs_in_segments),
         RIG_TEST(wrong_frees_with_one_stream),
+        RIG_TEST(one_below_a_free_piece_is_no_start),
+        RIG_TEST(one_below_a_free_piece_in_segments),
+        RIG_TEST(one_below_a_free_piece_with_one_stream),
         RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
