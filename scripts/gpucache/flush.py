@@ -39,7 +39,7 @@ class Total:
         for its_gpu in _list(reply.body, "gpus"):
             if isinstance(its_gpu, dict):
                 _add(self.gpus, str(its_gpu.get("uuid")) + str(its_gpu.get("device")), its_gpu)
-        said = _list(reply.body, "frameworks")
+        said = _frameworks(reply.body)
         names = [str(one.get("name") if isinstance(one, dict) else one) for one in said]
         for name, one in zip(names, said):
             _add(self.frameworks, name, one)
@@ -72,6 +72,13 @@ class Total:
     def returned_of_each(self):
         return {key: state.number(its_gpu.get("returned_bytes"))
                 for key, its_gpu in self.gpus.items()}
+
+
+def _frameworks(body):
+    """What a reply says of the packages. Where they have not answered, the library cannot know
+    which of them are loaded: it says one word, and this is a list of one that has no name. An
+    older library lists all that it knows as late, in a reply that is done."""
+    return [{"state": "late"}] if body.get("frameworks") == "late" else _list(body, "frameworks")
 
 
 def _is_late(framework):
@@ -123,7 +130,7 @@ class Receipt:
             yield f"PID {self.pid}: it has no memory on a GPU"
         shown = [f for f in self.frameworks
                  if not isinstance(f, dict) or f.get("state") != "absent"]
-        if len(shown) > 1 and all(map(_is_late, shown)):
+        if all(map(_is_late, shown)) and (len(shown) > 1 or shown and "name" not in shown[0]):
             # Nothing is known, also not which of them are there.
             yield f"PID {self.pid}: its Python packages have not answered yet; their memory follows"
             return

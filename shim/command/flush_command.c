@@ -8,7 +8,10 @@
  *    "frameworks":[{"name":"torch","state":"done","returned_bytes":N,"ns":N}]}
  *
  * frameworks: the packages that are loaded, with what they made idle in the pools or gave back to
- * the driver (framework.h has the states). With frameworks=0 there are none.
+ * the driver (framework.h has the states). With frameworks=0 there are none. "frameworks":"late"
+ * says that no answer came: without the interpreter's lock the library cannot know which are
+ * loaded. Then, or where one of them is busy, the request is done in part: another flush gives
+ * back what they free later, and it is in no receipt.
  *
  * ns: how long it took. returned_bytes: went back to the driver. The others are what is left:
  * allocated_bytes is live; pending_bytes are freed, and GPU work may still use them; idle_bytes are
@@ -116,6 +119,10 @@ static void add_frameworks(struct text *t, const struct framework_result *result
 {
     bool first = true;
 
+    if (framework_any_is(results, FRAMEWORK_LATE)) { /* all of them */
+        text_add(t, ",\"frameworks\":\"%s\"", framework_state_name(FRAMEWORK_LATE));
+        return;
+    }
     text_add(t, ",\"frameworks\":[");
     for (int i = 0; i < NUM_FRAMEWORKS; i++) {
         if (results[i].state == FRAMEWORK_ABSENT)
@@ -169,6 +176,7 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
     return true;
 }
 
+/* done: no GPU work holds memory any more. */
 static enum page_reply make_receipt(const struct waiting *w, bool done, struct command_reply *reply)
 {
     uint64_t pending_bytes = 0;
@@ -192,7 +200,9 @@ static enum page_reply make_receipt(const struct waiting *w, bool done, struct c
     if (left_out)
         text_add(&reply->text, ",\"left_out\":%zu", left_out);
     text_add(&reply->text, "}");
-    return pending_bytes && !done ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
+    bool follows = framework_any_is(w->frameworks, FRAMEWORK_LATE) ||
+                   framework_any_is(w->frameworks, FRAMEWORK_BUSY);
+    return follows || (pending_bytes && !done) ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
 }
 
 enum page_reply command_flush(const struct command *c, struct command_reply *reply)

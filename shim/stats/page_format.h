@@ -66,7 +66,7 @@ struct page_slot {
 
 enum page_reply {
     PAGE_REPLY_DONE,
-    PAGE_REPLY_PARTLY,  /* the time was up before all was done */
+    PAGE_REPLY_PARTLY,  /* the time was up before all was done; ask again for the rest */
     PAGE_REPLY_BAD,     /* the request is not understood; the reply says what is wrong */
     PAGE_REPLY_REFUSED, /* understood, but it cannot be done; the reply says why */
 };
