@@ -168,22 +168,41 @@ static void leave_single(void)
     }
 }
 
+/* dlpi_adds, the count of libraries loaded so far, at the latest walk that found no such library;
+ * 0: none, or a loader that does not count. A walk that begins with the same count ends there: it
+ * would see no other names.
+ * 1. The loader adds a library to its list and to the count under the lock that a walk holds. The
+ *    count never goes down, so with an equal one every name of the list was in the list before.
+ * 2. A library that is closed and opened again counts again. What is only closed takes names away.
+ * 3. The count is that of all namespaces. A walk sees the library's own only, with and without it.
+ * 4. Of several threads the slower one may store an older count: the next walk is a whole one. */
+static _Atomic uint64_t walked_adds;
+enum { WALK_FOUND = 1, WALK_KNOWN };
+
 static int submits_unseen(struct dl_phdr_info *info, size_t size, void *arg)
 {
     static const char *const names_of[] = {"libnvoptix.so", "libnvidia-encode.so", "libnvcuvid.so",
                                            "libnvidia-opticalflow.so"};
+    uint64_t *adds = arg;
+    *adds = info->dlpi_adds;
+    if (*adds && *adds == atomic_load_explicit(&walked_adds, memory_order_relaxed))
+        return WALK_KNOWN;
     const char *base = strrchr(info->dlpi_name, '/');
     base = base ? base + 1 : info->dlpi_name;
     for (size_t i = 0; i < sizeof names_of / sizeof names_of[0]; i++)
         if (strncmp(base, names_of[i], strlen(names_of[i])) == 0)
-            return 1;
+            return WALK_FOUND;
     return 0;
 }
 
 bool stream_watch_may_be_single(void)
 {
-    if (!atomic_load(&given_up) && dl_iterate_phdr(submits_unseen, NULL))
+    uint64_t adds = 0;
+    int found = atomic_load(&given_up) ? 0 : dl_iterate_phdr(submits_unseen, &adds);
+    if (found == WALK_FOUND)
         stream_watch_give_up();
+    else if (!found && adds)
+        atomic_store_explicit(&walked_adds, adds, memory_order_relaxed);
     return !atomic_load(&given_up) && atomic_load(&captures) == 0;
 }
 
@@ -311,7 +330,7 @@ static void step(uint64_t stream)
     if (!p || atomic_load(&given_up) || atomic_load(&captures))
         return;
     uint64_t mark = atomic_load(&candidate_mark);
-    /* The walk over the loaded libraries comes last: it takes longer than a launch. */
+    /* The walk over the loaded libraries comes last: the first one takes longer than a launch. */
     bool complete = atomic_load(&candidate) == stream && !atomic_load(&breached) &&
                     pool_passed(p, mark) && stream_watch_may_be_single();
     if (!begin_step())

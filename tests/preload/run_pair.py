@@ -91,7 +91,7 @@ def environment(options, preload, scratch):
     if options.library_path:
         inherited = env.get("LD_LIBRARY_PATH")
         env["LD_LIBRARY_PATH"] = options.library_path + (":" + inherited if inherited else "")
-    if preload and options.figure:
+    if preload and (options.figure or options.figure_at_most):
         env["GPUCACHE_STATS"] = "exit-json:" + os.path.join(scratch, "report.json")
     env.setdefault("SIM_HAZARD", "abort")
     env.setdefault("SIM_TRACE", "calls:" + os.path.join(scratch, "calls"))
@@ -174,6 +174,10 @@ def judge_pair(options, bare, preloaded):
                          f"{options.at_most}: a route escapes the cache")
         if not preloaded.calls:
             wrong.append("the simulated driver left no call counts")
+    for name, most in options.figure_at_most:
+        if preloaded.figures.get(name, 0) > int(most):
+            wrong.append(f"the report says {name} {preloaded.figures.get(name)}, which is more "
+                         f"than {most}")
     for name, least in options.figure:
         if preloaded.figures.get(name, -1) < int(least):
             wrong.append(f"the report says {name} {preloaded.figures.get(name)}, which is less "
@@ -216,6 +220,8 @@ def parse(arguments):
     parser.add_argument("--figure", metavar="NAME=N", action="append", default=[],
                         type=lambda text: text.split("="),
                         help="the least that this figure of the preloaded run's report may be")
+    parser.add_argument("--figure-at-most", metavar="NAME=N", action="append", default=[],
+                        type=lambda text: text.split("="), help="the most that it may be")
     parser.add_argument("--keep-bare", metavar="FILE",
                         help="write the bare run's outcome there; if the file exists, take it "
                              "instead of a run")
