@@ -12,14 +12,14 @@
  * Reading: read `sequence`, then what is wanted, then `sequence` again. Both are the same even
  * number: what was read belongs together. Else read again.
  *
- * Asking: take a write lock on the first byte of a slot that no process holds and whose
- * ask_sequence is its reply_sequence (fcntl F_SETLK, a lock of the process). Where they differ, an
- * asker gave up and the reply is still to come. Write `ask` and `ask_bytes`, then ask_sequence =
- * reply_sequence +
- * 1. Add one to `bell`, and wake one waiter of it (futex, shared). Wait until reply_sequence is
- * ask_sequence (the writer wakes waiters of reply_sequence), then read the reply and unlock. A wake
- * of the bell that finds no waiter, twice and 10 ms apart: the process has ended, or is stopped, or
- * has no processor at the moment.
+ * Asking: take a write lock on the first byte of a slot that no process holds (fcntl F_SETLK, a
+ * lock of the process). Where a slot's ask_sequence is not its reply_sequence, an asker gave up and
+ * the reply is still to come: take such a slot only if there is no other. Write `ask` and
+ * `ask_bytes`, then add one to ask_sequence. In a slot that was left, reply_sequence + 1 would be
+ * the number of a request that was made before. Add one to `bell`, and wake one waiter of it
+ * (futex, shared). Wait until reply_sequence is ask_sequence (the writer wakes waiters of
+ * reply_sequence), then read the reply and unlock. A wake of the bell that finds no waiter, twice
+ * and 10 ms apart: the process has ended, or is stopped, or has no processor at the moment.
  */
 #ifndef SHIM_PAGE_FORMAT_H
 #define SHIM_PAGE_FORMAT_H
