@@ -144,11 +144,10 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     CUresult rc = CUDA_SUCCESS;
     if (!driver_call_enter(&v, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
-    if (!idle || !free_beside(device_self(b), addr)) {
-        driver_call_wait_begins();
+    driver_call_wait_begins(); /* for GPU work, where queues are full: step 6 */
+    if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
-        driver_call_wait_ends();
-    }
+    driver_call_wait_ends();
     driver_call_end(&v);
     return (int)rc;
 }

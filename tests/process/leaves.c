@@ -2,12 +2,14 @@
 /* Leaves while a second thread is in an allocation that takes long: exit status 5. With the
  * argument "child" a child leaves instead, made by a fork that runs no handlers of
  * pthread_atfork(). With "signal" there is no second thread: a signal handler leaves while the
- * first one allocates. */
+ * first one allocates. With "flush" the second thread gives its memory back, and the library's
+ * thread is in a flush. */
 #include <cuda.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -15,17 +17,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+uint64_t simCallCount(const char *symbol); /* tests/sim/sim.h */
+
 static CUcontext context;
 static atomic_bool begun;
 
-static void *work(void *unused)
+static void *work(void *flushes)
 {
     CUdeviceptr block = 0;
-    (void)unused;
     if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
         _exit(1);
     atomic_store(&begun, true);
     cuMemAlloc(&block, 1 << 20);
+    if (flushes) {
+        cuMemFree(block);
+        kill(getpid(), SIGUSR1);
+    }
     pause();
     return NULL;
 }
@@ -56,13 +63,14 @@ int main(int argc, char **argv)
     pthread_t thread;
     int status = 0;
     bool by_child = argc > 1 && strcmp(argv[1], "child") == 0;
+    bool flushes = argc > 1 && strcmp(argv[1], "flush") == 0;
     if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS)
         return 1;
     if (argc > 1 && strcmp(argv[1], "signal") == 0)
         leave_by_signal();
-    if (pthread_create(&thread, NULL, work, NULL) != 0)
+    if (pthread_create(&thread, NULL, work, flushes ? &context : NULL) != 0)
         return 1;
-    while (!atomic_load(&begun))
+    while (!atomic_load(&begun) || (flushes && !simCallCount("cuStreamSynchronize")))
         usleep(1000);
     usleep(200000);
     if (!by_child)

@@ -31,6 +31,10 @@ class Leaving(unittest.TestCase):
         took = self.leave(slow="cuStreamSynchronize", GPUCACHE_REDZONE="256")
         self.assertLess(took, SOON_S)
 
+    def test_a_segment_that_is_given_back_behind_work(self):
+        took = self.leave("flush", slow="cuStreamSynchronize", GPUCACHE_BACKING="segment")
+        self.assertLess(took, SOON_S)
+
     def test_a_child_does_not_wait_for_calls_of_its_parent(self):
         """The handler of fork() does not run there, so the library's state is the parent's."""
         took = self.leave("child", slow="cuMemCreate")
