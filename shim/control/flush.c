@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See flush.h. The lock guards the latest request of the environment.
+ * See flush.h. The lock guards the latest request of the environment (`request`), and what a late
+ * answer of the packages is to be followed by (`followed`, `follows`).
  */
 #include "shim/control/flush.h"
 
@@ -11,6 +12,7 @@
 #include "shim/control/thread.h"
 #include "shim/control/turns.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/driver_call.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/scope.h"
@@ -292,10 +294,16 @@ static bool folder_is_there(const char *path)
     return there;
 }
 
-/* Does the process lack a device of this number? -1: all devices, always false. */
+/* Does the process lack a device of this number? -1: all devices, always false. False also once the
+ * process leaves. The call is a visit: it may be on the control thread. */
 static bool lacks_device(int device, int *count)
 {
-    return device >= 0 && real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
+    struct driver_call v;
+    if (device < 0 || !driver_call_begin(&v))
+        return false;
+    bool lacks = real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
+    driver_call_end(&v);
+    return lacks;
 }
 
 static bool warn_of_missing_device(int device)

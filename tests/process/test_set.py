@@ -250,6 +250,18 @@ class Others(Case):
         code, options = self.ask("EMPTY_CACHE=device=9")
         self.assertIn("no such device", options["GPUCACHE_EMPTY_CACHE"]["note"])
 
+    def test_the_exit_waits_for_a_look_at_the_devices(self):
+        """A driver that ends beside a call of the control thread may crash."""
+        self.start(SIM_REALTIME="1", SIM_COST_cuDeviceGetCount=str(10**9))
+        calls = "ctypes.CDLL('libcuda.so.1').simCallCount(b'cuDeviceGetCount')"
+        before = self.do(calls)
+        start = time.monotonic()
+        self.page.put_ask("set EMPTY_CACHE=1,device=1")
+        self.page.ring()
+        self.wait_for(lambda: self.do(calls) != before, "the call")
+        self.finish()
+        self.assertGreaterEqual(time.monotonic() - start, 1)
+
     def test_a_file_that_is_touched(self):
         self.start()
         path = os.path.join(self.folder, "touch")
