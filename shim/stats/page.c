@@ -145,7 +145,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     int saved_errno = errno;
     kernel_close_own(fd, &file);
     if (done) {
-        *why = "the process may not write to its own memory with process_vm_writev";
+        *why = "the file cannot be written with process_vm_writev";
         done = write_head(id) && write_state(state);
         saved_errno = errno;
     }
@@ -199,6 +199,8 @@ bool page_make(const char *path, const struct page_state *state, const char **wh
     errno = 0;
     if (!page_id_self(&self) || kernel_fstatat(AT_FDCWD, "/", &root, 0)) {
         *why = "/proc does not tell the start of the process";
+    } else if (!page_copy_permitted()) { /* no folder serves, and none is made */
+        *why = "the process may not write to its own memory with process_vm_writev";
     } else {
         page_id_name(&self, name);
         if (path)

@@ -79,6 +79,14 @@ bool page_put_all(const struct page_piece *pieces, unsigned num_pieces)
     return n >= 0 && (size_t)n == all;
 }
 
+bool page_copy_permitted(void)
+{
+    char from = 0, to;
+    struct iovec here = {&from, 1}, there = {&to, 1};
+
+    return process_vm_writev(kernel_gettid(), &here, 1, &there, 1, 0) == 1;
+}
+
 bool page_put(const void *from, size_t offset, size_t size_bytes)
 {
     return page_put_all(&(struct page_piece){from, offset, size_bytes}, 1);

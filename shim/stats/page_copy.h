@@ -20,6 +20,10 @@ struct page_piece {
     size_t size_bytes;
 };
 
+/* May the process copy to its own memory that way? Sandboxes forbid it, and emulators lack it. Sets
+ * errno if not. */
+bool page_copy_permitted(void);
+
 /* Maps the file, of struct page, if fd is still a descriptor of *file. The mapping stays, because
  * the thread of the bell uses it. Another file takes the place of the one before, at the same
  * address: the thread of the bell wakes, and waits at the new one. */

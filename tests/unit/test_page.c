@@ -266,14 +266,14 @@ CASE(a_page_is_made_after_the_first_thread_ended)
     live_on(NULL);
 }
 
-CASE(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file)
+CASE(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder)
 {
     const char *why;
 
     if (!forbid_copies())
         _exit(SKIP);
     REQUIRE(!make(dir, &why) && errno == EPERM && strstr(why, "process_vm_writev"));
-    REQUIRE(entries_of(dir) == 0 && !*page_folder());
+    REQUIRE(access(dir, F_OK) && !*page_folder());
     page_remove();
 }
 
@@ -401,7 +401,7 @@ int main(void)
         cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
         cmocka_unit_test(threads_read_the_names_while_the_page_is_made),
         cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
-        cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_file),
+        cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder),
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
         cmocka_unit_test(an_exit_while_the_page_is_made_leaves_no_file),
         cmocka_unit_test(ten_readers_never_take_two_states_for_one),
