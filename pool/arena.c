@@ -73,8 +73,11 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
     uint64_t step = step_bytes(p, z);
     uint64_t extra = step > w->missing_bytes ? step - w->missing_bytes : 0;
     struct block *b = w->run;
-    /* Splits need two records for the first block and two for the last. */
-    if (!host_cache_ensure(&p->block_cache, 4))
+    /* Two splits are the most. Only the block that contains w->start begins before it, and only the
+     * one that contains w->end ends behind it. What the second split leaves begins at w->end or
+     * later, so the loop does not come to it. Of any other hole `lo` is not above the address, and
+     * `hi` is not below the end. */
+    if (!host_cache_ensure(&p->block_cache, 2))
         return false;
     while (block_end(b) <= w->start)
         b = b->next;

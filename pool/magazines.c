@@ -89,9 +89,6 @@ void pool_stats(struct pool *p, struct pool_stats *stats)
     state_unlock(p);
 }
 
-/* A turn of spin_pause each: some 0.5 s. */
-#define CAN_TELL_TURNS 5000
-
 bool pool_can_tell(struct pool *p)
 {
     bool can = true;

@@ -46,7 +46,7 @@
 #define PENDING_LOOK 64       /* pieces of the queue that one request looks at: lock time */
 #define PENDING_BATCH 512     /* pieces retired at one go: 30 us of lock time */
 #define PENDING_SELDOM 64     /* requests between two questions in vain: one takes as long as two */
-#define PENDING_LOOK_SHIFT 6  /* more pending, of what is reserved: see pending_look */
+#define PENDING_LOOK_SHIFT 6  /* more pending, of what is reserved: see pending_is_much */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20) /* several streams, H200: they keep their overlap */
 #define RUN_AHEAD_SHIFT 4     /* .. or this part of what is live */
 #define RUN_AHEAD_SMALL_SHIFT 2 /* .. but no more than this part of the peak: replay of 400 MiB live
@@ -60,6 +60,7 @@
 #define MAGAZINE_BLOCK_BYTES (UINT64_C(2) << 20) /* blocks above do not count in MAGAZINE_BYTES */
 #define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20) /* the one that may lie in it: pair, 64 MiB */
 #define MAGAZINE_EMPTIED_AT_ONCE 8               /* a full one takes 7 us: lock time */
+#define CAN_TELL_TURNS 5000                      /* of spin_pause: some 0.5 s; a bound */
 
 /* Placement (placement.c) */
 #define PLACEMENT_LOOK 16         /* blocks of a bin; replay: more change less than 0.1 % */
