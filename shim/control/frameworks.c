@@ -19,8 +19,8 @@
 #define AGAIN_NS UINT64_C(50000000)
 
 /* Only the framework thread uses it. It is relaxed for captures (driver_call.h): what the package
- * calls breaks none. The package may wait for a lock of the program, so the exit waits a moment
- * only. */
+ * calls breaks none. The package may wait for a lock of the program, so it counts as one that
+ * waits, and the exit waits 100 ms. */
 static struct driver_call visit;
 
 static atomic_bool ask_anew;

@@ -94,7 +94,7 @@ static struct known *find_known(const char *name)
     return NULL;
 }
 
-/* The neighbour's row; a new one takes the place of the one that was used least lately. */
+/* The neighbour's row; a new one takes the place of the one whose last use is the oldest. */
 static struct known *remember(const char *name, uint64_t now_ns)
 {
     struct known *k = find_known(name);
