@@ -174,7 +174,8 @@ static void leave_single(void)
  * 1. The loader adds a library to its list and to the count under the lock that a walk holds. The
  *    count never goes down, so with an equal one every name of the list was in the list before.
  * 2. A library that is closed and opened again counts again. What is only closed takes names away.
- * 3. The count is that of all namespaces. A walk sees the library's own only, with and without it.
+ * 3. The count is that of all namespaces, and a walk sees the names of the library's own: the count
+ *    may grow without a new name, which costs a walk.
  * 4. Of several threads the slower one may store an older count: the next walk is a whole one. */
 static _Atomic uint64_t walked_adds;
 enum { WALK_FOUND = 1, WALK_KNOWN };
