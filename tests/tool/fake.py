@@ -143,7 +143,7 @@ class FakePage:
 
     def _reply(self, start, number):
         size = self.get("ask_bytes", tables.PAGE_SLOT, start)
-        words = os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]).decode()
+        words = os.fsdecode(os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]))
         self.asked.append(words)
         answer = self.answer(words)
         if answer is None:
