@@ -206,6 +206,11 @@ def odd_files():
             if status != 2 or file.name not in said.getvalue() or contents_of(scratch) != before:
                 wrong.append(f"{name}: status {status}, {said.getvalue()!r}, "
                              f"{'the same' if contents_of(scratch) == before else 'changed'}")
+        with contextlib.suppress(KeyError):
+            published(scratch, [{**row, "name": "no workload"} for row in rows])
+            wrong.append("a page is made of a workload that has no bounds")
+        if {**contents_of(scratch), "0.json": before["0.json"]} != before:
+            wrong.append("figures of which no page can be made replace those that were there")
     return wrong
 
 
@@ -234,6 +239,13 @@ def frugal():
         status, said, page_then = published(scratch, frugal_rows([1, 2]), other)
         if status != 2 or '"GPU one" and of "GPU two"' not in said or page_then != whole:
             wrong.append(f"two machines in one table: status {status}, {said!r}")
+        met = published(scratch, frugal_rows([1, 3]))[2]
+        if "time at most 1.00: met" not in met:
+            wrong.append(f"a median of 1.00 is missed:\n{met}")
+        alone = [row for row in frugal_rows([1, 2, 3, 4])
+                 if (row["peer"], row["seed"]) != (bench_frugal.EXPANDABLE.name, 2)]
+        if "below expandable: 3 of 3" not in published(scratch, alone)[2]:
+            wrong.append("a process without one of the same round beside it counts")
     wrong += odd_files()
     print("\n".join(wrong) or "as it should be")
     return 1 if wrong else 0
