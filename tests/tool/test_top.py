@@ -261,7 +261,8 @@ class Top(Case):
 
     def test_the_end_of_the_terminal_has_its_exit_code(self):
         self.page()
-        for words, shown in (("top",), "q quit"), (("stat", os.getpid(), "--watch", "50ms"), "live"):
+        watch = ("stat", os.getpid(), "--watch", "50ms")
+        for words, shown in (("top",), "q quit"), (watch, "live"):
             screen = Terminal(*words)
             screen.until(shown)
             self.assertEqual(screen.close(), 129, words)
