@@ -165,7 +165,7 @@ class Line:
 
     def ask(self, words, seconds):
         """The Reply to a request. Faults when none came within this time."""
-        data, end = words.encode(), time.monotonic() + seconds
+        data, end = os.fsencode(words), time.monotonic() + seconds
         if len(data) > struct.calcsize(tables.PAGE_SLOT["ask"][1]):
             raise Fault("the request is too long for one time: ask for less at once")
         start = self._slot(end)

@@ -199,5 +199,8 @@ def main(words=None):
         return 128 + signal.SIGPIPE
     except OSError as error:
         _drop_stdout()
+        ending = fault.ending(error)
+        if ending is not None:
+            return ending
         complain(f"{error.filename or 'stdout'}: {fault.reason(error)}")
         return fault.NOT_DONE

@@ -52,6 +52,14 @@ def end_in_order():
             signal.signal(number, leave)
 
 
+def ending(error):
+    """The exit code of the signal that was ending the tool when this error came, as of a last word
+    to a terminal that has gone. None: there was none."""
+    while error is not None and not isinstance(error, SystemExit):
+        error = error.__context__
+    return error.code if error else None
+
+
 def needed(module, verb):
     """The module, which is no part of Python."""
     package = PACKAGES[module.split(".")[0]]

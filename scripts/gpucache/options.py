@@ -3,6 +3,7 @@
 (shim/process/parse.c) has the last word; what is refused here it refuses too, and what it refuses
 is refused here. tests/tool compares the two."""
 import difflib
+import os
 import re
 import signal
 
@@ -12,7 +13,7 @@ from gpucache.fault import USAGE, Fault
 PREFIX = "GPUCACHE_"
 NUMBER = r"[0-9]+(?:\.[0-9]+)?[ \t\r\n]*"
 INTEGER = r"[0-9]+[ \t\r\n]*"
-SIZE = r"(?:%s(?:[kmgt]i?b?|%%)|%s)b?" % (NUMBER, INTEGER)
+SIZE = NUMBER + r"(?:[kmgt](?:i?b)?|b|%|)"
 TIME = NUMBER + r"(?:ms|s|m|min|h|)"
 OFF = "0|off|no|none|false"
 DEVICE = r"[0-9]+[ \t\r\n]*"
@@ -24,7 +25,7 @@ ITEMS = {
     "BYTES": SIZES % f"{SIZE}|none",
     "LIMIT": SIZES % f"{SIZE}|none|unlimited",
     "EMPTY_CACHE": rf"{OFF}|1|all|on|oom|every:[ ]*(?:{TIME})|device={DEVICE}|keep=(?:{SIZE})",
-    "GLOBS": r"[^,]{1,255}",
+    "GLOBS": r"[^,]+",
 }
 VALUES = {
     "SWITCH": f"{OFF}|1|on|yes|true",
@@ -37,9 +38,10 @@ VALUES = {
 }
 BLANKS = " \t\r\n"
 DEVICES_MAX = 64
+ITEM_BYTES = 256
 TIMES_NS = {unit: round(seconds * 10**9) for unit, seconds in text.TIMES.items()}
 TOO_MUCH = 1 << 64
-AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z]*)", re.IGNORECASE)
+AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z%]*)", re.IGNORECASE)
 ROWS = {row["env"]: row for row in tables.OPTIONS}
 
 
@@ -80,7 +82,12 @@ def known(name):
 
 
 def _matches(pattern, value):
-    return re.fullmatch(f"(?:{pattern})", value, re.IGNORECASE | re.DOTALL) is not None
+    return re.fullmatch(f"(?:{pattern})", value, re.ASCII | re.IGNORECASE | re.DOTALL) is not None
+
+
+def _is_short(item):
+    """Does the library have room for it?"""
+    return len(os.fsencode(item)) < ITEM_BYTES
 
 
 def _integer(digits):
@@ -89,13 +96,27 @@ def _integer(digits):
     return min(int(digits or 0), TOO_MUCH) if len(digits) <= 20 else TOO_MUCH
 
 
-def _amount(words, factors):
-    """What the library makes of a size or time: it drops what is below a millionth."""
+def _decimal(words):
+    """(whole, millionths, unit): the library drops what is below a millionth."""
     whole, fraction, unit = AMOUNT.match(words).groups()
-    if factors is text.FACTORS:
-        unit = unit.lower().rstrip("b").rstrip("i")
-    factor, millionths = factors[unit.lower()], int((fraction or "0")[:6].ljust(6, "0"))
-    return _integer(whole) * factor + factor * millionths // 10**6
+    return _integer(whole), int((fraction or "0")[:6].ljust(6, "0")), unit.lower()
+
+
+def _amount(words):
+    """The nanoseconds of a time."""
+    whole, millionths, unit = _decimal(words)
+    return whole * TIMES_NS[unit] + TIMES_NS[unit] * millionths // 10**6
+
+
+def _is_size_in_range(size):
+    if size in ("none", "unlimited"):
+        return True
+    whole, millionths, unit = _decimal(size)
+    if unit == "%":
+        return whole * 10**6 + millionths <= 100 * 10**6
+    factor = text.FACTORS[unit.rstrip("b").rstrip("i")]
+    is_whole = factor > 1 or not millionths  # there are no parts of a byte
+    return is_whole and whole * factor + factor * millionths // 10**6 < TOO_MUCH
 
 
 def _is_in_range(kind, item):
@@ -103,19 +124,15 @@ def _is_in_range(kind, item):
     head, equals, size = item.rpartition("=")
     head, size = head.strip(BLANKS), size.strip(BLANKS).lower()
     if kind == "EMPTY_CACHE" and item.lower().startswith("every:"):
-        return 10**6 <= _amount(item[6:].strip(BLANKS), TIMES_NS) < TOO_MUCH
+        return 10**6 <= _amount(item[6:].strip(BLANKS)) < TOO_MUCH
     if kind == "EMPTY_CACHE" and equals:
         if head.lower() == "device":
             return _integer(size) < DEVICES_MAX
-        return "%" not in size and _amount(size, text.FACTORS) < TOO_MUCH
+        return "%" not in size and _is_size_in_range(size)
     if kind in ("BYTES", "LIMIT"):
-        if equals and _integer(head) >= DEVICES_MAX:
-            return False
-        if "%" in size:
-            return float(size.rstrip("%" + BLANKS)) <= 100
-        return size in ("none", "unlimited") or _amount(size, text.FACTORS) < TOO_MUCH
+        return not (equals and _integer(head) >= DEVICES_MAX) and _is_size_in_range(size)
     if kind == "SECONDS":
-        return item.lower() == "none" or _amount(item, TIMES_NS) < TOO_MUCH
+        return item.lower() == "none" or _amount(item) < TOO_MUCH
     if kind == "SIGNAL" and "+" in item:
         return _integer(item.partition("+")[2].strip(BLANKS)) <= signal.SIGRTMAX - signal.SIGRTMIN
     return True
@@ -127,19 +144,22 @@ def _is_value(row, value):
         return True  # an empty variable counts as unset
     if kind in ITEMS:
         items = [item.strip(BLANKS) for item in value.split(",")]
-        if not all(_matches(ITEMS[kind], item) and _is_in_range(kind, item) for item in items):
+        if not all(_is_short(item) and _matches(ITEMS[kind], item) and _is_in_range(kind, item)
+                   for item in items):
             return False
         if kind == "GLOBS":
-            return value.lower() != "none" and len(value.encode()) < 1024
+            return value.lower() != "none" and len(os.fsencode(value)) < 1024
         if kind == "EMPTY_CACHE":
             off = [item for item in items if _matches(OFF, item)]
             return not off or len(items) == 1
         heads = [item.partition("=")[0].strip(BLANKS) if "=" in item else "" for item in items]
-        heads = [int(h) if h else -1 for h in heads]
+        heads = [_integer(h) if h else -1 for h in heads]
         return len(set(heads)) == len(heads)
     if kind in VALUES:
-        kept = value if kind in ("PATH", "DIR", "STATS", "LOG") else value.strip(BLANKS)
-        return _matches(VALUES[kind], kept) and _is_in_range(kind, kept)
+        if kind in ("PATH", "DIR", "STATS", "LOG"):
+            return _matches(VALUES[kind], value)
+        item = value.strip(BLANKS)
+        return _is_short(item) and _matches(VALUES[kind], item) and _is_in_range(kind, item)
     # An enum: its words are in what the option takes.
     return value.strip(BLANKS).lower() in re.findall(r"\b(?!or\b)[a-z]+\b", row["allowed"])
 

@@ -56,7 +56,8 @@ def share(part, whole):
 
 def parse_size(words):
     """Bytes of 2G, 512M, 1.5g or 100. None: not a size."""
-    match = re.fullmatch(r"\s*([0-9]+)(\.[0-9]+)?\s*([kmgt]?)(i?b)?\s*", words, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9]+)(\.[0-9]+)?\s*([kmgt]?)(i?b)?\s*", words,
+                         re.ASCII | re.IGNORECASE)
     if not match or (match[4] or "").lower() == "ib" and not match[3]:
         return None
     factor = FACTORS[match[3].lower()]
@@ -68,7 +69,8 @@ def parse_size(words):
 
 def parse_time(words):
     """Seconds of 5s, 200ms, 1m or 2. None: not a time."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|min|h|)\s*", words, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|min|h|)\s*", words,
+                         re.ASCII | re.IGNORECASE)
     return float(match[1]) * TIMES[match[2].lower()] if match else None
 
 

@@ -355,13 +355,18 @@ def made(rows):
 
 def publish(files, folder=FOLDER):
     source = os.path.join(folder, JSON)
-    rows = merged(files or [source])
+    try:
+        rows = merged(files or [source])
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
     apart = bench_frugal.why_apart(rows)
     if apart:
         print(apart, file=sys.stderr)
         return 2
+    pages = made(rows)  # a fault in them leaves the files as they were
     bench_store.save(source, rows)
-    for name, contents in made(rows).items():
+    for name, contents in pages.items():
         with open(os.path.join(folder, name), "w") as file:
             file.write(contents)
     return 0

@@ -13,6 +13,7 @@ import statistics
 SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_bytes", "count",
           "machine", "seed")
 KEYS = ("group", "name", "peer", "value", "unit", "threads", "size_bytes", "streams")
+OWN_KEYS = {"frugal": ("seed", "machine")}  # by which rows of several files are joined
 
 
 def rounded(value):
@@ -37,10 +38,20 @@ def skipped(group, missing):
 
 
 def load(path):
+    """The rows of a file. ValueError: they are not what save writes."""
     with open(path) as file:
-        rows = [entry for line in json.load(file) for entry in unfolded(line)]
+        try:
+            lines = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+        raise ValueError(f"{path}: it is no list of rows")
+    rows = [entry for line in lines for entry in unfolded(line)]
+    if not rows:
+        raise ValueError(f"{path}: it has no figures")
     for entry in rows:
-        missing = [key for key in KEYS if key not in entry]
+        needed = KEYS + OWN_KEYS.get(entry.get("group"), ())
+        missing = [key for key in needed if key not in entry]
         if missing:
             raise ValueError(f"{path}: a row without {', '.join(missing)}: {entry}")
     return rows

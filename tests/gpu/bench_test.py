@@ -184,6 +184,44 @@ def published(folder, *files):
         return status, said.getvalue(), file.read()
 
 
+def odd_files():
+    """What is wrong after files that --results cannot use: it leaves everything as it was."""
+    rows, wrong = frugal_rows([1]), []
+    odd = {"empty": "", "cut": bench_store.dump(rows)[:200], "no list": "{}", "no figures": "[]",
+           "no lines": "[3]",
+           "a row without a unit": json.dumps([{k: rows[0][k] for k in rows[0] if k != "unit"}]),
+           "no seed": json.dumps([{k: row[k] for k in row if k != "seed"} for row in rows])}
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        published(scratch, rows)
+        before = contents_of(scratch)
+        for name, text in odd.items():
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+                file.write(text)
+                file.flush()
+                with contextlib.redirect_stderr(io.StringIO()) as said:
+                    try:
+                        status = bench_results.publish([file.name], scratch)
+                    except Exception as error:
+                        status = repr(error)
+            if status != 2 or file.name not in said.getvalue() or contents_of(scratch) != before:
+                wrong.append(f"{name}: status {status}, {said.getvalue()!r}, "
+                             f"{'the same' if contents_of(scratch) == before else 'changed'}")
+        with contextlib.suppress(KeyError):
+            published(scratch, [{**row, "name": "no workload"} for row in rows])
+            wrong.append("a page is made of a workload that has no bounds")
+        if {**contents_of(scratch), "0.json": before["0.json"]} != before:
+            wrong.append("figures of which no page can be made replace those that were there")
+    return wrong
+
+
+def contents_of(folder):
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name)) as file:
+            found[name] = file.read()
+    return found
+
+
 def frugal():
     wrong = []
     again = [{**row, "reserved_bytes": 9999} for row in frugal_rows([2])]
@@ -201,6 +239,14 @@ def frugal():
         status, said, page_then = published(scratch, frugal_rows([1, 2]), other)
         if status != 2 or '"GPU one" and of "GPU two"' not in said or page_then != whole:
             wrong.append(f"two machines in one table: status {status}, {said!r}")
+        met = published(scratch, frugal_rows([1, 3]))[2]
+        if "time at most 1.00: met" not in met:
+            wrong.append(f"a median of 1.00 is missed:\n{met}")
+        alone = [row for row in frugal_rows([1, 2, 3, 4])
+                 if (row["peer"], row["seed"]) != (bench_frugal.EXPANDABLE.name, 2)]
+        if "below expandable: 3 of 3" not in published(scratch, alone)[2]:
+            wrong.append("a process without one of the same round beside it counts")
+    wrong += odd_files()
     print("\n".join(wrong) or "as it should be")
     return 1 if wrong else 0
 

@@ -312,7 +312,7 @@ static int threads_that_share_may_be_cancelled(void)
  */
 
 /* Each look of a thread at the simulated driver lets 1 us pass, so it looks for some 50 ms. */
-enum { WAITING_ROUNDS = 8, KERNEL_NS = 300000, WAIT_MS = 10 };
+enum { WAITING_ROUNDS = 4, KERNEL_NS = 300000, WAIT_MS = 10 };
 
 static size_t half_bytes;
 

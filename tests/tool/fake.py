@@ -18,8 +18,10 @@ sys.path.insert(0, TOOL)
 
 from gpucache import ask, cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
 
-# A shell starts what runs in its background with SIGINT ignored, which ctrl-C tests inherit.
+# A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP: tests of
+# these signals inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Nobody publishes the pages of most tests anew when the tool rings, and their bells are polled.
 state.PATIENCE_S = 0.0
 ask.SILENCE_S = 1000
@@ -143,7 +145,7 @@ class FakePage:
 
     def _reply(self, start, number):
         size = self.get("ask_bytes", tables.PAGE_SLOT, start)
-        words = os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]).decode()
+        words = os.fsdecode(os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]))
         self.asked.append(words)
         answer = self.answer(words)
         if answer is None:

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 from fake import MIB, TOOL, tool, wait_for
 from test_page import Case
 
+from gpucache import flush
 from gpucache import page as page_module
 from gpucache import process, state, tables
 
@@ -44,9 +46,9 @@ for line in sys.stdin:
         cache = fakes.Cache()
         fakes.put_torch(cache)
         cache.fill(int(size))
-    elif verb == "hold":  # the interpreter's lock, in C, for milliseconds
+    elif verb == "hold":  # the interpreter's lock, in C, until another opens the pipe too
         print("done", flush=True)
-        ctypes.PyDLL(None).usleep(int(size) * 1000)
+        ctypes.PyDLL(None).open(size.strip().encode(), os.O_RDONLY)
     elif verb == "churn":
         for _ in range(int(size)):
             take(1 << 20)
@@ -157,11 +159,24 @@ class Live(Case):
         program = Program(self, FAKES=FAKES)
         program.do(f"torch {160 * MIB}")
         self.assertTrue(wait_for(lambda: tool("stat", program.pid, "--json").status == 0))
-        program.do("hold 2000")
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
+        program.do(f"hold {pipe}")
+
+        def let_go():
+            self.addCleanup(os.close, os.open(pipe, os.O_RDWR))
+        self.addCleanup(let_go)
         done = tool("flush", program.pid, "--wait", "300ms")
         self.says(done, 1, f"PID {program.pid}: not all was done within 0.3 s")
         self.assertIn(": its Python packages have not answered yet; their memory follows", done.out)
-        done = tool("flush", program.pid, "--wait", "60s")
+        look = flush._look  # behind a reply that came while the lock was held
+
+        def look_and_let_go(*words):
+            seen = look(*words)
+            let_go()
+            return seen
+        with unittest.mock.patch.object(flush, "_look", look_and_let_go):
+            done = tool("flush", program.pid, "--wait", "60s")
         self.assertEqual((done.status, done.err), (0, ""))
         self.assertRegex(done.out, rf"^PID {program.pid} GPU 0: 160 MiB returned in .*, 0 B live\n"
                          rf"PID {program.pid}: torch gave up 160 MiB\n$")

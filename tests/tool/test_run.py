@@ -13,6 +13,7 @@ import unittest.mock
 from fake import tool
 
 from gpucache import options, tables
+from gpucache.fault import Fault
 
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[2]), sys.argv[3]
 PROGRAM = os.path.realpath(sys.argv[4])
@@ -22,9 +23,12 @@ unlimited 0=8G,1=50% 0=8G,0=1G 0=,1 8G, ,8G 1G,2G 0=none 64=1G 63=1G 2_G .5G 5.G
 16777216T 16777215.9999999T 18446744073709551615 18446744073709551616 17179869184g
 0=16777216T
 99999999999999999999=1G""".split() + ["9" * 240] + ["", " 2G ", "2 G", "0 = 1G", "2 % ", "1 kb"]
+SIZES += "5%b 50%B 1=5%b 5bb 1kbb 1kibb 1b% 3ki 2.0 2.0b 100.0000001% 100.000001%".split() + \
+    ["5 %b", "0" * 240 + "1=1G", "0" * 254 + "1", "0" * 255 + "1", "5\u212a"]
 TIMES = ["30", "0.5s", "200ms", "5m", "5min", "1h", "none", "-1", "5 s", "x", "1d", "1.s", "",
          " 7 ", "5 s,", "99999999999999h", "off", "18446744073.709551s", "18446744073.71",
-         "5124095h", "5124096h", "307445734min", "307445735m", "0.0000009ms"]
+         "5124095h", "5124096h", "307445734min", "307445735m", "0.0000009ms", "0" * 256,
+         "5\u017f"]
 CANDIDATES = {
     "BYTES": SIZES, "LIMIT": SIZES, "SECONDS": TIMES,
     "BACKING": "auto arena Segment driver or none auto,arena x".split() + ["", " auto "],
@@ -44,7 +48,8 @@ CANDIDATES = {
            + ["", " warn"],
     "PATH": ["/tmp/none/x", "none", "x", "", " "],
     "DIR": ["/tmp/none/x", "none", "x", "", " "],
-    "GLOBS": ["ends", "a*,b?", "none", "", "a,,b", ",", " a , b ", "x" * 255, "x" * 300, "None"],
+    "GLOBS": ["ends", "a*,b?", "none", "", "a,,b", ",", " a , b ", "x" * 255, "x" * 300, "None",
+              "\u00e9" * 200, "\udcff"],
 }
 
 
@@ -79,7 +84,7 @@ class Values(unittest.TestCase):
                 try:
                     options.checked(env, value)
                     mine = True
-                except Exception:  # pylint: disable=broad-except
+                except Fault:
                     mine = False
                 compared += 1
                 with self.subTest(f"{env}={value!r}"):
@@ -89,6 +94,7 @@ class Values(unittest.TestCase):
     def test_numbers_without_end_are_refused(self):
         for words in (("run", "MAX_IDLE=" + "9" * 5000, "false"),
                       ("run", "MAX_IDLE=" + "9" * 5000 + "=1G", "false"),
+                      ("run", "MAX_IDLE=" + "0" * 5000 + "1=1G", "false"),
                       ("set", 1, "IDLE_TIMEOUT=" + "9" * 5000),
                       ("metrics", "--listen", ":" + "9" * 5000),
                       ("flush", 1, "--keep", "9" * 5000), ("flush", 1, "--wait", "9" * 5000)):

@@ -73,6 +73,15 @@ class Terminal:
     def press(self, keys):
         os.write(self.fd, keys.encode())
 
+    def close(self):
+        """As a window that is closed. The exit status."""
+        os.close(self.fd)
+        status = wait_for(lambda: [end for pid, end in [os.waitpid(self.pid, os.WNOHANG)] if pid])
+        if not status:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        return os.WEXITSTATUS(status[0]) if status and os.WIFEXITED(status[0]) else -1
+
     def end(self):
         """The exit status."""
         end = time.monotonic() + 30
@@ -249,6 +258,14 @@ class Top(Case):
         self.assertEqual(texts[0], texts[2])
         self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 2)
         self.assertEqual(screen.raw.count(b"\x1b[?1049h"), 2)
+
+    def test_the_end_of_the_terminal_has_its_exit_code(self):
+        self.page()
+        watch = ("stat", os.getpid(), "--watch", "50ms")
+        for words, shown in (("top",), "q quit"), (watch, "live"):
+            screen = Terminal(*words)
+            screen.until(shown)
+            self.assertEqual(screen.close(), 129, words)
 
     @staticmethod
     def stream_until(screen, pattern):

@@ -193,6 +193,11 @@ class Set(Case):
             self.assertEqual(tool("set", *words).status, 2, words)
         self.assertEqual(page.asked, [])
 
+    def test_names_in_no_encoding_reach_the_library(self):
+        page = self.page(answer=lambda words: (DONE, 0, {}))
+        self.assertEqual(tool("set", os.getpid(), "LOG=debug:/tmp/\udcff").status, 0)
+        self.assertEqual(page.asked, ["set LOG=debug:/tmp/\udcff"])
+
     def test_json(self):
         self.page(answer=lambda words: (DONE, 0, {"options": [
             {"name": "LOG", "old": "warn", "new": "debug"}]}))
@@ -349,14 +354,15 @@ class Figures(unittest.TestCase):
             self.assertEqual(text.size(value), shown)
         for words, value in (("2G", 2 << 30), ("1.5g", 3 << 29), ("100", 100), ("1MiB", MIB),
                              ("3kb", 3072), ("2X", None), ("-1", None), ("1.5", None), ("", None),
-                             ("99999999999T", None)):
+                             ("99999999999T", None), ("5\u212a", None)):
             self.assertEqual(text.parse_size(words), value, words)
 
     def test_times(self):
         for ns, shown in ((5, "5 ns"), (11_000_000, "11 ms"), (1_500_000_000, "1.5 s"),
                           (61 * 10**9, "1 min 1 s"), (2 * 3600 * 10**9, "2 h 0 min")):
             self.assertEqual(text.duration(ns), shown)
-        for words, value in (("5s", 5), ("200ms", 0.2), ("2", 2), ("1m", 60), ("x", None)):
+        for words, value in (("5s", 5), ("200ms", 0.2), ("2", 2), ("1m", 60), ("x", None),
+                             ("5\u017f", None)):
             self.assertEqual(text.parse_time(words), value)
 
     def test_sparklines(self):
