@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """How much is reserved for what programs with random shapes hold (work_frugal.py), and what time
 they take, beside PyTorch's own allocators. Each figure is of a process of its own; those of all
-peers take turns with the same shapes. Each peer forks its processes from one that has imported its
-packages."""
+peers take turns of a few steps with the same shapes. Each peer forks its processes from one that
+has imported its packages."""
 import hashlib
 import statistics
 import time
@@ -21,7 +21,7 @@ PEERS = (NATIVE, EXPANDABLE, SHIM)
 BOUNDS = {"bert": 1.05, "graphs": 1.05, "mask_rcnn": 1.05, "gpt2": 1.05, "vit": 1.3}
 # A round is a process of each workload and peer, with one seed.
 ROUNDS, QUICK_ROUNDS = 8, 2
-STEPS, WARM = 48, 16
+TURNS, STEPS, WARM = 8, 6, 16  # STEPS: of one turn
 PACKAGES = ("torch", "torchvision", "transformers", "torch_geometric")
 # What the pool says of its peak: the statistics at_peak_NAME_bytes, and the words for them.
 AT_PEAK = {"requested": "live", "rounding": "rounding", "pending": "pending",
@@ -168,7 +168,7 @@ def frugal(suite, programs, seed=1, rounds=None):
                str(seed)]
     rounds = rounds or (QUICK_ROUNDS if suite.quick else ROUNDS)
     machine, begin = machine_of(suite), time.monotonic()
-    played = train(suite, PEERS, command, list(BOUNDS) * rounds, STEPS, 1, "-frugal")
+    played = train(suite, PEERS, command, list(BOUNDS) * rounds, STEPS, TURNS, "-frugal")
     for number, runs in enumerate(played):
         yield rows_of(runs, seed + number // len(BOUNDS), machine)
         if (number + 1) % len(BOUNDS) == 0:

@@ -5,7 +5,8 @@ each repetition of a workload adds 1.
 
 work_frugal.py [--turns] [--seed N] [--steps N] [--warm N] [--small] [--device NAME]
                [--record FOLDER] WORKLOAD..
-  --turns   speaks the protocol of trainer.py; a turn is the whole run of a workload
+  --turns   speaks the protocol of trainer.py; --steps are those of one turn, and the first turn
+            begins with the --warm ones
   --record  names a file of the folder in RECORD, for record.c: WORKLOAD.csv
   --small   sizes for a CPU
 
@@ -188,10 +189,10 @@ def figures(seconds):
     return result
 
 
-def play(workload, step):
-    """All steps: the seconds of each that counts, and the loss of the last."""
+def play(workload, step, warm):
+    """The steps of a turn after the warm ones: the seconds of each, and the loss of the last."""
     part = PART.get(workload, 1)
-    warm, steps = int(OPTIONS.warm * part), max(int(OPTIONS.steps * part), 1)
+    warm, steps = int(warm * part), max(round(OPTIONS.steps * part), 1)
     seconds, loss = [], 0.0
     for i in range(warm + steps):
         start = time.perf_counter()
@@ -213,12 +214,11 @@ def run(workload, seed, build):
             torch.cuda.synchronize()
         print("ready", os.getpid(), flush=True)
         while sys.stdin.readline().strip() == "go":
-            more, _ = play(workload, step)
-            seconds += more
+            seconds += play(workload, step, 0 if seconds else OPTIONS.warm)[0]
             print("turn", flush=True)
         print("done", json.dumps(figures(seconds)), flush=True)
     else:
-        seconds, loss = play(workload, step)
+        seconds, loss = play(workload, step, OPTIONS.warm)
         print(json.dumps({"workload": workload, "pid": os.getpid(), "loss": loss,
                           **figures(seconds)}), flush=True)
 
