@@ -30,8 +30,8 @@ enum block_state {
 
 #define PENDING_BLOCK UINT16_MAX
 
-/* A live block, or a live object of a slab, that the program or a magazine holds; while it is
- * pending, the memory that the program freed. A block's record has one piece, a slab's record one
+/* A live block, or a live object of a slab, that the program or a magazine holds. While it is
+ * pending, it is memory that the program freed. A block's record has one piece, a slab's record one
  * for each object.
  * 1. A piece is never zeroed and stays a piece for ever, so a free may look at the word of any
  *    piece.

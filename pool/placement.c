@@ -115,9 +115,9 @@ struct place {
     uint64_t hole_bytes;
 };
 
-/* Bytes of the run's holes below addr, which lies in the run or is its end; of a hole that it lies
- * in, those below its granule's edge. Holes start and end at granules, so the parts of different
- * holes never share one. */
+/* Bytes of the run's holes below addr, which lies in the run or is its end. If addr lies in a hole,
+ * the bytes of this hole below `edge` count. The edge is that of addr's granule. Holes start and
+ * end at granules, so the parts of different holes never share one. */
 static uint64_t holes_below(struct place *at, uint64_t addr, uint64_t edge)
 {
     for (; block_end(at->block) < addr; at->block = at->block->next)

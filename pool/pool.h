@@ -155,16 +155,16 @@ void pool_give_up_single_stream(struct pool *p);
  * wait_ns only. For the control thread, or where the program waits anyway. */
 uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
 /* For a wait in turns, by a caller that has other work meanwhile. pool_settle returns a mark behind
- * all frees so far. pool_has_settled asks the driver whether the work before the mark is complete;
- * true also where asking cannot tell: the pool is abandoned or lost, or only a wait tells (no
- * context events). */
+ * all frees so far. pool_has_settled asks the driver whether the work before the mark is complete.
+ * It is also true where asking cannot tell. In this case the pool is abandoned or lost, or there
+ * are no context events. */
 uint64_t pool_settle(struct pool *p);
 bool pool_has_settled(struct pool *p, uint64_t mark);
 /* The driver has no memory for another call of the program's: all idle memory goes back. IDLE:
- * memory that is idle, or becomes so without a wait. PENDING: also memory freed while work was in
- * flight, for which the frees would wait without the pool: at most 10 s, and 1 s more behind work
- * that came after them. True: some went back, by this call, by another thread just now, or by one
- * that this call waited for. */
+ * memory that is idle, or becomes so without a wait. PENDING: also memory that was freed while work
+ * was in flight. This step waits for that work, as the frees would without the pool, for 10 s at
+ * most. It waits 1 s more behind work that came after the frees. True: this call gave some back, or
+ * another thread did just now, or one that this call waited for. */
 enum pool_release { POOL_RELEASE_IDLE, POOL_RELEASE_PENDING, POOL_RELEASE_STEPS };
 bool pool_release(struct pool *p, enum pool_release step);
 /* Does what limits and timeouts ask for now. To be called every pool_tick_ns() (0: no need), which
