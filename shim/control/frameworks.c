@@ -120,9 +120,9 @@ static uint64_t used_bytes(void)
     return used;
 }
 
-/* Live memory of the pools. If the program ever took memory past the pools (its own mapping calls,
- * stream-ordered allocations), adds the other memory of the devices, as the driver tells it. Other
- * processes' changes in the same milliseconds disturb that figure. */
+/* Live memory of the pools. The program may have taken memory past the pools, by its own mapping
+ * calls or by stream-ordered allocations. In that case adds the other memory of the devices, as the
+ * driver tells it. Other processes' changes in the same milliseconds disturb that figure. */
 static uint64_t held_bytes(void)
 {
     uint64_t live = 0, reserved = 0;
