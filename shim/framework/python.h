@@ -15,8 +15,8 @@
  *     From 3.11 on the run suspends them all for its thread. An audit hook sees the
  *     event `compile`, since hooks are there to see all code.
  *  3. The thread has no object in threading._active. If a package makes one, the run removes it.
- *  4. Three functions of this library stay registered from the first run on that found a package:
- *     one that threading calls at shutdown, and two of os.register_at_fork. Programs see none.
+ *  4. Once a run has found a package, three functions of this library stay registered: one that
+ *     threading calls at shutdown, and two of os.register_at_fork. Programs see none.
  *  5. If a garbage collection is due, it may run on this thread, as on any thread of Python's.
  *
  * When no text runs (a gate):
