@@ -53,9 +53,10 @@ static atomic_int closing;
 enum { SITE_SHIFT = 16 };
 _Static_assert(RUNTIMES_MAX <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
 
-/* The objects that have called. `code` is the address of the segment with the calling code, written
- * once; 0: free. `found` holds two numbers in one word. The high bits count the objects that the
- * process had unloaded when the search began, plus 1. The low bits are the index of the row.
+/* The objects that have called. `code` is the address of the segment with the calling code. It is
+ * written once. 0: the entry is free. `found` holds two numbers in one word. The high bits count
+ * the objects that the process had unloaded when the search began, plus 1. The low bits are the
+ * index of the row.
  *
  * Why a call from a known object does not wait for other threads:
  * 1. A search may take the loader's lock. dlopen and dlclose hold it while constructors and
@@ -93,7 +94,7 @@ static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
     return place->code != 0;
 }
 
-/* The entry of this object; else the first free one; NULL: the table is full. */
+/* The entry of this object, or else the first free one. NULL: the table is full. */
 static struct caller_object *object_at(uintptr_t code)
 {
     for (size_t i = 0; i < MAX_OBJECTS; i++) {
