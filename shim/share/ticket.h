@@ -34,9 +34,9 @@
  *     exporter wait. Its control thread answers few questions at a time, keeps nothing of them, and
  *     sends without waiting.
  *
- * Three kinds of importer need memory of the driver's own (GPUCACHE_BACKING=segment): one without
- * the library, one in another network namespace (socket names end there), and one that opens
- * handles while the exporter is stopped.
+ * Three kinds of importer need memory of the driver's own (GPUCACHE_BACKING=segment). The first
+ * runs without the library. The second is in another network namespace, where socket names end. The
+ * third opens handles while the exporter is stopped.
  *
  * Both sides are builds of this library for one machine, so structures go as they are. The magic
  * number holds the version.
