@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The mapping of the process's page, for the kernel alone: it copies to the page and from it, and
- * waits at its words (page.h, step 1). A call fails where there is no page, in a forked child, and
- * where a part of the file is missing. Each copy has a full barrier before and behind it. No lock.
+ * The mapping of the process's page. Only the kernel uses it: it copies to the page and from it,
+ * and waits at its words (page.h, step 1). A call fails where there is no page, in a forked child,
+ * and where a part of the file is missing. Each copy has a full barrier before and behind it. No
+ * lock.
  */
 #ifndef SHIM_PAGE_COPY_H
 #define SHIM_PAGE_COPY_H
