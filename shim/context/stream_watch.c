@@ -73,13 +73,13 @@
  * 3. T says in its record that it submits, and sees that there is no single stream.
  * 4. If T sees the candidate, T notes the breach, and looks again for a single stream.
  * 5. Later, when all work before the mark is complete, X announces its stream as the single one,
- *    and then looks for a breach. Before that no pool hands out memory in its order. All of these
- *    steps have one order for all threads. Either X sees T's record in 2, or T sees the candidate
- *    in 4. If T sees the candidate, one of two things follows. X may see the breach in 5. Then X
- *    takes the announcement back. Otherwise T sees the single stream in 4, and leaves it before T
- *    submits. A candidate stays until there is a new one, and that is no sooner than the pool has
- *    left the single stream. A new pool begins with a breach, so an older candidate says nothing
- *    about it.
+ *    and then looks for a breach. Before that no pool hands out memory in its order.
+ * All of these steps have one order for all threads. Either X sees T's record in 2, or T sees the
+ * candidate in 4. If T sees the candidate, one of two things follows. X may see the breach in 5.
+ * Then X takes the announcement back. Otherwise T sees the single stream in 4, and leaves it before
+ * T submits. A candidate stays until there is a new one, and that is no sooner than the pool has
+ * left the single stream. A new pool begins with a breach, so an older candidate says nothing about
+ * it.
  *
  * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
  * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream
