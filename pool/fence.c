@@ -319,8 +319,8 @@ bool fence_poll(struct pool *p)
     uint64_t before = f->complete_epoch;
     if (!f->ring.count || f->lost)
         return false;
-    /* Epochs finish in turn: ask the oldest, and only if that is done the newest, and then halve
-     * the rest. */
+    /* Epochs finish in turn. So the thread asks for the oldest. If that is done it asks for the
+     * newest, and then it halves the rest. */
     uint64_t busy = UINT64_MAX;
     for (unsigned asked = 0; !f->lost; asked++) {
         unsigned lo = ring_find(&f->ring, f->complete_epoch + 1), hi = ring_find(&f->ring, busy);

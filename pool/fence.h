@@ -10,8 +10,8 @@
  * 2. The free joins epoch e. Epoch e closes after that, and its fence is recorded after that.
  * 3. So the fence of e, and of any later epoch, captures all that work. Once such a fence is done,
  *    or ordered before all later work, the pool may hand the block out.
- * 4. Threads may record fences out of turn. Each fence is recorded after its own epoch closed, and
- *    the argument uses no more.
+ * 4. Threads may record fences in another order than that of the epochs. Each fence is recorded
+ *    after its own epoch closed, and the argument uses no more.
  * 5. What stream order alone makes safe needs no fence: see single_stream.h.
  *
  * Liveness. A wait, on the host or on the GPU, must not wait for work that the program submitted
@@ -75,7 +75,7 @@ enum { FENCE_NO_WAIT = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
-/* Waits that could be avoided: of a request that may order, of a free that pays
+/* Waits that could be avoided: of a request that may order, of a free that gives memory back
  * (pool_release_at_free). They are noted apart: with one note for both, peak reserved of maskrcnn
  * is 1.43 of peak live, not 1.15 (segments, four streams). */
 enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_REPAY, FENCE_WAITS };

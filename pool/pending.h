@@ -38,8 +38,8 @@ void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64
 bool pending_retire(struct pool *p);
 /* All batches. Drops the lock between two. True: there was something. */
 bool pending_retire_all(struct pool *p);
-/* Epoch of the oldest pending memory that would serve a request of the zone by itself; 0: none
- * within a bounded look. */
+/* Epoch of the oldest pending memory that would serve a request of the zone by itself. 0: a bounded
+ * look found none. */
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes);
 
 /* With several streams: how much memory may be pending, or idle in their place, before later work

@@ -30,8 +30,8 @@ void placement_init(struct placement *pl);
 void placement_insert(struct placement *pl, struct block *b);
 void placement_remove(struct placement *pl, struct block *b);
 
-/* A block of the lowest bin that holds one of at least size_bytes, within the bounded look; NULL:
- * none. align: the block must hold size_bytes from a multiple of it on. */
+/* A block of the lowest bin in which a bounded look finds one of at least size_bytes. NULL: none.
+ * align: the block must hold size_bytes from a multiple of it on. */
 struct block *placement_find(const struct placement *pl, uint64_t size_bytes, uint64_t align);
 
 /* All free blocks, the largest first, as far as bins tell sizes apart. */

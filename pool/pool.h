@@ -92,13 +92,13 @@ enum pool_status pool_free_slowly(uint64_t addr);
 /* A segment may go back only when its own work, or even all work, is complete. No request may wait
  * for that: the work could be a kernel that waits for the program. A free of the program's waits
  * for all work without the pool. So where a pool in segment backing has more than it should, the
- * next such free pays. When pool_release_due says so, the caller calls pool_release_at_free after a
- * slow free of that address, unless the free was stream-ordered. */
+ * next such free gives memory back. When pool_release_due says so, the caller calls
+ * pool_release_at_free after a slow free of that address, unless the free was stream-ordered. */
 extern _Atomic bool pool_release_due;
 void pool_release_at_free(uint64_t freed_addr);
 
 /* Does a pool have memory at addr? Takes no lock, because a free of a pointer that is no pool's
- * must cost next to nothing. */
+ * must be cheap. */
 bool pool_owns(uint64_t addr);
 
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
@@ -135,7 +135,7 @@ bool pool_leave_single_stream(struct pool *p);
  * recorded for a while. */
 void pool_seal(struct pool *p);
 /* A mark in time, to learn whether one stream is enough again: pool_passed says whether all work
- * submitted before the mark is complete. The caller vouches that only this stream got work since
+ * submitted before the mark is complete. The caller must know that only this stream got work since
  * then, and that all other work asks to leave first. */
 uint64_t pool_mark(struct pool *p);
 /* Is all work before the mark complete? Asks the driver. */

@@ -45,8 +45,8 @@ static inline unsigned ring_find(const struct ring *r, uint64_t epoch)
     return lo;
 }
 
-/* Index of the oldest fence that covers epoch and may be waited for; with late_too a late fence
- * counts as well. count: none. */
+/* Index of the oldest fence that covers epoch and may be waited for. With late_too a late fence
+ * counts as well. r->count: there is none. */
 static inline unsigned ring_find_waitable(const struct ring *r, uint64_t epoch, bool late_too)
 {
     unsigned at = ring_find(r, epoch);

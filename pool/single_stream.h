@@ -34,8 +34,8 @@ bool single_stream_leave(struct pool *p);
 /* Enters the mode again, for this stream. `mark` is an open epoch of the past. False: work
  * submitted before it may still run, or other work was noted in *breach. False too if memory is
  * pending whose fence could not be ordered before other streams' later work. False also while a
- * thread records a fence, and for a pool that is lost or unwatched. The caller vouches that all
- * later work is this stream's, or is noted in *breach before the submitting thread reads
+ * thread records a fence, and for a pool that is lost or unwatched. The caller must make sure that
+ * all later work is this stream's, or is noted in *breach before the submitting thread reads
  * pool_single_stream. */
 bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
 /* Submissions need not call the pool any more for the sake of stream order. */

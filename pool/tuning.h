@@ -115,9 +115,9 @@
 #define SEGMENT_SPARE_SHIFT 1            /* of a segment, at least: what a request may take of it */
 #define SEGMENT_SLACK_SHIFT 3            /* of the peak: slack of all live segments */
 #define SEGMENT_IDLE_SHIFT 3             /* beyond the peak, kept while the GPU is idle */
-#define SEGMENT_KEPT_SHIFT 3             /* beyond the peak, kept by a free that pays */
+#define SEGMENT_KEPT_SHIFT 3             /* beyond the peak, allowed: more goes back at a free */
 #define SEGMENT_FULL_SHIFT 1             /* of the device: from there on memory goes before time */
-#define SEGMENT_FULL_KEPT_SHIFT 2        /* .. so a free that pays keeps no more than this */
+#define SEGMENT_FULL_KEPT_SHIFT 2        /* .. so no more than this part is allowed */
 #define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see owe in segment.c */
 #define REPAY_WAIT_NS SECOND_NS          /* ends unless work was done: a bound */
 #define REPAY_WAIT_COUNTS_NS (20 * MS_NS) /* of one wait, as cost: the host ran ahead */
