@@ -28,7 +28,7 @@
  * 7. Work that the driver puts on streams of its own (copies from pageable memory) is ordered with
  *    the program's stream (documented).
  * 8. Work from before the first pool was not seen. The pool begins with a single stream if the
- *    driver says that nothing runs; drivers before 12.5 do not answer that. Another thread may be
+ *    driver says that nothing runs. Drivers before 12.5 do not answer that. Another thread may be
  *    submitting work at that moment. This work can touch the pool's memory only if an address
  *    reaches it while it runs.
  *
@@ -437,7 +437,8 @@ void stream_watch_done(bool taken)
         atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
 }
 
-/* A thread that is about to make a stream the single one is through, or sees the capture. */
+/* Another thread may just be making a stream the single one. So this thread waits until `stepping`
+ * was free once. A thread that takes `stepping` later sees the capture. */
 void stream_watch_capture_opens(void)
 {
     atomic_fetch_add(&captures, 1);

@@ -104,8 +104,9 @@ static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
  * because the process leaves or ctx is destroyed. */
 bool driver_call_run(CUcontext ctx, void (*work)(void *arg), void *arg);
 
-/* The process leaves: no visit begins any more. Waits for visits under way, at most 10 s; at most
- * 100 ms if all of them wait or the caller is in one. At exit, before the driver's own handlers. */
+/* The process leaves: no visit begins any more. Waits for visits under way, at most 10 s. If all of
+ * them wait, or the caller is in one, it waits at most 100 ms. At exit, before the driver's own
+ * handlers. */
 void driver_call_at_exit(void);
 
 #endif

@@ -40,8 +40,8 @@
 
 #include "shim/process/object.h"
 
-/* Both run inside dl_iterate_phdr(). One gets object after object, and true ends the walk; the
- * other gets all objects of a scope at once, in order. */
+/* Both run inside dl_iterate_phdr(). scope_visit gets object after object, and true ends the walk.
+ * scope_use gets all objects of a scope at once, in order. */
 typedef bool scope_visit(const struct object *object, void *arg);
 typedef void scope_use(const struct object *objects, size_t num_objects, void *arg);
 

@@ -32,8 +32,8 @@ enum {
 };
 
 /* The sites: places in the program's code that call cudaMalloc or cudaFree. A slot holds the return
- * address and, in the low bits, the index of the runtime's row; 0: free. It is one word, because
- * threads clear and fill a slot while others read it.
+ * address and, in the low bits, the index of the runtime's row. 0: it is free. It is one word,
+ * because threads clear and fill a slot while others read it.
  *
  * Why no call from a site goes to the runtime of an earlier object at the same address:
  * 1. An object is unloaded inside a dlclose. Our dlclose first adds 1 to `closing`, then clears all

@@ -108,8 +108,8 @@ int page_dir_open(const char *path, const char **why)
 }
 
 /* The umask of the program may take rights of the owner. chmod would follow a symbolic link that
- * somebody puts in the new directory's place; this link of the kernel's leads to what was opened.
- */
+ * another process puts in the new directory's place. The kernel's link in /proc leads to what was
+ * opened. */
 static void allow_owner(const char *path)
 {
     char link[40];

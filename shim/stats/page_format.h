@@ -51,8 +51,8 @@ struct page_gpu {
     uint64_t zero;
 };
 
-/* One request and its reply. Both are text: `ask` is a verb of shim/command/command.def and
- * NAME=VALUE words, separated by blanks; `reply` is a JSON object. */
+/* One request and its reply. Both are text. `ask` is a verb of shim/command/command.def and
+ * NAME=VALUE words, separated by blanks. `reply` is a JSON object. */
 struct page_slot {
     uint32_t ask_sequence;
     uint32_t ask_bytes;
