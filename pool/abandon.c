@@ -4,9 +4,10 @@
  *
  * Other threads may be inside it then: the control thread, and threads of a program that ends a
  * context while it allocates in it. Threads that hold memory out of the pool's lists are `busy`,
- * and pool_abandon waits for them. The others dropped the lock for a call about a fence, or to let
- * other threads have it, and hold nothing of the pool's. When they go on they find every list empty
- * that leads to memory. The records of blocks stay, as all of the pool's host memory does.
+ * and pool_abandon waits for them. The other threads dropped the lock for a call about a fence, or
+ * to let further threads have it. They hold no memory of the pool's. When they go on they find
+ * every list empty that leads to memory. The records of blocks stay, as all of the pool's host
+ * memory does.
  *
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay

@@ -173,8 +173,8 @@ static bool assign(struct pool *p, struct plan *plan)
     }
 }
 
-/* A chunk that could not come to its target stays where it was if it is still mapped there, and is
- * gone else. */
+/* A chunk that could not come to its target stays where it was if it is still mapped there.
+ * Otherwise it is gone. */
 static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 {
     if (moved && c->lingers) {

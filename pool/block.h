@@ -62,7 +62,7 @@ _Static_assert(sizeof(struct piece) == 64, "one line of a processor's cache");
 
 #define PIECE_HELD UINT64_C(1)
 
-/* Units in the lower half, room in the upper half: one addition counts both, and the sum is
+/* Units are in the lower half, room in the upper half. So one addition counts both. The sum is
  * negative where no room is left. */
 #define PIECE_WEIGHT(units, room_units) \
     ((int64_t)(units) - (int64_t)(room_units) * (INT64_C(1) << 32))

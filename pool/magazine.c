@@ -267,9 +267,9 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
     return given;
 }
 
-/* Into a row that may be of another size, or with several streams. Large blocks are left to the
- * pool with several streams: their fences are recorded at once, and the pool weighs how much of
- * them waits. The magazine is locked; unlocks it. */
+/* Into a row that may be of another size, or with several streams. With several streams large
+ * blocks are left to the pool. It records their fences at once, and weighs how much memory waits.
+ * The magazine is locked; unlocks it. */
 static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece,
                                                      uint64_t addr)
 {

@@ -142,7 +142,7 @@ static void consider(struct window *best, struct slide *s, struct block *run, ui
         *best = (struct window){run, start, end, missing};
 }
 
-/* The windows worth a look begin or end where a block of the run does: two slides, so that each
+/* The best windows begin or end where a block of the run does. There are two slides, so that each
  * goes up only. */
 static void consider_run(struct window *best, struct block *run, const struct block *last,
                          uint64_t size_bytes, uint64_t align)

@@ -48,8 +48,8 @@ struct pool_trim {
  * pool_owner. NULL if host memory is short. */
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
 /* Takes the options that are LIVE in config.def; the others stay as they are. Makes no driver call
- * and gives nothing back: what new limits ask for happens in the next pool_tick, which the caller
- * sees to. Memory over a lower MAX_RESERVED goes back when it is idle; meanwhile the pool takes
+ * and gives nothing back. What new limits ask for happens in the next pool_tick. The caller sees to
+ * that call. Memory over a lower MAX_RESERVED goes back when it is idle; meanwhile the pool takes
  * none. */
 void pool_set_config(struct pool *p, const struct pool_config *config);
 
