@@ -85,8 +85,8 @@
  * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream
  * are sequentially consistent. Only these are weaker:
  * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
- * 2. pool_watch: it changes in a pool's life only when the pool gives up, and it is set before the
- *    pool has any memory;
+ * 2. POOL_WATCH_STREAMS of pool_watch: a pool counts in it before it has any memory, and until it
+ *    gives up or ends;
  * 3. the length of a run, and the pool that the run is for: these are guesses.
  */
 #include "shim/context/stream_watch.h"

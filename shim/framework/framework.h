@@ -21,9 +21,9 @@
  *     for captures, and for other processes (S). It never waits for F, nor for C: when it is out of
  *     memory, only the pools are asked. A request of the environment that it carries out only sets
  *     a duty of C due. So it is no part of a circle with F or C in this process.
- *  2. C waits for F, at most for the time that the caller of framework_ask gives. It holds no P
- *     meanwhile, and neither G, A nor L: it runs no Python, calls no dlopen, and looks for an
- *     interpreter without L. C may have the S of another process; that process's bound is its own.
+ *  2. C waits for F, at most for the time that the caller of framework_ask gives. C holds none of
+ *     P, G, A and L meanwhile. It runs no Python, calls no dlopen, and looks for an interpreter
+ *     without L. C may have the S of another process; that process's bound is its own.
  *  3. F waits for L, for G, then for A, and in its calls of the driver for P. It holds G and A as a
  *     thread of the program would that calls the same functions. torch.cuda.empty_cache waits for A
  *     without G. F waits for nothing else: not for C, not for S, not for a capture. A free by the
@@ -33,9 +33,9 @@
  *     and hold_fork (python.h, 7 and 11) wait for F, but they let G go first, and wait for a
  *     bounded time.
  *  5. Two processes may both be out of memory. In each a thread holds G and A, and waits for the
- *     other process (S) for a bounded time. Each C is free by 1. It waits for its F for a bounded
- *     time, since F waits for G, then gives back what the pools have, and answers. Both end in the
- *     bound.
+ *     other process (S) for a bounded time. Each C is free by 1. C waits for its F, which waits for
+ *     G. C's wait is bounded. Then C gives back what the pools have, and answers. So both waits for
+ *     S end within their bound.
  *  6. F may wait for ever (G is never let go). Then no second thread is made, flushes wait their
  *     bounded time, and the pools' memory goes back all the same. When F is through later, it calls
  *     `through`, and what the packages gave back follows by another flush.

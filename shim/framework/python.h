@@ -6,10 +6,10 @@
  * to libpython: all functions are found by name in the loaded objects.
  *
  * What a run leaves in the program:
- *  1. Each text has a new namespace, which is emptied afterwards. It imports nothing: it reads
- *     sys.modules, and passes over modules that are still being imported, or that would be loaded
- *     when somebody reads them (importlib.util.LazyLoader). Without the module `threading`, which
- *     every package of the table imports, no text runs.
+ *  1. Each text has a new namespace, which is emptied afterwards. The text imports nothing. It
+ *     reads sys.modules. It passes over modules that are still being imported, or that a look would
+ *     load (importlib.util.LazyLoader). Without the module `threading`, which every package of the
+ *     table imports, no text runs.
  *  2. Exceptions end in the run. No trace or profile function of the program's is called, and no
  *     tool of sys.monitoring. Those of sys.settrace and sys.setprofile belong to other threads.
  *     From 3.11 on the run suspends them all for its thread. An audit hook sees the

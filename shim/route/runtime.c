@@ -160,8 +160,8 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "the hash has eight bits");
 
-/* Fills a free slot; see `sites`. Keeps no site that is in no object or whose runtime may be
- * unloaded, and no address that the word has no room for. */
+/* Fills a free slot; see `sites`. Keeps no site outside all objects, and none whose runtime may be
+ * unloaded. Keeps no address for which the word has no room. */
 static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
     uint64_t free_slot = 0;

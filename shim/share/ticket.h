@@ -6,7 +6,7 @@
  * on the other. The wrappers in entry/ call export.h, import.h and peer.h.
  *
  * This file: the handles that the library gives for legacy IPC, and the messages between importer
- * and exporter. A large block in segment backing is an allocation of the driver's own: its handle
+ * and exporter. A large block in segment backing is an allocation of the driver's own. Its handle
  * is the driver's, which any process can open. Every other block gets a ticket. A process under
  * this library opens it by asking the exporter for the memory:
  *

@@ -44,7 +44,7 @@
  *     The same holds for a file that is made anew after somebody removed it.
  * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
- *     start: its page gets the same name and replaces the old one.
+ *     start. So its page gets the same name and replaces the old one.
  *
  * A page is made once, in some 100 us. Meanwhile a program may close every descriptor and open a
  * file of its own under a number of the library's. Why that file is safe:
