@@ -4,22 +4,23 @@
  *
  * Other threads may be inside it then: the control thread, and threads of a program that ends a
  * context while it allocates in it. Threads that hold memory out of the pool's lists are `busy`,
- * and pool_abandon waits for them. The others dropped the lock for a call about a fence, or to let
- * other threads have it, and hold nothing of the pool's. When they go on they find every list empty
- * that leads to memory. The records of blocks stay, as all of the pool's host memory does.
+ * and pool_abandon waits for them. The other threads dropped the lock for a call about a fence, or
+ * to let further threads have it. They hold no memory of the pool's. When they go on they find
+ * every list empty that leads to memory. The records of blocks stay, as all of the pool's host
+ * memory does.
  *
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:
  * 1. A thread that may drop the lock on its way counts in `inside`, under the lock. While there is
- *    such a thread the pool is not revived. So no thread goes on in the new pool with what it saw
- *    of the old one: an event, an epoch, a place in the ring.
+ *    such a thread the pool is not revived. So no thread goes on in the new pool with an event, an
+ *    epoch or a place in the ring of the old one.
  * 2. A thread that comes later, with a pointer from before, finds a pool like any other. What is
  *    done for all pools (submission, trim, leaving the single-stream mode) may be done for this
- *    one. Only a request is for one context. It comes here with the old context only if that
- *    context ends after the thread asked which context is current and before it asks this pool.
- *    Without the library that request fails, or its memory goes with the context. Here the thread
- *    gets a block of the new context that no other thread has.
+ *    one. Only a request is for one context. It comes here with the old context in one case only.
+ *    The thread has asked which context is current, and that context ends before the thread asks
+ *    this pool. Without the library that request fails, or its memory goes with the context. Here
+ *    the thread gets a block of the new context that no other thread has.
  * 3. Magazines belong to threads, and their pool stays the same object. After the pool is published
  *    as lost, each magazine is locked and emptied. A thread that was taking or giving then is
  *    through. A thread that locks a magazine afterwards sees that nothing is ready, so it takes

@@ -65,9 +65,9 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
     return round_down(have, GRANULE_BYTES);
 }
 
-/* Makes every block of the window BUSY: holes cut to whole granules, the last one stretched to the
- * step of the zone; free blocks cut to the window, so that chunks beyond it can be moved into it.
- * False: no host memory, nothing done. */
+/* Makes every block of the window BUSY. Holes are cut to whole granules. The last hole is stretched
+ * to the step of the zone. Free blocks are cut to the window, so that chunks beyond it can be moved
+ * into it. False: no host memory, nothing done. */
 static bool occupy(struct pool *p, struct zone *z, const struct window *w, struct plan *plan)
 {
     uint64_t step = step_bytes(p, z);
@@ -113,9 +113,9 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
 
 /* The size of new chunks. Only whole idle chunks can be moved to where memory is needed. Idle
  * memory in a chunk that is partly live stays. So while nothing is idle, chunks are as large as the
- * requests (cheap): a request gets one chunk up to ARENA_CHUNK_MAX_BYTES, and two of any larger
- * size. Once memory is fragmented they are small, whether the move budget is used up or not: chunks
- * cannot be cut later. */
+ * requests, which needs the fewest driver calls. A request of up to ARENA_CHUNK_MAX_BYTES gets one
+ * chunk, and a larger one gets two. Once memory is fragmented, chunks are small, whether the move
+ * budget is used up or not, because chunks cannot be cut later. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes;
@@ -173,8 +173,8 @@ static bool assign(struct pool *p, struct plan *plan)
     }
 }
 
-/* A chunk that could not come to its target stays where it was if it is still mapped there, and is
- * gone else. */
+/* A chunk that could not come to its target stays where it was if it is still mapped there.
+ * Otherwise it is gone. */
 static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 {
     if (moved && c->lingers) {
@@ -290,10 +290,10 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
     }
 }
 
-/* Large chunks, from times when nothing was idle, go back to the driver once they are idle: a small
- * block would pin the whole of one. Fine chunks come instead. Chunks whose old work is not complete
- * can only be moved. Without this one synthetic program peaks at 1.127 of its live memory instead
- * of 1.071, and the mean of 26 rises by 0.3 % (one stream). */
+/* The pool made large chunks while nothing was idle. Once they are idle they go back to the driver,
+ * because a small block would pin the whole of one. Fine chunks come instead. Chunks whose old work
+ * is not complete can only be moved. Without this one synthetic program peaks at 1.127 of its live
+ * memory instead of 1.071, and the mean of 26 rises by 0.3 % (one stream). */
 static void take_apart(struct pool *p, struct plan *plan)
 {
     struct chunk *coarse = NULL;
@@ -336,10 +336,10 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
         trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
 }
 
-/* Would growing by so much make the pool larger than spare memory is worth? With several streams
- * the memory that may be pending is worth it also while it is idle. Where the device fills up every
- * byte counts: memory taken without moves is in chunks as large as the requests, and a small block
- * may pin the whole of one. */
+/* Would growing by so much take more memory than the pool may have without moves? With several
+ * streams the bound has room for the memory that may be pending, also while that memory is idle.
+ * The pool may not have more than a part of the device. Memory taken without moves is in chunks as
+ * large as the requests, and a small block may pin the whole of one. */
 static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t missing_bytes)
 {
     const struct pool_stats *s = &p->stats;

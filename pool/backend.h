@@ -3,8 +3,8 @@
  * What the pool needs of a GPU: address space, physical memory, fences, a clock. The pool sees the
  * device only through this table. The shim implements it on the CUDA driver, tests on a model.
  *
- * Device addresses are uint64_t and never dereferenced. Every row that can fail returns 0 or the
- * provider's own non-zero code (a CUresult on the real driver), which the pool hands to its caller
+ * Device addresses are uint64_t and never dereferenced. A row that can fail returns 0, or the
+ * provider's own code (a CUresult on the real driver). The pool hands this code to its caller
  * unchanged. The pool calls no row with a lock held but now_ns, and no row but ask_others may call
  * back into the pool. Any thread calls rows, several at a time. A provider leaves errno, the
  * calling thread's current context and its capture mode as it found them.
@@ -68,9 +68,9 @@ struct backend_ops {
 
     /* Bytes that the driver reports as free on the device, and in all. */
     int (*mem_info)(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes);
-    /* May be NULL. The driver has no memory for size_bytes and the pool has nothing left to give
-     * back: asks whatever else holds memory of the device. *series is 0 at the first call for a
-     * request, and the provider's own between calls. True: some memory came, so the caller tries
+    /* May be NULL. The driver has no memory for size_bytes, and the pool has nothing left to give
+     * back. Asks whatever else holds memory of the device. *series is 0 at the first call for a
+     * request. Between calls it is the provider's own. True: some memory came, so the caller tries
      * again, and may call again. False: no more comes. NULL for series: nothing waits for what
      * comes, and the answer is false. It may call functions of the pool. */
     bool (*ask_others)(struct backend *b, uint64_t size_bytes, uint64_t *series);

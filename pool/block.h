@@ -30,8 +30,8 @@ enum block_state {
 
 #define PENDING_BLOCK UINT16_MAX
 
-/* A live block, or a live object of a slab, that the program or a magazine holds; while it is
- * pending, the memory that the program freed. A block's record has one piece, a slab's record one
+/* A live block, or a live object of a slab, that the program or a magazine holds. While it is
+ * pending, it is memory that the program freed. A block's record has one piece, a slab's record one
  * for each object.
  * 1. A piece is never zeroed and stays a piece for ever, so a free may look at the word of any
  *    piece.
@@ -62,7 +62,7 @@ _Static_assert(sizeof(struct piece) == 64, "one line of a processor's cache");
 
 #define PIECE_HELD UINT64_C(1)
 
-/* Units in the lower half, room in the upper half: one addition counts both, and the sum is
+/* Units are in the lower half, room in the upper half. So one addition counts both. The sum is
  * negative where no room is left. */
 #define PIECE_WEIGHT(units, room_units) \
     ((int64_t)(units) - (int64_t)(room_units) * (INT64_C(1) << 32))

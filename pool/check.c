@@ -201,7 +201,8 @@ static const char *check_segments(const struct zone *z, struct sums *sums)
     return NULL;
 }
 
-/* The piece of a block or object that is live to the pool and starts there; NULL: there is none. */
+/* The piece of the block or object that is live to the pool and starts at addr. NULL: there is
+ * none. */
 static const struct piece *live_piece(const struct pool *p, uint64_t addr)
 {
     const struct granule *g = map_find(addr);

@@ -166,9 +166,9 @@ static struct chunk *release_segment(struct backend *b, struct chunk *c, uint64_
 }
 
 /* Unmaps chunks that follow each other in the list and in the address space, upwards or downwards,
- * by one call. That takes as long as one call for each (13 us a mapping, 20 while the GPU is busy,
- * H200), but enters the driver once. No launch waits for it, however long it is. Returns the first
- * chunk after them. */
+ * by one call. One call takes as long as a call for each: 13 us a mapping, or 20 us while the GPU
+ * is busy (H200). But it enters the driver once. No launch waits for it, however long it is.
+ * Returns the first chunk after them. */
 static struct chunk *release_run(struct backend *b, struct chunk *first, uint64_t *bytes)
 {
     uint64_t start = first->addr, end = start + first->size_bytes;

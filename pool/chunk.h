@@ -41,8 +41,8 @@ struct chunk {
 struct pool;
 
 /* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover), as a list through
- * plan. Only chunks unused since unused_ns or earlier; the largest free blocks first, until
- * want_bytes are together. *got_bytes is their sum.
+ * plan. Takes only chunks unused since unused_ns or earlier. Goes through the largest free blocks
+ * first, until it has want_bytes. *got_bytes is the sum of what it took.
  *
  * To be released: only chunks whose last use is complete, and CHUNK_BATCH at a time. The caller
  * calls again until there is none.

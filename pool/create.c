@@ -75,8 +75,8 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     return p;
 }
 
-/* What a limit asks for happens in the next pool_tick. Fences may have been late while there was
- * room; what is recorded from here on looks at the room anew. */
+/* What a limit asks for happens in the next pool_tick. While there was room, fences may have been
+ * late. From here on each record looks at the room anew. */
 void pool_set_config(struct pool *p, const struct pool_config *config)
 {
     state_lock(p);

@@ -90,8 +90,8 @@ static void note_stream(struct fences *f, uint64_t stream)
 }
 
 /* The mark is set before `sealing` and eagerness are read for the last time: see fence_seal and
- * single_stream_enter. Refusals are read first and last: a record that began after the marks were
- * read and ended before `sealing` was read may have put marks back. */
+ * single_stream_enter. A record may begin after the marks were read, put marks back, and end before
+ * `sealing` was read. So refusals are read first and last. */
 bool fence_pass(struct fences *f, uint64_t stream)
 {
     unsigned refusals = atomic_load(&f->refusals), marks = atomic_load(&f->marks);
@@ -135,8 +135,8 @@ static bool take_spare_event(struct ring *r, uint64_t *event)
 }
 
 /* If the driver makes no event, the pool goes on with those that it has, as if the ring were full.
- * It is no sign of a broken context: an event may be refused for want of host memory, and a record
- * or a query will tell. */
+ * It is no sign of a broken context: the driver may have no host memory for the event. A record or
+ * a query tells whether the context is broken. */
 static bool take_event(struct pool *p, uint64_t *event)
 {
     struct fences *f = &p->fences;
@@ -319,8 +319,8 @@ bool fence_poll(struct pool *p)
     uint64_t before = f->complete_epoch;
     if (!f->ring.count || f->lost)
         return false;
-    /* Epochs finish in turn: ask the oldest, and only if that is done the newest, and then halve
-     * the rest. */
+    /* Epochs finish in turn. So the thread asks for the oldest. If that is done it asks for the
+     * newest, and then it halves the rest. */
     uint64_t busy = UINT64_MAX;
     for (unsigned asked = 0; !f->lost; asked++) {
         unsigned lo = ring_find(&f->ring, f->complete_epoch + 1), hi = ring_find(&f->ring, busy);

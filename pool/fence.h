@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * When may freed memory be used again? The pool counts frees in epochs. A free joins the open
- * epoch. The next work that the program submits, or a request for the memory, seals the epoch: it
- * closes, and the pool records one fence that captures everything submitted so far.
+ * epoch. The next work that the program submits, or a request for the memory, seals the epoch.
+ * Sealing closes the epoch. Then the pool records one fence, which captures everything submitted so
+ * far.
  *
  * Safety.
  * 1. The program submits all work that may touch a block before it frees the block.
  * 2. The free joins epoch e. Epoch e closes after that, and its fence is recorded after that.
  * 3. So the fence of e, and of any later epoch, captures all that work. Once such a fence is done,
  *    or ordered before all later work, the pool may hand the block out.
- * 4. Threads may record fences out of turn. Each fence is recorded after its own epoch closed, and
- *    the argument uses no more.
+ * 4. Threads may record fences in another order than that of the epochs. Each fence is recorded
+ *    after its own epoch closed, and the argument uses no more.
  * 5. What stream order alone makes safe needs no fence: see single_stream.h.
  *
  * Liveness. A wait, on the host or on the GPU, must not wait for work that the program submitted
  * after the free. Otherwise a persistent kernel would stop a program that runs without the library.
  * 1. Between the free and the record the program submits no work: submission itself records first
  *    (pool_submit), and waits for a record under way.
- * 2. This cannot always be kept: a capture forbids the record and work follows, the ring is full,
- *    or a submission would have to wait too long. Then the fence is *late*: the pool may query it,
- *    and never waits for it.
+ * 2. This cannot be kept in three cases. A capture forbids the record and work follows, the ring is
+ *    full, or a submission would have to wait too long. Then the fence is *late*: the pool may
+ *    query it, and never waits for it.
  * 3. So whatever the pool waits for, the driver's own free would have waited for too.
  * 4. A record that a capture forbids leaves its frees in the open epoch. It counts in `refusals`
  *    before it is over. A submission without the lock that saw neither the marks nor the record
@@ -48,9 +49,9 @@
  *    mark was taken away and pool_seals was counted up. So the freeing thread submits nothing that
  *    misses its free.
  *
- * Functions that take a struct pool, and those without a note, want the pool's lock held, but for
- * fence_join_unlocked, fence_pass and the reads of atomic fields. Those that drop it for driver
- * calls say so.
+ * These need no lock: fence_join_unlocked, fence_arm, fence_want, fence_pass, and functions that
+ * only read atomic fields. All other functions want the pool's lock held. Those that drop it for
+ * driver calls say so.
  */
 #ifndef POOL_FENCE_H
 #define POOL_FENCE_H
@@ -74,7 +75,7 @@ enum { FENCE_NO_WAIT = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
-/* Waits that could be avoided: of a request that may order, of a free that pays
+/* Waits that could be avoided: of a request that may order, of a free that gives memory back
  * (pool_release_at_free). They are noted apart: with one note for both, peak reserved of maskrcnn
  * is 1.43 of peak live, not 1.15 (segments, four streams). */
 enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_REPAY, FENCE_WAITS };

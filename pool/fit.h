@@ -8,16 +8,16 @@
 
 #include "pool/tuning.h"
 
-/* The size of a new segment for a request: whole granules, and from 32 MiB on sixteen sizes to a
- * doubling, so that sizes that vary a little share segments. */
+/* The size of a new segment for a request, in whole granules. From 32 MiB on there are sixteen
+ * sizes to a doubling, so that requests of slightly different sizes can use the same segment. */
 static inline uint64_t fit_segment_bytes(uint64_t size_bytes)
 {
     uint64_t step = UINT64_C(1) << (log2_floor(size_bytes) - FIT_SIZES_SHIFT);
     return round_up(size_bytes, max_u64(GRANULE_BYTES, step));
 }
 
-/* The largest segment that a request takes where there is no need to save memory: the slack is an
- * eighth of the request, or what a new segment would have. */
+/* The largest segment that a request takes where there is no need to save memory. The slack is at
+ * most an eighth of the request, or the slack of a new segment if that is more. */
 static inline uint64_t fit_most_bytes(uint64_t size_bytes)
 {
     return max_u64(fit_segment_bytes(size_bytes), size_bytes + (size_bytes >> FIT_SLACK_SHIFT));

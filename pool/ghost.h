@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A ghost: addresses of an arena whose memory was moved, and which keep their old mapping until the
- * old GPU work that uses it is complete (see arena.h for why that is safe). All functions want the
- * pool's lock held.
+ * A ghost: addresses of an arena whose memory was moved. They keep their old mapping until the old
+ * GPU work that uses it is complete. arena.h says why that is safe. All functions want the pool's
+ * lock held.
  */
 #ifndef POOL_GHOST_H
 #define POOL_GHOST_H

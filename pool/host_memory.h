@@ -21,8 +21,8 @@ struct host_cache {
 };
 
 /* The first zeroed_bytes (a word at least) of a record are zero whenever it is handed out. The rest
- * is zero in a new record, and later as its last user left it: for fields that other threads may
- * read at any time. */
+ * is zero in a new record, and later as its last user left it. Fields that other threads may read
+ * at any time belong there. */
 void host_cache_init(struct host_cache *c, size_t record_bytes, size_t zeroed_bytes);
 /* Makes sure of count free records (count is small). False: no host memory. */
 bool host_cache_ensure(struct host_cache *c, size_t count);

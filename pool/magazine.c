@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See magazine.h. Why a free may look at the map and at its block without the pool's lock:
- * 1. All words that it reads on the way to a piece (pages and starts of the map, a block's slab, a
- *    slab's shape, the piece's word) are atomic. They are never zeroed with their record, and lead
- *    into records, which are never unmapped. So a thread may follow whatever it finds there.
+ * 1. On the way to a piece the free reads pages and starts of the map, a block's slab, a slab's
+ *    shape, and the piece's word. All these words are atomic. They are never zeroed with their
+ *    record, and lead into records, which are never unmapped. So a thread may follow whatever it
+ *    finds there.
  * 2. For a live pointer, all of them were written before the block was handed out. They stay until
  *    the block is freed, by this thread. So they lead to the block's piece.
- * 3. For any other pointer they may lead to any piece. A piece is freed only if its word says that
- *    the program holds it at this very address, and only by the one thread that takes that mark
- *    away.
+ * 3. For any other pointer they may lead to any piece. A thread frees a piece only if the piece's
+ *    word says that the program holds it at this very address. One thread takes that mark away, and
+ *    only that thread frees the piece.
  * 4. A record belongs to one pool for ever. The address was a pool's before the pool handed it out.
- *    So once the mark is seen, the map names that pool, or one that had the address later; in that
- *    case the record's mark is lost.
+ *    So once the mark is seen, the map names that pool, or one that had the address later. In the
+ *    second case the record's mark is lost.
  * 5. A pointer that is not found is left to the pool, which looks again under its lock. By 3 the
  *    thread may first look at what it was handed out lately, whatever has become of it.
  */
@@ -266,9 +267,9 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
     return given;
 }
 
-/* Into a row that may be of another size, or with several streams. Large blocks are left to the
- * pool with several streams: their fences are recorded at once, and the pool weighs how much of
- * them waits. The magazine is locked; unlocks it. */
+/* Into a row that may be of another size, or with several streams. With several streams large
+ * blocks are left to the pool. It records their fences at once, and weighs how much memory waits.
+ * The magazine is locked; unlocks it. */
 static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece,
                                                      uint64_t addr)
 {

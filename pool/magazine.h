@@ -38,9 +38,9 @@ struct pool;
 #define MAGAZINE_RECENT 64
 #define MAGAZINE_EMPTY PIECE_WEIGHT(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
-/* The rows: one for each class of objects; rows for blocks; the one large block; more blocks of
- * its size; and a row that takes nothing. The place of row 0 is taken by the magazine's other
- * fields. */
+/* The rows, in this order. First there is one for each class of objects, then MAGAZINE_SIZES for
+ * blocks. Then there is one each for the large block, for more blocks of its size, and for what no
+ * magazine takes. The place of row 0 is taken by the magazine's other fields. */
 enum {
     MAGAZINE_OBJECTS = 1,
     MAGAZINE_BLOCKS = MAGAZINE_OBJECTS + SLAB_CLASSES,
@@ -69,8 +69,8 @@ struct magazine_row {
     };
 } __attribute__((aligned(128)));
 
-/* The lock, the rows and the place of each are found with the address alone: an offset of the first
- * row would take an instruction of its own. */
+/* The code finds the lock and every row from the magazine's address alone. If the first row had an
+ * offset, each look would take one more instruction. */
 struct magazine {
     union {
         struct {

@@ -17,8 +17,8 @@
 #define TOUCHED_BY_ONE (HOST_PAGE_BYTES / sizeof(struct granule))
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
 /* The records of a leaf. Behind them a bit for each record says whether a block of the large zone
- * starts there, so that the start of a large block is found from its middle. Then the pages of the
- * small zone, whose memory is not touched before they are used. */
+ * starts there. These bits lead from the middle of a large block to its start. Then the pages of
+ * the small zone, whose memory is not touched before they are used. */
 struct leaf {
     struct granule granules[LEAF_GRANULES];
     _Atomic uint64_t large_starts[LEAF_GRANULES / 64];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * From an address to what is there: one radix map for the process, with one record for each 2 MiB
+ * From an address to what is there. The process has one radix map. It has a record for each 2 MiB
  * granule of device address space that a pool owns.
  *
- * Any thread may call map_find and read the pool field without a lock, because a free of a pointer
- * that is no pool's must cost next to nothing. The words that lead to blocks (pages, starts,
- * start_units) are atomic, so any thread may read them too. The block that a word names may be
- * another's by then, or an unused record, but records are never unmapped. Every other field belongs
- * to the lock of the pool named there. Leaves are made once and stay, with their pages.
+ * Any thread may call map_find and read the pool field without a lock. So a free of a pointer that
+ * is no pool's costs a few loads. The words that lead to blocks (pages, starts, start_units) are
+ * atomic, so any thread may read them too. By then the record that a word names may have another
+ * block, or none. But records are never unmapped. Every other field belongs to the lock of the pool
+ * named there. Leaves are made once and stay, with their pages.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
@@ -29,7 +29,7 @@ struct pool;
  * least. */
 struct map_page {
     _Atomic(struct block *) starts[2];
-    /* In the granule, plus one; 0: none; MAP_SLAB in the first: a slab. */
+    /* The unit in the granule, plus one. 0: no block. MAP_SLAB in the first: a slab. */
     _Atomic uint16_t start_units[2];
 };
 #define MAP_SLAB UINT16_MAX
@@ -60,9 +60,9 @@ static inline struct granule *map_find(uint64_t addr)
 
 /* Makes the records of a range. False: no host memory, or addresses beyond the map. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
-/* The driver has just handed out a range that a pool may still call its own: that pool's context
- * has ended, and it is about to forget the range (map_forget). Waits for that, for a while. No lock
- * held. */
+/* The driver has just handed out a range for which the map may still name a pool. The context of
+ * that pool has ended, and the pool is about to forget the range (map_forget). Waits for that, for
+ * a bounded time. No lock held. */
 void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
 /* Touches the host memory of these records, which are no pool's, so that it is there when they are
  * written under a lock. */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The move budget: how much of the program's time may go into saving memory. Moving idle memory
- * takes no memory, but time on the program's thread: on a busy GPU half a millisecond for access,
- * and 60 us for each mapping (H200). A program may take a hundred microseconds for a whole layer. A
- * program whose shapes change from step to step would move memory in every step for ever. So moves
- * have a budget, a small part of the time that passes. When it is used up, the pool spends memory
- * instead.
+ * takes no memory, but it takes time on the program's thread. On a busy GPU access takes half a
+ * millisecond, and each mapping 60 us (H200). A program may take a hundred microseconds for a whole
+ * layer. A program whose shapes change from step to step would move memory in every step for ever.
+ * So moves have a budget, a small part of the time that passes. When it is used up, the pool spends
+ * memory instead.
  *
- * While the program needs more than ever before, the pool has to call the driver in any case: for
- * growth by one chunk it grants access too. Then only the time beyond such a growth is charged.
- * Below the peak all of it is: with enough memory the program would not wait at all. A request that
- * moves one chunk and calls the driver for nothing else is never charged. It takes as long as
- * growth by that chunk. If it were charged, peak reserved of gpt2 and resnet would be 0.2 % higher
- * in replay, with as much time in driver calls. Belongs to the pool's lock.
+ * While the program needs more than ever before, the pool has to call the driver in any case.
+ * Growth by one chunk grants access too. Then only the time beyond such a growth is charged. Below
+ * the peak all of the time is charged, because with enough memory the program would not wait at
+ * all. A request that moves one chunk and calls the driver for nothing else is never charged. It
+ * takes as long as growth by that chunk. If it were charged, peak reserved of gpt2 and resnet would
+ * be 0.2 % higher in replay, with as much time in driver calls. Belongs to the pool's lock.
  */
 #ifndef POOL_MOVE_BUDGET_H
 #define POOL_MOVE_BUDGET_H

@@ -115,9 +115,9 @@ struct place {
     uint64_t hole_bytes;
 };
 
-/* Bytes of the run's holes below addr, which lies in the run or is its end; of a hole that it lies
- * in, those below its granule's edge. Holes start and end at granules, so the parts of different
- * holes never share one. */
+/* Bytes of the run's holes below addr, which lies in the run or is its end. If addr lies in a hole,
+ * the bytes of this hole below `edge` count. The edge is that of addr's granule. Holes start and
+ * end at granules, so the parts of different holes never share one. */
 static uint64_t holes_below(struct place *at, uint64_t addr, uint64_t edge)
 {
     for (; block_end(at->block) < addr; at->block = at->block->next)
@@ -142,7 +142,7 @@ static void consider(struct window *best, struct slide *s, struct block *run, ui
         *best = (struct window){run, start, end, missing};
 }
 
-/* The windows worth a look begin or end where a block of the run does: two slides, so that each
+/* The best windows begin or end where a block of the run does. There are two slides, so that each
  * goes up only. */
 static void consider_run(struct window *best, struct block *run, const struct block *last,
                          uint64_t size_bytes, uint64_t align)

@@ -4,10 +4,11 @@
  * blocks lose their chunks first. Another policy is another placement.c; nothing else knows how
  * free blocks are found.
  *
- * This policy is good fit. The free blocks of a zone lie in bins by size: exact bins below 16 KiB,
- * then 32 to a doubling (3 % apart), and a bitmap over them. Finding is O(1): a bounded look into
- * the bin of the size asked for, else into the next bin that holds anything, where every block
- * fits. Best fit within a bin changed the mean peak of replays by less than 0.4 %.
+ * This policy is good fit. The free blocks of a zone lie in bins by size. Below 32 KiB each size
+ * has a bin of its own. Above, a doubling has 32 bins, 3 % apart. A bitmap tells which bins hold
+ * blocks. Finding is O(1). The search looks at a few blocks of the bin of the size asked for, then
+ * goes to the next bins that hold any. There every block fits, unless the request has an alignment.
+ * Best fit within a bin changed the mean peak of replays by less than 0.4 %.
  *
  * All functions want the pool's lock held.
  */
@@ -29,8 +30,8 @@ void placement_init(struct placement *pl);
 void placement_insert(struct placement *pl, struct block *b);
 void placement_remove(struct placement *pl, struct block *b);
 
-/* A block of the lowest bin that holds one of at least size_bytes, within the bounded look; NULL:
- * none. align: the block must hold size_bytes from a multiple of it on. */
+/* A block of the lowest bin in which a bounded look finds one of at least size_bytes. NULL: none.
+ * align: the block must hold size_bytes from a multiple of it on. */
 struct block *placement_find(const struct placement *pl, uint64_t size_bytes, uint64_t align);
 
 /* All free blocks, the largest first, as far as bins tell sizes apart. */
@@ -45,9 +46,9 @@ struct window {
     uint64_t missing_bytes; /* without memory, in whole granules */
 };
 
-/* The window of size_bytes at a multiple of align with the fewest bytes missing, the lowest of
- * equals, among those that can reach into a hole (placement_find serves from free memory alone);
- * false: none. */
+/* Finds the window of size_bytes at a multiple of align with the fewest bytes missing, and of equal
+ * ones the lowest. Looks only at windows that can reach into a hole, because placement_find serves
+ * from free memory alone. False: there is none. */
 bool placement_find_window(const struct zone *z, uint64_t size_bytes, uint64_t align,
                            struct window *best);
 

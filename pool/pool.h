@@ -48,8 +48,8 @@ struct pool_trim {
  * pool_owner. NULL if host memory is short. */
 struct pool *pool_create(struct backend *b, const struct pool_config *config, void *owner);
 /* Takes the options that are LIVE in config.def; the others stay as they are. Makes no driver call
- * and gives nothing back: what new limits ask for happens in the next pool_tick, which the caller
- * sees to. Memory over a lower MAX_RESERVED goes back when it is idle; meanwhile the pool takes
+ * and gives nothing back. What new limits ask for happens in the next pool_tick. The caller sees to
+ * that call. Memory over a lower MAX_RESERVED goes back when it is idle; meanwhile the pool takes
  * none. */
 void pool_set_config(struct pool *p, const struct pool_config *config);
 
@@ -92,13 +92,13 @@ enum pool_status pool_free_slowly(uint64_t addr);
 /* A segment may go back only when its own work, or even all work, is complete. No request may wait
  * for that: the work could be a kernel that waits for the program. A free of the program's waits
  * for all work without the pool. So where a pool in segment backing has more than it should, the
- * next such free pays. When pool_release_due says so, the caller calls pool_release_at_free after a
- * slow free of that address, unless the free was stream-ordered. */
+ * next such free gives memory back. When pool_release_due says so, the caller calls
+ * pool_release_at_free after a slow free of that address, unless the free was stream-ordered. */
 extern _Atomic bool pool_release_due;
 void pool_release_at_free(uint64_t freed_addr);
 
 /* Does a pool have memory at addr? Takes no lock, because a free of a pointer that is no pool's
- * must cost next to nothing. */
+ * must be cheap. */
 bool pool_owns(uint64_t addr);
 
 /* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
@@ -135,7 +135,7 @@ bool pool_leave_single_stream(struct pool *p);
  * recorded for a while. */
 void pool_seal(struct pool *p);
 /* A mark in time, to learn whether one stream is enough again: pool_passed says whether all work
- * submitted before the mark is complete. The caller vouches that only this stream got work since
+ * submitted before the mark is complete. The caller must know that only this stream got work since
  * then, and that all other work asks to leave first. */
 uint64_t pool_mark(struct pool *p);
 /* Is all work before the mark complete? Asks the driver. */
@@ -155,16 +155,16 @@ void pool_give_up_single_stream(struct pool *p);
  * wait_ns only. For the control thread, or where the program waits anyway. */
 uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
 /* For a wait in turns, by a caller that has other work meanwhile. pool_settle returns a mark behind
- * all frees so far. pool_has_settled asks the driver whether the work before the mark is complete;
- * true also where asking cannot tell: the pool is abandoned or lost, or only a wait tells (no
- * context events). */
+ * all frees so far. pool_has_settled asks the driver whether the work before the mark is complete.
+ * It is also true where asking cannot tell. In this case the pool is abandoned or lost, or there
+ * are no context events. */
 uint64_t pool_settle(struct pool *p);
 bool pool_has_settled(struct pool *p, uint64_t mark);
 /* The driver has no memory for another call of the program's: all idle memory goes back. IDLE:
- * memory that is idle, or becomes so without a wait. PENDING: also memory freed while work was in
- * flight, for which the frees would wait without the pool: at most 10 s, and 1 s more behind work
- * that came after them. True: some went back, by this call, by another thread just now, or by one
- * that this call waited for. */
+ * memory that is idle, or becomes so without a wait. PENDING: also memory that was freed while work
+ * was in flight. This step waits for that work, as the frees would without the pool, for 10 s at
+ * most. It waits 1 s more behind work that came after the frees. True: this call gave some back, or
+ * another thread did just now, or one that this call waited for. */
 enum pool_release { POOL_RELEASE_IDLE, POOL_RELEASE_PENDING, POOL_RELEASE_STEPS };
 bool pool_release(struct pool *p, enum pool_release step);
 /* Does what limits and timeouts ask for now. To be called every pool_tick_ns() (0: no need), which

@@ -210,11 +210,11 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
     return taken;
 }
 
-/* First waits for work that the program's own frees would wait for without the pool. Then, for a
- * moment, also behind work that came after them: a late answer is better than an error, and the
- * wait is bounded (fence.h, liveness). A capture of another thread forbids fences, but without the
- * pool it would forbid no free. So the thread waits for its end too. True: more is ready than was,
- * whichever thread waited for it. */
+/* First waits for work that the program's own frees would wait for without the pool. Then the
+ * thread also waits behind work that came after the frees (fence.h, liveness). This wait is bounded
+ * by OOM_LATE_WAIT_NS, and a late answer is better than an error. A capture of another thread
+ * forbids fences, but without the pool it would forbid no free. So the thread waits for its end
+ * too. True: more is ready than was, whichever thread waited for it. */
 static bool wait_for_more(struct pool *p, uint64_t until_ns)
 {
     struct fences *f = &p->fences;
@@ -296,8 +296,8 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
         return POOL_OK;
     }
     /* Another thread may take what this one commits, but each turn makes progress for one of them.
-     * Nothing else can take it: the thread that grows has host memory for a block's record, and
-     * want of it for a slab's record ends this. */
+     * Want of host memory cannot keep the loop going. The thread that grows has host memory for a
+     * block's record. If there is none for a slab's record, the request is hopeless. */
     while (!is_hopeless(p, r)) {
         /* Empty slabs may be a twentieth of a small program. */
         if ((magazines_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) ||

@@ -45,8 +45,8 @@ static inline unsigned ring_find(const struct ring *r, uint64_t epoch)
     return lo;
 }
 
-/* Index of the oldest fence that covers epoch and may be waited for; with late_too a late fence
- * counts as well. count: none. */
+/* Index of the oldest fence that covers epoch and may be waited for. With late_too a late fence
+ * counts as well. r->count: there is none. */
 static inline unsigned ring_find_waitable(const struct ring *r, uint64_t epoch, bool late_too)
 {
     unsigned at = ring_find(r, epoch);
@@ -81,10 +81,10 @@ static inline struct fence ring_pin(struct ring *r, unsigned at)
 /* The fence was pinned at `at`; meanwhile others may have come and gone. */
 void ring_unpin(struct ring *r, unsigned at, uint64_t event);
 
-/* Takes the events of fences that are known done, up to complete_epoch, and of fences that a newer
- * ordered one has passed, before passed_epoch, so that they can be recorded again. Passed ones are
- * taken many at a time. A pinned fence stays until its user is back. So do the oldest and the
- * newest of the passed. */
+/* Takes the events of fences that need them no more, so that the events can be recorded again.
+ * Fences up to complete_epoch are known done. Fences before passed_epoch are passed: a newer one
+ * was ordered. Passed ones are taken many at a time. A pinned fence stays until its user is back.
+ * So do the oldest and the newest of the passed. */
 #define RING_ALL UINT64_MAX /* as passed_epoch: no thread waits for any of them */
 void ring_collect(struct ring *r, uint64_t complete_epoch, uint64_t passed_epoch);
 /* The ring is full of fences that are not done: drops every second one, but not the newest. The

@@ -103,10 +103,11 @@ static bool rounding_hurts(const struct pool *p)
 }
 
 /* Notes what the next free that may wait has to give back. While segments go back, and until the
- * program is ahead of the GPU again, the GPU is idle: paid too often, training took 1.4 times as
- * long (H200). So a free pays all that is beyond the peak, and the next payment is far. Each
- * SEGMENT_PATIENCE_NS of overdrawn move budget doubles what is allowed beyond the peak, of which
- * half is kept then. Once the pool has half of the device it is a quarter at most. */
+ * program is ahead of the GPU again, the GPU is idle. When frees gave memory back too often,
+ * training took 1.4 times as long (H200). So one free gives back all that is beyond the peak, and
+ * the next such free comes much later. Each SEGMENT_PATIENCE_NS of overdrawn move budget doubles
+ * what is allowed beyond the peak. Then the free keeps half of what is allowed. Once the pool has
+ * half of the device, at most a quarter of the peak is allowed beyond it. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
     unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
@@ -177,9 +178,9 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     else if (size_bytes <= FIT_SHARED_MAX_BYTES && p->small_max_bytes < FIT_SHARED_MAX_BYTES &&
              rounding_hurts(p))
         p->small_max_bytes = FIT_SHARED_MAX_BYTES; /* from the next request on */
-    /* Segments of other sizes are of no use now. Where giving them back waits for all work of the
-     * context, it is done here only while there is none: a request must not wait for a kernel that
-     * never ends. */
+    /* Segments of other sizes are of no use now. If giving them back waits for all work of the
+     * context, the request gives them back only while there is no work. A request must not wait for
+     * a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, SEGMENT_IDLE_SHIFT);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
         pending_retire_all(p);

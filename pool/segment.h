@@ -26,8 +26,8 @@
 struct block *segment_take(struct pool *p, uint64_t size_bytes);
 /* A larger idle segment, where the pool would otherwise have more than the program needed at its
  * peak, and the GPU is at work. Without it, peak reserved of cupy is 1.27 of peak live instead of
- * 1.16 (work in flight), and the mean of 26 synthetic programs 1.48 instead of 1.41. Drops the
- * lock. */
+ * 1.16 (work in flight). The mean of 26 synthetic programs is 1.48 instead of 1.41. Drops the lock.
+ */
 struct block *segment_take_spare(struct pool *p, uint64_t size_bytes);
 
 /* Takes a segment from the driver that holds size_bytes (at any multiple of a power of two up to

@@ -46,9 +46,9 @@ bool single_stream_leave(struct pool *p)
         return false;
     }
     /* From here on frees wait for fences. Memory in the bins by now was freed in epochs up to this
-     * one, and so was everything handed out of them. The same holds for magazines: once a
-     * magazine's lock has been had, a thread that saw one stream and took something out is through,
-     * and the mark of its free is seen. */
+     * one, and so was everything handed out of them. The same holds for magazines. This thread
+     * takes the lock of each magazine. After that, a thread that saw one stream and took something
+     * out has left the magazine, and this thread sees the mark of its free. */
     f->mode = FENCE_LEAVING;
     atomic_store(&f->wanted, true); /* the stream's work that comes meanwhile still records first */
     fence_publish(f);
@@ -77,9 +77,10 @@ bool single_stream_leave(struct pool *p)
  * request retires it before it does anything else (request.c: reuse).
  *
  * The order is that of tests/model/stream.pml. The pool hands nothing out before it has looked for
- * the breach, because the thread that noted it may have seen no single stream, and go on. A thread
- * that sees one comes to leave it, and waits for the lock. When the mode ends, later work is
- * ordered behind what was handed out meanwhile. That must need no late fence. */
+ * the breach. The thread that noted the breach may have seen no single stream, and in that case it
+ * submits without leaving one. A thread that sees one comes to leave it, and waits for the lock.
+ * When the mode ends, later work is ordered behind what was handed out meanwhile. That must need no
+ * late fence. */
 bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach)
 {
     struct fences *f = &p->fences;

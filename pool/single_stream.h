@@ -6,9 +6,10 @@
  * single_stream_leave orders all later work behind that fence. After it, what stream order promised
  * holds for every stream.
  *
- * The mode may come again (single_stream_enter): when all work ever submitted to other streams is
- * known complete, and none can be on its way to them. Threads that submit tell the pool, and read
- * pool_single_stream (pool.h). shim/context/stream_watch.c has that part of the argument.
+ * The mode may come again (single_stream_enter). For that, all work ever submitted to other streams
+ * must be known complete, and no thread may be about to submit more to them. Threads that submit
+ * tell the pool, and read pool_single_stream (pool.h). shim/context/stream_watch.c has that part of
+ * the argument.
  *
  * All functions want the pool's lock held. Those that drop it for driver calls say so.
  */
@@ -30,10 +31,11 @@ void single_stream_finish(struct fences *f);
 /* Ends the single-stream mode. If several threads come, the first does the work and the others wait
  * for it. True: the GPU or the host had to wait. Drops the lock. */
 bool single_stream_leave(struct pool *p);
-/* Enters the mode again, for this stream. False: work submitted before `mark` (an open epoch of the
- * past) may still run; or other work came, which is noted in *breach; or memory is pending whose
- * fence could not be ordered before other streams' later work. The caller vouches that all later
- * work is this stream's, or is noted in *breach before the submitting thread reads
+/* Enters the mode again, for this stream. `mark` is an open epoch of the past. False: work
+ * submitted before it may still run, or other work was noted in *breach. False too if memory is
+ * pending whose fence could not be ordered before other streams' later work. False also while a
+ * thread records a fence, and for a pool that is lost or unwatched. The caller must make sure that
+ * all later work is this stream's, or is noted in *breach before the submitting thread reads
  * pool_single_stream. */
 bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const atomic_bool *breach);
 /* Submissions need not call the pool any more for the sake of stream order. */

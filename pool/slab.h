@@ -75,9 +75,9 @@ static inline uint64_t slab_object_addr(const struct slab *s, unsigned slot)
     return s->block->addr + slot * s->object_bytes;
 }
 
-/* What a free needs to find a slot, in one word, so that all of it is of one slab: the start of its
- * block in pages; the reciprocal of an object's units, times 2^16, rounded up; the number of
- * objects. */
+/* What a free needs to find a slot. It is one word, so that all of it is of one slab. From the top:
+ * the start of the slab's block in pages, the reciprocal of an object's units, and the number of
+ * objects. The reciprocal is times 2^16, rounded up. */
 #define SLAB_SHAPE_COUNT_BITS 8
 #define SLAB_SHAPE_START_SHIFT 32
 _Static_assert(SLAB_OBJECTS_MAX < 1 << SLAB_SHAPE_COUNT_BITS, "fits");

@@ -2,9 +2,9 @@
  *
  * One turn of a loop that waits for a few steps of another thread, where there is nothing to sleep
  * on. The first turns only yield: the other thread may run on another processor. Later turns sleep.
- * A thread with a real-time policy that only yields keeps every thread of lower priority from its
- * processor, and it may wait for one of them. Keeps errno, and is no cancellation point. Takes no
- * lock. The shim may use it too.
+ * If a thread with a real-time policy only yielded, no thread of lower priority would get its
+ * processor. The thread may be waiting for one of those. Keeps errno, and is no cancellation point.
+ * Takes no lock. The shim may use it too.
  */
 #ifndef POOL_SPIN_H
 #define POOL_SPIN_H

@@ -3,9 +3,9 @@
  * What a pool is made of, for the files of pool/ alone; and its lock.
  *
  * One lock per pool. No thread holds it over a driver call. A thread that holds it takes no other
- * lock but the spin locks of the pool's magazines. While a thread has dropped the lock, what it
- * works on is BUSY (a block) or pinned (a fence), so that no other thread touches it. `busy` counts
- * such threads, and `changed` tells when one is through.
+ * lock but the spin locks of the pool's magazines. While a thread has dropped the lock, the block
+ * that it works on is BUSY, and the fence is pinned. So no other thread touches them. `busy` counts
+ * the threads that commit, move or release memory, and `changed` tells when one is through.
  *
  * The parts of a pool are embedded by value: this header includes those of its parts.
  */

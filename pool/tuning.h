@@ -83,9 +83,9 @@
 #define GHOSTS_MAX 4                           /* devices of addresses; an arena has sixteen */
 #define GHOSTS_AT_ONCE 1024                    /* looked at before others have the lock */
 
-/* Growth of an arena (arena.c). Driver calls on an H200: to commit a chunk of 8 MiB takes 41 us and
- * to give it back 36, one of 64 MiB 43 and 55. A gigabyte takes as long as one handle or as one
- * cuMemAlloc, half as long as two handles. */
+/* Growth of an arena (arena.c). Driver calls on an H200: to commit a chunk of 8 MiB takes 41 us,
+ * and to give it back 36 us. A chunk of 64 MiB takes 43 us and 55 us. A gigabyte takes as long as
+ * one handle or as one cuMemAlloc, half as long as two handles. */
 #define ARENA_CHUNK_MAX_BYTES (UINT64_C(1) << 30) /* with 4 GiB a replay peaked at 1.30, not 1.08 */
 #define ARENA_FRAGMENTED_SHIFT 10      /* of what is used, idle: then chunks are fine */
 #define ARENA_FRAGMENTED_BYTES (2 * GRANULE_BYTES) /* .. but for so little */
@@ -115,9 +115,9 @@
 #define SEGMENT_SPARE_SHIFT 1            /* of a segment, at least: what a request may take of it */
 #define SEGMENT_SLACK_SHIFT 3            /* of the peak: slack of all live segments */
 #define SEGMENT_IDLE_SHIFT 3             /* beyond the peak, kept while the GPU is idle */
-#define SEGMENT_KEPT_SHIFT 3             /* beyond the peak, kept by a free that pays */
+#define SEGMENT_KEPT_SHIFT 3             /* beyond the peak, allowed: more goes back at a free */
 #define SEGMENT_FULL_SHIFT 1             /* of the device: from there on memory goes before time */
-#define SEGMENT_FULL_KEPT_SHIFT 2        /* .. so a free that pays keeps no more than this */
+#define SEGMENT_FULL_KEPT_SHIFT 2        /* .. so no more than this part is allowed */
 #define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see owe in segment.c */
 #define REPAY_WAIT_NS SECOND_NS          /* ends unless work was done: a bound */
 #define REPAY_WAIT_COUNTS_NS (20 * MS_NS) /* of one wait, as cost: the host ran ahead */

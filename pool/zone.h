@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A zone holds the blocks of one kind of size: the small ones (at most SMALL_MAX_BYTES, slabs among
- * them; in segment backing perhaps more), or the large ones. So one live 512-byte block cannot stop
- * a large chunk from being released. A zone splits and merges blocks. It makes no driver call. All
+ * A zone holds the small blocks, or the large ones. Small blocks have at most SMALL_MAX_BYTES (in
+ * segment backing perhaps more), and slabs are among them. So one live 512-byte block cannot stop a
+ * large chunk from being released. A zone splits and merges blocks. It makes no driver call. All
  * functions want the pool's lock held.
  */
 #ifndef POOL_ZONE_H

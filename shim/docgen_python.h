@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The part of docgen that prints a module of Python for the tool (scripts/gpucache): the tables of
- * options, statistics, counters and commands, and the layout of a process's page.
+ * The part of docgen that prints a module of Python for the tool (scripts/gpucache). The module has
+ * the tables of options, statistics, counters and commands, and the layout of a process's page.
  */
 #ifndef SHIM_DOCGEN_PYTHON_H
 #define SHIM_DOCGEN_PYTHON_H

@@ -13,8 +13,8 @@
  *  3. The control thread carries requests out, one at a time, so they need no lock among
  *     themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
  *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that gives memory back
- *     waits COMMAND_WAIT_MS at most, and in turns (shim/control/turns.h): the function says when
- *     it is to be called again, and the thread does other work meanwhile. Such work begins
+ *     waits COMMAND_WAIT_MS at most, and in turns (shim/control/turns.h). The function says when it
+ *     is to be called again. Meanwhile the thread does other work. Such work begins
  *     COMMAND_PAUSE_NS after the end of the last such work, or later: the thread sleeps until then.
  *
  * Why each request gets a reply:
@@ -25,7 +25,7 @@
  *     another pass.
  *  7. A request that waits is looked at again by the duty `turns`, which needs no calm, and by no
  *     other. Its text is read and parsed anew each time. A text that says something else by then is
- *     refused; so is one of no words, by which an asker withdraws its request.
+ *     refused. So is a text of no words, by which an asker withdraws its request.
  */
 #ifndef SHIM_COMMAND_H
 #define SHIM_COMMAND_H

@@ -10,13 +10,13 @@
  * frameworks: the packages that are loaded, with what they made idle in the pools or gave back to
  * the driver (framework.h has the states). With frameworks=0 there are none. "frameworks":"late"
  * says that no answer came: without the interpreter's lock the library cannot know which are
- * loaded. Then, or where one of them is busy, the request is done in part: another flush gives
- * back what they free later, and it is in no receipt.
+ * loaded. Then, or where one of them is busy, the request is done in part. Another flush gives back
+ * what they free later. No receipt has those bytes.
  *
- * ns: how long it took. returned_bytes: went back to the driver. The others are what is left:
- * allocated_bytes is live; pending_bytes are freed, and GPU work may still use them; idle_bytes are
- * reserved and neither. Of the idle bytes, partly_live_bytes are beyond what was to be kept: they
- * lie in pieces of memory (pool/README.md) that hold live blocks too.
+ * ns: how long it took. returned_bytes: went back to the driver. The others are what is left.
+ * allocated_bytes are live. pending_bytes are freed, and GPU work may still use them. idle_bytes
+ * are the rest of what is reserved. Of the idle bytes, partly_live_bytes are beyond what was to be
+ * kept: they lie in pieces of memory (pool/README.md) that hold live blocks too.
  */
 #include "shim/command/command.h"
 #include "shim/context/context.h"

@@ -6,9 +6,9 @@
  *   {"options":[{"name":"GPUCACHE_MAX_IDLE","old":"none","new":"1G"},
  *               {"name":"GPUCACHE_BACKING","why":"it cannot change while the program runs: ..."}]}
  *
- * old, new: values in the options' own syntax, as they were and are in force; the end of a long one
- * is left out. "note" beside them says what stands in the way of their effect. "left_out": how many
- * names were carried out, or not, for which the reply had no room.
+ * old, new: the values that were and are in force, in the options' own syntax. The end of a long
+ * value is left out. "note" beside them says what stands in the way of their effect. "left_out":
+ * how many names were carried out, or not, for which the reply had no room.
  */
 #include "shim/command/command.h"
 #include "shim/context/context.h"

@@ -14,9 +14,9 @@
  * The lives of contexts. The library asks the driver whether a context has ended. It holds no
  * reference of its own, because a primary context would then end later than the program wants. It
  * cannot count retains, because runtimes retain the primary context in ways of their own. A context
- * is known to be primary (a retain was seen), known not to be (another one is primary, or none is
- * active), or may be. The library asks about a context that may be primary whenever the primary
- * context may have ended.
+ * is known to be primary if a retain was seen. It is known not to be primary if another one is, or
+ * if none is active. Otherwise it may be. The library asks about a context that may be primary
+ * whenever the primary context may have ended.
  * 1. An ender is a thread in a call that may end a context. Before the call it withdraws the
  *    context's record, so that allocations do not find it (context_destroy_begins,
  *    context_release_begins). After the call it asks the driver whether that very life is over

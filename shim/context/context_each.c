@@ -124,9 +124,9 @@ CUresult context_loss_here(void)
 
 /* 1. The thread that takes the lock last reads the newest options. So no pool gets older ones after
  *    newer ones.
- * 2. A maker lists its pool, then comes here; the control thread changes options, then comes here
- *    for all pools that are listed. One of the two sees the other: if the maker is first, the
- *    control thread finds the pool listed; if not, the maker reads the new options.
+ * 2. A maker lists its pool, then comes here. The control thread changes options, then comes here
+ *    for all pools that are listed. One of the two sees the other. If the maker lists the pool
+ *    first, the control thread finds it listed. Otherwise the maker reads the new options.
  * The lock is held over no driver call. */
 void context_set_config(struct context *c)
 {

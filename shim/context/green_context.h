@@ -11,9 +11,9 @@
 
 #include "shim/driver/hooks.h"
 
-/* The context that owns the memory and has the fences of ctx, the calling thread's current context:
- * ctx itself, or the primary context that it is a part of. NULL: the driver does not say, or has no
- * context events, so memory there must not be pooled. Calls the driver. */
+/* ctx is the calling thread's current context. Returns the context that owns its memory and has its
+ * fences: ctx itself, or the primary context that ctx is a part of. NULL: the driver does not say,
+ * or has no context events, so memory there must not be pooled. Calls the driver. */
 CUcontext green_context_owner(CUcontext ctx);
 
 /* A green context is about to be made. */

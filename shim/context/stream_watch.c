@@ -23,12 +23,12 @@
  *    the tables ask a driver of their release for these functions. We do not see a program that
  *    gets such a function from dlsym or by linking. We also miss objects loaded past the wrappers
  *    (dlmopen, RTLD_DEEPBIND) that submit work on pool memory.
- * 6. Peers, a second context with a pool, and green contexts end the single stream for good: their
- *    default streams and their work are in no order with it.
+ * 6. Peers, a second context with a pool, and green contexts end the single stream for good. Their
+ *    default streams and their work are in no order with the single stream.
  * 7. Work that the driver puts on streams of its own (copies from pageable memory) is ordered with
  *    the program's stream (documented).
  * 8. Work from before the first pool was not seen. The pool begins with a single stream if the
- *    driver says that nothing runs; drivers before 12.5 do not answer that. Another thread may be
+ *    driver says that nothing runs. Drivers before 12.5 do not answer that. Another thread may be
  *    submitting work at that moment. This work can touch the pool's memory only if an address
  *    reaches it while it runs.
  *
@@ -75,17 +75,18 @@
  * 5. Later, when all work before the mark is complete, X announces its stream as the single one,
  *    and then looks for a breach. Before that no pool hands out memory in its order.
  * All of these steps have one order for all threads. Either X sees T's record in 2, or T sees the
- * candidate in 4. Then either X sees the breach in 5 and takes the announcement back, or T sees the
- * single stream in 4 and leaves it before T submits. A candidate stays until there is a new one,
- * and that is no sooner than the pool has left the single stream. A new pool begins with a breach,
- * so an older candidate says nothing about it.
+ * candidate in 4. If T sees the candidate, one of two things follows. X may see the breach in 5.
+ * Then X takes the announcement back. Otherwise T sees the single stream in 4, and leaves it before
+ * T submits. A candidate stays until there is a new one, and that is no sooner than the pool has
+ * left the single stream. A new pool begins with a breach, so an older candidate says nothing about
+ * it.
  *
  * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
  * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream
  * are sequentially consistent. Only these are weaker:
  * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
- * 2. pool_watch: it changes in a pool's life only when the pool gives up, and it is set before the
- *    pool has any memory;
+ * 2. POOL_WATCH_STREAMS of pool_watch: a pool counts in it before it has any memory, and until it
+ *    gives up or ends;
  * 3. the length of a run, and the pool that the run is for: these are guesses.
  */
 #include "shim/context/stream_watch.h"
@@ -108,7 +109,7 @@
 /* A run is looked at after so many submissions, and again after so many more. */
 enum { RUN_LENGTH = 64, RUN_STEP = 16 };
 /* Each end of the single stream makes GPU work wait. So a program that keeps using several streams
- * pays for so many ends, and for one more each second; after that there is no single stream. */
+ * pays for so many ends, and for one more each second. After that there is no single stream. */
 enum { COSTLY_ENDS = 8 };
 enum { SUBMITTERS_MAX = 1024 };
 
@@ -152,10 +153,10 @@ void stream_watch_give_up(void)
 }
 
 /* Work that the single stream's order does not cover may follow. Returns when every pool has
- * ordered what stream order alone ordered so far. No pool is missed: the maker of a pool lists it
- * and then looks at given_up and captures (stream_watch_pool_listed); our caller has set one of
- * those and then looks at the list. Every caller goes through all pools, so no caller returns
- * before an earlier one has left them. */
+ * ordered what stream order alone ordered so far. No pool is missed. The maker of a pool lists it,
+ * then looks at given_up and captures (stream_watch_pool_listed). Our caller has set one of those,
+ * then looks at the list. So one of the two sees the other. Every caller goes through all pools, so
+ * no caller returns before an earlier one has left them. */
 static void leave_single(void)
 {
     if (!(atomic_load(&pool_watch) & POOL_WATCH_STREAMS))
@@ -168,15 +169,16 @@ static void leave_single(void)
     }
 }
 
-/* dlpi_adds, the count of libraries loaded so far, at the latest walk that found no such library;
- * 0: none, or a loader that does not count. A walk that begins with the same count ends there: it
- * would see no other names.
+/* dlpi_adds (the count of libraries loaded so far) at the latest walk that found no such library.
+ * 0: there was no such walk, or the loader does not count. A walk that begins with the same count
+ * ends there: it would see no other names.
  * 1. The loader adds a library to its list and to the count under the lock that a walk holds. The
  *    count never goes down, so with an equal one every name of the list was in the list before.
  * 2. A library that is closed and opened again counts again. What is only closed takes names away.
- * 3. The count is that of all namespaces, and a walk sees the names of the library's own: the count
- *    may grow without a new name, which costs a walk.
- * 4. Of several threads the slower one may store an older count: the next walk is a whole one. */
+ * 3. The count is that of all namespaces, but a walk sees only the names of the library's own. So
+ *    the count may grow without a new name. That costs a walk.
+ * 4. Of several threads the slower one may store an older count. Then the next walk is a whole one.
+ */
 static _Atomic uint64_t walked_adds;
 enum { WALK_FOUND = 1, WALK_KNOWN };
 
@@ -435,7 +437,8 @@ void stream_watch_done(bool taken)
         atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
 }
 
-/* A thread that is about to make a stream the single one is through, or sees the capture. */
+/* Another thread may just be making a stream the single one. So this thread waits until `stepping`
+ * was free once. A thread that takes `stepping` later sees the capture. */
 void stream_watch_capture_opens(void)
 {
     atomic_fetch_add(&captures, 1);

@@ -35,11 +35,11 @@ enum submit_seen stream_watch_note(CUstream stream, unsigned flags);
 /* The driver has answered that submission; taken: with CUDA_SUCCESS. */
 void stream_watch_done(bool taken);
 
-/* Attributes that leave a kernel behind what its stream holds, by their numbers in cuda.h: ignore,
- * access policy, cooperative, synchronisation policy, the three of clusters, priority, carveout,
- * NVLink hint. Every library for sm_90 sets some of these at every launch. All others may order a
- * kernel in ways of their own, or put it into a memory domain of its own (stream_watch.c,
- * "Domains"). */
+/* Attributes that leave a kernel behind what its stream holds, one bit each, by their numbers in
+ * cuda.h. They are: ignore, access policy, cooperative, synchronisation policy, the three of
+ * clusters, priority, carveout, NVLink hint. Every library for sm_90 sets some of these at every
+ * launch. All others may order a kernel in ways of their own, or put it into a memory domain of its
+ * own (stream_watch.c, "Domains"). */
 #define STREAM_ATTRIBUTES_IN_ORDER 0x1493fu
 
 /* Does work with this attribute run behind what its stream holds, as it does without? False also

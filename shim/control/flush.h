@@ -29,10 +29,10 @@ void flush_leave_signal(void);
  * reason too. Otherwise control_ensure_thread makes the thread later. */
 void flush_pool_made(bool idle);
 
-/* An option changed: limits and timeouts of the pools, which have them already; or
- * GPUCACHE_EMPTY_CACHE; or GPUCACHE_EMPTY_CACHE_FILE. On the control thread. These make a duty due,
- * which gives the memory back. False: the process has no such device, or the file's folder is not
- * there. */
+/* An option changed: limits and timeouts, which the pools have already (flush_limits_changed),
+ * GPUCACHE_EMPTY_CACHE (flush_policy_changed) or GPUCACHE_EMPTY_CACHE_FILE (flush_file_changed). On
+ * the control thread. These make a duty due, which gives the memory back. False: the process has no
+ * such device, or the file's folder is not there. */
 void flush_limits_changed(void);
 bool flush_policy_changed(void);
 bool flush_file_changed(void);

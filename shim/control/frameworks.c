@@ -19,8 +19,8 @@
 #define AGAIN_NS UINT64_C(50000000)
 
 /* Only the framework thread uses it. It is relaxed for captures (driver_call.h): what the package
- * calls breaks none. The package may wait for a lock of the program, so it counts as one that
- * waits, and the exit waits 100 ms. */
+ * calls breaks none. The package may wait for a lock of the program. So this visit counts as one
+ * that waits, and the exit waits 100 ms at most. */
 static struct driver_call visit;
 
 static atomic_bool ask_anew;
@@ -101,7 +101,7 @@ static uint64_t devices(void)
     return mask;
 }
 
-/* Memory that the devices have lost to somebody: all processes' memory is in it. */
+/* Memory that is not free on the devices. All processes' memory is in it. */
 static uint64_t used_bytes(void)
 {
     uint64_t used = 0, seen = 0;
@@ -120,9 +120,9 @@ static uint64_t used_bytes(void)
     return used;
 }
 
-/* Live memory of the pools. If the program ever took memory past the pools (its own mapping calls,
- * stream-ordered allocations), adds the other memory of the devices, as the driver tells it. Other
- * processes' changes in the same milliseconds disturb that figure. */
+/* Live memory of the pools. The program may have taken memory past the pools, by its own mapping
+ * calls or by stream-ordered allocations. In that case adds the other memory of the devices, as the
+ * driver tells it. Other processes' changes in the same milliseconds disturb that figure. */
 static uint64_t held_bytes(void)
 {
     uint64_t live = 0, reserved = 0;

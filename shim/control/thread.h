@@ -36,8 +36,8 @@
  *
  * Why it ends with the process:
  *  9. No duty starts once the process leaves (driver_call_at_exit). The driver calls of a duty
- *     under way are visits: no new one begins, and the exit waits for the one that runs
- *     (driver_call.h, 5 and 6: up to 10 s).
+ *     under way are visits (driver_call.h, 5 and 6). No new visit begins then. The exit waits for
+ *     the one that runs, for 10 s at most.
  * 10. A forked child has no control thread and makes none: the library is off there. In the child
  *     control_due changes a number that no thread reads.
  */

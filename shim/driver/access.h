@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Access of devices to mapped memory. The driver grants it for each mapped range, and for whole
- * devices. This file knows which devices may access memory of which other one; pools ask it when
+ * devices. This file knows which devices may access memory of which other one. Pools ask it when
  * they map memory. No lock: one word of bits for each device.
  */
 #ifndef SHIM_ACCESS_H

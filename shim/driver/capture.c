@@ -215,7 +215,8 @@ size_t capture_contexts(CUcontext *ctx, size_t max)
 }
 
 /* The stream's context, which need not be the current one. The driver has just taken the handle, so
- * it may be asked about it; for a default stream it names the current context. */
+ * the thread may ask the driver about it. For a default stream the driver names the current
+ * context. */
 static CUcontext context_of(CUstream stream, CUcontext *owner)
 {
     CUcontext ctx = NULL;

@@ -50,7 +50,7 @@ size_t capture_contexts(CUcontext *ctx, size_t max);
 /* For the wrappers (shim/entry/stream.c). The functions that return a count have taken so many
  * captures off the open ones: the caller tells the other rooms (entry_captures_closed). */
 
-/* Before the driver begins a capture. Returns when no holder is in its way; capture_began or
+/* Before the driver begins a capture. Returns when no holder is in its way. capture_began or
  * capture_failed is to follow. */
 void capture_begins(void);
 /* The driver has begun the capture on this stream. A default stream goes by CU_STREAM_LEGACY or
@@ -58,8 +58,8 @@ void capture_begins(void);
 void capture_began(CUstream stream);
 /* The driver has not begun it, so it no longer counts as open. */
 void capture_failed(void);
-/* The number of the stream's open capture, to be asked for before the driver ends the capture or
- * the stream; 0: there is none. */
+/* The number of the stream's open capture. To be called before the driver ends the capture or the
+ * stream. 0: there is none. */
 uint64_t capture_number(CUstream stream);
 /* Does the driver say that the stream still captures? */
 bool capture_goes_on(CUstream stream);

@@ -37,8 +37,8 @@ extern atomic_bool driver_call_no_more
 extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
 extern atomic_int driver_call_waiting __attribute__((visibility("hidden"))); /* of them, step 6 */
 
-/* The visits that the calling thread is in. Raised before the count, and lowered after it: a signal
- * handler that finds the count raised by its own thread finds the depth raised too. */
+/* The visits that the calling thread is in. Raised before the count, and lowered after it. So a
+ * signal handler that finds the count raised by its own thread finds the depth raised too. */
 extern __thread int driver_call_depth
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
@@ -87,8 +87,8 @@ static inline void driver_call_wait_ends(void)
 /* Ends the visit; returns false. A function of its own, so that driver_call_enter is short. */
 bool driver_call_refused(struct driver_call *v);
 
-/* The same in ctx, which is pushed if it is not current. False also if ctx was destroyed: the call
- * would be made in the program's own context, and its answer would be taken for ctx's. */
+/* The same in ctx, which is pushed if it is not current. False also if ctx was destroyed, because
+ * the call would be made in the program's own context. Its answer would be taken for ctx's. */
 static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
 {
     CUcontext current = NULL;
@@ -104,8 +104,9 @@ static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
  * because the process leaves or ctx is destroyed. */
 bool driver_call_run(CUcontext ctx, void (*work)(void *arg), void *arg);
 
-/* The process leaves: no visit begins any more. Waits for visits under way, at most 10 s; at most
- * 100 ms if all of them wait or the caller is in one. At exit, before the driver's own handlers. */
+/* The process leaves: no visit begins any more. Waits for visits under way, at most 10 s. If all of
+ * them wait, or the caller is in one, it waits at most 100 ms. At exit, before the driver's own
+ * handlers. */
 void driver_call_at_exit(void);
 
 #endif

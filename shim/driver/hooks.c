@@ -103,9 +103,9 @@ static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper
             atomic_compare_exchange_strong(&(slot), &before_, (pfn)(address));                     \
     } while (0)
 
-/* Writes the slot before the address: a thread that reads the address may hand out the wrapper, and
- * the wrapper uses the slot. Compilers call through an _Atomic pointer with one plain load. The
- * thread sanitizer would report this load and the one write of the slot as a race. */
+/* Writes the slot before the address, because a thread that reads the address may hand out the
+ * wrapper. The wrapper uses the slot. Compilers call through an _Atomic pointer with one plain
+ * load. The thread sanitizer would report this load and the one write of the slot as a race. */
 __attribute__((no_sanitize("thread"))) static void fill(struct source *source)
 {
     uintptr_t address;

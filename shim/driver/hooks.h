@@ -91,8 +91,8 @@ bool hooks_init(void);
 /* Does this driver have the wrapped function? */
 bool hooks_present(enum hook_id id);
 
-/* The first bytes of our cuMemAlloc_v2 and cuMemFree_v2 as hooks_init first found them, before a
- * program could look them up; 0 until then. */
+/* The first bytes of our cuMemAlloc_v2 and cuMemFree_v2. hooks_init reads them before a program can
+ * look the functions up. 0: it has not done so yet. */
 extern _Atomic uint64_t hooks_alloc_entry __attribute__((visibility("hidden")));
 extern _Atomic uint64_t hooks_free_entry __attribute__((visibility("hidden")));
 

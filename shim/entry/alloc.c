@@ -243,7 +243,7 @@ static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
     return rc;
 }
 
-/* Most pointers that come here are not the pool's, so the test must cost next to nothing. */
+/* Most pointers that come here are not the pool's, so the test must be cheap. */
 static __attribute__((noinline)) CUresult free_slowly(CUdeviceptr dptr)
 {
     return pool_owns(dptr) ? free_of_pool(dptr) : pass_free(dptr);

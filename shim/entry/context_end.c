@@ -33,10 +33,10 @@ struct ending {
     size_t num_others;
 };
 
-/* Created contexts that the program attached more often than it detached them, and how much more
- * often. `lock` protects the rows and is held over no driver call. A thread counts its attachment
- * and its detachment before it calls the driver. So the thread that finds no other use detaches the
- * last one. If the driver refuses, the thread takes its count back. */
+/* Created contexts that the program attached more often than it detached them, with the difference
+ * in `uses`. `lock` protects the rows and is held over no driver call. A thread counts its
+ * attachment and its detachment before it calls the driver. So the thread that finds no other use
+ * detaches the last one. If the driver refuses, the thread takes its count back. */
 static struct attached {
     CUcontext ctx;
     unsigned uses;

@@ -73,10 +73,11 @@ static void report_at_exit(void)
     free(now);
 }
 
-/* What atexit(), at_quick_exit() and pthread_atfork() call. These three are linked into the library
- * (libc_nonshared.a), from objects that may lack the notes for shadow stacks and branch targets;
- * then the whole process would lose them. Older C libraries have the same functions; musl has the
- * first one only. An object is named so that its unloading removes the handlers. We stay loaded. */
+/* What atexit(), at_quick_exit() and pthread_atfork() call. Those three would be linked into the
+ * library (libc_nonshared.a), from objects that may lack the notes for shadow stacks and branch
+ * targets. Then the whole process would lose both. Older C libraries have the same functions; musl
+ * has the first one only. An object is named so that its unloading removes the handlers. We stay
+ * loaded. */
 extern int __cxa_atexit(void (*run)(void *), void *arg, void *object);
 extern int __cxa_at_quick_exit(void (*run)(void *), void *object) __attribute__((weak));
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),

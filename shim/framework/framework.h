@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The room framework/: the caches of device memory that Python packages keep of their own
- * (PyTorch, CuPy, Numba, RMM). Without CUDA: struct framework_host lends what is needed of it. Its
- * one seam is this header: a flush asks the packages to give their caches back, before it gives
- * back what is idle in the pools.
+ * The room framework/: the caches of device memory that Python packages keep of their own (PyTorch,
+ * CuPy, Numba, RMM). Without CUDA: struct framework_host lends what is needed of it. Its one seam
+ * is this header. A flush first asks the packages to give their caches back. Then it gives back
+ * what is idle in the pools.
  *
  * A thread of the library's own asks them. It is made when a flush asks, and ends with the answer.
  * All signals are blocked on it. shim/framework/python.h says what it does in the interpreter.
@@ -21,18 +21,21 @@
  *     for captures, and for other processes (S). It never waits for F, nor for C: when it is out of
  *     memory, only the pools are asked. A request of the environment that it carries out only sets
  *     a duty of C due. So it is no part of a circle with F or C in this process.
- *  2. C waits for F, at most for the time that the caller of framework_ask gives. It holds no P
- *     meanwhile, and neither G, A nor L: it runs no Python, calls no dlopen, and looks for an
- *     interpreter without L. C may have the S of another process; that process's bound is its own.
+ *  2. C waits for F, at most for the time that the caller of framework_ask gives. C holds none of
+ *     P, G, A and L meanwhile. It runs no Python, calls no dlopen, and looks for an interpreter
+ *     without L. C may have the S of another process; that process's bound is its own.
  *  3. F waits for L, for G, then for A, and in its calls of the driver for P. It holds G and A as a
  *     thread of the program would that calls the same functions. torch.cuda.empty_cache waits for A
  *     without G. F waits for nothing else: not for C, not for S, not for a capture. A free by the
  *     package is the program's own free: it asks no other process and waits for no capture.
- *  4. So F waits only for threads that hold L, G or A. They wait for no F by 1; hold_exit and
- *     hold_fork (python.h, 7 and 11) wait for F, but let G go first and for a bounded time.
- *  5. Two processes that are both out of memory: in each a thread holds G and A, and waits for the
- *     other (S), for a bounded time. Each C is free by 1. It waits for its F for a bounded time,
- *     since F waits for G, then gives back what the pools have, and answers. Both end in the bound.
+ *  4. A wait for P is short, because no thread holds P over a driver call or a call of Python's. So
+ *     otherwise F waits only for threads that hold L, G or A. They wait for no F by 1. hold_exit
+ *     and hold_fork (python.h, 7 and 11) wait for F, but they let G go first, and wait for a
+ *     bounded time.
+ *  5. Two processes may both be out of memory. In each a thread holds G and A, and waits for the
+ *     other process (S) for a bounded time. Each C is free by 1. C waits for its F, which waits for
+ *     G. C's wait is bounded. Then C gives back what the pools have, and answers. So both waits for
+ *     S end within their bound.
  *  6. F may wait for ever (G is never let go). Then no second thread is made, flushes wait their
  *     bounded time, and the pools' memory goes back all the same. When F is through later, it calls
  *     `through`, and what the packages gave back follows by another flush.
@@ -61,10 +64,11 @@
 
 /* Asks the packages, and waits that long for the answer. Fills NUM_FRAMEWORKS results, unless
  * `results` is NULL. False: no answer yet (FRAMEWORK_LATE), or some package was not asked
- * (FRAMEWORK_BUSY). `through` is called once the answer is there, on another thread; it is to see
- * to another flush, and to ask again (anew) if some package was not asked. True at once, with all
- * of them absent, where no interpreter is. Not on a thread of the program's. Both pointers must
- * stay valid, and be the same in all calls. */
+ * (FRAMEWORK_BUSY). Once the answer is there, `through` is called on another thread. It is to see
+ * to another flush. If some package was not asked (anew), it is to ask again. True at once, with
+ * all of them absent: there is no interpreter, GPUCACHE_FRAMEWORKS is off, or no thread can be
+ * made. Not on a thread of the program's. Both pointers must stay valid, and be the same in all
+ * calls. */
 bool framework_ask(const struct framework_host *host, void (*through)(bool anew), uint64_t wait_ns,
                    struct framework_result *results);
 

@@ -6,17 +6,17 @@
  * to libpython: all functions are found by name in the loaded objects.
  *
  * What a run leaves in the program:
- *  1. Each text has a new namespace, which is emptied afterwards. It imports nothing: it reads
- *     sys.modules, and passes over modules that are still being imported, or that would be loaded
- *     when somebody reads them (importlib.util.LazyLoader). Without the module `threading`, which
- *     every package of the table imports, no text runs.
+ *  1. Each text has a new namespace, which is emptied afterwards. The text imports nothing. It
+ *     reads sys.modules. It passes over modules that are still being imported, or that a look would
+ *     load (importlib.util.LazyLoader). Without the module `threading`, which every package of the
+ *     table imports, no text runs.
  *  2. Exceptions end in the run. No trace or profile function of the program's is called, and no
  *     tool of sys.monitoring. Those of sys.settrace and sys.setprofile belong to other threads.
  *     From 3.11 on the run suspends them all for its thread. An audit hook sees the
  *     event `compile`, since hooks are there to see all code.
  *  3. The thread has no object in threading._active. If a package makes one, the run removes it.
- *  4. Three functions of this library stay registered from the first run on that found a package:
- *     one that threading calls at shutdown, and two of os.register_at_fork. Programs see none.
+ *  4. Once a run has found a package, three functions of this library stay registered: one that
+ *     threading calls at shutdown, and two of os.register_at_fork. Programs see none.
  *  5. If a garbage collection is due, it may run on this thread, as on any thread of Python's.
  *
  * When no text runs (a gate):

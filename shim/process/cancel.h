@@ -10,8 +10,8 @@
  *    work needs no stretch.
  * 2. The library makes its own driver calls in visits (shim/driver/driver_call.h), which are
  *    stretches. So are the waits of the pool (pool/state.h) and of a fence. Some functions mark
- *    something and then call the driver outside a visit: those that make or end a context, and
- *    those of shared memory, captures and peers. Each of these functions is one stretch as a whole.
+ *    something and then call the driver outside a visit. They make or end a context, or they belong
+ *    to shared memory, captures or peers. Each of these functions is one stretch as a whole.
  * 3. Calls that the library only passes on stay as they are: allocations that the driver serves,
  *    copies, launches, waits for the GPU. The library holds nothing across them. The record of a
  *    submission belongs to its thread and ends with it.

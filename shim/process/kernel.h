@@ -36,9 +36,10 @@ static inline ssize_t kernel_getrandom(void *out, size_t size_bytes)
     return (ssize_t)syscall(SYS_getrandom, out, size_bytes, 0);
 }
 
-/* Closes a descriptor, unless the program has closed it meanwhile and has a file of its own under
- * the number. *opened is from fstat right after the open. The check and the close are two calls, so
- * a program that closes all and opens a file in between (below a microsecond) still loses it. */
+/* Closes a descriptor. Does nothing if the program has closed it meanwhile and has a file of its
+ * own under the number. *opened is from fstat right after the open. The check and the close are two
+ * calls, less than a microsecond apart. If a program closes all descriptors and opens a file
+ * between them, it still loses that file. */
 static inline void kernel_close_own(int fd, const struct stat *opened)
 {
     struct stat st;

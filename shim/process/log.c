@@ -180,11 +180,11 @@ static bool is_private(int folder)
 
 enum fashion { ADD, ANEW };
 
-/* In a folder where others can make names, such as /tmp, a name may be a trap: a symbolic link, or
- * a second name of one of the user's files. The library writes to neither there. It holds the
- * folder open meanwhile, because the folder's path may lead elsewhere the next moment. A file
- * behind a link (/dev/stdout) may be in use, so it is not truncated. With O_NONBLOCK a FIFO without
- * a reader is an error instead of a wait. */
+/* In a folder such as /tmp others can make names. There a name may be a symbolic link, or a second
+ * name of one of the user's files. The library writes to neither there. It holds the folder open
+ * meanwhile, because the folder's path may lead elsewhere the next moment. A file behind a link
+ * (/dev/stdout) may be in use, so it is not truncated. With O_NONBLOCK a FIFO without a reader is
+ * an error instead of a wait. */
 static int open_in(int folder, const char *name, enum fashion fashion)
 {
     int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
@@ -219,9 +219,9 @@ static int open_path(char *path, enum fashion fashion)
     return fd;
 }
 
-/* The library opens the file for each text and closes it again, because a program may close every
- * descriptor and open its own under the same numbers. The name is on the heap, because a thread of
- * the program may have a small stack. */
+/* The library opens the file for each text and closes it again. A program may close every
+ * descriptor and open files of its own under the same numbers. The name is on the heap, because a
+ * thread of the program may have a small stack. */
 static bool put(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
                 int wait_ms)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Numbers in texts: plain ones of the kernel's files and of requests, and the times and sizes of
- * options. The C library's functions do not serve: strtoul and its relatives have a symbol version
+ * options. The C library's functions do not serve. strtoul and its relatives have a symbol version
  * of the building machine's C library, and strtod depends on the locale. No state, no lock.
  */
 #ifndef SHIM_NUMBER_H
@@ -34,7 +34,7 @@ static inline bool number_read(const char **text, uint64_t *out)
     return true;
 }
 
-/* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h; plain numbers are seconds; none is 0. It has
+/* A time in nanoseconds: 30, 0.5s, 200ms, 5m, 1h. Plain numbers are seconds. "none" is 0. It has
  * blanks only around it and before its unit. False, with *out unchanged: it is not understood. */
 bool number_time(const char *text, uint64_t *out_ns);
 /* A size: 4096, 8G, 1.5 GiB, 50%. Units are powers of 1024. It has blanks only before its unit.

@@ -27,8 +27,8 @@ bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
 
 /* The file has offsets. glibc stores addresses over them where it can write to the dynamic section,
  * which it cannot in the kernel's object. musl stores none. A number that lies in the object is an
- * address. The size of the number does not tell: the base of an object that was linked for a higher
- * address than the one it got is negative. */
+ * address. The size of the number does not tell: if an object was linked for a higher address than
+ * it got, its base is negative. */
 static const void *pointer(const struct dl_phdr_info *info, uintptr_t value)
 {
     return (const void *)(object_covers(info, value) ? value : info->dlpi_addr + value);
@@ -79,8 +79,8 @@ struct search {
     size_t num_defaults; /* of default versions */
 };
 
-/* True ends the search. As glibc's dlsym(): a symbol without a version is the answer at once, one
- * with a default version is the answer if there is only one. */
+/* True ends the search. As in glibc's dlsym(), a symbol without a version is the answer at once. A
+ * symbol with a default version is the answer if there is only one. */
 static bool check(struct search *search, uint32_t index)
 {
     const struct object *o = search->object;

@@ -38,8 +38,8 @@ uintptr_t object_segment(const struct dl_phdr_info *info, uintptr_t address);
 enum object_answer { OBJECT_LACKS, OBJECT_HAS, OBJECT_UNSURE };
 enum object_answer object_symbol(const struct object *object, const char *name, uintptr_t *address);
 
-/* Whether the loader takes the object for this name of a dependency: by soname or path, and, more
- * loosely, by the last part of its path. */
+/* Does the loader take the object for this name of a dependency, by soname or path?
+ * object_has_file_name compares with the last part of the path, which is looser. */
 bool object_is_named(const struct object *object, const char *name);
 bool object_has_file_name(const struct object *object, const char *name);
 

@@ -103,8 +103,8 @@ void options_warn_beyond(const struct pool_config *config, int device, uint64_t 
 uint64_t options_redzone_bytes(const struct options *o, int device, uint64_t device_total_bytes);
 
 /* A value of GPUCACHE_EMPTY_CACHE: 1, all, oom, every:TIME, device=N, keep=SIZE, separated by
- * commas; or 0, off, "" for nothing at all. device and keep alone ask for a flush now. False, with
- * *out unchanged and without a message: the value is not understood. */
+ * commas. 0, off and "" stand for nothing at all. device and keep alone ask for a flush now. False,
+ * with *out unchanged and without a message: the value is not understood. */
 bool options_parse_empty_cache(const char *text, struct empty_cache *out);
 
 /* Warns that a value of a variable is not understood. The message says what is allowed, and

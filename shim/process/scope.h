@@ -14,12 +14,12 @@
  *    callers of dl_iterate_phdr() hold it for their callback.
  * 2. Our callbacks wait for nothing: they read memory and call no function of the program. Memory
  *    is allocated before them.
- * 3. A forked child gets L free from the C library, but not W: if another thread of the parent had
- *    W, no thread of the child releases it. So symbol_next(), second_copy_comes_first() and
- *    hooks_init() come here only after scope_may_be_walked(), and use L otherwise. That is false in
- *    a process that was forked and called no exec, also in threads that the child made. It is false
- *    in every process's first thread too, which costs no system call. scope_of_caller() is left to
- *    its caller (shim/route/runtime.c, is_forked_child).
+ * 3. The C library frees L in a forked child, but not W. If another thread of the parent had W, no
+ *    thread of the child releases it. So symbol_next(), second_copy_comes_first() and hooks_init()
+ *    come here only after scope_may_be_walked(), and use L otherwise. That is false in a process
+ *    that was forked and called no exec, also in threads that the child made. It is false in every
+ *    process's first thread too, which costs no system call. scope_of_caller() is left to its
+ *    caller (shim/route/runtime.c, is_forked_child).
  *
  * Safety:
  * 4. No object is unmapped inside a callback: the loader has W when it removes one.
@@ -40,8 +40,8 @@
 
 #include "shim/process/object.h"
 
-/* Both run inside dl_iterate_phdr(). One gets object after object, and true ends the walk; the
- * other gets all objects of a scope at once, in order. */
+/* Both run inside dl_iterate_phdr(). scope_visit gets object after object, and true ends the walk.
+ * scope_use gets all objects of a scope at once, in order. */
 typedef bool scope_visit(const struct object *object, void *arg);
 typedef void scope_use(const struct object *objects, size_t num_objects, void *arg);
 

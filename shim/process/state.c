@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See state.h. One thread settles the word, and all others read it. The lock guards changes of
- * options; it is held for a copy, and over no other lock but that of the log's target.
+ * options. A thread holds it for a copy. The only lock taken under it is that of the log's target.
  */
 #include "shim/process/state.h"
 

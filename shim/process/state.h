@@ -4,10 +4,10 @@
  * It includes no header of another room of shim/. Its one seam is this header: the word that every
  * wrapper reads to learn whether the library works here, and the options.
  *
- * The library starts with the first allocation of device memory in a CUDA context, or the first
- * opening of one of its IPC handles, and never before (shim/entry/start.h). The word goes from NEW
- * to STARTING, and then to ON, or to OFF where the options say so. In a forked child of a started
- * process it goes to OFF. It never leaves OFF.
+ * The library starts with the first allocation of device memory in a CUDA context, or with the
+ * first opening of one of its IPC handles. It never starts before (shim/entry/start.h). The word
+ * goes from NEW to STARTING, and then to ON, or to OFF where the options say so. In a forked child
+ * of a started process it goes to OFF. It never leaves OFF.
  */
 #ifndef SHIM_STATE_H
 #define SHIM_STATE_H

@@ -21,9 +21,9 @@ bool word_is(const char *text, const char *word);
 /* Is it one of the words for "off"? */
 bool word_is_off(const char *text);
 
-/* Copies the next item of a list without the blanks around it, and moves *text behind its comma;
- * NULL at the end. False: the list is at its end; or, with *bad set, the item is empty or too
- * long. */
+/* Copies the next item of a list without the blanks around it. Moves *text behind the item's comma,
+ * or sets it to NULL at the end. False: the list is at its end, or *bad is set and the item is
+ * empty or too long. */
 bool word_next_item(const char **text, char item[WORD_ITEM_BYTES], bool *bad);
 /* Copies the item of a text that has one. False: it has a comma, or that item is bad. */
 bool word_only_item(const char *text, char item[WORD_ITEM_BYTES]);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The room route/ holds the ways by which a program's calls reach us: dlsym and cuGetProcAddress
- * (resolve), the runtime's cudaMalloc and cudaFree (runtime), submissions (submit), setenv and
- * putenv (setenv). Its one seam is the symbol table: programs call its exports, and no other room
- * includes its headers.
+ * The room route/ holds the ways by which a program's calls reach us. They are dlsym and
+ * cuGetProcAddress (resolve), the runtime's cudaMalloc and cudaFree (runtime), submissions
+ * (submit), and setenv and putenv (setenv). Its one seam is the symbol table: programs call its
+ * exports, and no other room includes its headers.
  *
  * This file: lookup by name. dlsym and cuGetProcAddress answer with our wrapper where the real
  * lookup finds the function of the driver that it wraps. The wrappers themselves are in entry/.

@@ -32,8 +32,8 @@ enum {
 };
 
 /* The sites: places in the program's code that call cudaMalloc or cudaFree. A slot holds the return
- * address and, in the low bits, the index of the runtime's row; 0: free. It is one word, because
- * threads clear and fill a slot while others read it.
+ * address and, in the low bits, the index of the runtime's row. 0: it is free. It is one word,
+ * because threads clear and fill a slot while others read it.
  *
  * Why no call from a site goes to the runtime of an earlier object at the same address:
  * 1. An object is unloaded inside a dlclose. Our dlclose first adds 1 to `closing`, then clears all
@@ -53,9 +53,10 @@ static atomic_int closing;
 enum { SITE_SHIFT = 16 };
 _Static_assert(RUNTIMES_MAX <= 1 << SITE_SHIFT, "a place in the table of runtimes fits");
 
-/* The objects that have called. `code` is the address of the segment with the calling code, written
- * once; 0: free. `found` holds two numbers in one word. The high bits count the objects that the
- * process had unloaded when the search began, plus 1. The low bits are the index of the row.
+/* The objects that have called. `code` is the address of the segment with the calling code. It is
+ * written once. 0: the entry is free. `found` holds two numbers in one word. The high bits count
+ * the objects that the process had unloaded when the search began, plus 1. The low bits are the
+ * index of the row.
  *
  * Why a call from a known object does not wait for other threads:
  * 1. A search may take the loader's lock. dlopen and dlclose hold it while constructors and
@@ -93,7 +94,7 @@ static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
     return place->code != 0;
 }
 
-/* The entry of this object; else the first free one; NULL: the table is full. */
+/* The entry of this object, or else the first free one. NULL: the table is full. */
 static struct caller_object *object_at(uintptr_t code)
 {
     for (size_t i = 0; i < MAX_OBJECTS; i++) {
@@ -159,8 +160,8 @@ static inline size_t first_site(uintptr_t address)
 }
 _Static_assert(MAX_SITES == 1 << 8, "the hash has eight bits");
 
-/* Fills a free slot; see `sites`. Keeps no site that is in no object or whose runtime may be
- * unloaded, and no address that the word has no room for. */
+/* Fills a free slot; see `sites`. Keeps no site outside all objects, and none whose runtime may be
+ * unloaded. Keeps no address for which the word has no room. */
 static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
 {
     uint64_t free_slot = 0;

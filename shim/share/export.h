@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The exporter's side of legacy IPC, see ticket.h. It keeps no record of exports: a ticket
- * names the block by address and serial, and the pool knows whether that block is still live.
+ * The exporter's side of legacy IPC, see ticket.h. It keeps no record of exports. A ticket names
+ * the block by address and serial, and the pool knows whether that block is still live.
  */
 #ifndef SHIM_EXPORT_H
 #define SHIM_EXPORT_H

@@ -28,11 +28,12 @@
 #include <time.h>
 
 #define MS UINT64_C(1000000)
-/* The least that is asked for. A question takes as long as the driver takes for some 64 MiB, and a
- * program that grows in small pieces would ask for each of them. */
+/* The least that is asked for. A question takes as long as the driver takes for some 64 MiB.
+ * Without this least, a program that grows in small pieces would ask for each piece. */
 #define LEAST_BYTES (UINT64_C(64) << 20)
-/* A question within this time of the last one asks for all that came since the run began. So a
- * program that grows in small pieces asks as often as the logarithm of its growth. */
+/* A question within this time of the last reply that gave memory asks for at least all that came
+ * since the run began. So a program that grows in small pieces asks as often as the logarithm of
+ * its growth. */
 #define RUN_NS (1000 * MS)
 /* .. up to this part of the GPU: a neighbour gives so much back in some 80 ms at worst (2 MiB
  * handles, H200). */
@@ -122,8 +123,9 @@ static void run_note(CUdevice device, uint64_t got_bytes)
     atomic_store(&run_of[device].at_ns, state_clock_ns());
 }
 
-/* What the device lacks for so many bytes. If enough is free, it is in the wrong places, or other
- * processes take it before the call: then the thread asks for all of it. */
+/* What the device lacks for so many bytes. If enough is free and the call failed all the same, the
+ * free memory is in the wrong places, or other processes take it first. Then the thread asks for
+ * all of `bytes`. */
 static uint64_t wanted(const struct query *q, uint64_t bytes)
 {
     if (!bytes)

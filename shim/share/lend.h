@@ -5,12 +5,13 @@
  * CUDA_VISIBLE_DEVICES gives it. How a neighbour is found and asked is in neighbour.h, with the
  * argument why no process waits for ever.
  *
- * A request asks only after its own ladder, and never where a limit of the process's own
- * (MAX_RESERVED) is the reason. It asks one neighbour after the other for what is missing, the one
- * with most idle memory first, and tries again after each reply. All that takes at most
- * GPUCACHE_SHARE. Within a second of the last question a process asks for as much as that run of
- * questions brought, up to a sixteenth of the GPU. Otherwise a program that takes 48 GiB in pieces
- * of 64 MiB would ask for each piece.
+ * A request asks only after it has tried everything in its own process (pool/request.c). It never
+ * asks where a limit of the process's own (MAX_RESERVED) is the reason. It asks one neighbour after
+ * the other for what is missing, the one with most idle memory first, and tries again after each
+ * reply. All that takes at most GPUCACHE_SHARE. Within a second of the last reply that gave memory,
+ * a process asks for at least as much as that run of questions brought. For this reason it asks for
+ * at most a sixteenth of the GPU. Otherwise a program that takes 48 GiB in pieces of 64 MiB would
+ * ask for each piece.
  *
  * A neighbour that gave memory and took some again within a second comes last for ten seconds. For
  * MIN_FREE, where no program waits, it is not asked at all. Otherwise two processes that need more
@@ -39,9 +40,9 @@ bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series);
 
 /* A neighbour needs bytes on the GPU of this name (device.h). Gives back at least so many idle
  * bytes, as far as there are any, in whole pieces and no piece more. Waits for frameworks within
- * wait_ns, and for GPU work for the first part of the wait *t; not at all while a capture is open.
- * If *t is not over (turns.h), more may come by lend_give_rest once it is. *found: a pool of the
- * process is on that GPU. Both return the bytes. On the control thread. */
+ * wait_ns, and for GPU work for the first part of the wait *t. While a capture is open it does not
+ * wait at all. If *t is not over (turns.h), more may come by lend_give_rest once it is. *found: a
+ * pool of the process is on that GPU. Both return the bytes. On the control thread. */
 uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t,
                    bool *found);
 uint64_t lend_give_rest(const char *uuid, uint64_t bytes);

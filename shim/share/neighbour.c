@@ -7,8 +7,9 @@
  * 1. A thread that asks holds `asking` and a slot of a neighbour, and no other lock of the
  *    library's.
  * 2. The neighbour's control thread serves the slot. It takes locks of its own pools and waits for
- *    GPU work and frameworks within the time that the request names. It never asks with a wait, so
- *    it waits for no other process, and does not need `asking` of its own process for a reply.
+ *    GPU work and frameworks within the time that the request names. The control thread never asks
+ *    with a wait, so it waits for no other process. For a reply it does not need `asking` of its
+ *    own process.
  * 3. So if two processes ask each other, each control thread replies to the other's thread. The
  *    locks of the program's that the asking threads hold do not matter.
  * 4. A thread waits for `asking`, for a slot and for a reply until until_ns at the latest. Nothing

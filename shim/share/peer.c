@@ -45,7 +45,7 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 
 /* The device `owner` opened memory of another process. That memory may be a third device's, which
  * need not be a peer of this one: a failure means nothing. Natively copies reach memory that was
- * opened on another device; kernels never do, whatever access peers have (error 700, measured).
+ * opened on another device. Kernels never do, whatever access peers have (error 700, measured).
  * Here copies need access, and kernels get it with them. */
 static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
 {
@@ -176,7 +176,7 @@ static size_t grant_missing(const struct side *accessor, const struct elsewhere 
 }
 
 /* There are at most CONTEXTS_MAX pools. Of more contexts with imported memory some stay without a
- * grant; the copy then fails with the driver's own error. */
+ * grant. Then the copy fails with the driver's own error. */
 bool peer_grant_missing(void)
 {
     struct elsewhere e;

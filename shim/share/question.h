@@ -6,7 +6,7 @@
  *
  * What another process writes into its page is only data. The thread maps a page for the kernel
  * alone: it copies by process_vm_readv and process_vm_writev, and waits by futexes. Where the file
- * is truncated or its file system full, these calls fail; a load or store would raise SIGBUS.
+ * is truncated or its file system full, these calls fail. A load or store would raise SIGBUS.
  *
  * A page is opened only if it is a regular file with one link, of the process's own effective user,
  * with no rights for others. All descriptors are closed before the return.

@@ -6,7 +6,7 @@
  * on the other. The wrappers in entry/ call export.h, import.h and peer.h.
  *
  * This file: the handles that the library gives for legacy IPC, and the messages between importer
- * and exporter. A large block in segment backing is an allocation of the driver's own: its handle
+ * and exporter. A large block in segment backing is an allocation of the driver's own. Its handle
  * is the driver's, which any process can open. Every other block gets a ticket. A process under
  * this library opens it by asking the exporter for the memory:
  *
@@ -34,9 +34,9 @@
  *     exporter wait. Its control thread answers few questions at a time, keeps nothing of them, and
  *     sends without waiting.
  *
- * Three kinds of importer need memory of the driver's own (GPUCACHE_BACKING=segment): one without
- * the library, one in another network namespace (socket names end there), and one that opens
- * handles while the exporter is stopped.
+ * Three kinds of importer need memory of the driver's own (GPUCACHE_BACKING=segment). The first
+ * runs without the library. The second is in another network namespace, where socket names end. The
+ * third opens handles while the exporter is stopped.
  *
  * Both sides are builds of this library for one machine, so structures go as they are. The magic
  * number holds the version.

@@ -36,8 +36,8 @@ enum { QUESTIONS_MAX = 64 };
 /* At least the questions that wait and the one that is being answered. */
 enum { REPLIES_MAX = 2 * QUESTIONS_MAX };
 #define STACK_BYTES (512 * 1024)
-/* The least number of the socket's descriptor in the program's table: above the numbers that
- * programs count on, and below those that would make the table grow or select() fail. */
+/* The least number of the socket's descriptor in the program's table. It is above the numbers that
+ * programs count on. It is below those that would make the table grow or select() fail. */
 #define SHARED_FD_MIN 960
 /* How often, and how far apart, the control thread tries to relay an answer. The listener's thread
  * takes the answer as soon as it runs. */
@@ -238,10 +238,10 @@ bool listener_next(void *question, uint64_t *number)
     return any;
 }
 
-/* The listener's thread has the socket of the process that asked, and a table of its own: it gets
- * descriptors of the program's table only in a message. Its queue may be full for a moment, or its
- * socket may be a new one. The tries end after 2 ms: other processes can cost the calling thread no
- * more. */
+/* The listener's thread has the socket of the process that asked. It has a table of its own, so it
+ * gets descriptors of the program's table only in a message. Its queue may be full for a moment, or
+ * its socket may be a new one. The tries end after 2 ms: other processes can cost the calling
+ * thread no more. */
 void listener_answer(uint64_t number, const void *answer, const int *fds, size_t num_fds)
 {
     struct socket_relay relay = {.head.token = token_now, .number = number};

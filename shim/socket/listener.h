@@ -8,10 +8,10 @@
  *  1. Nothing among its descriptors. The thread has a descriptor table of its own. So the program
  *     cannot close the socket and hands it to no child. A forked child, or a program started by
  *     exec, has no listener.
- *  2. Where the kernel or a sandbox refuses such a table (Linux before 5.9 under the default rules
- *     of Docker of that time), the thread shares the program's. Then the socket is one high
- *     descriptor, closed at exec and in forked children. If the program closes it, the listener
- *     opens a new one of the same name at the next message.
+ *  2. Where the kernel or a sandbox refuses such a table, the thread shares the program's. Linux
+ *     before 5.9 does so under the default rules of Docker of that time. Then the socket is one
+ *     high descriptor, closed at exec and in forked children. If the program closes it, the
+ *     listener opens a new one of the same name at the next message.
  *  3. The thread calls nothing but the kernel and the callback. It keeps the question for the
  *     control thread, and sends the control thread's answer to the process that asked.
  *  4. No thread waits for another process. The listener drops a question that finds 64 others

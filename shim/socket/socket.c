@@ -264,7 +264,7 @@ static int64_t now_ms(void)
 }
 
 /* The clock ends the wait: the program's signals may come faster than answers. Returns below 0
- * where waiting is forbidden; a caller that asked again then would do so without a pause. */
+ * where waiting is forbidden. If a caller asked again then, it would do so without a pause. */
 static int wait_readable(int fd, int wait_ms)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};

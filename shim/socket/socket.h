@@ -9,10 +9,11 @@
  * can read in /proc/net/unix. An abstract name leaves no file behind when a process is killed.
  *
  * What keeps others out, in this order:
- *  1. The kernel drops, at the sender's expense, each message that lacks the listener's secret or
- *     has another length than our messages: the socket has a filter. A sender without a handle
- *     cannot fill the listener's queue, wake its thread, or leave a descriptor there. A kernel
- *     without filters lets others flood the listener; the next checks hold there too.
+ *  1. The socket has a filter. With it the kernel drops each message that lacks the listener's
+ *     secret or has another length than our messages. The drop costs time of the sender only. A
+ *     sender without a handle cannot fill the listener's queue, wake its thread, or leave a
+ *     descriptor there. A kernel without filters lets others flood the listener; the next checks
+ *     hold there too.
  *  2. The receiver drops each message that this user or root did not send. The kernel names the
  *     sender (SCM_CREDENTIALS).
  *  3. A question carries one end of a pair of sockets, through which the receiver answers. So there
@@ -79,8 +80,8 @@ int socket_open(const struct socket_token *token);
 /* Waits for a message with the token. The caller owns the descriptors in it. False: the socket is
  * broken. */
 bool socket_hear(int fd, const struct socket_token *token, struct socket_message *message);
-/* Sends a message to the token's listener. Returns 0; ECONNREFUSED: there is none; EAGAIN: its
- * queue is full; or another errno. */
+/* Sends a message to the token's listener. Returns 0 or an errno. ECONNREFUSED: there is none.
+ * EAGAIN: its queue is full. */
 int socket_put(const struct socket_token *to, const void *message, size_t size_bytes,
                const int *fds, size_t num_fds);
 /* Sends a question of SOCKET_QUESTION_BYTES, which begins with a socket_head, to the listener of

@@ -44,10 +44,10 @@
  *     The same holds for a file that is made anew after somebody removed it.
  * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
- *     start: its page gets the same name and replaces the old one.
+ *     start. So its page gets the same name and replaces the old one.
  *
- * A program may close every descriptor while a page is made (some 100 us, once), and open a file of
- * its own under a number of the library's. Why that file is safe:
+ * A page is made once, in some 100 us. Meanwhile a program may close every descriptor and open a
+ * file of its own under a number of the library's. Why that file is safe:
  * 13. Each file is known by its inode, which is read right after its open. The new page's is
  *     compared with the name. Before the mapping is used, and before a number is closed, the inode
  *     is compared again. So the library writes no state into a file of the program's, and closes

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page_copy.h. The copies name the process by the calling thread: under the number of the
- * process the kernel finds no memory once the first thread has ended.
+ * See page_copy.h. The copies name the process by the calling thread. Once the first thread has
+ * ended, the kernel finds no memory under the number of the process.
  */
 #include "shim/stats/page_copy.h"
 

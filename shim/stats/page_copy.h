@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The mapping of the process's page, for the kernel alone: it copies to the page and from it, and
- * waits at its words (page.h, step 1). A call fails where there is no page, in a forked child, and
- * where a part of the file is missing. Each copy has a full barrier before and behind it. No lock.
+ * The mapping of the process's page. Only the kernel uses it: it copies to the page and from it,
+ * and waits at its words (page.h, step 1). A call fails where there is no page, in a forked child,
+ * and where a part of the file is missing. Each copy has a full barrier before and behind it. No
+ * lock.
  */
 #ifndef SHIM_PAGE_COPY_H
 #define SHIM_PAGE_COPY_H
@@ -26,7 +27,7 @@ bool page_copy_permitted(void);
 
 /* Maps the file, of struct page, if fd is still a descriptor of *file. The mapping stays, because
  * the thread of the bell uses it. Another file takes the place of the one before, at the same
- * address: the thread of the bell wakes, and waits at the new one. */
+ * address. Then the thread of the bell wakes, and waits at the new file. */
 bool page_copy_map(int fd, const struct stat *file);
 /* Before there is a thread of the bell. */
 void page_copy_unmap(void);
@@ -36,7 +37,7 @@ bool page_put_all(const struct page_piece *pieces, unsigned num_pieces);
 bool page_put(const void *from, size_t offset, size_t size_bytes);
 bool page_get(void *to, size_t offset, size_t size_bytes);
 
-/* Waits until a thread of any process wakes the waiters of the word, which is not waited for if it
+/* Waits until a thread of any process wakes the waiters of the word. Does not wait if the word
  * differs from the value. May return early. False: the word is not there. */
 bool page_wait(size_t offset, uint32_t value);
 void page_wake(size_t offset);

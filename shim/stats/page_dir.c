@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page_dir.h. What stands in a foreign file is only data: it is read with pread, and its bell
- * is rung by the kernel, so a file that shrinks meanwhile raises no signal.
+ * See page_dir.h. What stands in a foreign file is only data. The library reads it with pread, and
+ * the kernel rings its bell. So a file that shrinks meanwhile raises no signal.
  */
 #include "shim/stats/page_dir.h"
 
@@ -78,8 +78,8 @@ bool page_dir_default(unsigned index, char *path, size_t size_bytes)
     return true;
 }
 
-/* The folder above is not checked: whoever could exchange the directory there can only put one of
- * this user's own in its place, or a directory that the checks refuse. */
+/* The folder above is not checked. If a process can exchange the directory there, it can only put
+ * another one of this user's there, or one that the checks refuse. */
 int page_dir_open(const char *path, const char **why)
 {
     struct stat st;
@@ -108,8 +108,8 @@ int page_dir_open(const char *path, const char **why)
 }
 
 /* The umask of the program may take rights of the owner. chmod would follow a symbolic link that
- * somebody puts in the new directory's place; this link of the kernel's leads to what was opened.
- */
+ * another process puts in the new directory's place. The kernel's link in /proc leads to what was
+ * opened. */
 static void allow_owner(const char *path)
 {
     char link[40];

@@ -36,9 +36,10 @@ int page_dir_make(const char *path, const char **why);
 /* The default places, in the order of the search: 0, 1. False: there are no more. */
 bool page_dir_default(unsigned index, char *path, size_t size_bytes);
 
-/* Removes files whose process is gone, at most PAGE_CLEAN_MAX of them. A file is stale if no thread
- * waits at its bell, and its process is gone (own pid namespace), or its state is older than a day
- * (other namespaces: the process cannot be seen from here). Looks at no file of another user. */
+/* Removes stale files, at most PAGE_CLEAN_MAX of them. A file of the own pid namespace is stale if
+ * its process is gone. A process of another namespace cannot be seen from here: its file is stale
+ * if its state is older than a day. A file is not stale while a thread waits at its bell. Looks at
+ * no file of another user. */
 void page_dir_clean(int dir, const struct page_id *self);
 
 #endif

@@ -6,20 +6,21 @@
  * or raises PAGE_VERSION. A reader of another version uses what lies in the first 128 bytes, which
  * every version keeps.
  *
- * The file is called NAMESPACE-PID-START.page: the inode of the process's pid namespace, its pid
- * there, and its start in ticks since the boot (field 22 of /proc/PID/stat), all decimal.
+ * The file is called NAMESPACE-PID-START.page, with decimal numbers. They are the inode of the
+ * process's pid namespace, its pid there, and its start in ticks since the boot (field 22 of
+ * /proc/PID/stat).
  *
  * Reading: read `sequence`, then what is wanted, then `sequence` again. Both are the same even
  * number: what was read belongs together. Else read again.
  *
  * Asking: take a write lock on the first byte of a slot that no process holds (fcntl F_SETLK, a
- * lock of the process). Where a slot's ask_sequence is not its reply_sequence, an asker gave up and
- * the reply is still to come: take such a slot only if there is no other. Write `ask` and
+ * lock of the process). If a slot's ask_sequence is not its reply_sequence, an asker gave up and
+ * the reply is still to come. Take such a slot only if there is no other. Write `ask` and
  * `ask_bytes`, then add one to ask_sequence. In a slot that was left, reply_sequence + 1 would be
  * the number of a request that was made before. Add one to `bell`, and wake one waiter of it
  * (futex, shared). Wait until reply_sequence is ask_sequence (the writer wakes waiters of
- * reply_sequence), then read the reply and unlock. A wake of the bell that finds no waiter, twice
- * and 10 ms apart: the process has ended, or is stopped, or has no processor at the moment.
+ * reply_sequence), then read the reply and unlock. Two wakes of the bell, 10 ms apart, may find no
+ * waiter. Then the process has ended, or is stopped, or has no processor at the moment.
  */
 #ifndef SHIM_PAGE_FORMAT_H
 #define SHIM_PAGE_FORMAT_H
@@ -50,8 +51,8 @@ struct page_gpu {
     uint64_t zero;
 };
 
-/* One request and its reply. Both are text: `ask` is a verb of shim/command/command.def and
- * NAME=VALUE words, separated by blanks; `reply` is a JSON object. */
+/* One request and its reply. Both are text. `ask` is a verb of shim/command/command.def and
+ * NAME=VALUE words, separated by blanks. `reply` is a JSON object. */
 struct page_slot {
     uint32_t ask_sequence;
     uint32_t ask_bytes;
