@@ -257,7 +257,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
 size_t report_text(const struct report *r, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
-    char words[512];
+    char words[384]; /* a name of 255 bytes and 100 more */
     bool any = false;
 
     add_rule(&t, '=');
