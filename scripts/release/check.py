@@ -383,8 +383,9 @@ def check_spack(release, out):
         package.prefix = types.SimpleNamespace(lib=f"{prefix}/lib")
         package.spec = {"cuda": types.SimpleNamespace(prefix=build.cuda_headers())}
         ask("meson", "setup", made, pathlib.Path(scratch, sources.name.removesuffix(".tar.xz")),
-            f"-Dprefix={prefix}", f"-Dlibdir={prefix}/lib", "-Dbuildtype=release", "-Dstrip=false", "-Dwerror=true",
-            "-Ddefault_library=shared", "-Dwrap_mode=nodownload", *package.meson_args())
+            f"-Dprefix={prefix}", f"-Dlibdir={prefix}/lib", "-Dbuildtype=release", "-Dstrip=false",
+            "-Ddefault_library=shared", "-Dwrap_mode=nodownload", "-Dwerror=true",
+            *package.meson_args())
         ask("ninja", "-C", made, "install")
         paths = []
         package.setup_run_environment(types.SimpleNamespace(
