@@ -65,15 +65,19 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
     return (CUdeviceptr)(uintptr_t)&nowhere;
 }
 
+/* The driver is asked first: without a live current context it refuses. */
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
 {
     struct pool_block block;
     struct import_range opened;
+    CUresult rc = real.cuMemGetAddressRange_v2(base, size, disowned(dptr));
+    if (rc != CUDA_SUCCESS)
+        return rc;
     if (import_find(dptr, &opened)) {
         block.addr = opened.addr;
         block.requested_bytes = opened.size_bytes;
     } else if (!find(dptr, &block)) {
-        return real.cuMemGetAddressRange_v2(base, size, disowned(dptr));
+        return rc;
     }
     if (base)
         *base = block.addr;

@@ -30,6 +30,16 @@ static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *bl
     return rc;
 }
 
+/* Does the driver answer here? Without a live current context it refuses. */
+static CUresult ask_here(CUdeviceptr dptr)
+{
+    CUdeviceptr base;
+    size_t size_bytes;
+    CUresult rc = real.cuMemGetAddressRange_v2(&base, &size_bytes, dptr);
+    bool refused = rc == CUDA_ERROR_INVALID_CONTEXT || rc == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return refused ? rc : CUDA_SUCCESS;
+}
+
 /* As natively: a pointer to any place in an allocation gets the handle of the allocation. */
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 {
@@ -46,7 +56,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
         rc = real.cuIpcGetMemHandle(handle, dptr);
     } else if (status == POOL_OK && dptr - block.addr < block.requested_bytes) {
         int cancel = cancel_forbid();
-        rc = export_block(handle, &block);
+        rc = ask_here(dptr);
+        if (rc == CUDA_SUCCESS)
+            rc = export_block(handle, &block);
         cancel_allow(cancel);
     } else { /* for dptr the driver would give a handle of the pool's own memory */
         rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);

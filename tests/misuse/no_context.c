@@ -9,6 +9,7 @@ int main(void)
     size_t total_bytes = 0;
     uint64_t block = 0;
     CUcontext context = NULL;
+    CUipcMemHandle handle;
     misuse_start();
     REQUIRE(gpu_malloc(&block, 4096));
     REQUIRE(cuCtxGetCurrent(&context));
@@ -16,7 +17,11 @@ int main(void)
     misuse_expect("malloc", (int)cuMemAlloc(&other, 4096), CUDA_ERROR_INVALID_CONTEXT);
     misuse_report("memory information", (int)cuMemGetInfo(&free_bytes, &total_bytes));
     misuse_report("free of a wild pointer", (int)cuMemFree(0x12345000));
+    misuse_report("range", (int)cuMemGetAddressRange(&other, &total_bytes, block));
+    misuse_report("handle", (int)cuIpcGetMemHandle(&handle, block));
     REQUIRE(cuCtxSetCurrent(context));
+    misuse_report("range", (int)cuMemGetAddressRange(&other, &total_bytes, block));
+    misuse_report("handle", (int)cuIpcGetMemHandle(&handle, block));
     misuse_expect("free", gpu_free(block), 0);
     return misuse_end();
 }
