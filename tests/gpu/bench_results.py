@@ -37,10 +37,16 @@ release threshold without limit; PyTorch's allocators are called from C++.
 
 
 def merged(files):
-    """Rows of all files; of two that speak of the same thing, the later one."""
+    """Rows of all files; of two that speak of the same thing, the later one. ValueError: no page
+    can be made of the rows of a file."""
     rows = {}
     for path in files:
-        for entry in bench_store.load(path):
+        loaded = bench_store.load(path)
+        try:
+            made(loaded)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: no page can be made of it: {error}") from error
+        for entry in loaded:
             rows[tuple(entry.get(key) for key in IDENTITY)] = entry
     return list(rows.values())
 
@@ -311,8 +317,13 @@ SECTIONS = [
 def sections(rows):
     for group, title, words, show in SECTIONS:
         part = bench_store.find(rows, group=group)
-        if part:
-            yield from (f"## {title}", "", *([words, ""] if words else []), *show(part))
+        if not part:
+            continue
+        try:
+            shown_part = show(part)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"part {group}: {type(error).__name__}: {error}") from error
+        yield from (f"## {title}", "", *([words, ""] if words else []), *shown_part)
 
 
 def shown(rows):
@@ -365,20 +376,32 @@ def publish(files, folder=FOLDER):
         print(apart, file=sys.stderr)
         return 2
     pages = made(rows)  # a fault in them leaves the files as they were
-    bench_store.save(source, rows)
-    for name, contents in pages.items():
-        with open(os.path.join(folder, name), "w") as file:
-            file.write(contents)
+    try:
+        bench_store.save(source, rows)
+        for name, contents in pages.items():
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(contents)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 
 def check(folder=FOLDER):
     """1 if the page or the drawing is not what results.json makes, with the first lines that
-    differ."""
+    differ; 2 if there are none, or no figures."""
     wrong = 0
-    for name, contents in made(bench_store.load(os.path.join(folder, JSON))).items():
-        with open(os.path.join(folder, name)) as file:
-            there = file.read()
+    try:
+        pages = made(merged([os.path.join(folder, JSON)]))
+        present_text = {}
+        for name in pages:
+            with open(os.path.join(folder, name)) as file:
+                present_text[name] = file.read()
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for name, contents in pages.items():
+        there = present_text[name]
         if there != contents:
             wrong = 1
             sys.stdout.writelines(list(difflib.unified_diff(there.splitlines(True),
