@@ -11,7 +11,7 @@
                                            file and in two that --results joins
   bench_test.py rounds                     part frugal plays the rounds that it is told to, and
                                            leaves the figures of each as soon as it has them
-  bench_test.py arguments                  numbers, names and files that make no sense are refused in
+  bench_test.py arguments                  numbers, names and files without sense are refused in
                                            one line, before anything is measured
   bench_test.py refill BUILD               what is made of given receipts and times; flushes of a
                                            process on the simulated driver have receipts"""
