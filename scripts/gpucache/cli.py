@@ -32,7 +32,9 @@ VERBS = {
             "ends. On a narrow terminal some columns are left out. Needs the Python package "
             "rich."),
     "stat": ("stat", "show all that is known of one process",
-             "Also of a process that was killed: its last state."),
+             "Also of a process that was killed: its last state. Where the terminal is too small "
+             "for all, --watch shows the figures that matter most, and how many lines are left "
+             "out."),
     "flush": ("flush", "give idle memory of processes back to the driver",
               "Prints a receipt for each process and GPU: what was returned in which time, what is "
               "live, and what keeps the rest. A process without a page is asked by its signal, if "
