@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from gpucache import fault, options, process, tables, text
+from gpucache import fault, options, page, process, tables, text
 from gpucache.fault import Fault, complain
 
 ABOUT = "Run programs under libgpucache; see, empty and steer the GPU memory of running ones."
@@ -36,9 +36,13 @@ VERBS = {
              "for all, --watch shows the figures that matter most, and how many lines are left "
              "out."),
     "flush": ("flush", "give idle memory of processes back to the driver",
-              "Prints a receipt for each process and GPU: what was returned in which time, what is "
-              "live, and what keeps the rest. A process without a page is asked by its signal, if "
-              "it would survive it; there is no receipt then, and the exit code is 4."),
+              "Prints a receipt for each process and GPU: what was returned in which time, what "
+              "is live, and what keeps the rest. Where Python packages answer late, it counts "
+              "what all flushes of the process gave back meanwhile, as the library does not know "
+              "whose memory it was; a line says so (JSON: all_flushes). While no package has "
+              "answered, nobody knows which are loaded: the JSON has one of state late, without a "
+              "name. A process without a page is asked by its signal, if it would survive it; "
+              "there is no receipt then, and the exit code is 4."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),
@@ -157,7 +161,8 @@ def make_parser():
         }.get(verb, "print JSON"))
         if verb in ("ps", "top", "flush", "metrics"):
             sub.add_argument("--all-users", action="store_true",
-                             help="processes of all users (root only)")
+                             help="processes of all users (root only); of one user at most "
+                             f"{page.PAGES_EACH} are read")
     return parser
 
 
