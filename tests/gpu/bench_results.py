@@ -194,7 +194,10 @@ def calls(rows):
 
 
 def memory(rows):
-    return table(*bench_memory.table(rows))
+    lines = table(*bench_memory.table(rows))
+    for sentence in bench_memory.missing(rows):
+        lines += [sentence, ""]
+    return lines
 
 
 def torch(rows):
@@ -274,11 +277,18 @@ SECTIONS = [
     ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
     ("calls", "Single calls", "", calls),
     ("memory", "Memory as the GPU sees it",
-     "Of one contiguous range: 67 million loads of 4 bytes at random places, by all of the GPU; "
-     "loads of one thread that wait for each other; half of the range copied onto the other half, "
-     "bytes read and written counted; 256 MiB in four pieces from and to pinned host memory and a "
-     "peer. In brackets: over cudaMalloc in the same rounds. Mapped: by cuMemMap, without the "
-     "pool, chunks of one size, at a multiple of 1 GiB if nothing else is said.", memory),
+     "One contiguous range of addresses of each size, made in several ways. gpucache: one block "
+     "of the pool. Fresh: in a process that had no memory before; after churn: after blocks of 1 "
+     "to 64 MiB came and went in a random order; after blocks of a size: after as many of them as "
+     "the range holds came and went. How many pieces of physical memory (chunks) the block then "
+     "lies on stands in brackets. Mapped: by cuMemMap, without the pool, chunks of one size, at a "
+     "multiple of 1 GiB if nothing else is said. The figures: 67 million loads of 4 bytes at "
+     "random places, by all of the GPU; loads of one thread that wait for each other; half of the "
+     "range copied onto the other half by a kernel and by the driver, bytes read and written "
+     "counted; 256 MiB in four pieces from and to pinned host memory and a peer. ±: half of the "
+     "difference between the extremes of the rounds. In brackets: over cudaMalloc in the same "
+     "rounds. There is no time to measure each way with each size: those without figures are "
+     "named below the table.", memory),
     ("torch", "PyTorch",
      "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at "
      "its peak; libraries: how much of it PyTorch does not count, since its libraries ask "
