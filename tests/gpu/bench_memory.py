@@ -224,9 +224,10 @@ def table(rows):
     found = bench_store.find(rows, group="memory")
     names = [name for name, _ in METRICS if bench_store.find(found, name=name)]
     lines = []
-    for size, peer, form, chunks in sorted({
-            (entry["size_bytes"], entry["peer"], entry["form"], entry.get("chunks"))
-            for entry in found}, key=lambda line: (line[0], place_of(line[1:3]), line[3] or 0)):
+    cases = {(entry["size_bytes"], entry["peer"], entry["form"], entry.get("chunks"))
+             for entry in found}
+    for size, peer, form, chunks in sorted(
+            cases, key=lambda case: (case[0], place_of(case[1:3]), case[3] or 0)):
         line = [size_text(size), peer, form + (f" ({chunks} chunks)" if chunks else "")]
         for name in names:
             entry = bench_store.find(found, name=name, size_bytes=size, peer=peer, form=form)[0]
