@@ -237,4 +237,5 @@ def table(rows):
             line.append(f"{entry['value']:.4g} ± {spread:.1%}{over}")
         lines.append(line)
     units = dict(METRICS)
-    return ["size", "memory", "how it was made", *(f"{name}, {units[name]}" for name in names)], lines
+    return ["size", "memory", "how it was made",
+            *(f"{name}, {units[name]}" for name in names)], lines
