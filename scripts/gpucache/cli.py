@@ -2,6 +2,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """The arguments of gpucache. Help, man page and completion are made of this parser."""
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -71,8 +72,10 @@ def _size(words):
 
 def _time(words):
     found = text.parse_time(words)
-    if found is None or found > 86400:
-        raise argparse.ArgumentTypeError(f"{words} is no time: it takes 5s, 200ms or 1m")
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{words} is no time: it takes 5s, 200ms, 1m or 1h")
+    if found > 86400:
+        raise argparse.ArgumentTypeError(f"{words} is too long: at most 24h")
     return found
 
 
@@ -166,6 +169,33 @@ def make_parser():
     return parser
 
 
+def verbs_of(parser):
+    """Verb -> its parser."""
+    return next(a for a in parser._actions  # pylint: disable=protected-access
+                if isinstance(a, argparse._SubParsersAction)).choices
+
+
+def _take_rest(args, rest, parser):
+    """argparse takes process ids and words in one place alone; those behind a flag are left."""
+    flags = [word for word in rest if word.startswith("-")]
+    try:
+        if args.verb == "set" and not flags:
+            args.words += rest
+        elif args.verb == "flush" and not flags:
+            args.pids += map(_pid, rest)
+        else:
+            parser.error(f"unrecognized arguments: {' '.join(flags or rest)}"
+                         + _nearest_flag(flags, parser))
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+
+
+def _nearest_flag(flags, parser):
+    known = parser._option_string_actions  # pylint: disable=protected-access
+    near = difflib.get_close_matches(flags[0].partition("=")[0], known, 1, 0.8) if flags else ()
+    return f"; the nearest option is {near[0]}" if near else ""
+
+
 def _open_closed_streams():
     """With a closed stream the output has no reader. Python has None there, for
     which print takes stdout; and a page would get the stream's descriptor."""
@@ -188,7 +218,9 @@ def main(words=None):
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a name may have letters that the terminal lacks
             stream.reconfigure(errors="replace")
-    args = parser.parse_args(words)
+    args, rest = parser.parse_known_args(words)
+    if rest:
+        _take_rest(args, rest, verbs_of(parser).get(args.verb, parser))
     if args.verb is None:
         parser.print_help()
         return fault.USAGE

@@ -18,8 +18,18 @@ FIRST = ("allocated_bytes", "reserved_bytes")  # figures that are WHO
 RULE, THIN = Line(RULES, "=" * WIDTH, False), Line(RULES, "-" * WIDTH, False)
 
 
+# Fields whose names say too little.
+WORDS = {"at_peak_whole_bytes": "free in whole chunks", "at_peak_cut_bytes": "free in cut chunks",
+         "at_peak_small_bytes": "free in small blocks",
+         "at_peak_running_ns": "time since the start",
+         "num_device_alloc": "taken from the driver",
+         "num_device_free": "given back to the driver"}
+
+
 def label(name):
     """The words of a field's name, without what says its kind before and its unit behind."""
+    if name in WORDS:
+        return WORDS[name]
     words = name
     for head in ("num_", "at_peak_"):
         if words.startswith(head):

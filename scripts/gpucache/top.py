@@ -127,7 +127,10 @@ class Screen:
         try:
             receipt = flush.by_page(line.process, args, line.gpu.uuid or None)
             names = {line.gpu.uuid: line.gpu.shown()}
-            self.message = "; ".join(receipt.lines(names)) or receipt.why
+            said = list(receipt.lines(names))
+            if receipt.status in ("failed", "partly"):
+                said.append(f"PID {receipt.pid}: {receipt.why}")
+            self.message = "; ".join(said)
         except (Fault, FileNotFoundError) as error:
             self.message = f"PID {line.process.shown_pid()}: {error}"
 

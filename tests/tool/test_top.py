@@ -181,6 +181,20 @@ class Top(Case):
         screen.press("q")
         self.assertEqual(screen.end(), 0)
 
+    def test_what_a_flush_left_undone_is_told(self):
+        replies = [(tables.PAGE_REPLY_REFUSED, 0, {"error": "a capture is open"}),
+                   (tables.PAGE_REPLY_PARTLY, 0, {"ns": 1, "frameworks": "late", "gpus": []})]
+        page = self.page(answer=lambda words: replies[min(len(page.asked), 2) - 1])
+        screen = Terminal("top", "--interval", "200ms")
+        screen.until("LIVEv")
+        screen.press("f")
+        screen.until(rf"PID {os.getpid()}: a capture is open")
+        screen.press("f")
+        screen.until(r"its Python packages have not answered yet; their memory follows;\s+PID\s+"
+                     rf"{os.getpid()}: not all was done within 1 s")
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+
     def test_processes_come_and_go(self):
         screen = Terminal("top", "--interval", "100ms", width=80)
         screen.until(r"0 processes, 0 B live")
