@@ -28,6 +28,7 @@ PLACES = ("/dev/shm", "/tmp")
 # of a folder so many names, and of so many folders, those of the lowest user ids first.
 PAGES_EACH, NAMES_EACH, FOLDERS_MAX = 1000, 20_000, 1000
 UIDS = 1 << 32
+FOLDER = re.compile(r"gpucache-(0|[1-9][0-9]{0,9})")
 # So long a call of the tool waits for pages that are being written: for those of one user, and for
 # all.
 PATIENCE_EACH_S, PATIENCE_S = 1.0, 5.0
@@ -300,7 +301,7 @@ def _everybodys_places():
         except OSError:
             continue
         for name in names:
-            match = re.fullmatch(r"gpucache-(0|[1-9][0-9]{0,9})", name)
+            match = FOLDER.fullmatch(name)
             if match and int(match[1]) < UIDS:
                 found.append((os.path.join(place, name), int(match[1])))
     return sorted(found, key=lambda candidate: candidate[1])
@@ -318,7 +319,7 @@ def _places_of(pid, uid):
         try:
             with os.scandir(root + place) as entries:
                 names = [e.name for e in itertools.islice(entries, NAMES_EACH)
-                         if e.name.startswith("gpucache-")]
+                         if FOLDER.fullmatch(e.name)]
             candidates += [(f"{root}{place}/{n}", uid) for n in names
                            if os.lstat(f"{root}{place}/{n}").st_uid == uid][:FOLDERS_MAX]
         except OSError:

@@ -412,6 +412,11 @@ class Stat(Case):
             screen.until(heads)
             self.assertEqual(screen.end(), 0)
 
+    def test_ps_says_where_there_is_none(self):
+        screen = Terminal("ps")
+        screen.until(r"NAME\nno process of \w+ is under libgpucache")
+        self.assertEqual(screen.end(), 0)
+
     def test_heads_are_bold_on_a_terminal_alone(self):
         self.page()
         screen = Terminal("ps")
