@@ -2,12 +2,13 @@
 # PYTHON_ARGCOMPLETE_OK
 """The arguments of gpucache. Help, man page and completion are made of this parser."""
 import argparse
+import difflib
 import importlib
 import os
 import signal
 import sys
 
-from gpucache import fault, options, process, tables, text
+from gpucache import fault, options, page, process, tables, text
 from gpucache.fault import Fault, complain
 
 ABOUT = "Run programs under libgpucache; see, empty and steer the GPU memory of running ones."
@@ -32,11 +33,17 @@ VERBS = {
             "ends. On a narrow terminal some columns are left out. Needs the Python package "
             "rich."),
     "stat": ("stat", "show all that is known of one process",
-             "Also of a process that was killed: its last state."),
+             "Also of a process that was killed: its last state. Where the terminal is too small "
+             "for all, --watch shows the figures that matter most, and how many lines are left "
+             "out."),
     "flush": ("flush", "give idle memory of processes back to the driver",
-              "Prints a receipt for each process and GPU: what was returned in which time, what is "
-              "live, and what keeps the rest. A process without a page is asked by its signal, if "
-              "it would survive it; there is no receipt then, and the exit code is 4."),
+              "Prints a receipt for each process and GPU: what was returned in which time, what "
+              "is live, and what keeps the rest. Where Python packages answer late, it counts "
+              "what all flushes of the process gave back meanwhile, as the library does not know "
+              "whose memory it was; a line says so (JSON: all_flushes). While no package has "
+              "answered, nobody knows which are loaded: the JSON has one of state late, without a "
+              "name. A process without a page is asked by its signal, if it would survive it; "
+              "there is no receipt then, and the exit code is 4."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),
@@ -65,8 +72,10 @@ def _size(words):
 
 def _time(words):
     found = text.parse_time(words)
-    if found is None or found > 86400:
-        raise argparse.ArgumentTypeError(f"{words} is no time: it takes 5s, 200ms or 1m")
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{words} is no time: it takes 5s, 200ms, 1m or 1h")
+    if found > 86400:
+        raise argparse.ArgumentTypeError(f"{words} is too long: at most 24h")
     return found
 
 
@@ -155,8 +164,36 @@ def make_parser():
         }.get(verb, "print JSON"))
         if verb in ("ps", "top", "flush", "metrics"):
             sub.add_argument("--all-users", action="store_true",
-                             help="processes of all users (root only)")
+                             help="processes of all users (root only); of one user at most "
+                             f"{page.PAGES_EACH} are read")
     return parser
+
+
+def verbs_of(parser):
+    """Verb -> its parser."""
+    return next(a for a in parser._actions  # pylint: disable=protected-access
+                if isinstance(a, argparse._SubParsersAction)).choices
+
+
+def _take_rest(args, rest, parser):
+    """argparse takes process ids and words in one place alone; those behind a flag are left."""
+    flags = [word for word in rest if word.startswith("-")]
+    try:
+        if args.verb == "set" and not flags:
+            args.words += rest
+        elif args.verb == "flush" and not flags:
+            args.pids += map(_pid, rest)
+        else:
+            parser.error(f"unrecognized arguments: {' '.join(flags or rest)}"
+                         + _nearest_flag(flags, parser))
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+
+
+def _nearest_flag(flags, parser):
+    known = parser._option_string_actions  # pylint: disable=protected-access
+    near = difflib.get_close_matches(flags[0].partition("=")[0], known, 1, 0.8) if flags else ()
+    return f"; the nearest option is {near[0]}" if near else ""
 
 
 def _open_closed_streams():
@@ -181,7 +218,9 @@ def main(words=None):
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a name may have letters that the terminal lacks
             stream.reconfigure(errors="replace")
-    args = parser.parse_args(words)
+    args, rest = parser.parse_known_args(words)
+    if rest:
+        _take_rest(args, rest, verbs_of(parser).get(args.verb, parser))
     if args.verb is None:
         parser.print_help()
         return fault.USAGE

@@ -28,10 +28,12 @@ STATES = {"idle": "it had nothing to give back", "keeps": "it keeps its cache",
 
 
 class Total:
-    """The sum of several replies of one process: what came back adds up, all else is the last."""
+    """The sum of several replies of one process: what came back adds up, all else is the last.
+    all_flushes: what other flushes gave back meanwhile may be in it."""
 
     def __init__(self):
         self.returned_bytes, self.ns, self.gpus, self.frameworks = 0, 0, {}, {}
+        self.all_flushes = False
 
     def add(self, reply):
         self.returned_bytes += state.number(reply.value)
@@ -52,26 +54,31 @@ class Total:
         return any(isinstance(one, dict) and one.get("state") in NOT_YET
                    for one in self.frameworks.values())
 
-    def correct(self, at_first, before, after):
-        """Packages that answered late had their memory given back between two replies. at_first:
-        what had come back of each GPU when the process was `before`; now it is `after`."""
+    def correct(self, before, after):
+        """Packages that answered late had their memory given back between two replies, by a flush
+        that the library made of itself. before: the process when nothing was asked yet; after: as
+        it is now. The library counts the bytes of all flushes together: where two askers wait for
+        one package, nobody can know whose memory it was."""
         for its_gpu in after.gpus:
             key = its_gpu.uuid + str(its_gpu.device)
             for past in before.gpus:
                 if key in self.gpus and (past.uuid, past.device) == (its_gpu.uuid, its_gpu.device):
-                    self.gpus[key]["returned_bytes"] = at_first.get(key, 0) + \
-                        max(0, its_gpu["flushed_bytes"] - past["flushed_bytes"])
-        self.returned_bytes = sum(self.returned_of_each().values())
+                    self._raise(self.gpus[key], its_gpu["flushed_bytes"] - past["flushed_bytes"])
+        self.returned_bytes = sum(state.number(its_gpu.get("returned_bytes"))
+                                  for its_gpu in self.gpus.values())
         for name, framework in self.frameworks.items():
             came = after.counters().get(f"{name}_returned_bytes", 0) - \
                 before.counters().get(f"{name}_returned_bytes", 0)
-            if isinstance(framework, dict) and came > 0:
-                framework.update(returned_bytes=came, state="done")
+            if isinstance(framework, dict) and self._raise(framework, came):
+                framework["state"] = "done"
                 framework.pop("ns", None)
 
-    def returned_of_each(self):
-        return {key: state.number(its_gpu.get("returned_bytes"))
-                for key, its_gpu in self.gpus.items()}
+    def _raise(self, entry, returned_bytes):
+        """Sets what came back, if it is more than the replies said."""
+        if returned_bytes <= state.number(entry.get("returned_bytes")):
+            return False
+        entry["returned_bytes"], self.all_flushes = returned_bytes, True
+        return True
 
 
 def _frameworks(body):
@@ -110,11 +117,12 @@ class Receipt:
         self.status, self.why, total = status, why, total or Total()
         self.returned_bytes, self.ns = total.returned_bytes, total.ns
         self.gpus, self.frameworks = list(total.gpus.values()), list(total.frameworks.values())
+        self.all_flushes = total.all_flushes
 
     def as_json(self):
         return {**self.numbers, "status": self.status, "why": self.why, "ns": self.ns,
-                "returned_bytes": self.returned_bytes, "gpus": self.gpus,
-                "frameworks": self.frameworks}
+                "returned_bytes": self.returned_bytes, "all_flushes": self.all_flushes,
+                "gpus": self.gpus, "frameworks": self.frameworks}
 
     def lines(self, names):
         """Text for people. names: UUID -> the GPU's number as ps shows it."""
@@ -132,10 +140,13 @@ class Receipt:
                  if not isinstance(f, dict) or f.get("state") != "absent"]
         if all(map(_is_late, shown)) and (len(shown) > 1 or shown and "name" not in shown[0]):
             # Nothing is known, also not which of them are there.
+            shown = []
             yield f"PID {self.pid}: its Python packages have not answered yet; their memory follows"
-            return
         for framework in shown:
             yield f"PID {self.pid}: {_framework_words(framework)}"
+        if self.all_flushes:
+            yield f"PID {self.pid}: its Python packages answered late: what other flushes gave " \
+                  "back meanwhile is counted too"
 
 
 def _gpu_words(its_gpu, ns):
@@ -181,17 +192,19 @@ def request(args, uuid, wait_s):
     return " ".join(words)
 
 
-def _look(found, line):
+def _look(found, line, wait_s=0.0):
     """The process as it is now."""
-    line.ask("look", MARGIN_S)
+    line.ask("look", wait_s + MARGIN_S)
     return state.Process(found.page)
 
 
 def by_page(found, args, uuid=None):
     """The receipt of a process that has a page."""
-    start, total, late = time.monotonic(), Total(), None
-    end = start + args.wait
+    total, late = Total(), False
     with ask.Line(found.page) as line:
+        before = None if args.no_frameworks else _look(found, line, min(ROUND_S, args.wait))
+        start = time.monotonic()
+        end = start + args.wait
         while True:
             wait_s = min(ROUND_S, max(0.0, end - time.monotonic()))
             reply = line.ask(request(args, uuid, wait_s), wait_s + MARGIN_S)
@@ -200,10 +213,10 @@ def by_page(found, args, uuid=None):
             if not again or time.monotonic() >= end:
                 break
             if total.waits_for_packages():
-                late = late or (total.returned_of_each(), _look(found, line))
+                late = True
                 time.sleep(min(AGAIN_S, max(0.0, end - time.monotonic())))
-        if late:
-            total.correct(*late, _look(found, line))
+        if late and before:
+            total.correct(before, _look(found, line))
             total.ns = int((time.monotonic() - start) * 1e9)
     if reply.code == tables.PAGE_REPLY_DONE and not again:
         failed = [name for name, one in total.frameworks.items()

@@ -44,8 +44,7 @@ def _synopsis(parser):
 def page():
     """The lines of the man page."""
     parser = cli.make_parser()
-    subs = next(a for a in parser._actions  # pylint: disable=protected-access
-                if isinstance(a, argparse._SubParsersAction)).choices
+    subs = cli.verbs_of(parser)
     yield '.\\" SPDX-License-Identifier: BSD-2-Clause'
     yield '.\\" Generated from the arguments of the tool.'
     yield f'.TH GPUCACHE 1 {DATE} "libgpucache {tables.VERSION}"'

@@ -129,6 +129,8 @@ def _serve(args, client, host, port):
 
 
 def show(args):
+    if bool(args.listen) + bool(args.textfile) + args.json > 1:
+        raise Fault("metrics takes one of --listen, --textfile and --json", fault.USAGE)
     if args.json:
         found, complaints = state.running(args.all_users, gpu.Gpus())
         print(json.dumps({"processes": [p.as_json() for p in found],

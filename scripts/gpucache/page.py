@@ -6,6 +6,7 @@ A page is read by pread: another process may cut the file short at any time, and
 mapping would then end the tool. Whatever it says is checked before use: the directory and the file
 have to be their user's own, without a symbolic link on the way."""
 import errno
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,15 @@ DAY_NS = 86400 * 10**9
 KEEP_NS = 600 * 10**9
 FILES_NAMED = 3
 PLACES = ("/dev/shm", "/tmp")
+# Where root looks at all users, none of them can make it read without end: of each so many pages,
+# of a folder so many names, and of so many folders, those of the lowest user ids first.
+PAGES_EACH, NAMES_EACH, FOLDERS_MAX = 1000, 20_000, 1000
+UIDS = 1 << 32
+FOLDER = re.compile(r"gpucache-(0|[1-9][0-9]{0,9})")
+# So long a call of the tool waits for pages that are being written: for those of one user, and for
+# all.
+PATIENCE_EACH_S, PATIENCE_S = 1.0, 5.0
+PAGE_NAMES = re.compile(rb"([0-9]+-[0-9]+-[0-9]+" + re.escape(tables.PAGE_SUFFIX).encode() + rb")")
 
 
 def unpack(layout, name, data, start=0):
@@ -32,11 +42,12 @@ def unpack(layout, name, data, start=0):
 
 
 class BadFile(Fault):
-    """A file among the pages that is none."""
+    """A file among the pages that is none, or a folder that is none of its user's. kind: "files" or
+    "folders"."""
 
-    def __init__(self, path, why):
+    def __init__(self, path, why, kind="files"):
         super().__init__(f"{path} is not used: {why}")
-        self.folder, self.why = os.path.dirname(path), why
+        self.kind, self.place, self.why = kind, (kind, os.path.dirname(path)), why
 
 
 def sum_up(complaints):
@@ -44,15 +55,15 @@ def sum_up(complaints):
     several = {}
     for fault in complaints:
         if isinstance(fault, BadFile):
-            several.setdefault(fault.folder, []).append(fault)
+            several.setdefault(fault.place, []).append(fault)
     told = []
     for fault in complaints:
-        like = several.get(getattr(fault, "folder", None), ())
+        like = several.get(getattr(fault, "place", None), ())
         if len(like) <= FILES_NAMED:
             told.append(str(fault))
         elif fault is like[0]:
-            told.append(text.printable(f"{fault.folder}: {len(like):,} files are not used; of the "
-                                       f"first: {fault.why}"))
+            told.append(text.printable(f"{fault.place[1]}: {len(like):,} {fault.kind} are not "
+                                       f"used; of the first: {fault.why}"))
     return told
 
 
@@ -67,8 +78,8 @@ class Folder:
             if error.errno == errno.ENOENT:
                 raise FileNotFoundError(path) from None
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise Fault(f"{path} is not used: it is no directory") from None
-            raise Fault(f"{path} is not used: {reason(error)}") from None
+                raise BadFile(path, "it is no directory", "folders") from None
+            raise BadFile(path, reason(error), "folders") from None
         found = os.fstat(self.fd)
         why = ""
         if found.st_uid != owner:
@@ -77,15 +88,22 @@ class Folder:
         elif found.st_mode & 0o022:
             why = "others may write to it"
         if why:
-            raise Fault(f"{path} is not used: {why}")
+            raise BadFile(path, why, "folders")
 
     def __del__(self):
         """The pages keep their folder: with the last of them, its descriptor goes."""
         if self.fd >= 0:
             os.close(self.fd)
 
-    def names(self):
-        return sorted(n for n in os.listdir(self.fd) if NAME.fullmatch(n))
+    def names(self, complaints):
+        """The names of pages. Of another user's folder no more than NAMES_EACH names are read."""
+        most = None if self.owner == os.geteuid() else NAMES_EACH
+        with os.scandir(self.fd) as entries:
+            found = [entry.name for entry in itertools.islice(entries, most)]
+            if next(entries, None):
+                complaints.append(Fault(f"{self.path}: it has more than {most:,} names; the rest "
+                                        "is left out"))
+        return sorted(name for name in found if NAME.fullmatch(name))
 
     def open(self, name, flags=os.O_RDONLY):
         """A descriptor of a page. FileNotFoundError: it is gone."""
@@ -137,6 +155,17 @@ class Page:
         except OSError:
             pass  # somebody was faster, or it is not ours to remove
 
+    def head(self):
+        """(version, when it was last written), without what takes longer to read."""
+        fd = self.open()
+        try:
+            data = os.pread(fd, tables.PAGE["bell"][0], 0)
+            return unpack(tables.PAGE, "version", data), unpack(tables.PAGE, "published_ns", data)
+        except struct.error:
+            raise BadFile(self.path, "it is cut short") from None
+        finally:
+            os.close(fd)
+
     def read(self):
         """Its contents, as Contents."""
         fd = self.open()
@@ -149,8 +178,8 @@ class Page:
 class Contents:
     """What a page says. `note` tells what is missing and why; `body` is then empty."""
 
-    # So long, in all, a call of the tool waits for pages that are being written.
-    patience_s = 1.0
+    # What is left of PATIENCE_EACH_S for each user, and under None of PATIENCE_S.
+    patience = {}
 
     def __init__(self, fd, path):
         data = self._stable(fd)
@@ -191,7 +220,10 @@ class Contents:
         without one, or where the patience is used up, what there is: self.same is then False."""
         offset, form = tables.PAGE["sequence"]
         start = time.monotonic()
-        num_bytes, end = struct.calcsize(form), start + min(0.5, max(0.0, Contents.patience_s))
+        left = Contents.patience
+        whose = ((os.fstat(fd).st_uid, PATIENCE_EACH_S), (None, PATIENCE_S))
+        num_bytes, end = struct.calcsize(form), \
+            start + min(0.5, *(max(0.0, left.get(user, most)) for user, most in whose))
         waited = False
         while True:
             before = os.pread(fd, num_bytes, offset)
@@ -200,7 +232,8 @@ class Contents:
             self.same = before == after == data[offset:offset + num_bytes]
             even = len(after) == num_bytes and struct.unpack(form, after)[0] % 2 == 0
             if self.same and even or len(data) < tables.PAGE_BYTES or time.monotonic() > end:
-                Contents.patience_s -= time.monotonic() - start if waited else 0
+                for user, most in whose if waited else ():
+                    left[user] = left.get(user, most) - (time.monotonic() - start)
                 return data
             waited = True
             time.sleep(0.001)
@@ -217,22 +250,40 @@ def places(uid, root=""):
     return [f"{root}{place}/gpucache-{uid}" for place in PLACES]
 
 
-def _open_all(candidates, complaints):
-    """The candidates (path, owner) that are there, as folders, each once."""
-    seen = set()
+def _open_all(candidates, complaints, seen=None):
+    """The candidates (path, owner) that are there, as folders, each once. seen: the devices and
+    inodes of those before."""
+    seen = set() if seen is None else seen
     for path, owner in candidates:
         try:
             folder = Folder(path, owner)
         except FileNotFoundError:
             continue
         except Fault as fault:
-            complaints.append(str(fault))
+            complaints.append(fault)
             continue
         found = os.fstat(folder.fd)
         if (found.st_dev, found.st_ino) in seen:
             continue
         seen.add((found.st_dev, found.st_ino))
         yield folder
+
+
+def _open_places(complaints, all_users):
+    """The user's own folders; then those of all users, but no more than FOLDERS_MAX."""
+    seen = set()
+    yield from _open_all(_own_places(), complaints, seen)
+    if not all_users:
+        return
+    folders = _open_all(_everybodys_places(), complaints, seen)
+    yield from itertools.islice(folders, FOLDERS_MAX)
+    left_out = {}
+    for folder in folders:
+        place = os.path.dirname(folder.path)
+        left_out[place] = left_out.get(place, 0) + 1
+    for place, number in left_out.items():
+        complaints.append(Fault(f"{place}: {number:,} folders are left out: at most "
+                                f"{FOLDERS_MAX:,} are read"))
 
 
 def _own_places():
@@ -242,15 +293,18 @@ def _own_places():
 
 
 def _everybodys_places():
+    """The candidates (path, owner) of all users, those of the lowest user ids first."""
+    found = []
     for place in PLACES:
         try:
-            names = sorted(os.listdir(place))
+            names = os.listdir(place)
         except OSError:
             continue
         for name in names:
-            match = re.fullmatch(r"gpucache-([0-9]+)", name)
-            if match:
-                yield os.path.join(place, name), int(match[1])
+            match = FOLDER.fullmatch(name)
+            if match and int(match[1]) < UIDS:
+                found.append((os.path.join(place, name), int(match[1])))
+    return sorted(found, key=lambda candidate: candidate[1])
 
 
 def _places_of(pid, uid):
@@ -263,9 +317,11 @@ def _places_of(pid, uid):
         candidates.insert(0, (own, uid))
     for place in PLACES:
         try:
-            names = [n for n in os.listdir(root + place) if n.startswith("gpucache-")]
+            with os.scandir(root + place) as entries:
+                names = [e.name for e in itertools.islice(entries, NAMES_EACH)
+                         if FOLDER.fullmatch(e.name)]
             candidates += [(f"{root}{place}/{n}", uid) for n in names
-                           if os.lstat(f"{root}{place}/{n}").st_uid == uid]
+                           if os.lstat(f"{root}{place}/{n}").st_uid == uid][:FOLDERS_MAX]
         except OSError:
             pass
     return candidates
@@ -274,7 +330,8 @@ def _places_of(pid, uid):
 def is_of(page, pid):
     """Does the program that made the page still run in this process? A program that replaced it
     (exec) has its number and its start, and not its page."""
-    return process.maps(pid, page.name) is not False
+    names = process.mapped(pid, PAGE_NAMES)
+    return names is None or page.name in names
 
 
 def need_right(all_users):
@@ -283,24 +340,40 @@ def need_right(all_users):
         raise Fault("only root sees the processes of all users: leave --all-users out, or use sudo")
 
 
-def find_all(all_users=False):
-    """(pages, complaints): all pages of the user, or of everybody (root)."""
-    need_right(all_users)
-    complaints, pages = [], []
-    Contents.patience_s = 1.0
-    candidates = _own_places() + (list(_everybodys_places()) if all_users else [])
+def _running():
+    """(pid in its namespace, start) -> [(namespace or None, pid)] of all processes."""
     running = {}
     for pid in process.pids():
         identity = process.identity(pid)
         if identity:
             running.setdefault(identity[1:], []).append((identity[0], pid))
-    for folder in _open_all(candidates, complaints):
-        for name in folder.names():
-            page = Page(folder, name, None)
+    return running
+
+
+def find_all(all_users=False):
+    """(pages, complaints): all pages of the user, or of everybody (root)."""
+    need_right(all_users)
+    complaints, pages, taken = [], [], {}
+    Contents.patience = {}
+    running, maps = _running(), {}
+    for folder in _open_places(complaints, all_users):
+        its = [Page(folder, name, None) for name in folder.names(complaints)]
+        for page in its:
             for namespace, pid in running.get((page.inner_pid, page.start_ticks), ()):
-                if namespace in (None, page.namespace) and is_of(page, pid):
+                if pid not in maps:
+                    maps[pid] = process.mapped(pid, PAGE_NAMES)
+                if namespace in (None, page.namespace) and \
+                        (maps[pid] is None or page.name in maps[pid]):
                     page.pid = pid
-            pages.append(page)
+        if folder.owner != os.geteuid():
+            its.sort(key=lambda page: page.pid is None)  # those that run first
+            room = max(0, PAGES_EACH - taken.get(folder.owner, 0))
+            if len(its) > room:
+                complaints.append(Fault(f"{folder.path}: {len(its) - room:,} files are left out: "
+                                        f"at most {PAGES_EACH:,} pages of one user are read"))
+            its = its[:room]
+            taken[folder.owner] = taken.get(folder.owner, 0) + len(its)
+        pages += its
     return pages, complaints
 
 
@@ -314,17 +387,16 @@ def find(pid):
     if identity and uid is not None:  # None: it has just ended
         candidates = _own_places() if uid == os.geteuid() else []
         for folder in _open_all(candidates + _places_of(pid, uid), complaints):
-            for name in folder.names():
+            for name in folder.names(complaints):
                 page = Page(folder, name, pid)
                 if (page.inner_pid, page.start_ticks) == identity[1:] and \
                         identity[0] in (None, page.namespace):
                     page.pid = pid if is_of(page, pid) else None
                     return page, complaints
         return None, complaints
-    candidates = _own_places() + (list(_everybodys_places()) if os.geteuid() == 0 else [])
     found = []
-    for folder in _open_all(candidates, complaints):
-        found += [Page(folder, name, None) for name in folder.names()
+    for folder in _open_places(complaints, os.geteuid() == 0):
+        found += [Page(folder, name, None) for name in folder.names(complaints)
                   if name.split("-")[1] == str(pid)]
     # The newest; a page of this namespace before one of another.
     found.sort(key=lambda page: (page.is_ours(), page.start_ticks))

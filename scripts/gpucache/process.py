@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from gpucache import text
 
+COMMAND_BYTES = 16384  # of a command that are read; a process may have megabytes of it
 OWN_TROUBLES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 JOBS = (
     ("slurm", re.compile(r"/job_([0-9]+)(?:/|$)")),
@@ -18,10 +19,10 @@ JOBS = (
 )
 
 
-def _read(pid, name):
+def _read(pid, name, most=-1):
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
+            return file.read(most)
     except OSError as error:
         if error.errno in OWN_TROUBLES:
             raise
@@ -114,9 +115,9 @@ def name(pid):
 
 
 def command(pid):
-    data = _read(pid, "cmdline")
-    words = (data or b"").decode(errors="replace").rstrip("\0").replace("\0", " ")
-    return text.printable(words) or name(pid)
+    data = _read(pid, "cmdline", COMMAND_BYTES + 1) or b""
+    words = data[:COMMAND_BYTES].decode(errors="replace").rstrip("\0").replace("\0", " ")
+    return text.printable(words) + "..." * (len(data) > COMMAND_BYTES) or name(pid)
 
 
 def environ(pid, variable):
@@ -126,6 +127,12 @@ def environ(pid, variable):
         if item.startswith(head):
             return os.fsdecode(item[len(head):])
     return None
+
+
+def mapped(pid, pattern):
+    """What of the mapped files' names matches, as a set. None: as of maps."""
+    data = _read(pid, "maps")
+    return {found.decode() for found in pattern.findall(data)} if data else None
 
 
 def maps(pid, file_name):

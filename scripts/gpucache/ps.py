@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache ps: one line for each process and GPU, with or without the library."""
 import json
+import os
 import shutil
 import sys
 
@@ -69,6 +70,9 @@ def show(args):
                          text.size(entry["used_bytes"]), "-", "-", "-", entry["job"] or "-",
                          f"{entry['name']} ({mark})"])
         print(_table(rows))
+        if not rows and text.is_terminal():
+            whose = "" if args.all_users else f" of {process.user_name(os.geteuid())}"
+            print(f"no process{whose} is under libgpucache")
         if any(p.status == "elsewhere" for p in found):
             print("* a pid in another pid namespace, which is not visible here")
         if gpus.why and args.verbose:

@@ -44,6 +44,8 @@ def has_control_thread(pid):
 def send(pid):
     """Asks the process to give its idle memory back. Returns the signal's number."""
     try:
+        if process.has_ended(pid):
+            raise Fault("no such process")
         if not process.has_library(pid):
             with open(f"/proc/{pid}/maps", "rb"):
                 raise Fault("it runs without libgpucache")

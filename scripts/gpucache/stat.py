@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache stat: everything that a page says, as a table in the manner of PyTorch's memory
 summary. After the process ended: its last state."""
+import collections
 import json
+import re
 import sys
 import time
 
-from gpucache import fault, gpu, state, tables, text
+from gpucache import fault, gpu, state, tables, terminal, text
 
 WIDTH = 76
-RULE = "=" * WIDTH
+
+# A line of the summary. rank: on a terminal with few rows those of the highest go first.
+Line = collections.namedtuple("Line", "rank words strong")
+WHO, RATE, MORE, COUNTS, PAST, ABOUT, RULES = range(7)
+FIRST = ("allocated_bytes", "reserved_bytes")  # figures that are WHO
+RULE, THIN = Line(RULES, "=" * WIDTH, False), Line(RULES, "-" * WIDTH, False)
+
+
+# Fields whose names say too little.
+WORDS = {"at_peak_whole_bytes": "free in whole chunks", "at_peak_cut_bytes": "free in cut chunks",
+         "at_peak_small_bytes": "free in small blocks",
+         "at_peak_running_ns": "time since the start",
+         "num_device_alloc": "taken from the driver",
+         "num_device_free": "given back to the driver"}
 
 
 def label(name):
     """The words of a field's name, without what says its kind before and its unit behind."""
+    if name in WORDS:
+        return WORDS[name]
     words = name
     for head in ("num_", "at_peak_"):
         if words.startswith(head):
@@ -29,37 +46,39 @@ def figure(value, unit):
     return text.duration(value) if unit == "NS" else text.count(value)
 
 
-def _line(name, now, peak=""):
-    return f"{name:<34}{now:>20}{peak:>22}".rstrip()
+def _line(rank, name, now, peak="", strong=False):
+    return Line(rank, f"{name:<34}{now:>20}{peak:>22}".rstrip(), strong)
 
 
 def _gpu_lines(its_gpu):
     what = its_gpu.name or "a GPU without a name"
-    yield text.bold(f"GPU {its_gpu.shown()}: {what}, {text.size(its_gpu.total_bytes)}")
+    yield Line(WHO, f"GPU {its_gpu.shown()}: {what}, {text.size(its_gpu.total_bytes)}", True)
     pools = "" if its_gpu.num_pools == 1 else f", {its_gpu.num_pools} contexts together"
-    yield f"{its_gpu.uuid or 'no UUID'}, {its_gpu.backing or 'unknown'} backing{pools}"
-    yield "-" * WIDTH
-    yield text.bold(_line("", "now", "peak"))
+    yield Line(ABOUT, f"{its_gpu.uuid or 'no UUID'}, {its_gpu.backing or 'unknown'} backing{pools}",
+               False)
+    yield THIN
+    yield _line(MORE, "", "now", "peak", True)
     rows = tables.STATS
     for i, row in enumerate(rows):
         if row["kind"] == "GAUGE":
             peak = rows[i + 1] if i + 1 < len(rows) and rows[i + 1]["kind"] == "PEAK" else None
-            yield _line(label(row["name"]), figure(its_gpu[row["name"]], row["unit"]),
+            yield _line(WHO if row["name"] in FIRST else MORE, label(row["name"]),
+                        figure(its_gpu[row["name"]], row["unit"]),
                         figure(its_gpu[peak["name"]], peak["unit"]) if peak else "")
-    yield _line("idle", text.size(its_gpu["idle_bytes"]))
-    yield "-" * WIDTH
-    yield _line("when reserved peaked", text.size(its_gpu["reserved_peak_bytes"]))
+    yield _line(WHO, "idle", text.size(its_gpu["idle_bytes"]))
+    yield THIN
+    yield _line(PAST, "when reserved peaked", text.size(its_gpu["reserved_peak_bytes"]))
     for row in rows:
         if row["kind"] == "AT_PEAK":
-            yield _line(label(row["name"]), figure(its_gpu[row["name"]], row["unit"]))
-    yield "-" * WIDTH
+            yield _line(PAST, label(row["name"]), figure(its_gpu[row["name"]], row["unit"]))
+    yield THIN
     for row in rows:
         if row["kind"] == "COUNTER" and its_gpu[row["name"]]:
-            yield _line(label(row["name"]), figure(its_gpu[row["name"]], row["unit"]))
+            yield _line(COUNTS, label(row["name"]), figure(its_gpu[row["name"]], row["unit"]))
     if its_gpu["num_allocs"]:
-        yield _line("hit rate", text.share(its_gpu["num_hits"], its_gpu["num_allocs"]))
-        yield _line("driver calls saved", text.count(its_gpu["num_driver_calls_saved"]))
-        yield _line("time saved, at least", text.duration(its_gpu["saved_ns"]))
+        yield _line(RATE, "hit rate", text.share(its_gpu["num_hits"], its_gpu["num_allocs"]))
+        yield _line(COUNTS, "driver calls saved", text.count(its_gpu["num_driver_calls_saved"]))
+        yield _line(COUNTS, "time saved, at least", text.duration(its_gpu["saved_ns"]))
 
 
 def _flush_line(last):
@@ -74,59 +93,89 @@ def _flush_line(last):
 
 
 def summary(found):
-    """The whole text about one process."""
+    """The whole text about one process, as lines."""
     contents = found.contents
-    lines = [RULE, text.bold(f"PID {found.shown_pid()} ({found.name}) of {found.user}, "
-                             f"libgpucache {contents.library_version}")]
+    yield RULE
+    yield Line(WHO, f"PID {found.shown_pid()} ({found.name}) of {found.user}, libgpucache "
+               f"{contents.library_version}", True)
     if found.command != found.name:
-        lines.append(found.command if len(found.command) <= WIDTH
-                     else found.command[:WIDTH - 3] + "...")
-    lines.append(f"under the library since {text.moment(contents.started_unix_ns)}"
-                 + (f", {found.job}" if found.job else ""))
+        yield Line(ABOUT, found.command if len(found.command) <= WIDTH
+                   else found.command[:WIDTH - 3] + "...", False)
+    yield Line(ABOUT, f"under the library since {text.moment(contents.started_unix_ns)}"
+               + (f", {found.job}" if found.job else ""), False)
     if found.status == "ended":
-        lines.append(text.bold("It has ended. This is its last state, of "
-                               f"{text.moment(contents.published_unix_ns)}."))
+        yield Line(WHO, "It has ended. This is its last state, of "
+                   f"{text.moment(contents.published_unix_ns)}.", True)
     if found.note:
-        lines.append(f"Nothing more is known: {found.note}.")
+        yield Line(WHO, f"Nothing more is known: {found.note}.", False)
     for its_gpu in found.gpus:
-        lines += [RULE, *_gpu_lines(its_gpu)]
-    lines.append(RULE)
+        yield RULE
+        yield from _gpu_lines(its_gpu)
+    yield RULE
     if not found.note:
         changed = found.changed_options()
-        lines.append("options: " + (" ".join(f"{n}={v}" for n, v in changed.items())
-                                    or "all at their defaults"))
-        lines.append(_flush_line(found.body.get("flush")))
+        yield Line(RATE, "options: " + (" ".join(f"{n}={v}" for n, v in changed.items())
+                                        or "all at their defaults"), False)
+        yield Line(RATE, _flush_line(found.body.get("flush")), False)
         for row in tables.COUNTERS:
             value = found.counters().get(row["name"], 0)
             if value:
                 unit = "BYTES" if row["name"].endswith("_bytes") else "COUNT"
-                lines.append(_line(label(row["name"]), figure(value, unit)))
-        lines.append(RULE)
-    return "\n".join(lines)
+                yield _line(COUNTS, label(row["name"]), figure(value, unit))
+        yield RULE
+
+
+def _shown(line, columns=None):
+    """A line as the terminal gets it. Where it has too few columns, blanks go before words."""
+    words = line.words
+    if columns and len(words) > columns:
+        words = terminal.cut(re.sub(" {3,}", "  ", words), columns)
+    return text.bold(words) if line.strong else words
+
+
+def fitted(lines, columns, rows):
+    """The lines for a terminal of this size: what matters most, and how many are left out."""
+    lines = list(lines)
+    if len(lines) > rows:
+        by_rank = sorted(range(len(lines)), key=lambda i: (lines[i].rank, i))
+        kept = sorted(by_rank[:max(1, rows - 1)])
+        more = Line(WHO, f"{len(lines) - len(kept)} more lines: see gpucache stat without --watch",
+                    False)
+        lines = [lines[i] for i in kept] + ([more] if rows > 1 else [])
+    return [_shown(line, columns) for line in lines]
 
 
 def _once(pid, gpus, as_json):
     found = state.one(pid, gpus)
-    return json.dumps(found.as_json()) if as_json else summary(found)
+    return json.dumps(found.as_json()) if as_json else "\n".join(map(_shown, summary(found)))
+
+
+def _draw(args, gpus):
+    """One picture, drawn again and again."""
+    fault.end_in_order()
+    picture, resized = terminal.Picture(sys.stdout), False
+    with terminal.Resizes() as resizes:
+        try:
+            while True:
+                found = state.one(args.pid, gpus)
+                picture.draw(fitted(summary(found), *terminal.size()), resized)
+                if found.status == "ended":
+                    return
+                resized, _ = resizes.wait(time.monotonic() + args.watch)
+        finally:
+            picture.end()
 
 
 def _watch(args, gpus):
     """Until the process ends. On a terminal one picture; else one after the other."""
-    if args.json or not sys.stdout.isatty():
-        while True:
-            print(_once(args.pid, gpus, args.json), flush=True)
-            if state.one(args.pid, gpus, fresh=False).status == "ended":
-                return
-            time.sleep(args.watch)
-    fault.end_in_order()
-    live, ansi = (fault.needed("rich." + name, "stat --watch") for name in ("live", "text"))
-    with live.Live(auto_refresh=False) as view:
-        while True:
-            found = state.one(args.pid, gpus)
-            view.update(ansi.Text.from_ansi(summary(found)), refresh=True)
-            if found.status == "ended":
-                return
-            time.sleep(args.watch)
+    if not args.json and text.is_terminal():
+        _draw(args, gpus)
+        return
+    while True:
+        print(_once(args.pid, gpus, args.json), flush=True)
+        if state.one(args.pid, gpus, fresh=False).status == "ended":
+            return
+        time.sleep(args.watch)
 
 
 def show(args):

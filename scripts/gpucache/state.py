@@ -10,6 +10,7 @@ LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
                                                   "saved_ns"]
 PATIENCE_S = 0.3
+POOLS_MAX = 128  # of one process: CONTEXTS_MAX of the library
 LONGEST = 100  # letters of a word that a page says, where it stands in a table
 
 
@@ -85,7 +86,7 @@ class Process:
         self.job = process.job(self.pid) if self.pid else ""
         self.gpus = []
         pools = body.get("pools")
-        for pool in pools if isinstance(pools, list) else []:
+        for pool in pools[:POOLS_MAX] if isinstance(pools, list) else []:
             if isinstance(pool, dict):
                 self._gpu(word(pool.get("uuid")), number(pool.get("device")), gpus).add(pool)
 
@@ -140,11 +141,11 @@ def refresh(pages):
     waiting = []
     for its_page in pages:
         try:
-            contents = its_page.read()
-            if contents.version == tables.PAGE_VERSION:
+            version, published_ns = its_page.head()
+            if version == tables.PAGE_VERSION:
                 with ask.Line(its_page) as line:
                     line.watch()
-                waiting.append((its_page, contents.published_ns))
+                waiting.append((its_page, published_ns))
         except (Fault, OSError):
             pass  # whoever shows it says what is wrong
     end = time.monotonic() + PATIENCE_S
@@ -153,7 +154,7 @@ def refresh(pages):
         left = []
         for its_page, published_ns in waiting:
             try:
-                if its_page.read().published_ns == published_ns:
+                if its_page.head()[1] == published_ns:
                     left.append((its_page, published_ns))
             except (Fault, OSError):
                 pass
@@ -231,7 +232,7 @@ def one(pid, gpus=None, fresh=True):
     try:
         its_page, complaints = page.find(pid)
         if its_page is None:
-            raise Fault(complaints[0] if complaints else why_no_page(pid))
+            raise Fault(str(complaints[0]) if complaints else why_no_page(pid))
         if fresh and its_page.pid:
             refresh([its_page])
         return Process(its_page, gpus)

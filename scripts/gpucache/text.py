@@ -86,10 +86,14 @@ def spark(values, width):
     return "".join(BARS[min(7, int(7 * v / top + 0.5))] if top else BARS[0] for v in values)
 
 
-def has_colours(stream=None):
+def is_terminal():
+    """Is stdout a terminal that can do more than a printer?"""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_colours():
     """Only on a terminal, and where NO_COLOR (https://no-color.org) is not set."""
-    stream = stream or sys.stdout
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def bold(words):

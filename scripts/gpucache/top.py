@@ -6,15 +6,15 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import sys
 import termios
+import textwrap
 import time
 import tty
 import types
 
-from gpucache import flush, options, page, setting, state, text
+from gpucache import flush, options, page, setting, state, terminal, text
 from gpucache import gpu as gpu_module
 from gpucache.fault import DONE, USAGE, Fault, end_in_order, needed
 
@@ -37,9 +37,9 @@ ESCAPES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "
 KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
 STOP = "\x1a"  # ctrl-Z
 # On a narrow terminal these columns go, the first one first.
-SPARED = ("LIMITS", "USER", "PEAK", "HITS", "LIVE, LATELY", "RESERVED", "GPU", "NAME")
+SPARED = ("LIMITS", "USER", "PEAK", "HITS", "LIVE, LATELY", "RESERVED", "GPU", "NAME", "IDLE")
 LONG = {"USER": 12, "LIMITS": 12, "NAME": 12}  # columns whose cells may be cut to so many letters
-LINES_AROUND = 5  # of the picture, beside those of processes and the last ones
+LINES_AROUND = 5  # of the picture, beside those of processes and the last ones, if there is room
 
 Line = collections.namedtuple("Line", "key process gpu history")
 
@@ -127,7 +127,10 @@ class Screen:
         try:
             receipt = flush.by_page(line.process, args, line.gpu.uuid or None)
             names = {line.gpu.uuid: line.gpu.shown()}
-            self.message = "; ".join(receipt.lines(names)) or receipt.why
+            said = list(receipt.lines(names))
+            if receipt.status in ("failed", "partly"):
+                said.append(f"PID {receipt.pid}: {receipt.why}")
+            self.message = "; ".join(said)
         except (Fault, FileNotFoundError) as error:
             self.message = f"PID {line.process.shown_pid()}: {error}"
 
@@ -192,20 +195,36 @@ def _widths(rows, width):
     return {head: need - 3 for head, need in needs.items()}
 
 
-def picture(screen, console):
-    """The screen as something that rich can show, no larger than the terminal."""
-    box, rich_text = needed("rich.box", "top"), needed("rich.text", "top").Text
+def _bottom(screen, width, rows):
+    """The last lines: the question and what was typed, a message, or the keys; of that what so many
+    rows hold. What is typed is seen at its end."""
     if screen.typed is not None:
-        bottom = f"MAX_IDLE, or NAME=VALUE: {screen.typed}_"
-    else:
-        bottom = screen.message or KEYS
-    bottom = rich_text(bottom).wrap(console, console.width)
-    shown = screen.visible(console.height - LINES_AROUND - len(bottom))
-    total = sum(line.gpu["allocated_bytes"] for line in screen.lines)
-    idle = sum(line.gpu["idle_bytes"] for line in screen.lines)
-    table = needed("rich.table", "top").Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
-    rows = [_cells(line, console.width) for line in shown]
-    widths = _widths(rows, console.width)
+        question = f"MAX_IDLE, or NAME=VALUE: {screen.typed}_"
+        question = [question[i:i + width] for i in range(0, len(question), width)]
+        return question if len(question) <= rows else [f"{screen.typed}_"[-width:]]
+    lines = textwrap.wrap(screen.message or KEYS, width)
+    return lines if len(lines) <= rows else [*lines[:rows - 1],
+                                             terminal.cut(" ".join(lines[rows - 1:]), width)]
+
+
+def picture(screen, console):
+    """The screen as something that rich can show, no larger than the terminal. On a terminal with
+    few rows the chosen process and the last line stay longest."""
+    box, rich_text = needed("rich.box", "top"), needed("rich.text", "top").Text
+    width, height = console.width, console.height
+    bottom = _bottom(screen, width, max(1, height // 2))
+    room = height - len(bottom)
+    roomy = room > LINES_AROUND
+    has_title, has_heads = room > 1, room > 2
+    shown = screen.visible(room - (LINES_AROUND if roomy else has_title + has_heads))
+    if room < 1:  # one row: the question or the message, or else the process
+        shown, bottom = ([], bottom) if screen.typed is not None or screen.message else (shown, [])
+    parts = [rich_text(_title(screen, len(shown)), style="bold", no_wrap=True,
+                       overflow="ellipsis")] if has_title else []
+    table = needed("rich.table", "top").Table(box=box.SIMPLE_HEAD if roomy else None, expand=True,
+                                              pad_edge=False, show_header=has_heads)
+    rows = [_cells(line, width) for line in shown]
+    widths = _widths(rows, width)
     for head, widest in widths.items():
         mark = ("^" if screen.reverse else "v") if head == screen.sort else ""
         table.add_column(head + mark, no_wrap=True, overflow="ellipsis",
@@ -215,14 +234,21 @@ def picture(screen, console):
     for line, cells in zip(shown, rows):
         table.add_row(*(rich_text(cells[head]) for head in widths),
                       style="reverse" if line.key == screen.chosen else "")
+    if shown or has_heads:
+        parts.append(table)
+    return needed("rich.console", "top").Group(*parts, *map(rich_text, bottom))
+
+
+def _title(screen, num_shown):
+    total = sum(line.gpu["allocated_bytes"] for line in screen.lines)
+    idle = sum(line.gpu["idle_bytes"] for line in screen.lines)
     number = len({line.process.page.name for line in screen.lines})
-    where = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
+    words = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
             f"{text.size(idle)} idle"
-    if len(shown) < len(screen.lines):
-        where += f"; lines {screen.first + 1} to {screen.first + len(shown)} " \
+    if num_shown < len(screen.lines):
+        words += f"; lines {screen.first + 1} to {screen.first + num_shown} " \
                  f"of {len(screen.lines)}"
-    group = needed("rich.console", "top").Group
-    return group(rich_text(where, style="bold", no_wrap=True, overflow="ellipsis"), table, *bottom)
+    return words
 
 
 def keys_of(data):
@@ -246,15 +272,17 @@ def _single_keys(fd):
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-def _watch(screen, view, console, fd):
+def _watch(screen, view, console, fd, resizes):
     """Shows the screen until a key ends it, and returns this key."""
     due = 0.0
     while True:
         if time.monotonic() >= due:
             screen.look()
             due = time.monotonic() + screen.args.interval
+        with contextlib.suppress(AttributeError):  # an old rich, which knows another size for 0x0
+            console.size = terminal.size()
         view.update(picture(screen, console), refresh=True)
-        if not select.select([fd], [], [], max(0, due - time.monotonic()))[0]:
+        if not resizes.wait(due, fd)[1]:
             continue
         data = os.read(fd, 256).decode(errors="replace")
         if not data:
@@ -282,8 +310,9 @@ def show(args):
     end_in_order()
     fd, key = sys.stdin.fileno(), STOP
     while True:
-        with _single_keys(fd), live.Live(console=console, screen=True, auto_refresh=False) as view:
-            key = _watch(screen, view, console, fd)
+        with _single_keys(fd), terminal.Resizes() as resizes, \
+                live.Live(console=console, screen=True, auto_refresh=False) as view:
+            key = _watch(screen, view, console, fd, resizes)
         if key != STOP:
             return DONE
         os.kill(0, signal.SIGTSTP)  # as the terminal would, once it is as before

@@ -96,6 +96,14 @@ def count(profile, library):
     return by_function
 
 
+def ceiling(words):
+    """(size, instructions) of SIZE=N."""
+    size, equals, most = words.partition("=")
+    if not equals or not most.isdecimal():
+        raise argparse.ArgumentTypeError(f"{words} is not SIZE=N")
+    return size, int(most)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawTextHelpFormatter)
@@ -103,14 +111,14 @@ def main():
     parser.add_argument("--sizes", default="512,4K,32K,256K,1M,2M,64M,256M")
     parser.add_argument("--api", default="driver")
     parser.add_argument("--mode", default="single")
-    parser.add_argument("--at-most", action="append", default=[], metavar="SIZE=N")
+    parser.add_argument("--at-most", action="append", default=[], metavar="SIZE=N", type=ceiling)
     parser.add_argument("pair")
     parser.add_argument("library")
     options, rest = parser.parse_known_args()
     if not shutil.which("valgrind"):
         print("no valgrind")
         return SKIP
-    ceilings = {size: int(most) for size, most in (limit.split("=") for limit in options.at_most)}
+    ceilings = dict(options.at_most)
     wrong = [f"{size}: not among the sizes" for size in ceilings
              if size not in options.sizes.split(",")]
     with tempfile.TemporaryDirectory(prefix="instructions-") as scratch:

@@ -24,21 +24,31 @@ def replay(command, options, path):
     return json.loads(done.stdout)
 
 
+def count(words):
+    if not words.isdecimal() or int(words) < 1:
+        raise argparse.ArgumentTypeError(f"{words} is no number from 1 on")
+    return int(words)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1, help="programs of each kind")
+    parser.add_argument("--seeds", type=count, default=1, help="programs of each kind")
     parser.add_argument("--kinds", help="streams is for four streams: by default all others",
                         default=",".join(kind for kind in synthesize.KINDS if kind != "streams"))
     parser.add_argument("--at-most", type=float)
     parser.add_argument("--traces")
     parser.add_argument("replay")
     options, rest = parser.parse_known_args()
+    kinds = options.kinds.split(",")
+    unknown = [kind or "''" for kind in kinds if kind not in synthesize.KINDS]
+    if unknown:
+        parser.error(f"no such kind: {', '.join(unknown)} (have: {', '.join(synthesize.KINDS)})")
     results = []
     with tempfile.TemporaryDirectory(prefix="traces-") as scratch:
         folder = options.traces or scratch
         os.makedirs(folder, exist_ok=True)
-        for kind in options.kinds.split(","):
+        for kind in kinds:
             for seed in range(1, options.seeds + 1):
                 path = os.path.join(folder, f"{kind}.{seed}.csv")
                 if not os.path.exists(path):

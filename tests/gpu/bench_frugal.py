@@ -119,7 +119,11 @@ HEADS = ["workload", "peer", "processes", "reserved over live", "reserved", "ste
 
 def table(rows):
     """(heads, lines) of the table, and the lines below it: what the largest peak of each workload
-    consisted of, and what failed."""
+    consisted of, and what failed. ValueError: a row is of no workload that there is."""
+    for entry in rows:
+        if entry["name"] not in BOUNDS:
+            raise ValueError(f"there is no workload {entry['name']!r} (have: "
+                             f"{', '.join(BOUNDS)})")
     lines, notes = [], []
     good = [entry for entry in rows if "failure" not in entry]
     for workload, peer in dict.fromkeys((entry["name"], entry["peer"]) for entry in good):

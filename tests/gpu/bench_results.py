@@ -37,10 +37,16 @@ release threshold without limit; PyTorch's allocators are called from C++.
 
 
 def merged(files):
-    """Rows of all files; of two that speak of the same thing, the later one."""
+    """Rows of all files; of two that speak of the same thing, the later one. ValueError: no page
+    can be made of the rows of a file."""
     rows = {}
     for path in files:
-        for entry in bench_store.load(path):
+        loaded = bench_store.load(path)
+        try:
+            made(loaded)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: no page can be made of it: {error}") from error
+        for entry in loaded:
             rows[tuple(entry.get(key) for key in IDENTITY)] = entry
     return list(rows.values())
 
@@ -188,7 +194,10 @@ def calls(rows):
 
 
 def memory(rows):
-    return table(*bench_memory.table(rows))
+    lines = table(*bench_memory.table(rows))
+    for sentence in bench_memory.missing(rows):
+        lines += [sentence, ""]
+    return lines
 
 
 def torch(rows):
@@ -268,11 +277,18 @@ SECTIONS = [
     ("cold", "The first memory of a process", "Each case in a process of its own.", cold),
     ("calls", "Single calls", "", calls),
     ("memory", "Memory as the GPU sees it",
-     "Of one contiguous range: 67 million loads of 4 bytes at random places, by all of the GPU; "
-     "loads of one thread that wait for each other; half of the range copied onto the other half, "
-     "bytes read and written counted; 256 MiB in four pieces from and to pinned host memory and a "
-     "peer. In brackets: over cudaMalloc in the same rounds. Mapped: by cuMemMap, without the "
-     "pool, chunks of one size, at a multiple of 1 GiB if nothing else is said.", memory),
+     "One contiguous range of addresses of each size, made in several ways. gpucache: one block "
+     "of the pool. Fresh: in a process that had no memory before; after churn: after blocks of 1 "
+     "to 64 MiB came and went in a random order; after blocks of a size: after as many of them as "
+     "the range holds came and went. How many pieces of physical memory (chunks) the block then "
+     "lies on stands in brackets. Mapped: by cuMemMap, without the pool, chunks of one size, at a "
+     "multiple of 1 GiB if nothing else is said. The figures: 67 million loads of 4 bytes at "
+     "random places, by all of the GPU; loads of one thread that wait for each other; half of the "
+     "range copied onto the other half by a kernel and by the driver, bytes read and written "
+     "counted; 256 MiB in four pieces from and to pinned host memory and a peer. ±: half of the "
+     "difference between the extremes of the rounds. In brackets: over cudaMalloc in the same "
+     "rounds. There is no time to measure each way with each size: those without figures are "
+     "named below the table.", memory),
     ("torch", "PyTorch",
      "cudaMalloc and gpucache: with PyTorch's own cache off. Live: what the program asked for at "
      "its peak; libraries: how much of it PyTorch does not count, since its libraries ask "
@@ -311,8 +327,13 @@ SECTIONS = [
 def sections(rows):
     for group, title, words, show in SECTIONS:
         part = bench_store.find(rows, group=group)
-        if part:
-            yield from (f"## {title}", "", *([words, ""] if words else []), *show(part))
+        if not part:
+            continue
+        try:
+            shown_part = show(part)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"part {group}: {type(error).__name__}: {error}") from error
+        yield from (f"## {title}", "", *([words, ""] if words else []), *shown_part)
 
 
 def shown(rows):
@@ -365,20 +386,32 @@ def publish(files, folder=FOLDER):
         print(apart, file=sys.stderr)
         return 2
     pages = made(rows)  # a fault in them leaves the files as they were
-    bench_store.save(source, rows)
-    for name, contents in pages.items():
-        with open(os.path.join(folder, name), "w") as file:
-            file.write(contents)
+    try:
+        bench_store.save(source, rows)
+        for name, contents in pages.items():
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(contents)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 
 def check(folder=FOLDER):
     """1 if the page or the drawing is not what results.json makes, with the first lines that
-    differ."""
+    differ; 2 if there are none, or no figures."""
     wrong = 0
-    for name, contents in made(bench_store.load(os.path.join(folder, JSON))).items():
-        with open(os.path.join(folder, name)) as file:
-            there = file.read()
+    try:
+        pages = made(merged([os.path.join(folder, JSON)]))
+        present_text = {}
+        for name in pages:
+            with open(os.path.join(folder, name)) as file:
+                present_text[name] = file.read()
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for name, contents in pages.items():
+        there = present_text[name]
         if there != contents:
             wrong = 1
             sys.stdout.writelines(list(difflib.unified_diff(there.splitlines(True),

@@ -7,13 +7,17 @@ over the rounds, `low` and `high` are their extremes. Some rows have more: strea
 of single calls, note; `machine` and `seed` where the rows of several files make one table."""
 import itertools
 import json
+import math
 import statistics
 
 # What the rows of one line of the file share.
 SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_bytes", "count",
           "machine", "seed")
-KEYS = ("group", "name", "peer", "value", "unit", "threads", "size_bytes", "streams")
-OWN_KEYS = {"frugal": ("seed", "machine")}  # by which rows of several files are joined
+# What every row has, and of which type.
+KEYS = {"group": str, "name": str, "peer": str, "value": (int, float), "unit": str, "threads": int,
+        "size_bytes": int, "streams": int}
+# By these the rows of several files are joined.
+OWN_KEYS = {"frugal": {"seed": int, "machine": str}}
 
 
 def rounded(value):
@@ -42,19 +46,46 @@ def load(path):
     with open(path) as file:
         try:
             lines = json.load(file)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
-    if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+    if not isinstance(lines, list) or not all(is_line(line) for line in lines):
         raise ValueError(f"{path}: it is no list of rows")
     rows = [entry for line in lines for entry in unfolded(line)]
     if not rows:
         raise ValueError(f"{path}: it has no figures")
     for entry in rows:
-        needed = KEYS + OWN_KEYS.get(entry.get("group"), ())
-        missing = [key for key in needed if key not in entry]
-        if missing:
-            raise ValueError(f"{path}: a row without {', '.join(missing)}: {entry}")
+        why = why_no_row(entry)
+        if why:
+            raise ValueError(f"{path}: {why}: {shortened(entry)}")
     return rows
+
+
+def why_no_row(entry):
+    """What is wrong with a row that a file has; or ''."""
+    needed = {**KEYS, **OWN_KEYS.get(str(entry.get("group")), {})}
+    missing = [key for key in needed if key not in entry]
+    if missing:
+        return f"a row without {', '.join(missing)}"
+    for key, value in entry.items():
+        if not isinstance(value, needed.get(key, (str, int, float))) or \
+                isinstance(value, float) and not math.isfinite(value):
+            return f"a row whose {key} makes no sense"
+    return ""
+
+
+def shortened(entry):
+    words = str(entry)
+    return words if len(words) <= 300 else words[:297] + "..."
+
+
+def is_line(line):
+    """Is it one row, or columns with rows of values?"""
+    if not isinstance(line, dict) or "columns" not in line:
+        return isinstance(line, dict)
+    rows = line.get("rows")
+    return all(isinstance(part, list) for part in
+               (line["columns"], rows, *(rows if isinstance(rows, list) else ()))) and \
+        all(isinstance(column, str) for column in line["columns"])
 
 
 def unfolded(line):

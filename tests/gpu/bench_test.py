@@ -11,6 +11,8 @@
                                            file and in two that --results joins
   bench_test.py rounds                     part frugal plays the rounds that it is told to, and
                                            leaves the figures of each as soon as it has them
+  bench_test.py arguments                  numbers, names and files without sense are refused in
+                                           one line, before anything is measured
   bench_test.py refill BUILD               what is made of given receipts and times; flushes of a
                                            process on the simulated driver have receipts"""
 import concurrent.futures
@@ -126,7 +128,13 @@ def page():
         with contextlib.redirect_stdout(io.StringIO()):
             noticed = bench_results.check(scratch)
     print("the page is what its figures make" if noticed else "other figures go unnoticed")
-    return 0 if noticed else 1
+    if not noticed or not bench_store.find(rows, group="memory"):
+        return 0 if noticed else 1
+    left = [row for row in rows if (row.get("size_bytes"), row.get("form")) !=
+            (32 << 30, "after churn")]
+    told = "Not measured with 32 GiB: gpucache after churn." in bench_results.page(left)
+    print("" if told else "the table does not say which of its lines are missing")
+    return 0 if told else 1
 
 
 class Given:
@@ -190,7 +198,18 @@ def odd_files():
     odd = {"empty": "", "cut": bench_store.dump(rows)[:200], "no list": "{}", "no figures": "[]",
            "no lines": "[3]",
            "a row without a unit": json.dumps([{k: rows[0][k] for k in rows[0] if k != "unit"}]),
-           "no seed": json.dumps([{k: row[k] for k in row if k != "seed"} for row in rows])}
+           "no seed": json.dumps([{k: row[k] for k in row if k != "seed"} for row in rows]),
+           "no workload": json.dumps([{**row, "name": "nosuch"} for row in rows]),
+           "no memory": json.dumps([{**row, "live_bytes": 0} for row in rows]),
+           "a word for a figure": json.dumps([{**rows[0], "value": "many"}]),
+           "a list for a name": json.dumps([{**rows[0], "name": []}]),
+           "a word for a seed": json.dumps([{**rows[0], "seed": "one"}]),
+           "columns without rows": '[{"columns": ["group"]}]',
+           "rows that are none": '[{"columns": ["group"], "rows": 3}]',
+           "no percentiles": json.dumps([{**rows[0], "group": "pairs", "stream": "single",
+                                          "name": "pair"}]),
+           "no end of brackets": "[" * 100000, "no number": json.dumps([{**rows[0],
+                                                                         "value": float("nan")}])}
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         published(scratch, rows)
         before = contents_of(scratch)
@@ -198,20 +217,33 @@ def odd_files():
             with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
                 file.write(text)
                 file.flush()
-                with contextlib.redirect_stderr(io.StringIO()) as said:
-                    try:
-                        status = bench_results.publish([file.name], scratch)
-                    except Exception as error:
-                        status = repr(error)
-            if status != 2 or file.name not in said.getvalue() or contents_of(scratch) != before:
-                wrong.append(f"{name}: status {status}, {said.getvalue()!r}, "
+                status, _, said = told(lambda: bench_results.publish([file.name], scratch))
+            if status != 2 or file.name not in said or contents_of(scratch) != before:
+                wrong.append(f"{name}: status {status}, {said!r}, "
                              f"{'the same' if contents_of(scratch) == before else 'changed'}")
-        with contextlib.suppress(KeyError):
-            published(scratch, [{**row, "name": "no workload"} for row in rows])
-            wrong.append("a page is made of a workload that has no bounds")
-        if {**contents_of(scratch), "0.json": before["0.json"]} != before:
-            wrong.append("figures of which no page can be made replace those that were there")
+        status, said, _ = published(scratch, [{**row, "name": "nosuch"} for row in rows])
+        if status != 2 or "no workload 'nosuch'" not in said:
+            wrong.append(f"a workload that has no bounds: status {status}, {said!r}")
+        os.unlink(os.path.join(scratch, bench_results.JSON))
+        for name, call in (("made", lambda: bench_results.publish([], scratch)),
+                           ("checked", lambda: bench_results.check(scratch))):
+            status, _, said = told(call)
+            if status != 2 or bench_results.JSON not in said:
+                wrong.append(f"no {bench_results.JSON}, {name}: status {status}, {said!r}")
     return wrong
+
+
+def told(call):
+    """(status, stdout, stderr) of a call; the status is an exception if one got through."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, \
+            contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            status = call()
+        except SystemExit as end:
+            status = end.code
+        except Exception as error:
+            status = repr(error)
+    return status, out.getvalue(), err.getvalue()
 
 
 def contents_of(folder):
@@ -290,10 +322,58 @@ print("gone", 0, flush=True)
 """
 
 
+def script(path):
+    """A script without an ending, as a module."""
+    loader = importlib.machinery.SourceFileLoader("script", path)
+    made = importlib.util.module_from_spec(importlib.util.spec_from_loader("script", loader))
+    loader.exec_module(made)
+    return made
+
+
+# Arguments of bench, of run and of sweep.py that are refused, each with a part of the line.
+REFUSED = {
+    "bench": ((("--rounds", "0"), "--rounds: 0 is no number from 1 on"),
+              (("--rounds", "-3"), "--rounds: -3 is no number from 1 on"),
+              (("--rounds", "two"), "--rounds: two is no number from 1 on"),
+              (("--seed", "-1"), "--seed: -1 is no number from 0 on"),
+              (("--seed", "1.5"), "--seed: 1.5 is no number from 0 on"),
+              (("--only", "nosuch"), "no such part: nosuch (have: replay, "),
+              (("--only", "frugal,"), "no such part: '' (have: replay, "),
+              (("--only", ""), "no such part: '' (have: replay, "),
+              (("--simulate", "/nosuch"), "/nosuch: there is no simulated driver"),
+              (("--library", "/nosuch.so"), "/nosuch.so: no such file"),
+              (("--json", "/nosuch/file"), "/nosuch/file: no such file or directory")),
+    "run": ((("--only", "nosuch"), "no such part: nosuch (have: identity, "),
+            (("--skip", "nosuch"), "no such part: nosuch (have: identity, "),
+            (("--only", ""), "no such part: '' (have: identity, "),
+            (("--match", "("), "--match: ( is no regular expression"),
+            (("--simulate", "/nosuch"), "/nosuch: there is no simulated driver")),
+    "../bench/sweep.py": ((("--seeds", "0", "replay"), "--seeds: 0 is no number from 1 on"),
+                          (("--kinds", "nosuch", "replay"), "no such kind: nosuch (have: "),
+                          (("--kinds", "", "replay"), "no such kind: '' (have: ")),
+    "../bench/instructions.py": ((("--at-most", "4K", "p", "l"), "--at-most: 4K is not SIZE=N"),
+                                 (("--at-most", "4K=-", "p", "l"), "4K=- is not SIZE=N")),
+}
+
+
+def arguments():
+    wrong = []
+    sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        for name, cases in REFUSED.items():
+            module = script(os.path.join(HERE, name))
+            for words, sentence in cases:
+                sys.argv = [name, *words] + ([scratch] if name in ("bench", "run") else [])
+                status, _, said = told(module.main)
+                last = said.rstrip("\n").rpartition("\n")[2]
+                if status != 2 or sentence not in last:
+                    wrong.append(f"{name} {' '.join(words)}: status {status}, {said!r}")
+    print("\n".join(wrong) or "as it should be")
+    return 1 if wrong else 0
+
+
 def rounds():
-    loader = importlib.machinery.SourceFileLoader("bench", os.path.join(HERE, "bench"))
-    bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench", loader))
-    loader.exec_module(bench)
+    bench = script(os.path.join(HERE, "bench"))
     left = []
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         suite = base.Suite(scratch, False, None, False)
@@ -343,5 +423,5 @@ def refill(build):
 
 if __name__ == "__main__":
     CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal, "rounds": rounds,
-              "refill": refill}
+              "arguments": arguments, "refill": refill}
     sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Shared by all parts of the GPU suite: the machine's tools, builds, processes bare and under
 the shim, and the table of results. Only Suite.run_pairs() uses threads; its rows come in order."""
+import argparse
 import concurrent.futures
 import dataclasses
 import glob
@@ -91,6 +92,39 @@ def numbers(path):
         return {}
 
 
+def number_from(least):
+    """For argparse: a whole number that is not less than this."""
+    def read(words):
+        if not words.isdecimal() or int(words) < least:
+            raise argparse.ArgumentTypeError(f"{words} is no number from {least} on")
+        return int(words)
+    return read
+
+
+def expression(words):
+    """For argparse: a regular expression."""
+    try:
+        re.compile(words)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{words} is no regular expression: {error}") from None
+    return words
+
+
+def why_refused(parts, known, simulate):
+    """A sentence about parts that are not known, or a build folder without the simulated driver;
+    or ''."""
+    unknown = [name or "''" for name in parts if name not in known]
+    if unknown:
+        return f"no such part: {', '.join(unknown)} (have: {', '.join(known)})"
+    if simulate and not os.path.exists(simulated_driver(simulate)):
+        return f"{simulate}: there is no simulated driver (tests/sim) in this build folder"
+    return ""
+
+
+def simulated_driver(build):
+    return os.path.join(build, "tests", "sim", "lib", "libcuda.so.1")
+
+
 def first_difference(bare, shim):
     """One line that says where two texts part."""
     a, b = bare.splitlines(), shim.splitlines()
@@ -129,7 +163,7 @@ class Suite:
 
     def find_libcuda(self):
         if self.simulate:
-            return os.path.join(self.simulate, "tests", "sim", "lib", "libcuda.so.1")
+            return simulated_driver(self.simulate)
         try:
             known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
         except OSError:

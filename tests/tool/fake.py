@@ -83,7 +83,8 @@ def body(*pools, **more):
 
 class FakePage:
     """By default the page of this very process. answer: a function of the request that returns
-    (code, value, reply); with it a thread answers, and publishes when the bell rings."""
+    (code, value, reply); with it a thread answers, and publishes when the bell rings. look: what is
+    done at a request to look, which is not among those that are asked."""
 
     def __init__(self, folder, text=None, pid=None, start=None, namespace=None, answer=None,
                  version=tables.PAGE_VERSION, age_s=0, uid=None):
@@ -107,7 +108,7 @@ class FakePage:
         self.put("library_version", b"0.1.0")
         self.asked, self.sequence, self.text = [], 0, b"{}"
         self.publish(body(pool()) if text is None else text, age_s)
-        self.answer, self.going = answer, True
+        self.answer, self.look, self.going = answer, lambda: None, True
         self.thread = threading.Thread(target=self._serve, daemon=True)
         if answer:
             self.thread.start()
@@ -146,8 +147,11 @@ class FakePage:
     def _reply(self, start, number):
         size = self.get("ask_bytes", tables.PAGE_SLOT, start)
         words = os.fsdecode(os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]))
-        self.asked.append(words)
-        answer = self.answer(words)
+        if words == "look":
+            answer = self.look() or (tables.PAGE_REPLY_DONE, 0, {})
+        else:
+            self.asked.append(words)
+            answer = self.answer(words)
         if answer is None:
             return  # a library that hangs
         code, value, reply = answer

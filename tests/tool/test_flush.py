@@ -2,6 +2,8 @@
 """gpucache flush: what it asks for, its receipts, and what ends it.
 
 test_flush.py TOOL"""
+import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -69,43 +71,84 @@ class Flush(Case):
 
     def test_it_is_done_when_the_packages_have_answered(self):
         for late in self.late, self.late_before:
-            self.they_answer_after(late)
+            self.they_answer_after(late, "look")
 
-    def they_answer_after(self, late):
-        """What their memory makes idle goes back by a flush of the library's own, meanwhile."""
+    def test_what_goes_back_before_the_tool_looks_counts(self):
+        """The packages answer as soon as the first reply has been made."""
+        self.they_answer_after(self.late, "flush")
+
+    def they_answer_after(self, late, when):
+        """What their memory makes idle goes back by a flush of the library's own: at once (when:
+        flush), or before the second look."""
         told = {"flush": 0}
 
-        def answer(words):
-            verb = words.split()[0]
-            if verb == "flush":
-                told["flush"] += 1
-                if told["flush"] == 1:
-                    return late()
-                return DONE, 0, {**flushed(returned_bytes=0),
-                                 "frameworks": [{"name": "torch", "state": "idle"}]}
-            if told["flush"] > 1:  # a look behind the second flush
-                state = body(pool(flushed_bytes=167 * MIB))
-                state["counters"]["torch_returned_bytes"] = 160 * MIB + 3
-                page.publish(state)
-            return DONE, 0, {}
+        def publish():
+            state = body(pool(flushed_bytes=167 * MIB))
+            state["counters"]["torch_returned_bytes"] = 160 * MIB + 3
+            page.publish(state)
+
+        def answer(_):
+            told["flush"] += 1
+            if when == "flush":
+                publish()
+            if told["flush"] == 1:
+                return late()
+            page.look = publish
+            return DONE, 0, {**flushed(returned_bytes=0),
+                             "frameworks": [{"name": "torch", "state": "idle"}]}
         page = self.page(body(pool(flushed_bytes=7 * MIB)), answer=answer)
         done = tool("flush", os.getpid())
         self.assertEqual((done.status, done.err), (0, ""))
         self.assertRegex(done.out, rf"^PID {os.getpid()} GPU 0: 160 MiB returned in .*, 32 MiB live"
-                         rf"\nPID {os.getpid()}: torch gave up 160 MiB\n$")
+                         rf"\nPID {os.getpid()}: torch gave up 160 MiB"
+                         rf"\nPID {os.getpid()}: its Python packages answered late: what other "
+                         r"flushes gave back meanwhile is counted too\n$")
         page.close()
+
+    def test_two_that_wait_for_one_package_say_that_they_count_the_same(self):
+        """The library knows of no request whose memory it was."""
+        told = {"late": 0}
+
+        def publish():
+            page.publish(body(pool(flushed_bytes=160 * MIB)))
+
+        def answer(_):
+            told["late"] += 1
+            if told["late"] <= 2:  # one for each of them
+                return self.late()
+            page.look = publish
+            return DONE, 0, {**flushed(returned_bytes=0), "frameworks": []}
+        page = self.page(body(pool(flushed_bytes=0)), answer=answer)
+        with concurrent.futures.ThreadPoolExecutor(2) as both:
+            receipts = list(both.map(lambda _: self.from_outside(), range(2)))
+        for receipt in receipts:
+            self.assertEqual((receipt["returned_bytes"], receipt["status"],
+                              receipt["all_flushes"]), (160 * MIB, "done", True))
+
+    def from_outside(self):
+        """The receipt of a flush of this process, by a tool of its own."""
+        done = subprocess.run([*ALONE, "flush", str(os.getpid()), "--json"], capture_output=True,
+                              text=True, timeout=60, check=False,
+                              env={**os.environ, "GPUCACHE_DIR": self.folder})
+        return json.loads(done.stdout)["receipts"][0]
+
+    def test_a_receipt_without_late_packages_counts_its_own_flush_alone(self):
+        page = self.serve(text=body(pool(flushed_bytes=0)))
+        page.look = lambda: page.publish(body(pool(flushed_bytes=500 * MIB)))
+        receipt, = tool("flush", os.getpid(), "--json").json["receipts"]
+        self.assertEqual((receipt["returned_bytes"], receipt["all_flushes"]), (156 * MIB, False))
 
     def test_it_is_not_done_while_packages_have_not_answered(self):
         for late in self.late, self.late_before:
             page = self.page(
                 # pylint: disable-next=cell-var-from-loop
-                answer=lambda words: late() if words[0] == "f" else (DONE, 0, {}))
+                answer=lambda words: late())
             done = tool("flush", os.getpid(), "--wait", "300ms")
             self.says(done, 1, f"PID {os.getpid()}: not all was done within 0.3 s")
             self.assertEqual(done.out.splitlines()[1:], [f"PID {os.getpid()}: its Python packages "
                              "have not answered yet; their memory follows"])
             # One question in 0.1 s: what is to come is not asked for without a pause.
-            self.assertLessEqual(sum(words[0] == "f" for words in page.asked), 4)
+            self.assertLessEqual(len(page.asked), 4)
             page.close()
 
     def test_json_of_packages_that_have_not_answered(self):

@@ -7,14 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from unittest import mock
 
-from fake import TOOL, tool
-from test_page import Case
+from fake import MAPPER, PIPES, TOOL, FakePage, map_page, pool, tool
+from test_page import ROOT, Case
 
-from gpucache import tables
+from gpucache import page as page_module
+from gpucache import process, state, tables
 
 MANY = 10_000
 # One file after the other, with a wait for each, takes minutes.
@@ -23,12 +25,12 @@ ELSEWHERE = 12345  # a pid namespace
 YEARS_NS = 10 * 365 * 86400 * 10**9
 
 
-class Many(Case):
-    def put(self, count, head=b""):
+class Files(Case):
+    def put(self, count, head=b"", folder=None):
         """So many files of processes in another pid namespace, that begin with this."""
         for pid in range(count):
             name = f"{ELSEWHERE}-{100 + pid}-1{tables.PAGE_SUFFIX}"
-            with open(os.path.join(self.folder, name), "wb") as file:
+            with open(os.path.join(folder or self.folder, name), "wb") as file:
                 file.write(head)
                 file.truncate(tables.PAGE_BYTES)
 
@@ -49,6 +51,8 @@ class Many(Case):
         self.assertLess(took, LATE_S)
         return done
 
+
+class Many(Files):
     def test_broken_files_are_one_sentence(self):
         self.put(MANY)
         mine = self.page()
@@ -72,6 +76,174 @@ class Many(Case):
         done = self.timed("ps")
         self.assertEqual(done.status, 0)
         self.assertEqual(done.out.count("while it wrote its page"), 300)
+
+
+@unittest.skipUnless(ROOT, "needs root, who alone looks at others")
+class Hostile(Files):
+    """A user who makes --all-users slow harms no other user: what is read of one is bounded."""
+
+    def setUp(self):
+        super().setUp()
+        self.place = self.folder + "/place"
+        os.mkdir(self.place, 0o1777)
+        page_module.PLACES = (self.place,)
+
+    def user(self, uid):
+        folder = f"{self.place}/gpucache-{uid}"
+        os.mkdir(folder, 0o700)
+        os.chown(folder, uid, uid)
+        return folder
+
+    def give(self, folder):
+        """Its files belong to its user."""
+        uid = os.stat(folder).st_uid
+        for name in os.listdir(folder):
+            os.lchown(os.path.join(folder, name), uid, uid)
+
+    def honest(self, uid=23456):
+        """A page of this process that belongs to somebody else."""
+        page = FakePage(self.user(uid), uid=uid)
+        self.addCleanup(page.close)
+        os.chown(page.path, uid, uid)
+        return page
+
+    def everybody(self, verb="ps", *words):
+        return self.timed(verb, "--all-users", *words)
+
+    def test_many_pages_of_one_user_leave_the_others_theirs(self):
+        folder = self.user(12345)
+        self.put(300, self.head_of(), folder)
+        # pylint: disable-next=consider-using-with
+        sleeper = subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES)
+        self.addCleanup(sleeper.communicate)
+        self.addCleanup(sleeper.kill)
+        namespace, pid, start = process.identity(sleeper.pid)
+        running = FakePage(folder, namespace=namespace, pid=pid, start=start, uid=12345)
+        self.addCleanup(running.close)
+        map_page(sleeper, running)
+        self.give(folder)
+        honest = self.honest()
+        with mock.patch.object(page_module, "PAGES_EACH", 50):
+            done = self.everybody("ps", "--json")
+        self.assertEqual(done.status, 1)
+        self.assertEqual(done.err, f"gpucache: {folder}: 251 files are left out: at most 50 pages "
+                                   "of one user are read\n")
+        found = [p["pid"] for p in done.json["processes"]]
+        self.assertEqual((len(found), found[:2]), (51, sorted([honest.pid, pid])))
+
+    def test_names_without_end_are_not_all_read(self):
+        folder = self.user(12345)
+        self.put(300, self.head_of(), folder)
+        self.give(folder)
+        self.honest()
+        with mock.patch.object(page_module, "NAMES_EACH", 100):
+            done = self.everybody()
+        self.says(done, 1, f"{folder}: it has more than 100 names; the rest is left out")
+        self.assertIn(str(os.getpid()), done.out)
+
+    def test_folders_that_are_not_their_users_are_one_sentence(self):
+        for uid in range(31000, 31300):
+            os.mkdir(f"{self.place}/gpucache-{uid}", 0o700)
+            os.chown(f"{self.place}/gpucache-{uid}", 12345, 12345)
+        for name in "99999999999", "0012345", "1" * 200:  # no user has such a number
+            os.mkdir(f"{self.place}/gpucache-{name}", 0o700)
+        self.honest()
+        done = self.everybody()
+        self.says(done, 1, f"{self.place}: 300 folders are not used; of the first: it belongs to "
+                  "12345, not to 31000")
+        self.assertIn(str(os.getpid()), done.out)
+
+    def test_folders_without_end_leave_the_first_users_theirs(self):
+        """Somebody may have a range of user ids; those of people are the lowest."""
+        for uid in range(100000, 100060):
+            self.user(uid)
+        self.honest()
+        with mock.patch.object(page_module, "FOLDERS_MAX", 50):
+            done = self.everybody()
+        self.says(done, 1, f"{self.place}: 11 folders are left out: at most 50 are read")
+        self.assertIn(str(os.getpid()), done.out)
+
+    def test_odd_files_cost_nothing(self):
+        folder = self.user(12345)
+        for number in range(200):
+            path = f"{folder}/{ELSEWHERE}-{100 + number}-1{tables.PAGE_SUFFIX}"
+            if number % 4 == 0:
+                os.mkfifo(path)
+            elif number % 4 == 1:
+                os.symlink("/dev/zero", path)
+            elif number % 4 == 2:
+                os.mkdir(path)
+            else:
+                with open(path, "wb") as file:
+                    file.truncate(1 << 34)
+        self.give(folder)
+        self.honest()
+        done = self.everybody()
+        self.assertRegex(done.err, rf"^gpucache: {folder}: 200 files are not used; .*\n$")
+        self.assertIn(str(os.getpid()), done.out)
+
+    def test_torn_pages_of_one_user_use_up_his_own_patience(self):
+        folder = self.user(12345)
+        self.put(200, self.head_of(sequence=7), folder)
+        self.give(folder)
+        honest = self.honest()
+        ended = threading.Event()
+
+        def write():
+            while not ended.is_set():
+                honest.put("sequence", honest.sequence + 1)
+                time.sleep(0.02)
+                honest.put("sequence", honest.sequence + 2)
+                time.sleep(0.001)
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            done = self.everybody("ps", "--json")
+        finally:
+            ended.set()
+            writer.join()
+        notes = {p["pid"]: p["note"] for p in done.json["processes"]}
+        self.assertEqual(notes[os.getpid()], "")
+
+    def test_many_pages_of_one_process_need_one_look_at_its_mappings(self):
+        namespace, pid, start = process.identity(os.getpid())
+        folder = self.user(12345)
+        for number in range(300):
+            with open(f"{folder}/{number}-{pid}-{start}{tables.PAGE_SUFFIX}", "wb") as file:
+                file.write(b"")
+        with open(f"{folder}/{namespace}-{pid}-{start}{tables.PAGE_SUFFIX}", "wb") as file:
+            file.write(b"")
+        self.give(folder)
+        with mock.patch.object(process, "namespace", return_value=None), \
+                mock.patch.object(process, "maps", side_effect=process.maps) as maps, \
+                mock.patch.object(process, "mapped", side_effect=process.mapped) as mapped:
+            self.everybody()
+        self.assertLessEqual(maps.call_count + mapped.call_count, 1)
+
+    def test_a_page_with_pools_without_end(self):
+        folder = self.user(12345)
+        pools = [{"uuid": str(number), "device": number} for number in range(1500)]
+        page = FakePage(folder, {"pools": [pool()] + pools}, pid=7, namespace=ELSEWHERE, uid=12345)
+        self.addCleanup(page.close)
+        self.give(folder)
+        found, = self.everybody("ps", "--json").json["processes"]
+        self.assertEqual(len(found["gpus"]), state.POOLS_MAX)
+        self.assertEqual(found["gpus"][0]["idle_bytes"], 156 << 20)
+
+    def test_a_command_without_end_is_cut(self):
+        # pylint: disable-next=consider-using-with
+        sleeper = subprocess.Popen([sys.executable, "-c", MAPPER] + ["x" * 100000] * 15, **PIPES)
+        self.addCleanup(sleeper.communicate)
+        self.addCleanup(sleeper.kill)
+        folder = self.user(12345)
+        namespace, pid, start = process.identity(sleeper.pid)
+        page = FakePage(folder, namespace=namespace, pid=pid, start=start, uid=12345)
+        self.addCleanup(page.close)
+        map_page(sleeper, page)
+        self.give(folder)
+        found, = self.everybody("ps", "--json").json["processes"]
+        self.assertLess(len(found["command"]), 20000)
+        self.assertTrue(found["command"].endswith("xxx..."), found["command"][-9:])
 
 
 class Clocks(Case):

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -337,6 +338,24 @@ class Who(Case):
         for words in (("stat", "x"), ("stat", "-1"), ("stat", "0"), ("flush", "1e3"),
                       ("stat", str(1 << 40)), ("stat",), ("nonsense",), ("flush",)):
             self.assertEqual(tool(*words).status, 2, words)
+
+    def test_other_files_of_a_similar_name_say_nothing(self):
+        """Beside the folders of pages, in the place where they are."""
+        os.mkdir(self.folder + "/gpucache-tests")
+        with open(self.folder + "/gpucache-notes", "w", encoding="ascii"):
+            pass
+        page_module.PLACES = (self.folder,)
+        for words in ("stat", os.getpid()), ("set", os.getpid(), "MAX_IDLE=1"), \
+                ("flush", os.getpid()):
+            self.says(tool(*words, GPUCACHE_DIR="none"), 1,
+                      f"PID {os.getpid()}: it runs without libgpucache")
+
+    def test_a_process_whose_parent_has_not_looked_yet_has_ended(self):
+        with subprocess.Popen(["true"]) as child:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            for words in ("stat", child.pid), ("set", child.pid, "MAX_IDLE=1"), \
+                    ("flush", child.pid):
+                self.says(tool(*words), 1, f"PID {child.pid}: no such process")
 
     @unittest.skipUnless(ROOT, "needs root, to become somebody else")
     def test_a_user_sees_only_his_own(self):

@@ -37,15 +37,26 @@ class Terminal:
 
     def __init__(self, *words, width=WIDTH, height=HEIGHT, command=None):
         command = command or [*ALONE, *map(str, words)]
-        self.screen = pyte.Screen(width, height)
+        self.screen = pyte.Screen(width or 80, height or 24)
         self.stream = pyte.ByteStream(self.screen)
         self.raw, self.status = b"", None
         self.pid, self.fd = pty.fork()
         if not self.pid:
             os.environ.update(TERM="xterm-256color", LC_ALL="C.UTF-8")
             os.environ.pop("NO_COLOR", None)
-            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            os.environ.pop("COLUMNS", None)
+            os.environ.pop("LINES", None)
+            self.tell_size(1, width, height)
             os.execvp(command[0], command)
+
+    @staticmethod
+    def tell_size(fd, width, height):
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def resize(self, width, height):
+        """As a window that is dragged."""
+        self.screen.resize(height, width)
+        self.tell_size(self.fd, width, height)
 
     def feed(self, seconds=0.05):
         if select.select([self.fd], [], [], seconds)[0]:
@@ -170,6 +181,20 @@ class Top(Case):
         screen.press("q")
         self.assertEqual(screen.end(), 0)
 
+    def test_what_a_flush_left_undone_is_told(self):
+        replies = [(tables.PAGE_REPLY_REFUSED, 0, {"error": "a capture is open"}),
+                   (tables.PAGE_REPLY_PARTLY, 0, {"ns": 1, "frameworks": "late", "gpus": []})]
+        page = self.page(answer=lambda words: replies[min(len(page.asked), 2) - 1])
+        screen = Terminal("top", "--interval", "200ms")
+        screen.until("LIVEv")
+        screen.press("f")
+        screen.until(rf"PID {os.getpid()}: a capture is open")
+        screen.press("f")
+        screen.until(r"its Python packages have not answered yet; their memory follows;\s+PID\s+"
+                     rf"{os.getpid()}: not all was done within 1 s")
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+
     def test_processes_come_and_go(self):
         screen = Terminal("top", "--interval", "100ms", width=80)
         screen.until(r"0 processes, 0 B live")
@@ -214,6 +239,50 @@ class Top(Case):
                 screen.until("2 proc")
             screen.press("q")
             self.assertEqual(screen.end(), 0)
+
+    def test_on_few_rows_the_chosen_process_and_the_last_line_stay(self):
+        self.two()
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE"))
+        screen.look()
+        long = "PID 1: " + "what the library says of it, " * 9
+        for height in range(1, 12):
+            for width in 1, 8, 20, 40, 60, 100:
+                for screen.message, screen.typed in ("", None), (long, None), ("", "x" * 50 + "1G"):
+                    lines = self.picture(screen, width, height)
+                    case = f"{width}x{height}, {screen.message}, {screen.typed}\n" + \
+                        "\n".join(lines)
+                    self.assertLessEqual(len(lines), height, case)
+                    self.assertLessEqual(max(map(len, lines)), width, case)
+                    if height > 1 and width >= 20:
+                        self.assertRegex("\n".join(lines), rf"(^|\n) *{self.second[1]} .*5 GiB",
+                                         case)
+                    if height > 2 and width >= 20:
+                        self.assertIn("2 processes", lines[0], case)
+                    if screen.typed:
+                        self.assertTrue(lines[-1].rstrip().endswith("1G_"[-width:]), case)
+                    elif height > 1 and width >= 20:
+                        shown = "PID 1:" if screen.message else "up/down"
+                        self.assertTrue(any(line.startswith(shown) for line in lines), case)
+
+    @staticmethod
+    def picture(screen, width, height):
+        console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
+        console.print(top.picture(screen, console), end="")
+        return console.file.getvalue().rstrip("\n").split("\n")
+
+    def test_another_size_is_drawn_at_once(self):
+        self.two()
+        screen = Terminal("top", "--interval", "1h", width=0, height=0)
+        screen.until("live")
+        screen.resize(80, 25)
+        screen.until(r"2 processes[^$]*q quit")
+        screen.resize(40, 5)
+        text = screen.until(r"^2 processes.*\n *PID .*\n(.*\n)?up/down")
+        self.assertIn("5 GiB", text)
+        screen.resize(120, 24)
+        screen.until(r"^2 processes.*\n\n.*LIMITS.*\n(.*\n)+.*q quit")
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
 
     def test_long_limits_leave_the_other_columns_whole(self):
         limits = {"GPUCACHE_MAX_RESERVED": "20G", "GPUCACHE_MAX_IDLE": "50%,0=8G,1=50%",
@@ -293,12 +362,60 @@ class Stat(Case):
         screen.press("\x03")
         self.assertEqual(screen.end(), 130)
 
+    def test_watch_keeps_what_matters_on_a_small_terminal(self):
+        self.page(body(pool(), pool(1, UUID_B), command="train " * 40), answer=lambda words: None)
+        for width, height, parts in (
+                (80, 24, ("allocated +32 MiB", "reserved +188 MiB +1 GiB", "idle +156 MiB",
+                          "hit rate +98.5 %", "last flush: none", "GPU 1: ")),
+                (80, 8, ("allocated +32 MiB", "reserved +188 MiB", "idle +156 MiB")),
+                (30, 8, ("allocated +32 MiB", "reserved +188 MiB", "idle +156 MiB")),
+                (80, 3, ("GPU 0: ",)), (80, 2, ()), (80, 1, ()), (8, 3, ())):
+            screen = Terminal("stat", os.getpid(), "--watch", "50ms", width=width, height=height)
+            more = r"[^$]*\n[0-9]+ more lines" if height > 1 else ""
+            if width == 8:
+                more = r"[^$]*\n[0-9]+ mor"
+            text = screen.until(rf"^PID {os.getpid()}"[:width] + more)
+            for part in parts:
+                self.assertRegex(text, part)
+            screen.press("\x03")
+            self.assertEqual(screen.end(), 130)
+
+    def test_watch_is_drawn_anew_at_another_size(self):
+        self.page()
+        screen = Terminal("stat", os.getpid(), "--watch", "1h", width=0, height=0)
+        screen.until("more lines")
+        screen.resize(80, 80)
+        screen.until(r"last flush: none[^$]*=====")
+        screen.resize(50, 12)
+        text = screen.until(r"[0-9]+ more lines")
+        self.assertEqual(len(re.findall(rf"PID {os.getpid()}", text)), 1, text)
+        screen.resize(100, 80)
+        text = screen.until(r"^=====[^$]*last flush: none[^$]*=====")
+        self.assertEqual((len(re.findall("live blocks", text)), text.count("more lines")), (1, 0))
+        screen.press("\x03")
+        self.assertEqual(screen.end(), 130)
+
+    def test_the_last_picture_stays_with_the_cursor_below(self):
+        page = self.page()
+        screen = Terminal(command=["bash", "-c", f"'{sys.executable}' '{TOOL}' stat {os.getpid()} "
+                                   "--watch 50ms; echo below"])
+        screen.until("live blocks")
+        page.close()
+        text = screen.until("below")
+        self.assertRegex(text, r"\ngpucache: PID [^$]*\nbelow")
+        screen.end()
+
     def test_ps_leaves_empty_columns_out_where_there_is_no_room(self):
         self.page()
         for width, heads in ((120, r"LIMITS +JOB +NAME\n"), (70, r"HITS +NAME\n")):
             screen = Terminal("ps", width=width)
             screen.until(heads)
             self.assertEqual(screen.end(), 0)
+
+    def test_ps_says_where_there_is_none(self):
+        screen = Terminal("ps")
+        screen.until(r"NAME\nno process of \w+ is under libgpucache")
+        self.assertEqual(screen.end(), 0)
 
     def test_heads_are_bold_on_a_terminal_alone(self):
         self.page()

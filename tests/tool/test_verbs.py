@@ -20,6 +20,57 @@ from gpucache import tables, text
 DONE, REFUSED = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_REFUSED
 
 
+class Arguments(Case):
+    def refused(self, sentence, *words):
+        """With this last line, and the usage of this verb."""
+        done = tool(*words)
+        lines = done.err.splitlines()
+        self.assertEqual((done.status, lines[-1]), (2, f"gpucache {words[0]}: error: {sentence}"))
+        self.assertTrue(lines[0].startswith(f"usage: gpucache {words[0]} "), lines)
+
+    def test_flags_may_stand_between_words(self):
+        page = self.page(answer=lambda words: (DONE, 0, {"options": [
+            {"name": "MAX_IDLE", "old": "none", "new": "3G"}], "gpus": [], "ns": 1}))
+        done = tool("set", os.getpid(), "--json", "MAX_IDLE=3G", "MIN_FREE=1G")
+        self.assertEqual((done.status, page.asked), (0, ["set MAX_IDLE=3G MIN_FREE=1G"]), done.err)
+        self.assertEqual(done.json["results"][0]["changes"][0]["new"], "3G")
+        done = tool("flush", os.getpid(), "--json", 4194303, "--wait", "0", 4194304)
+        self.assertEqual((done.status, [r["pid"] for r in done.json["receipts"]]),
+                         (1, [os.getpid(), 4194303, 4194304]))
+        self.refused("x is no process id", "flush", os.getpid(), "--json", "x")
+
+    def test_what_a_verb_does_not_know_is_told_with_its_usage(self):
+        self.refused("unrecognized arguments: --bogus", "ps", "--bogus")
+        self.refused("unrecognized arguments: 12", "stat", os.getpid(), "12")
+        self.refused("unrecognized arguments: --bogus", "set", os.getpid(), "--bogus", "MAX_IDLE=1")
+        self.refused("unrecognized arguments: --maxidle; the nearest option is --max-idle", "run",
+                     "--maxidle", "1G", "true")
+
+    def test_times_that_are_too_long_are_told_so(self):
+        for words, flag in (("flush", "1", "--wait"), "--wait"), (("top", "--interval"),
+                                                                  "--interval"):
+            self.refused(f"argument {flag}: 25h is too long: at most 24h", *words, "25h")
+            self.refused(f"argument {flag}: 1d is no time: it takes 5s, 200ms, 1m or 1h", *words,
+                         "1d")
+
+    def test_metrics_go_to_one_place(self):
+        path = self.folder + "/figures"
+        for words in (("--listen", "127.0.0.1:0", "--textfile", path),
+                      ("--textfile", path, "--json"),
+                      ("--listen", "127.0.0.1:0", "--json")):
+            self.says(tool("metrics", *words), 2,
+                      "metrics takes one of --listen, --textfile and --json")
+        self.assertFalse(os.path.exists(path))
+
+    def test_the_parts_of_a_peak_have_words_that_tell_them(self):
+        self.page()
+        said = tool("stat", os.getpid()).out
+        for words in "free in whole chunks", "free in cut chunks", "free in small blocks", \
+                "time since the start":
+            self.assertRegex(said, rf"\n{words} +")
+        self.assertNotRegex(said, r"\n(whole|cut|small|running time) ")
+
+
 class Slots(Case):
     def test_a_process_that_does_not_answer(self):
         self.page(answer=lambda words: None)
