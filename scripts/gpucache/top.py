@@ -236,7 +236,8 @@ def picture(screen, console):
                       style="reverse" if line.key == screen.chosen else "")
     if shown or has_heads:
         parts.append(table)
-    return needed("rich.console", "top").Group(*parts, *map(rich_text, bottom))
+    parts += [rich_text(line, no_wrap=True, overflow="ellipsis") for line in bottom]
+    return needed("rich.console", "top").Group(*parts)
 
 
 def _title(screen, num_shown):
