@@ -297,13 +297,11 @@ def _everybodys_places(complaints):
     found = []
     for place in PLACES:
         try:
-            names = os.listdir(place)
+            with os.scandir(place) as entries:  # there may be millions of other files
+                uids = [match[1] for match in (FOLDER.fullmatch(e.name) for e in entries) if match]
         except OSError:
             continue
-        for name in names:
-            match = FOLDER.fullmatch(name)
-            if match and int(match[1]) < UIDS:
-                found.append((os.path.join(place, name), int(match[1])))
+        found += [(f"{place}/gpucache-{uid}", int(uid)) for uid in uids if int(uid) < UIDS]
     num_foreign = 0
     for path, uid in sorted(found, key=lambda candidate: candidate[1]):
         try:

@@ -302,8 +302,9 @@ def show(args):
     screen = Screen(args)
     if args.json:
         while True:
-            found, _ = state.running(args.all_users, screen.gpus)
-            print(json.dumps({"processes": [p.as_json() for p in found]}), flush=True)
+            found, complaints = state.running(args.all_users, screen.gpus)
+            print(json.dumps({"processes": [p.as_json() for p in found],
+                              "complaints": page.sum_up(complaints)}), flush=True)
             time.sleep(args.interval)
     live, console = needed("rich.live", "top"), needed("rich.console", "top").Console()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
