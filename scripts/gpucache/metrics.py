@@ -40,7 +40,8 @@ OTHER_ROWS = [
      "When the library started in the process, in Unix time"),
     (PREFIX + "state_age_seconds", "GAUGE", "Time since the process wrote these figures"),
     (PREFIX + "gpu_total_bytes", "GAUGE", "Memory of the GPU"),
-    (PREFIX + "unreadable_pages", "GAUGE", "Pages and directories that could not be used"),
+    (PREFIX + "unreadable_pages", "GAUGE",
+     "Pages and directories that could not be used, and those where some were left out"),
 ]
 NAMES = [row[0] for row in GPU_ROWS + PROCESS_ROWS + OTHER_ROWS]
 

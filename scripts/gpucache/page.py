@@ -275,7 +275,7 @@ def _open_places(complaints, all_users):
     yield from _open_all(_own_places(), complaints, seen)
     if not all_users:
         return
-    folders = _open_all(_everybodys_places(), complaints, seen)
+    folders = _open_all(_everybodys_places(complaints), complaints, seen)
     yield from itertools.islice(folders, FOLDERS_MAX)
     left_out = {}
     for folder in folders:
@@ -292,19 +292,28 @@ def _own_places():
     return first + [(path, os.geteuid()) for path in places(os.geteuid())]
 
 
-def _everybodys_places():
+def _everybodys_places(complaints):
     """The candidates (path, owner) of all users, those of the lowest user ids first."""
     found = []
     for place in PLACES:
         try:
-            names = os.listdir(place)
+            with os.scandir(place) as entries:  # there may be millions of other files
+                uids = [match[1] for match in (FOLDER.fullmatch(e.name) for e in entries) if match]
         except OSError:
             continue
-        for name in names:
-            match = FOLDER.fullmatch(name)
-            if match and int(match[1]) < UIDS:
-                found.append((os.path.join(place, name), int(match[1])))
-    return sorted(found, key=lambda candidate: candidate[1])
+        found += [(f"{place}/gpucache-{uid}", int(uid)) for uid in uids if int(uid) < UIDS]
+    num_foreign = 0
+    for path, uid in sorted(found, key=lambda candidate: candidate[1]):
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        num_foreign += status.st_uid != uid
+        if status.st_uid != uid and num_foreign > FILES_NAMED:
+            # Without the names of both: a directory service may take long for each.
+            complaints.append(BadFile(path, "it belongs to somebody else", "folders"))
+        else:
+            yield path, uid
 
 
 def _places_of(pid, uid):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The terminal that `top` and `stat --watch` draw on: its size, what fits into it, and a word when
 it has another size. Knows nothing of processes."""
-import contextlib
 import os
 import select
 import shutil
@@ -37,25 +36,27 @@ def cut(words, columns):
 
 
 class Resizes:
-    """Tells when the terminal has another size. A context."""
+    """Tells when the terminal has another size, or when the tool goes on after ctrl-Z: then others
+    wrote there. A context. A signal writes to the pipe at once: a handler in Python would wait for
+    the end of a select that begins just behind the signal."""
 
     def __enter__(self):
         self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.before = signal.signal(signal.SIGWINCH, self._tell)
+        self.fd_before = signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
+        self.before = [(number, signal.signal(number, lambda *_: None))
+                       for number in (signal.SIGWINCH, signal.SIGCONT)]
         return self
 
     def __exit__(self, *_):
-        signal.signal(signal.SIGWINCH, self.before)
+        for number, handler in self.before:
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self.fd_before)
         os.close(self.reader)
         os.close(self.writer)
 
-    def _tell(self, *_):
-        with contextlib.suppress(BlockingIOError):  # it was told often enough
-            os.write(self.writer, b"!")
-
     def wait(self, until, *others):
-        """Waits until this moment of time.monotonic, a new size or one of the other descriptors.
-        (is there a new size?, the others that can be read)"""
+        """Waits until this moment of time.monotonic, a signal, such as of a new size, or one of the
+        other descriptors. (was there a signal?, the others that can be read)"""
         ready, _, _ = select.select([self.reader, *others], [], [],
                                     max(0.0, until - time.monotonic()))
         resized = self.reader in ready

@@ -236,7 +236,8 @@ def picture(screen, console):
                       style="reverse" if line.key == screen.chosen else "")
     if shown or has_heads:
         parts.append(table)
-    return needed("rich.console", "top").Group(*parts, *map(rich_text, bottom))
+    parts += [rich_text(line, no_wrap=True, overflow="ellipsis") for line in bottom]
+    return needed("rich.console", "top").Group(*parts)
 
 
 def _title(screen, num_shown):
@@ -301,8 +302,9 @@ def show(args):
     screen = Screen(args)
     if args.json:
         while True:
-            found, _ = state.running(args.all_users, screen.gpus)
-            print(json.dumps({"processes": [p.as_json() for p in found]}), flush=True)
+            found, complaints = state.running(args.all_users, screen.gpus)
+            print(json.dumps({"processes": [p.as_json() for p in found],
+                              "complaints": page.sum_up(complaints)}), flush=True)
             time.sleep(args.interval)
     live, console = needed("rich.live", "top"), needed("rich.console", "top").Console()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -62,17 +62,18 @@ def equal(found, expected):
         raise AssertionError(f"found {found!r}, expected {expected!r}")
 
 
-def meson():
-    """The machine's own, which made a build that --tests names."""
-    return shutil.which("meson", path=os.environ["MACHINE_PATH"]) or "meson"
+def own(program):
+    """The machine's own, which made a build that --tests names. Another ninja cannot read that
+    build's log, and would build everything again."""
+    return shutil.which(program, path=os.environ["MACHINE_PATH"]) or program
 
 
 def test_build(release):
     """The tests, built here with the machine's own compiler; their build has its own library."""
     folder = release.tests
     if not (folder / "build.ninja").exists():
-        ask(meson(), "setup", folder, release.root, "-Dwerror=false")
-    ask("ninja", "-C", folder)
+        ask(own("meson"), "setup", folder, release.root, "-Dwerror=false")
+    ask(own("ninja"), "-C", folder)
     return folder
 
 
@@ -81,13 +82,13 @@ def suite(release, library, *names):
     with."""
     folder = test_build(release)
     place = folder / "shim" / "libgpucache.so"
-    own = place.read_bytes()
+    built = place.read_bytes()
     try:
         place.write_bytes(pathlib.Path(library).read_bytes())
-        said = ask(meson(), "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
-        equal(place.read_bytes() == own, False)
+        said = ask(own("meson"), "test", "-C", folder, "--no-rebuild", "-t", "6", *names)
+        equal(place.read_bytes() == built, False)
     finally:
-        place.write_bytes(own)
+        place.write_bytes(built)
     if "Ok:" not in said:
         raise AssertionError(said)
 

@@ -14,6 +14,7 @@
 #include "pool/magazine.h"
 #include "pool/pool.h"
 #include "pool/state.h"
+#include "tests/bench/arguments.h"
 #include "tests/unit/model.h"
 
 #include <getopt.h>
@@ -473,6 +474,28 @@ static const struct scene scenes[] = {
     {"small", small, 2000, 0, 0},
 };
 
+static int usage(const char *name)
+{
+    fprintf(stderr,
+            "usage: %s [OPTION]...\n"
+            "  --only SCENE           scenes whose name begins so\n"
+            "  --scale N              an N-th of the blocks, at most 1000 (1)\n"
+            "  --rounds N             the least of so many, at most 1000 (3)\n"
+            "  --check                fail where the lock is held longer than the scene may\n"
+            "  --host-memory PERCENT  only the host memory of live blocks, and fail above that\n",
+            name);
+    return 2;
+}
+
+/* Does the name of a scene begin so? */
+static bool is_scene(const char *words)
+{
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        if (!strncmp(scenes[i].name, words, strlen(words)))
+            return true;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option names[] = {{"scale", required_argument, NULL, 's'},
@@ -487,19 +510,22 @@ int main(int argc, char **argv)
     const char *only = "";
     int status = 0;
     for (int o; (o = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        bool good = o != '?';
         if (o == 's')
-            scale = strtoull(optarg, NULL, 10);
+            good = argument_count(optarg, 1000, &scale);
         else if (o == 'o')
-            only = optarg;
+            good = is_scene(only = optarg);
         else if (o == 'm')
             check = true;
         else if (o == 'r')
-            rounds = strtoull(optarg, NULL, 10);
+            good = argument_count(optarg, 1000, &rounds);
         else if (o == 'h')
-            host_percent = strtod(optarg, NULL);
-        else
-            return 2;
+            good = argument_real(optarg, 100, &host_percent);
+        if (!good)
+            return usage(argv[0]);
     }
+    if (optind != argc)
+        return usage(argv[0]);
     pool_config_init(&run.config);
     if (host_percent > 0)
         return tell_host_memory(host_percent);

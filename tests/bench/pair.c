@@ -12,6 +12,7 @@
  * end meanwhile. The time of the launches alone is measured and subtracted. On a busy machine the
  * result may be negative.
  */
+#include "tests/bench/arguments.h"
 #include "tests/preload/gpu.h"
 #include "tests/sim/sim.h"
 
@@ -24,15 +25,18 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIVE_MAX = 4096, SIZES_MAX = 32, THREADS_MAX = 64 };
+#define APIS "driver,runtime"
+#define MODES "single,launches,streams,fenced"
+
+enum { LIVE_MAX = 4096, SIZES_MAX = 32, THREADS_MAX = 64, COUNT_MAX = 1000000 };
 
 static struct options {
     const char *apis, *modes, *sizes, *threads;
     unsigned batches, pairs, live;
     uint64_t at_most;
     bool json;
-} options = {.apis = "driver,runtime",
-             .modes = "single,launches,streams,fenced",
+} options = {.apis = APIS,
+             .modes = MODES,
              .sizes = "512,4K,32K,256K,1M,2M,16M,64M",
              .threads = "1,2,4,8,16",
              .batches = 200,
@@ -222,6 +226,24 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
+/* Is each name of a list in another list? */
+static bool all_listed(const char *names, const char *known)
+{
+    char name[16];
+    for (const char *at = names;; at++) {
+        size_t n = strcspn(at, ",");
+        if (!n || n >= sizeof name)
+            return false;
+        memcpy(name, at, n);
+        name[n] = '\0';
+        if (!listed(known, name))
+            return false;
+        at += n;
+        if (!*at)
+            return true;
+    }
+}
+
 /* Numbers with commas between, each with a suffix K, M or G if need be. Returns how many. */
 static unsigned numbers(const char *list, uint64_t *out, unsigned max)
 {
@@ -347,13 +369,17 @@ int main(int argc, char **argv)
         {"pairs", required_argument, NULL, 'p'},   {"json", no_argument, NULL, 'j'},
         {"at-most", required_argument, NULL, 'M'}, {0},
     };
+    bool good = true;
+    uint64_t count;
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'a':
             options.apis = optarg;
+            good = all_listed(optarg, APIS);
             break;
         case 'm':
             options.modes = optarg;
+            good = all_listed(optarg, MODES);
             break;
         case 's':
             options.sizes = optarg;
@@ -362,16 +388,19 @@ int main(int argc, char **argv)
             options.threads = optarg;
             break;
         case 'l':
-            options.live = (unsigned)atoi(optarg);
+            good = argument_count(optarg, LIVE_MAX, &count);
+            options.live = (unsigned)count;
             break;
         case 'b':
-            options.batches = (unsigned)atoi(optarg);
+            good = argument_count(optarg, COUNT_MAX, &count);
+            options.batches = (unsigned)count;
             break;
         case 'p':
-            options.pairs = (unsigned)atoi(optarg);
+            good = argument_count(optarg, COUNT_MAX, &count);
+            options.pairs = (unsigned)count;
             break;
         case 'M':
-            options.at_most = strtoull(optarg, NULL, 10);
+            good = argument_count(optarg, UINT64_MAX, &options.at_most);
             break;
         case 'j':
             options.json = true;
@@ -379,9 +408,12 @@ int main(int argc, char **argv)
         default:
             return usage(argv[0]);
         }
+        if (!good) {
+            fprintf(stderr, "%s: %s is not understood\n", argv[0], optarg);
+            return usage(argv[0]);
+        }
     }
-    if (optind != argc || !options.batches || !options.pairs || !options.live ||
-        options.live > LIVE_MAX)
+    if (optind != argc)
         return usage(argv[0]);
     /* Time is what the calls of the library take: simulated work is over at once, and unwatched. */
     setenv("SIM_KERNEL_NS", "0", 0);
@@ -390,7 +422,6 @@ int main(int argc, char **argv)
     require(gpu_open(0), "no device");
     require((int)cuCtxGetCurrent(&context), "cuCtxGetCurrent");
     begin();
-    bool good = true;
     if (listed(options.modes, "single"))
         good &= run_mode("single");
     if (listed(options.modes, "launches"))

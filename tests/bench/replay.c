@@ -14,6 +14,7 @@
  * chunks that were moved, time in driver calls, and when all work was done.
  */
 #include "pool/pool.h"
+#include "tests/bench/arguments.h"
 #include "tests/bench/driver_time.h"
 #include "tests/bench/trace.h"
 #include "tests/unit/model.h"
@@ -397,6 +398,22 @@ static int usage(const char *name)
     return 2;
 }
 
+static bool reuse_of(const char *word)
+{
+    static const struct {
+        const char *word;
+        enum pool_reuse reuse;
+    } known[] = {{"order", REUSE_ORDER}, {"ready", REUSE_READY}, {"wait", REUSE_WAIT},
+                 {"auto", REUSE_AUTO}};
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(word, known[i].word)) {
+            options.reuse = known[i].reuse;
+            return true;
+        }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
@@ -411,6 +428,8 @@ int main(int argc, char **argv)
         {"max-ratio", required_argument, NULL, 'r'}, {0},
     };
     bool good = true;
+    uint64_t count;
+    double work_ms;
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'b':
@@ -428,9 +447,8 @@ int main(int argc, char **argv)
             options.busy = true;
             break;
         case 's':
-            options.streams = (unsigned)atoi(optarg);
-            if (!options.streams || options.streams > MODEL_STREAMS)
-                return usage(argv[0]);
+            good = argument_count(optarg, MODEL_STREAMS, &count);
+            options.streams = (unsigned)count;
             break;
         case '1':
             options.single = true;
@@ -439,25 +457,23 @@ int main(int argc, char **argv)
             options.frees_wait = true;
             break;
         case 'w':
-            options.work_ns = (uint64_t)(atof(optarg) * 1e6);
+            good = argument_real(optarg, 1e9, &work_ms);
+            options.work_ns = (uint64_t)(work_ms * 1e6);
             break;
         case 'l':
-            options.load = atof(optarg);
+            good = argument_real(optarg, 1e9, &options.load);
             break;
         case 'a':
-            options.rate = atof(optarg);
+            good = argument_real(optarg, 1e9, &options.rate);
             break;
         case 'p':
-            options.part = atof(optarg);
+            good = argument_real(optarg, 1, &options.part);
             break;
         case 'v':
-            options.speed = atof(optarg);
+            good = argument_real(optarg, 1e9, &options.speed);
             break;
         case 'u':
-            options.reuse = *optarg == 'o'   ? REUSE_ORDER
-                            : *optarg == 'r' ? REUSE_READY
-                            : *optarg == 'w' ? REUSE_WAIT
-                                             : REUSE_AUTO;
+            good = reuse_of(optarg);
             break;
         case 'S':
             options.slow = true;
@@ -469,9 +485,13 @@ int main(int argc, char **argv)
             options.check = true;
             break;
         case 'r':
-            options.max_ratio = atof(optarg);
+            good = argument_real(optarg, 1e9, &options.max_ratio);
             break;
         default:
+            return usage(argv[0]);
+        }
+        if (!good) {
+            fprintf(stderr, "%s: %s is not understood\n", argv[0], optarg);
             return usage(argv[0]);
         }
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Lets spin look at every state of a model: check.py MODEL [--bites] [-DNAME..]. With --bites a
-broken promise has to be found, else none. Without spin, or the C compiler that it needs, the test
+"""Lets spin look at every state of a model: check.py MODEL [--bites] [-Og] [-DNAME..]. With --bites
+a broken promise has to be found, else none. Without spin, or the C compiler that it needs, the test
 skips (77)."""
 
 import os
@@ -15,7 +15,7 @@ DEPTH = 20000
 MEMORY_MIB = 2048
 
 
-def explore(model, defines, bites, folder):
+def explore(model, defines, optimize, bites, folder):
     """What the search says."""
     subprocess.run(
         ["spin", "-a", *defines, model],
@@ -24,8 +24,8 @@ def explore(model, defines, bites, folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    # Safety: assertions and states that nothing leads out of. A broken model is soon found out.
-    optimize = "-O0" if bites else "-O1"
+    # Safety: assertions and states that nothing leads out of. To optimize what spin wrote takes
+    # longer than most searches, so that is asked for.
     subprocess.run(
         [
             "cc",
@@ -53,11 +53,12 @@ def main():
     model = os.path.abspath(sys.argv[1])
     bites = "--bites" in sys.argv
     defines = [arg for arg in sys.argv[2:] if arg.startswith("-D")]
+    optimize = "-Og" if "-Og" in sys.argv else "-O0"
     if not shutil.which("spin") or not shutil.which("cc"):
         print("no spin, or no C compiler")
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        said = explore(model, defines, bites, folder)
+        said = explore(model, defines, optimize, bites, folder)
         print(said)
         errors = re.search(r"errors: (\d+)", said)
         if (

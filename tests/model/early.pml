@@ -93,13 +93,12 @@ inline arm()
         atomic { marked = unsealed; unsealed = 1 };
         if
 #ifdef WITH_LATE_COUNT
-        :: !marked -> watch++
+        :: atomic { !marked -> watch++ }
 #else
-        :: marked -> watch--
+        :: atomic { marked -> watch--; marked = 0 }
 #endif
-        :: else
-        fi;
-        marked = 0
+        :: atomic { else -> marked = 0 }
+        fi
     :: unsealed
     fi
 }
@@ -235,16 +234,17 @@ inline launch()
 #ifdef WITHOUT_UNSEALED
         :: mark <= covered -> mark = 0
 #else
-        :: mark <= covered && !(early && looks) -> mark = 0
+        :: atomic { mark <= covered && !(early && looks) -> mark = 0 }
 #endif
-        :: else ->
+        :: atomic { else ->
 #ifdef ALONE
-            assert(!early || freed); /* NEEDLESS */
+                assert(!early || freed); /* NEEDLESS */
 #endif
-            early = 0
+                early = 0
+            }
 #endif
         fi
-    :: else -> mark = 0
+    :: atomic { else -> mark = 0 }
     fi;
 #ifndef WITHOUT_CONTEXT
     atomic {
@@ -259,7 +259,7 @@ inline launch()
 #endif
     if
     :: elsewhere
-    :: !elsewhere -> drive()
+    :: atomic { !elsewhere -> drive() }
 #ifdef NESTS
     :: !elsewhere -> drive(); nested()
 #endif
@@ -283,29 +283,37 @@ proctype Program(byte self, acts)
     byte mark, s, seen;
     bit early, elsewhere, looks, marked, uses;
     do
-    :: atomic { acts > 0 && OWNS && block_state == LIVE -> acts--; uses = 1; users++ };
-        if
-        :: early = 0
-        :: early = 1
-        fi;
+    :: atomic {
+            acts > 0 && OWNS && block_state == LIVE ->
+            acts--;
+            uses = 1;
+            users++;
+            if
+            :: early = 0
+            :: early = 1
+            fi;
 #ifdef STRAYS
-        if
-        :: s = 0
-        :: s = 1
-        fi;
+            if
+            :: s = 0
+            :: s = 1
+            fi
 #endif
+        };
         launch();
         atomic { users--; early = 0; s = 0; uses = 0 }
-    :: atomic { acts > 0 && RUNS -> acts-- };
-        if
-        :: early = 0
-        :: early = 1
+    :: atomic {
+            acts > 0 && RUNS ->
+            acts--;
+            if
+            :: early = 0
+            :: early = 1
 #ifdef STRAYS
-        :: s = 1
+            :: s = 1
 #else
-        :: elsewhere = 1
+            :: elsewhere = 1
 #endif
-        fi;
+            fi
+        };
         launch();
         atomic { early = 0; elsewhere = 0; s = 0 }
     :: atomic {

@@ -29,6 +29,11 @@ bit capture_open;
 
 /* The program's blocks: the epoch of their free, 0: not freed, or handed out again. */
 byte freed_in[BLOCKS];
+#ifndef CAPTURES
+/* The two programs are alike: of each run and its mirror image one is enough, that in which the
+   first block is freed first. */
+bit one_is_free;
+#endif
 
 /* pool/fence.c */
 bit pool_lock, unsealed, late, sealing_late;
@@ -50,7 +55,9 @@ inline give_back_marks()
         late = late || (refused && was_late)
 #endif
     };
+#ifdef CAPTURES
     refusals = refusals + refused
+#endif
 }
 
 /* With the lock; dropped for the record. */
@@ -91,8 +98,7 @@ inline seal()
             :: else
             fi
         };
-        lock();
-        was_late = was_late || sealing_late;
+        atomic { lock(); was_late = was_late || sealing_late };
 #ifndef WITH_LATE_RETURN
         give_back_marks();
 #endif
@@ -101,13 +107,17 @@ inline seal()
         give_back_marks();
 #endif
         if
-        :: !refused -> atomic { recorded[e] = 1; is_late[e] = was_late };
+        :: atomic { !refused ->
+                recorded[e] = 1;
+                is_late[e] = was_late;
 #ifndef WITH_EARLY_UNWATCH
-            watch--
+                watch--;
 #endif
-        :: else
-        fi;
-        atomic { e = 0; refused = 0; was_late = 0 }
+                e = 0;
+                was_late = 0
+            }
+        :: atomic { refused -> e = 0; refused = 0; was_late = 0 }
+        fi
     :: else
     fi
 }
@@ -142,10 +152,14 @@ inline pass()
 #ifndef WITH_EARLY_LOOK
     passes = passes && sealing == 0;
 #endif
+    atomic {
 #ifndef WITHOUT_REFUSALS
-    passes = passes && refusals == before;
+        passes = passes && refusals == before;
 #endif
-    atomic { seen = 0; was_late = 0; before = 0 }
+        seen = 0;
+        was_late = 0;
+        before = 0
+    }
 }
 
 /* stream_watch_note's part of this, fence_submit, and the driver's call. */
@@ -162,33 +176,33 @@ inline submit(work)
     :: watch > 0 -> passes = 1
 #endif
     :: watch > 0 -> pass()
-    :: watch == 0 -> passes = 1
+    :: atomic { watch == 0 -> passes = 1 }
     fi;
     if
-    :: !passes ->
-        lock();
+    :: atomic { !passes -> lock() };
         if
         :: seal()
         :: skip /* not wanted */
         fi;
 #ifndef WITHOUT_PATIENCE
         do
-        :: sealing > 0 -> unlock(); lock()
+        :: atomic { sealing > 0 -> unlock() }; lock()
         :: sealing == 0 -> break
         :: sealing > 0 -> break /* it has waited long enough */
         od;
 #ifndef WITHOUT_MARK
-        if
-        :: sealing > 0 -> sealing_late = 1
-        :: else
-        fi;
+        atomic {
+            if
+            :: sealing > 0 -> sealing_late = 1
+            :: else
+            fi
+        };
 #endif
 #endif
         if
-        :: unsealed -> late = 1
-        :: else
-        fi;
-        unlock()
+        :: unsealed -> atomic { late = 1; unlock() }
+        :: atomic { else -> unlock() }
+        fi
     :: passes
     fi;
     atomic { passes = 0; submitted = submitted | work }
@@ -225,7 +239,15 @@ inline free_block(b)
 #endif
     :: else
     fi;
-    atomic { freed_in[b] = e; e = 0; seen = 0; frees_under_way-- }
+    atomic {
+#ifndef CAPTURES
+        (b == 0 || one_is_free) -> one_is_free = 1;
+#endif
+        freed_in[b] = e;
+        e = 0;
+        seen = 0;
+        frees_under_way--
+    }
 }
 
 /* What is found out about a fence covers every earlier one. */

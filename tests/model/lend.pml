@@ -26,26 +26,31 @@ byte asked[2], replied[2], ended;
 #define LOCK(l) d_step { !l; l = true }
 #define UNLOCK(l) l = false
 
+/* Threads that ask go one after the other, each with the lock of the program's from its first step
+ * to its last: one process plays all of them. */
 proctype asker(byte p)
 {
-    LOCK(program[p]);
-    LOCK(pool[p]); /* the own ladder */
+    byte left = ASKERS;
+    do
+    :: left > 0 -> LOCK(program[p]);
+       LOCK(pool[p]); /* the own ladder */
 #ifndef WITH_POOL_LOCK
-    UNLOCK(pool[p]);
+       UNLOCK(pool[p]);
 #endif
-    LOCK(asking[p]);
-    /* A slot is free if nobody has its lock and its last request has its reply. */
-    d_step { !slot[OTHER] && asked[OTHER] == replied[OTHER]; slot[OTHER] = true }
-    asked[OTHER]++;
-    bell[OTHER] = true;
-    replied[OTHER] == asked[OTHER];
-    UNLOCK(slot[OTHER]);
-    UNLOCK(asking[p]);
+       LOCK(asking[p]);
+       /* A slot is free if nobody has its lock and its last request has its reply. */
+       d_step { !slot[OTHER] && asked[OTHER] == replied[OTHER]; slot[OTHER] = true }
+       asked[OTHER]++;
+       bell[OTHER] = true;
+       replied[OTHER] == asked[OTHER];
+       UNLOCK(slot[OTHER]);
+       UNLOCK(asking[p]);
 #ifdef WITH_POOL_LOCK
-    UNLOCK(pool[p]);
+       UNLOCK(pool[p]);
 #endif
-    UNLOCK(program[p]);
-    ended++;
+       atomic { UNLOCK(program[p]); ended++; left-- }
+    :: else -> break
+    od
 }
 
 inline reply()
@@ -113,14 +118,11 @@ end:
 
 init
 {
-    byte i;
     atomic {
         run control(0);
         run control(1);
-        for (i : 1 .. ASKERS) {
-            run asker(0);
-            run asker(1);
-        }
+        run asker(0);
+        run asker(1)
     }
     bell[0] = true; /* a reader wants a new state */
     /* Nothing can go on any more. */

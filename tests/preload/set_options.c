@@ -82,7 +82,10 @@ static struct page *find_page(void)
         for (const struct dirent *name; names && (name = readdir(names));) {
             char path[600];
             snprintf(path, sizeof path, "%s/%s", folder, name->d_name);
-            int fd = strstr(name->d_name, PAGE_SUFFIX) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+            /* One that is still being made has more behind the suffix, and may be empty. */
+            const char *suffix = strstr(name->d_name, PAGE_SUFFIX);
+            bool is_page = suffix && strcmp(suffix, PAGE_SUFFIX) == 0;
+            int fd = is_page ? open(path, O_RDWR | O_CLOEXEC) : -1;
             if (fd < 0)
                 continue;
             void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -245,9 +245,11 @@ class Top(Case):
         screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE"))
         screen.look()
         long = "PID 1: " + "what the library says of it, " * 9
+        wide = "PID 1: " + "\u6f22" * 60
         for height in range(1, 12):
             for width in 1, 8, 20, 40, 60, 100:
-                for screen.message, screen.typed in ("", None), (long, None), ("", "x" * 50 + "1G"):
+                for screen.message, screen.typed in (
+                        ("", None), (long, None), (wide, None), ("", "x" * 50 + "1G")):
                     lines = self.picture(screen, width, height)
                     case = f"{width}x{height}, {screen.message}, {screen.typed}\n" + \
                         "\n".join(lines)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, tool, wait_for
 from test_page import Case
@@ -52,6 +53,13 @@ class Arguments(Case):
             self.refused(f"argument {flag}: 25h is too long: at most 24h", *words, "25h")
             self.refused(f"argument {flag}: 1d is no time: it takes 5s, 200ms, 1m or 1h", *words,
                          "1d")
+
+    def test_top_in_json_says_what_it_could_not_use(self):
+        os.chmod(self.folder, 0o777)
+        with unittest.mock.patch("time.sleep", side_effect=KeyboardInterrupt):
+            done = tool("top", "--json")
+        self.assertEqual((done.status, done.json["complaints"]),
+                         (130, [f"{self.folder} is not used: others may write to it"]))
 
     def test_metrics_go_to_one_place(self):
         path = self.folder + "/figures"
