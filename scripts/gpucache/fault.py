@@ -52,6 +52,12 @@ def end_in_order():
             signal.signal(number, leave)
 
 
+def hold_endings(hold):
+    """The signals that end the tool wait from now on, or no longer."""
+    signal.pthread_sigmask(signal.SIG_BLOCK if hold else signal.SIG_UNBLOCK,
+                           (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+
 def ending(error):
     """The exit code of the signal that was ending the tool when this error came, as of a last word
     to a terminal that has gone. None: there was none."""

@@ -16,7 +16,7 @@ import types
 
 from gpucache import flush, options, page, setting, state, terminal, text
 from gpucache import gpu as gpu_module
-from gpucache.fault import DONE, USAGE, Fault, end_in_order, needed
+from gpucache.fault import DONE, USAGE, Fault, end_in_order, hold_endings, needed
 
 HISTORY = 120
 SPARK = 16
@@ -312,8 +312,14 @@ def show(args):
     end_in_order()
     fd, key = sys.stdin.fileno(), STOP
     while True:
-        with _single_keys(fd), terminal.Resizes() as resizes, \
-                live.Live(console=console, screen=True, auto_refresh=False) as view:
+        with contextlib.ExitStack() as stack:
+            hold_endings(True)  # half a way in or back would leave the terminal in between
+            stack.callback(hold_endings, False)
+            stack.enter_context(_single_keys(fd))
+            resizes = stack.enter_context(terminal.Resizes())
+            view = stack.enter_context(live.Live(console=console, screen=True, auto_refresh=False))
+            stack.callback(hold_endings, True)
+            hold_endings(False)
             key = _watch(screen, view, console, fd, resizes)
         if key != STOP:
             return DONE

@@ -30,6 +30,22 @@ except ImportError:
     sys.exit(77)
 
 WIDTH, HEIGHT = 120, 24
+# A signal comes right behind the switch to the picture's own screen, or back from it.
+SIGNAL_AT_THE_SWITCH = """
+import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from rich.console import Console
+from gpucache import cli, page
+page.PLACES = ("/proc/none",)
+real = Console.set_alt_screen
+def switch(console, enable=True):
+    done = real(console, enable)
+    if enable == {on}:
+        os.kill(os.getpid(), {number})
+    return done
+Console.set_alt_screen = switch
+sys.exit(cli.main(["top"]))
+"""
 
 
 class Terminal:
@@ -329,6 +345,26 @@ class Top(Case):
         self.assertEqual(texts[0], texts[2])
         self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 2)
         self.assertEqual(screen.raw.count(b"\x1b[?1049h"), 2)
+
+    def test_a_signal_while_the_picture_begins_or_ends_leaves_the_terminal_as_it_was(self):
+        before, after = (os.path.join(self.folder, n) for n in ("before", "after"))
+        for number, on in (signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, True), \
+                (signal.SIGTERM, False):
+            kept = os.path.join(self.folder, "code")
+            with open(kept, "w", encoding="ascii") as file:
+                file.write(SIGNAL_AT_THE_SWITCH.format(number=int(number), on=on))
+            screen = Terminal(command=["bash", "-c", f"""
+                stty -a >'{before}'; '{sys.executable}' '{kept}' '{TOOL}'; echo "status $?"
+                stty -a >'{after}'"""])
+            if not on:
+                screen.until("q quit")
+                screen.press("q")
+            screen.until(f"status {130 if number == signal.SIGINT else 128 + number}")
+            screen.end()
+            with open(before, encoding="ascii") as one, open(after, encoding="ascii") as other:
+                self.assertEqual(one.read(), other.read())
+            self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 1, (number, on))
+            self.assertGreater(screen.raw.rfind(b"\x1b[?25h"), screen.raw.rfind(b"\x1b[?25l"))
 
     def test_the_end_of_the_terminal_has_its_exit_code(self):
         self.page()
