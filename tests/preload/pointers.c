@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the driver says of a pointer into device memory: the allocation it lies in, from its base,
- * its middle and its last byte; its kind and device; and nothing of one that was freed.
+ * What the driver says of a pointer into device memory: the allocation in which it lies, its kind
+ * and its device. The pointer is the allocation's base, its middle or its last byte. Of a freed one
+ * the driver says nothing.
  */
 #include "tests/preload/scene.h"
 

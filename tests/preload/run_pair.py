@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a program bare and with the cache preloaded, and compares the two: standard output,
-standard error and exit status have to be the same, and 0. On the simulated driver, which sees every
-access, a hazard is a failure too. Without --preload the program runs bare only.
+"""Runs a program bare and with the cache preloaded, and compares the two. Standard output, standard
+error and exit status have to be the same, and the status 0. On the simulated driver, which sees
+every access, a hazard is a failure too. Without --preload the program runs bare only.
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
 import argparse
