@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Hundreds of processes start at once with the library: all of them end well, none waits for
-another, and what each takes longer to start is small. Then a few dozen that use the simulated GPU,
-at once too.
+"""Hundreds of processes start at once with the library. All of them end well, none waits for
+another, and each takes little longer to start. Then a few dozen that use the simulated GPU, at once
+too.
 
 test_start.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM [--most-ns NS]
 --most-ns: how much longer a start may take; for the test of this test."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Pages that the tool finds, refuses and removes: what is wrong with one is one clear sentence and
-an exit code, and never a wrong figure.
+"""Pages that the tool finds, refuses and removes. For a wrong page the tool gives one clear
+sentence and an exit code, and never a wrong figure.
 
 test_page.py TOOL"""
 import errno

@@ -294,8 +294,8 @@ static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
     int reply, fds[TICKET_BATCH], status, before = count_settled_fds();
     assert_int_equal(socket_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
-    /* A program of its own: forks of a process with a second descriptor table were seen to end by
-     * SIGSEGV on a loaded machine, before their first instruction (Linux 6.18). */
+    /* A program of its own. Forks of a process with a second descriptor table were seen to end by
+     * SIGSEGV before their first instruction, on a loaded machine (Linux 6.18). */
     char token[2 * sizeof listener + 1];
     for (size_t i = 0; i < sizeof listener; i++)
         sprintf(token + 2 * i, "%02x", ((const unsigned char *)&listener)[i]);

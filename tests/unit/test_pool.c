@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's policy as a program sees it: what is served from where, limits, the ladder when memory
- * is short, misuse, and the end of a context.
+ * The pool's policy as a program sees it: what is served from where, limits, what is tried when
+ * memory is short, misuse, and a context's end.
  */
 #include "pool/state.h"
 #include "tests/unit/expect.h"

@@ -201,8 +201,8 @@ static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
     EXPECT_SOUND(r);
 }
 
-/* Blocks of less and less below work that never lets the GPU idle, where so much of the allowance
- * is overdrawn; what is idle at most beyond the 80 MiB that the program has at its peak. */
+/* Takes and frees ever smaller blocks below work that never lets the GPU idle, with so much of the
+ * move budget overdrawn. Returns what is idle at most beyond the program's peak of 80 MiB. */
 static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
 {
     uint64_t worst_bytes = 0;

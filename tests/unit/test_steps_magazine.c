@@ -65,8 +65,8 @@ static void one_of_two_frees_at_the_same_time_is_refused(void **state)
     }
 }
 
-/* The block is freed by another thread at some moment of a free, and its segment goes to another
- * pool, whose program gets the same address. */
+/* At some moment of a free another thread frees the block. Its segment goes to another pool, whose
+ * program gets the same address. */
 struct move {
     struct rig *rig;
     struct pool *other;

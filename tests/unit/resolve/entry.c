@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the resolver needs of the rest of the library, made to be looked at: wrappers that count and
- * pass on, a pool that watches when told to, a short cut that serves when told to.
+ * What the resolver needs of the rest of the library, made to be looked at. Wrappers count and pass
+ * on. A pool watches, and a short cut serves, when told to.
  */
 #include "tests/unit/resolve/probe.h"
 
