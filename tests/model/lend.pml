@@ -33,7 +33,7 @@ proctype asker(byte p)
     byte left = ASKERS;
     do
     :: left > 0 -> LOCK(program[p]);
-       LOCK(pool[p]); /* the own ladder */
+       LOCK(pool[p]); /* of the own pool first */
 #ifndef WITH_POOL_LOCK
        UNLOCK(pool[p]);
 #endif

@@ -8,8 +8,8 @@
  *
  * Asserted: work that touches the block runs behind all that touched it in its earlier lives
  * (HAZARD). The order of its stream does that, or a fence that is known done, or one that all later
- * work runs behind. Leaving always finds a fence that covers what stream order vouched for (LOST).
- * No state is stuck.
+ * work runs behind. Leaving always finds a fence for what stream order alone ordered (LOST). No
+ * state is stuck.
  *
  * Scenarios, by what is defined. RUNS and LIVES: how long it lasts. RUNNER_STRAYS: either thread
  * uses both streams. OTHERS_FREE: there is always memory that waits for a fence. START_SINGLE: the
