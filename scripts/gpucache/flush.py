@@ -50,7 +50,7 @@ class Total:
                            if name in names or not _is_late(one)}
 
     def waits_for_packages(self):
-        """Has one of them, by the last reply, not answered?"""
+        """Does the last reply say that a package has not answered?"""
         return any(isinstance(one, dict) and one.get("state") in NOT_YET
                    for one in self.frameworks.values())
 

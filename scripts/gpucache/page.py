@@ -42,8 +42,8 @@ def unpack(layout, name, data, start=0):
 
 
 class BadFile(Fault):
-    """A file among the pages that is none, or a folder that is none of its user's. kind: "files" or
-    "folders"."""
+    """A file among the pages that is no page, or a folder that is not its user's own. kind: "files"
+    or "folders"."""
 
     def __init__(self, path, why, kind="files"):
         super().__init__(f"{path} is not used: {why}")
@@ -51,7 +51,7 @@ class BadFile(Fault):
 
 
 def sum_up(complaints):
-    """Sentences, of many bad files in one folder a single one."""
+    """Sentences. Many bad files in one folder have a single one."""
     several = {}
     for fault in complaints:
         if isinstance(fault, BadFile):
@@ -153,7 +153,7 @@ class Page:
         try:
             os.unlink(self.name, dir_fd=self.folder.fd)
         except OSError:
-            pass  # somebody was faster, or it is not ours to remove
+            pass  # another process was faster, or it is not ours to remove
 
     def head(self):
         """(version, when it was last written), without what takes longer to read."""

@@ -2,7 +2,7 @@
 /* Two processes ask each other for memory (shim/share/neighbour.c, lend.h). Each has threads that
  * ask while they hold a lock of the program's (the interpreter's, a framework's allocator's). Its
  * control thread replies, asks in the background, and waits for that lock for a bounded time. There
- * are no other timeouts here: the threads end even if nobody gives up. A thread that waits for ever
+ * are no other timeouts here: the threads end even if none gives up. A thread that waits for ever
  * is a state that nothing leads out of. One slot stands for all.
  *
  * Steps that can be taken away or added:
@@ -38,7 +38,7 @@ proctype asker(byte p)
        UNLOCK(pool[p]);
 #endif
        LOCK(asking[p]);
-       /* A slot is free if nobody has its lock and its last request has its reply. */
+       /* A slot is free if no asker has its lock and its last request has its reply. */
        d_step { !slot[OTHER] && asked[OTHER] == replied[OTHER]; slot[OTHER] = true }
        asked[OTHER]++;
        bell[OTHER] = true;

@@ -36,7 +36,7 @@ int main(void)
             describe("  middle", blocks[i], sizes[i], blocks[i] + sizes[i] / 2);
             describe("  last", blocks[i], sizes[i], blocks[i] + sizes[i] - 1);
         }
-        /* Behind the end, as far as rounding goes, there is nobody. */
+        /* Behind the end, as far as rounding goes, there is no block. */
         describe("one past the end", blocks[1], sizes[1], blocks[1] + sizes[1]);
         describe("rounded up", blocks[1], sizes[1], blocks[1] + 5119);
         for (int i = 0; i < SIZES; i++)

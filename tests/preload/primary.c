@@ -204,7 +204,7 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
 
 /* ---- a life that ended unseen serves nothing in the next one
  * The last release of the primary context goes past every wrapper. When the program retains it
- * anew, the memory of the last life is nobody's, and the new life has memory that works.
+ * anew, the memory of the last life is not handed out, and the new life has memory that works.
  */
 
 /* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a

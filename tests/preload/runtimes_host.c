@@ -98,7 +98,7 @@ static void *hold_objects(void *unused)
     return NULL;
 }
 
-/* While another thread has the loader's list of objects: in the child nobody lets go of it. */
+/* While another thread has the loader's list of objects: in the child no thread lets go of it. */
 static void call_in_child(const struct code *plugin)
 {
     pthread_t thread;

@@ -86,8 +86,8 @@ struct model {
     struct model_fence *fences;
     uint32_t fence_count;
     unsigned captures;
-    bool own_capture;   /* of the calling thread: nobody waits for its end */
-    bool unseen_capture;       /* records are refused, and nobody knows for how long */
+    bool own_capture;   /* of the calling thread: no thread can wait for its end */
+    bool unseen_capture;       /* records are refused, for an unknown time */
     bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
     bool late_allowed;  /* the host may wait for, or order behind, later work now */
     bool broken; /* a sticky error: set by a test, or by a failing record or query; or create, but
@@ -105,7 +105,7 @@ struct model {
      * when the pool has dropped its lock. */
     void (*hook)(struct model *m, enum model_row row);
     void *hook_arg;
-    /* The same, after a segment has gone back: its addresses may be anybody's. */
+    /* The same, after a segment has gone back: another pool may have its addresses. */
     void (*hook_freed)(struct model *m, uint64_t addr);
 };
 

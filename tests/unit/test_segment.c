@@ -420,7 +420,7 @@ static void prealloc_is_one_segment(void **state)
     EXPECT_EQ(rig_stats(r).num_hits, 1, "as a hit");
 }
 
-/* Not before, since giving a segment back waits for the kernel. */
+/* They do not go back earlier, because that waits for the kernel. */
 static void out_of_memory_idle_segments_go_back_beside_work(void **state)
 {
     struct rig *r = *state;

@@ -114,7 +114,7 @@ static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **
         m.magazine = magazine_mine;
         m.again = 0;
         EXPECT_EQ(pool_alloc(r->pool, MIB(4), &m.addr, &code), POOL_OK, "there is memory");
-        /* Not handed out lately. */
+        /* As if the thread was not handed the block lately. */
         for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
             magazine_mine->recent[i] = &magazine_nothing;
         steps_mine = &steps;

@@ -40,8 +40,8 @@ bool peer_grant_missing(void)
     return false;
 }
 
-/* Submissions are wrapped whether anybody looks at answers or not; who asks for more gets it
- * once. */
+/* Submissions are wrapped whether answers are looked at or not. A call that is out of memory gets
+ * some once. */
 bool answer_note(CUresult rc)
 {
     return rc == CUDA_ERROR_OUT_OF_MEMORY;
