@@ -251,13 +251,12 @@ class Refusing(Case):
         self.says(tool("ps"), 1, f"{page.path} is not used: it is no file")
 
     def test_a_page_that_is_cut_in_the_middle(self):
-        page = self.page(answer=lambda words: (0, 0, {}))
+        page = self.page()  # without the thread that answers: it would write behind the cut
         os.truncate(page.path, 300)
         self.assertIn("cut short", tool("ps").out)
         done = tool("flush", os.getpid())
         self.assertEqual(done.status, 1)
         self.assertIn("cut short", done.err)
-        os.truncate(page.path, tables.PAGE_BYTES)
 
 
 class Stale(Case):
