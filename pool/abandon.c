@@ -38,7 +38,7 @@
 #include "pool/single_stream.h"
 #include "pool/state.h"
 
-/* Takes every chunk out of the map and the lists; a list through plan. */
+/* Takes every chunk out of the map and the lists. Returns them as a list through plan. */
 static struct chunk *detach_chunks(struct pool *p)
 {
     struct zone *zones[] = {&p->small, &p->large};

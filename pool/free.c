@@ -9,7 +9,7 @@
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-/* A exposed segment goes back at once, because cuMemFree waits for the work itself. */
+/* An exposed segment goes back at once, because cuMemFree waits for the work itself. */
 static void free_block(struct pool *p, struct block *b)
 {
     zone_end_live(b);
@@ -40,8 +40,8 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
     pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }
 
-/* Waits as cudaFree does, for programs that rely on it. Before the free, while the block is still
- * live. */
+/* Waits as cudaFree does, for programs that rely on it. To be called before the free, while the
+ * block is still live. */
 static void sync_before_free(struct pool *p)
 {
     fence_join(p, 0);
@@ -58,8 +58,8 @@ enum pool_status pool_free_slowly(uint64_t addr)
     if (unlikely(p->config.sync_free))
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
-    /* Meanwhile the context may have ended, or another free been first: the address may be another
-     * pool's. */
+    /* Meanwhile the context may have ended, or another thread may have freed the address. Then it
+     * may be another pool's. */
     bool owned = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
     struct block *b = likely(owned) ? map_block(g, addr) : NULL;
     if (b && b->state == BLOCK_LIVE && piece_claim(&b->piece)) {

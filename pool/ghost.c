@@ -39,7 +39,7 @@ void ghost_reap(struct pool *p, bool all)
     struct list list;
     int left = GHOSTS_AT_ONCE;
     list_init(&list);
-    /* The oldest come first: behind many that are not ready hardly one is. */
+    /* The oldest come first. Behind many whose work is not complete hardly any is complete. */
     list_for_each (n, tmp, &p->ghosts) {
         struct block *b = list_entry(n, struct block, link);
         if (left-- <= 0)

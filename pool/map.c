@@ -16,9 +16,9 @@
 /* So many records fit into a page of host memory. */
 #define TOUCHED_BY_ONE (HOST_PAGE_BYTES / sizeof(struct granule))
 #define LEAF_GRANULES (UINT64_C(1) << LEAF_BITS)
-/* The records of a leaf. Behind them a bit for each record says whether a block of the large zone
- * starts there. These bits lead from the middle of a large block to its start. Then the pages of
- * the small zone, whose memory is not touched before they are used. */
+/* A leaf has its records first. Behind them a bit for each record says whether a block of the large
+ * zone starts there. These bits lead from the middle of a large block to its start. The pages of
+ * the small zone come last; their memory is not touched before they are used. */
 struct leaf {
     struct granule granules[LEAF_GRANULES];
     _Atomic uint64_t large_starts[LEAF_GRANULES / 64];

@@ -19,7 +19,7 @@ struct pool;
 
 enum pool_status {
     POOL_OK,
-    POOL_NOMEM,   /* the ladder ended; *code is the driver's own error */
+    POOL_NOMEM,   /* all else was tried in vain; *code is the driver's own error */
     POOL_PASS,    /* not for the pool (MIN_BLOCK, MAX_BLOCK, lost context): ask the driver */
     POOL_FOREIGN, /* no memory of any pool */
     POOL_INVALID, /* memory of a pool, but not the start of a live block */

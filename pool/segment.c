@@ -46,8 +46,8 @@ struct block *segment_take(struct pool *p, uint64_t size_bytes)
 }
 
 /* The largest segment that a request takes where that saves another one; 0: it saves none. A
- * segment serves down to half its size, while all slack is at most a part of the peak. Not once the
- * pool has half of the device, because slack would be missed in the end. */
+ * segment serves down to half its size, while all slack is at most a part of the peak. None serves
+ * so once the pool has half of the device, because slack would be missed in the end. */
 static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
 {
     const struct pool_stats *s = &p->stats;
@@ -125,8 +125,8 @@ static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 }
 
 /* Waits for all work up to the latest free, as that free would do without the pool. Goes on while
- * work completes within each REPAY_WAIT_NS. Never behind work that may not end: one wait in vain is
- * enough. */
+ * work completes within each REPAY_WAIT_NS. After one wait in vain it makes no other, because the
+ * work may never end. */
 static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;

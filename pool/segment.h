@@ -12,9 +12,9 @@
  * allocation of the driver's (shim/share).
  *
  * A segment is whole granules, so a block of 1.1 MiB wastes almost half. Once rounding has cost a
- * program an eighth of what it holds, blocks of up to FIT_SHARED_MAX_BYTES share segments. Not
- * before, because a block with a segment of its own is an allocation of the driver's to everybody,
- * other processes included.
+ * program an eighth of what it holds, blocks of up to FIT_SHARED_MAX_BYTES share segments. They
+ * do not share before, because a block with a segment of its own is an allocation of the driver's
+ * to the program and to other processes.
  */
 #ifndef POOL_SEGMENT_H
 #define POOL_SEGMENT_H

@@ -64,8 +64,8 @@ struct slab *slab_take(struct pool *p, unsigned class_index, unsigned *slot);
 /* A block in state SLAB becomes an empty slab. False: no host memory. */
 bool slab_add(struct pool *p, struct block *b, unsigned class_index);
 /* The object is neither live nor pending any more: it is free, or dead if it is exposed. An empty
- * slab may return to the zone. A slab whose objects are all free or dead, one at least dead, is
- * buried. */
+ * slab may return to the zone. A slab whose objects are all free or dead, one at least dead, dies
+ * as a whole (zone_bury). */
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch);
 /* Every empty slab goes back to the small zone. True: there was one. */
 bool slab_release_empty(struct pool *p);

@@ -22,7 +22,7 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
     struct zone *zones[] = {&p->large, &p->small};
     uint64_t back = 0;
     slab_release_empty(p);
-    /* Not what other threads take from the driver meanwhile, or this might never end. */
+    /* Does not give back what other threads take meanwhile: that might never end. */
     want_bytes = min_u64(want_bytes, p->stats.reserved_bytes);
     for (int i = 0; i < 2 && back < want_bytes;) {
         uint64_t got;

@@ -59,8 +59,8 @@ def hold_endings(hold):
 
 
 def ending(error):
-    """The exit code of the signal that was ending the tool when this error came, as of a last word
-    to a terminal that has gone. None: there was none."""
+    """The exit code of the signal that was ending the tool when this error came. A last word to a
+    terminal that has gone is such an error. None: there was none."""
     while error is not None and not isinstance(error, SystemExit):
         error = error.__context__
     return error.code if error else None

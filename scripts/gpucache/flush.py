@@ -50,7 +50,7 @@ class Total:
                            if name in names or not _is_late(one)}
 
     def waits_for_packages(self):
-        """Has one of them, by the last reply, not answered?"""
+        """Does the last reply say that a package has not answered?"""
         return any(isinstance(one, dict) and one.get("state") in NOT_YET
                    for one in self.frameworks.values())
 
@@ -83,7 +83,7 @@ class Total:
 
 def _frameworks(body):
     """What a reply says of the packages. Where they have not answered, the library cannot know
-    which of them are loaded: it says one word, and this is a list of one that has no name. An
+    which of them are loaded. It says one word, of which this makes a list of one without a name. An
     older library lists all that it knows as late, in a reply that is done."""
     return [{"state": "late"}] if body.get("frameworks") == "late" else _list(body, "frameworks")
 

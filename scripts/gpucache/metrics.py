@@ -47,8 +47,8 @@ NAMES = [row[0] for row in GPU_ROWS + PROCESS_ROWS + OTHER_ROWS]
 
 
 def _pid_label(process):
-    """Two pid namespaces that are not visible here may have the same pid: the namespace tells them
-    apart, as Prometheus takes a sample with the labels of another for an error."""
+    """Two pid namespaces that are not visible here may have the same pid. The namespace tells them
+    apart, because Prometheus takes two samples with the same labels for an error."""
     return str(process.pid) if process.pid else f"{process.page.namespace}-{process.inner_pid}"
 
 

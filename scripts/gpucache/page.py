@@ -2,7 +2,7 @@
 """Pages of live state: finding them, and reading one. The layout, and the rules of reading, are
 those of shim/stats/page_format.h, by the generated tables.
 
-A page is read by pread: another process may cut the file short at any time, and a load from a
+A page is read by pread, because another process may cut the file short at any time. A load from a
 mapping would then end the tool. Whatever it says is checked before use: the directory and the file
 have to be their user's own, without a symbolic link on the way."""
 import errno
@@ -24,8 +24,8 @@ DAY_NS = 86400 * 10**9
 KEEP_NS = 600 * 10**9
 FILES_NAMED = 3
 PLACES = ("/dev/shm", "/tmp")
-# Where root looks at all users, none of them can make it read without end: of each so many pages,
-# of a folder so many names, and of so many folders, those of the lowest user ids first.
+# Where root looks at all users, none of them can make it read without end. It reads so many pages
+# of each user, so many names of a folder, and so many folders, the lowest user ids first.
 PAGES_EACH, NAMES_EACH, FOLDERS_MAX = 1000, 20_000, 1000
 UIDS = 1 << 32
 FOLDER = re.compile(r"gpucache-(0|[1-9][0-9]{0,9})")
@@ -42,8 +42,8 @@ def unpack(layout, name, data, start=0):
 
 
 class BadFile(Fault):
-    """A file among the pages that is none, or a folder that is none of its user's. kind: "files" or
-    "folders"."""
+    """A file among the pages that is no page, or a folder that is not its user's own. kind: "files"
+    or "folders"."""
 
     def __init__(self, path, why, kind="files"):
         super().__init__(f"{path} is not used: {why}")
@@ -51,7 +51,7 @@ class BadFile(Fault):
 
 
 def sum_up(complaints):
-    """Sentences, of many bad files in one folder a single one."""
+    """Sentences. Many bad files in one folder have a single one."""
     several = {}
     for fault in complaints:
         if isinstance(fault, BadFile):
@@ -153,7 +153,7 @@ class Page:
         try:
             os.unlink(self.name, dir_fd=self.folder.fd)
         except OSError:
-            pass  # somebody was faster, or it is not ours to remove
+            pass  # another process was faster, or it is not ours to remove
 
     def head(self):
         """(version, when it was last written), without what takes longer to read."""

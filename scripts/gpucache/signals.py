@@ -11,7 +11,7 @@ from gpucache.fault import NOT_SHOWN, Fault, reason
 
 def signal_of(pid):
     """The signal that the library in the process listens to. The library takes its default for what
-    it does not understand (parse_SIGNAL); any other reading here would send a signal that means
+    it does not understand (parse_SIGNAL). Any other reading here would send a signal that means
     something else to the program."""
     with open(f"/proc/{pid}/environ", "rb") as file:
         values = [item.partition(b"=")[2].strip(b" \t\r\n").upper()

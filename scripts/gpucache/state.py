@@ -77,7 +77,7 @@ class Process:
         self.contents, self.body, self.note = contents, contents.body, contents.note
         self.status = "running" if self.pid else "ended" if its_page.is_ours() else "elsewhere"
         uid = process.uid(self.pid) if self.pid else None
-        # None: it just ended. What the page says of its user is nobody's word.
+        # None: it just ended. What the page says of its user proves nothing.
         self.user = process.user_name(its_page.folder.owner if uid is None else uid)
         body = self.body
         self.name = (self.pid and process.name(self.pid)) or \

@@ -37,7 +37,7 @@ def cut(words, columns):
 
 class Resizes:
     """Tells when the terminal has another size, or when the tool goes on after ctrl-Z: then others
-    wrote there. A context. A signal writes to the pipe at once: a handler in Python would wait for
+    wrote there. A context. A signal writes to the pipe at once. A handler in Python would wait for
     the end of a select that begins just behind the signal."""
 
     def __enter__(self):

@@ -19,7 +19,7 @@ LIBDIR = "lib64"
 # The names that the debug information has for the folders of the sources and of the CUDA headers.
 SOURCES, HEADERS = "/usr/src/libgpucache", "/usr/src/cuda"
 
-# Zig hands the reading of standard input (meson does that) to clang with the target as it stands,
+# Meson has the compiler read standard input. Zig hands that to clang with the target as it stands,
 # and clang knows no versions of the C library.
 COMPILER = """#!/bin/sh
 target={arch}-linux-gnu.{glibc}

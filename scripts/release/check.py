@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Tests of what was made, on this machine: each thing is installed, a program of the tests runs
+"""Tests of what was made, on this machine. Each thing is installed, a program of the tests runs
 under it on the simulated driver, and it is removed without a trace. Packages for the other machine
 are looked at, not installed."""
 import os
@@ -220,8 +220,9 @@ def check_preload(release, _out):
 
 
 def check_glibc(release, out):
-    """On each C library of TEST_GLIBC (folders, with a colon between; each has libc.so.6 with its
-    loader, libdl and libpthread) the demo program says the same as without the library."""
+    """On each C library of TEST_GLIBC the demo program says the same as without the library.
+    TEST_GLIBC has folders, with a colon between. Each has libc.so.6 with its loader, libdl and
+    libpthread."""
     folders = os.environ.get("TEST_GLIBC", "").split(":")
     if not folders[0]:
         return "TEST_GLIBC names no folder"
@@ -368,9 +369,9 @@ def spack_recipe(file, release_1):
 
 
 def check_spack(release, out):
-    """The sources that the recipe names are built as Spack's class for Meson builds them, and the
-    library lies where the recipe puts it in front of programs. A release build has no warning
-    either. Spack itself is not needed."""
+    """The sources that the recipe names are built as Spack's class for Meson builds them. The
+    library lies where the recipe preloads it from. A release build has no warning either. Spack
+    itself is not needed."""
     file = out / f"libgpucache-{release.version}.spack.py"
     recipe, said = spack_recipe(file, True)
     equal(said, spack_recipe(file, False)[1])

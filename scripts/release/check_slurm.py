@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A Slurm of one node in a folder of its own, with the TaskProlog of scripts/deploy: srun, an array
-of jobs, MPI, and a job that is requeued and cancelled. Needs root: Slurm's daemons run as root."""
+"""A Slurm of one node in a folder of its own, with the TaskProlog of scripts/deploy. Tried are
+srun, an array of jobs, MPI, and a job that is requeued and cancelled. Needs root: Slurm's daemons
+run as root."""
 import contextlib
 import os
 import pathlib

@@ -33,7 +33,7 @@ Copyright: 2026 the libgpucache authors
 License: BSD-2-Clause
 {license}
 """
-# The library is preloaded by its name, so it lies where the loader finds it; nothing is linked with
+# The library is preloaded by its name, so it lies where the loader finds it. Nothing is linked with
 # it, so it has neither a version in its name nor a file of symbols. The tool is for Python, and the
 # library works without: Recommends is enough. The first package closes no report.
 OVERRIDES = """libgpucache: package-name-doesnt-match-sonames *

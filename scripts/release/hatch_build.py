@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What goes into the wheel. scripts/package names a folder with the library for the machine that it
-builds for; without it, as in `pip install .`, the library is built here, for this machine."""
+builds for. Without it, as in `pip install .`, the library is built here, for this machine."""
 import os
 import pathlib
 import shutil

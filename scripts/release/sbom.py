@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The bill of materials, CycloneDX 1.5: what was made, with its digests, from which commit; that
-nothing of others is inside; what it was built with (scope "excluded": no part of it)."""
+"""The bill of materials, CycloneDX 1.5: what was made, with its digests, and from which commit.
+Nothing of others is inside. It also names what built it (scope "excluded": no part of it)."""
 import json
 import time
 import uuid

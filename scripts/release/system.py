@@ -126,7 +126,7 @@ def inside(system, *command, **variables):
 
 @contextlib.contextmanager
 def scratch(keep):
-    # Not below /tmp, which may be small or refuse programs.
+    # /tmp may be small or refuse programs.
     folder = pathlib.Path(tempfile.mkdtemp(dir="/var/tmp"))
     try:
         yield folder

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a release is made with: Python packages of fixed versions (requirements.txt) in a folder of
-the user's cache, and a few programs of the machine. The program runs again inside that folder."""
+"""What a release is made with. Python packages of fixed versions (requirements.txt) lie in a folder
+of the user's cache. A few programs are the machine's. The program runs again inside that folder."""
 import os
 import pathlib
 import shutil

@@ -2,7 +2,8 @@
  *
  * The room context/: CUDA contexts, their pools, and the streams that work is submitted to. It
  * includes nothing of control/, share/, entry/ or route/. Its one seam is this header: the record
- * of a context, and the functions for all pools.
+ * of a context, and the functions for all pools. The wrappers also tell it of streams, green
+ * contexts and red zones (stream_watch.h, green_context.h, redzone.h).
  *
  * A thread makes a record at the first allocation in a context. Records are never freed, so any
  * thread may read one without a lock. `handle` leads to the record. It is NULL while a thread makes
@@ -105,8 +106,8 @@ extern __thread struct context *context_latest
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* The pool of the calling thread's current context, if its latest record is that context's. NULL:
- * it is not, or there is no pool; ask current_context (shim/entry/current.h). Not for a forked
- * child. */
+ * it is not, or there is no pool; ask current_context (shim/entry/current.h). A forked child must
+ * not call it. */
 static inline struct pool *context_quick_pool(void)
 {
     CUcontext ctx;

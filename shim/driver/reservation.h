@@ -13,7 +13,7 @@
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes);
 void reservation_destroy(CUdeviceptr addr, size_t size_bytes);
 
-/* Is addr, or any byte of [addr, addr + size_bytes), reserved so? Not for a forked child. */
+/* Is addr, or any byte of [addr, addr + size_bytes), reserved so? A forked child must not ask. */
 bool reservation_covers(CUdeviceptr addr, size_t size_bytes);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * The room entry/ holds the wrappers: what the program's call of the driver does. Its one seam is
  * the exported names of shim/driver/hooks.def: only the program and the resolver enter by them. The
- * wrappers of submissions are in shim/route/submit.c.
+ * wrappers of route/ (submissions, the runtime's cudaMalloc) use this header and alloc.h.
  *
  * This file: what the driver's answer to a call of the program's means to the pools.
  *

@@ -67,8 +67,8 @@
  * (FRAMEWORK_BUSY). Once the answer is there, `through` is called on another thread. It is to see
  * to another flush. If some package was not asked (anew), it is to ask again. True at once, with
  * all of them absent: there is no interpreter, GPUCACHE_FRAMEWORKS is off, or no thread can be
- * made. Not on a thread of the program's. Both pointers must stay valid, and be the same in all
- * calls. */
+ * made. No thread of the program's may call it. Both pointers must stay valid, and be the same in
+ * all calls. */
 bool framework_ask(const struct framework_host *host, void (*through)(bool anew), uint64_t wait_ns,
                    struct framework_result *results);
 

@@ -2,7 +2,8 @@
  *
  * The room process/: what the library knows of its process without CUDA: options, log, environment.
  * It includes no header of another room of shim/. Its one seam is this header: the word that every
- * wrapper reads to learn whether the library works here, and the options.
+ * wrapper reads to learn whether the library works here, and the options. The other headers are
+ * tools for all rooms.
  *
  * The library starts with the first allocation of device memory in a CUDA context, or with the
  * first opening of one of its IPC handles. It never starts before (shim/entry/start.h). The word

@@ -200,7 +200,8 @@ static void add_words(struct text *t, const char *words)
     }
 }
 
-/* What was reserved for, at the peak. Nothing while the pool has not grown for a request. */
+/* What the reserved memory was used for at its peak. Adds nothing while the pool has not grown for
+ * a request. */
 static void add_peak_text(struct text *t, const uint64_t v[NUM_ROWS], uint64_t peak_bytes)
 {
     bool is_known = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The time that driver calls take, on the model's clock: the thread that makes a call is held up
- * for so long, and the GPU works on meanwhile. The figures are those of an H200
- * (tests/bench/README.md). A call on a busy GPU takes longer than on an idle one.
+ * The time that driver calls take, on the model's clock. A call holds up its thread for so long,
+ * and the GPU works on meanwhile. The figures are those of an H200 (tests/bench/README.md). A call
+ * on a busy GPU takes longer than on an idle one.
  */
 #ifndef TESTS_BENCH_DRIVER_TIME_H
 #define TESTS_BENCH_DRIVER_TIME_H

@@ -6,11 +6,11 @@
  *
  *   api= mode= size= threads= live= median_ns= min_ns=
  *
- * over batches of pairs. Modes: `single`, no work but on the legacy default stream; `launches`, a
- * kernel is launched between malloc and free, on a stream of each thread, and ends at once;
- * `streams`, on two streams of each thread in turn; `fenced`, two streams have work that does not
- * end meanwhile. The time of the launches alone is measured and subtracted. On a busy machine the
- * result may be negative.
+ * over batches of pairs. Modes. `single`: no work but on the legacy default stream. `launches`:
+ * between malloc and free a kernel is launched on a stream of each thread, and ends at once.
+ * `streams`: the same on two streams of each thread in turn. `fenced`: two streams have work that
+ * does not end meanwhile. The time of the launches alone is measured and subtracted. On a busy
+ * machine the result may be negative.
  */
 #include "tests/bench/arguments.h"
 #include "tests/preload/gpu.h"

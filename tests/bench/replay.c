@@ -286,7 +286,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What was reserved for at the peak: its share of what the program held then. */
+/* What reserved memory was used for at its peak, as parts of what the program held then. */
 static void explain(const struct pool_stats *s)
 {
     enum kind { GAUGE, PEAK, COUNTER, AT_PEAK };

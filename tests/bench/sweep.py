@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Replays synthetic programs (synthesize.py) on the pool and prints peak reserved / peak live of
-each, worst last; options that sweep.py does not know go to replay.
+"""Replays synthetic programs (synthesize.py) on the pool, and prints peak reserved / peak live of
+each, worst last. Options that sweep.py does not know go to replay.
 
   sweep.py [--seeds N] [--kinds K,..] [--at-most R] [--traces FOLDER] REPLAY [OPTION OF REPLAY]...
 

@@ -6,8 +6,8 @@ CSV).
   synthesize.py KIND SEED [FILE]     the same KIND and SEED always give the same trace
   synthesize.py --list
 
-Sizes, lifetimes and the order of frees follow what programs of that kind do; they are for trying
-the pool on more than the recorded programs."""
+Sizes, lifetimes and the order of frees follow what programs of that kind do. They try the pool on
+more than the recorded programs."""
 import random
 import sys
 

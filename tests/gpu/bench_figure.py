@@ -10,7 +10,7 @@ from bench_text import duration, size_text
 MIB = 1 << 20
 SIZES = (512, MIB, 64 * MIB)
 THREADS = (1, 2, 4, 8, 16)
-# Who is drawn, in which colours on light and dark ground.
+# The peers that are drawn, with their colours on light and on dark ground.
 PEERS = ((SHIM, "#1a7f37", "#56d364"), (ASYNC, "#0969da", "#79c0ff"), (CUB, "#bc4c00", "#ffa657"),
          (TORCH, "#8250df", "#d2a8ff"), (EXPANDABLE, "#bf3989", "#ff9bce"),
          (BARE, "#6e7781", "#8b949e"))

@@ -46,8 +46,8 @@ enum {
 /* gather: each thread loads k words (a multiple of 4) at random places of n words at p.
  * chase:  one thread loads k words one after the other; each place depends on the word before.
  * stream: copies n pieces of 16 bytes.
- * What the loads give is used, so that they are made; gather stores it in the unlikely case that
- * the words add up to one value, chase always, at o. The random numbers are those of a linear
+ * The kernels store what the loads give at o, so that the compiler keeps them: chase always, gather
+ * in the unlikely case that the words add up to one value. The random numbers are those of a linear
  * congruential generator, of whose upper bits the place is made; s is its start. */
 #define NEXT_PLACE(load)                                                                           \
     "mul.hi.u64 %d11, %d6, %d5;\n"                                                                 \

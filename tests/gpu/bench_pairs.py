@@ -13,7 +13,7 @@ SIZES = (512, MIB, 64 * MIB)
 THREADS = (1, 2, 4, 8, 16)
 BUSY = (1, 8, 64)
 STATISTICS = ("mean", "p10", "p50", "p90", "p99", "max")
-# Who launches kernels through something different: what a kernel alone costs is asked of these.
+# The peers that launch kernels in ways of their own: each is asked what a kernel alone costs.
 LAUNCHERS = (bench_peers.BARE, bench_peers.TORCH, bench_peers.SHIM, bench_peers.SHIM_SHARED,
              bench_peers.SHIM_DRIVER)
 

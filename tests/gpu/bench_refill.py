@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Flushes in the middle of training steps: what stays in chunks beside live blocks, and how much
-longer the steps take that need the memory again. The same training runs once without flushes."""
+"""Flushes in the middle of training steps. How much stays in chunks beside live blocks, and how
+much longer do the steps take that need the memory again? The same training runs once without
+flushes."""
 import dataclasses
 import statistics
 import tempfile

@@ -399,7 +399,7 @@ def publish(files, folder=FOLDER):
 
 def check(folder=FOLDER):
     """1 if the page or the drawing is not what results.json makes, with the first lines that
-    differ; 2 if there are none, or no figures."""
+    differ. 2 if there are none, or no figures."""
     wrong = 0
     try:
         pages = made(merged([os.path.join(folder, JSON)]))

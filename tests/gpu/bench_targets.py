@@ -214,8 +214,8 @@ def flush_delay(figures):
 
 
 def least_calls(figures, name):
-    """Yields a route's least of all rounds, bare and under the shim: nothing else happens in such a
-    call, so that whatever is on top of the least is the machine's."""
+    """Yields a route's least of all rounds, bare and under the shim. Nothing else happens in such a
+    call, so whatever is on top of the least is the machine's."""
     for row in figures.all("calls", name=name, peer=SHIM):
         for bare in figures.all("calls", name=name, peer="bare", route=row["route"]):
             yield row["route"], bare.get("low", bare["value"]), row.get("low", row["value"])

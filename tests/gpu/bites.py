@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs the canary in a way in which it has to fail, and succeeds only if it does, with both kinds
-of damage counted: bites.py LIBRARY_PATH CANARY [ARGUMENT..]"""
+"""Runs the canary in a way in which it has to fail. Succeeds only if it fails, with both kinds of
+damage counted. bites.py LIBRARY_PATH CANARY [ARGUMENT..]"""
 import os
 import re
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests that part `wheel` notices a wheel that differs. A wheel is made of the tool and the library
-of a build folder; a program that only allocates, on the simulated driver, stands in for PyTorch.
+of a build folder. A program that only allocates, on the simulated driver, stands in for PyTorch.
 check_wheel.py BUILD. Exit status 77: this Python has no pip."""
 import os
 import subprocess

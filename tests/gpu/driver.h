@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The CUDA driver for the GPU programs: opened at run time, so that they build without libcuda
- * and run on the real and on the simulated one. No lock: driver_open() runs before the program's
+ * The CUDA driver for the GPU programs. It is opened at run time, so they build without libcuda and
+ * run on the real and on the simulated one. No lock: driver_open() runs before the program's
  * threads do.
  */
 #ifndef TESTS_GPU_DRIVER_H

@@ -184,8 +184,8 @@ static struct mapping mapping_at(CUdeviceptr address)
     return m;
 }
 
-/* The mapping covers the block, in whole pages of 2 MiB, and is the same from each of its bytes, as
- * is the number of its memory. Large blocks have memory of their own. */
+/* The mapping covers the block, in whole pages of 2 MiB. Each byte of the block has the same
+ * mapping and the same number of its memory. Large blocks have memory of their own. */
 static void print_mapping(const char *what, CUdeviceptr block, size_t size, uint64_t other_id)
 {
     struct mapping m = mapping_at(block);

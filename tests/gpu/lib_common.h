@@ -80,8 +80,8 @@ static inline void *lib_host(size_t size_bytes)
     return p;
 }
 
-/* By the stream that will use it: a copy from pageable memory may return before its bytes have
- * arrived, and a non-blocking stream does not wait for those of another one. */
+/* By the stream that will use it. A copy from pageable memory may return before its bytes have
+ * arrived, and a non-blocking stream does not wait for another one's. */
 static inline void *lib_upload(const void *data, size_t size_bytes, cudaStream_t stream)
 {
     void *p = lib_device(size_bytes);

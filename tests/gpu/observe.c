@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A second process on the GPU: for every line on stdin it prints the bytes that the driver calls
- * free on device 0; for "until BYTES" it looks until that many are free, two seconds at most, and
- * prints the moment of the monotonic clock as well. It never runs under the shim.
+ * A second process on the GPU. For every line on stdin it prints the bytes that the driver calls
+ * free on device 0. For "until BYTES" it looks until that many are free, two seconds at most. Then
+ * it prints the moment of the monotonic clock as well. It never runs under the shim.
  */
 #include "tests/gpu/driver.h"
 

@@ -89,7 +89,7 @@ def note_served(row, statistics, at_least):
 
 
 def compared(suite, name, label, command, env, at_least=1, timeout=120):
-    """A row for one program, bare and under the shim; FIGURES in the command stands for a file that
+    """A row for one program, bare and under the shim. FIGURES in the command stands for a file that
     names the seconds of the part that counts. Returns the figures of both."""
     figures, results = [], []
     statistics = Statistics(suite, label)

@@ -11,7 +11,6 @@ import tempfile
 import time
 
 import part_frameworks as frameworks
-import suite as base
 from trainer import CACHE_OFF
 
 GIB = 1 << 30

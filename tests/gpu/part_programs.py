@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The small programs of tests/preload and tests/misuse, and one made by nvcc: the same output and
-the same exit status on the real driver, bare and under the shim."""
+"""The small programs of tests/preload and tests/misuse, and one made by nvcc. On the real driver
+they have the same output and exit status bare and under the shim."""
 import dataclasses
 import json
 import os
@@ -95,7 +95,7 @@ def signalled(suite, name, path, arguments, bare):
 
 class Relinker:
     """Links the project's test programs again, against the machine's own libcuda and libcudart in
-    place of the simulated ones; everything else of the link command stays."""
+    place of the simulated ones. The rest of the link command stays."""
 
     def __init__(self, suite, tree):
         self.suite, self.tree = suite, tree
@@ -241,9 +241,9 @@ def acts_of(name):
 
 def program_of(test, suite):
     """What a test that runs one program bare and preloaded runs, as a list; empty for other tests.
-    The program and its arguments follow "--" on the runner's command line. On a real GPU what is
-    only another way of simulating is left out, and each act is a program of its own: the driver
-    may not survive one of them bare."""
+    The program and its arguments follow "--" on the runner's command line. On a real GPU, tests
+    that only simulate in another way are left out. Each act is a program of its own, because the
+    driver may not survive one of them bare."""
     words = test["cmd"]
     if "run_pair.py" not in [os.path.basename(w) for w in words] or "--" not in words or \
             not suite.match.search(test["name"]):

@@ -28,8 +28,8 @@ def checked(suite, tool, program, env):
 
 
 def sanitizer(suite):
-    """A memory checker of NVIDIA's over a program under the shim; and what it sees of a fault: as
-    much as bare with the driver's own allocations, nothing inside the pool."""
+    """A memory checker of NVIDIA's over a program under the shim. It sees a fault as bare with the
+    driver's own allocations, and none inside the pool."""
     program = beyond(suite)
     tool = shutil.which("compute-sanitizer") or os.path.join(suite.cuda, "bin", "compute-sanitizer")
     if suite.simulate or not os.path.exists(tool):

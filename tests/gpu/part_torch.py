@@ -28,9 +28,9 @@ OVER_EXPANDABLE = Peer("PyTorch expandable over gpucache", EXPANDABLE, True, ("g
 PEERS = (NATIVE, BARE, SHIM, OVER, OVER_EXPANDABLE)
 WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
-# Where times are compared: processes of each peer for each workload; and how often its steps go
-# before, in which memory finds its place (moves of memory take 20 ms in all, see
-# pool/move_budget.c, a third of the time in the first 20 steps of unet).
+# Where times are compared: the processes of each peer for each workload, and how many rounds of
+# steps go before. In those, memory finds its place. Moves of memory take 20 ms in all
+# (pool/move_budget.c), a third of the time in the first 20 steps of unet.
 PROCESSES, WARM = 4, 3
 
 
@@ -43,7 +43,7 @@ def measure(suite, peers, workloads, rounds, steps=20, warm=1, tag=""):
 
 def figures(runs):
     """The JSON rows: milliseconds a step, and bytes of peak reserved memory, for each workload and
-    peer; the peer "live" is what the program itself asked for."""
+    peer. The peer "live" is what the program itself asked for."""
     rows = []
     for run in runs:
         if run.failure:
@@ -81,9 +81,9 @@ def joined(runs):
 
 def rows_of(suite):
     """What the benchmarks want of this part: the JSON rows of all workloads. Each peer plays each
-    in several processes, since one is faster than the next by up to a tenth for as long as it
-    lives, whatever the allocator; without PyTorch's cache, which is slow and needs no such care, in
-    one."""
+    workload in several processes, because one process is faster than the next by up to a tenth,
+    whatever the allocator. Without PyTorch's cache, which is slow and needs no such care, one
+    process is enough."""
     runs, peers = [], (NATIVE, NATIVE_EXPANDABLE, SHIM)
     for number in range(1 if suite.quick else PROCESSES):
         playing = peers if number else (*peers, BARE)
@@ -110,9 +110,9 @@ def rows_of(suite):
 
 
 def compared(workload, peer, natives, others):
-    """How the times of processes compare that took turns: the median of the pairs of processes,
-    each by the mean of its rounds, and its standard error. (expandable segments beside it show how
-    far two compare that cost the same.)"""
+    """How the times of processes compare that took turns: the median over pairs of processes, each
+    by the mean of its rounds, and its standard error. (expandable segments beside it show how far
+    two compare that cost the same.)"""
     ratios = [statistics.mean(b / a for a, b in zip(native.seconds(), other.seconds()))
               for native, other in zip(natives, others) if not native.failure and not other.failure]
     if not ratios:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PyTorch on GPUs that are full of freed memory: before its first tensor, before it loads its
-libraries, and again in the middle of a training. NCCL sums too. Losses go to stdout, exact; the
+"""PyTorch on GPUs that are full of freed memory. They are full before its first tensor, before it
+loads its libraries, and in the middle of a training. NCCL sums too. Losses go to stdout, exact; the
 seconds to the file named first."""
 import ctypes
 import json

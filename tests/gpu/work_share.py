@@ -73,7 +73,7 @@ def parent():
     del big
     gc.collect()
     torch.cuda.empty_cache()
-    # Memory that somebody still holds is not handed out again: the receiver sees its own bytes.
+    # Memory that a process still holds is not handed out again: the receiver sees its own bytes.
     torch.full((SIZES[-1],), 99, device="cuda", dtype=torch.int32)
     torch.cuda.synchronize()
     inbox.put(None)

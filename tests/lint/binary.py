@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What must hold for a library that is loaded into every process of a user: nothing needed but the
-C library, no code that runs at load, all references bound at load and none to CUDA, no executable
-stack. No thread-local data that the C library allocates at a thread's first access, inside the
-program's call. No function of the C library that is younger than GLIBC_2.28, because the loader
-ends every program in which a preloaded library asks for a version that the C library there has
-not."""
+"""What must hold for a library that is loaded into every process of a user. It needs nothing but
+the C library, runs no code at load, and has no executable stack. All references are bound at load,
+and none is to CUDA. No thread-local data that the C library allocates at a thread's first access,
+inside the program's call. It asks for no symbol version after GLIBC_2.28. Where the C library lacks
+a version that a preloaded library asks for, the loader ends every program."""
 
 import argparse
 import re

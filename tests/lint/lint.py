@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the lints share: reading C without its comments and strings, running tools, and the rule
-that a lint must find the fault in a doctored copy before its silence on the real thing counts."""
+"""What the lints share: reading C without its comments and strings, running tools, and one rule. A
+lint must find the fault in a doctored copy before its silence on the real thing counts."""
 
 import pathlib
 import re

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Allocation functions begin with instructions that libraries which patch entries can move: UCX
-replaces the first five bytes by a jump, and knows pushes, the frame pointer's move and the making
-of a frame. Where it meets another instruction it gives up on CUDA as a whole. x86-64 only."""
+"""Some libraries patch the entries of allocation functions, so these begin with instructions that
+can be moved. UCX replaces the first five bytes by a jump. It knows pushes, the frame pointer's move
+and the making of a frame. Where it meets another instruction it gives up on CUDA as a whole. x86-64
+only."""
 
 import argparse
 import re

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A library that is given to users, beyond what holds for every build (binary.py): no symbol of the
-C library that is newer than the oldest one supported, and no other library needed, because the
-loader ends every program that it cannot serve; the notes that let a process keep its protections;
-no folder of the building machine; a size that stays small."""
+"""What must hold for a library that is given to users, beyond every build (binary.py). It needs no
+other library, and no symbol newer than the oldest C library supported, because the loader ends
+every program that it cannot serve. It has the notes that let a process keep its protections. It
+names no folder of the building machine, and stays small."""
 
 import argparse
 import pathlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Every function of the driver's headers that takes a stream, itself or in a structure, is in one
-of the tables of wrapped functions, or here with the reason why it may go by unseen."""
+"""Every function of the driver's headers that takes a stream, itself or in a structure, is in a
+table of wrapped functions. Or it is here, with the reason why it may go by unseen."""
 import argparse
 import pathlib
 import re

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * May this kernel start early? The rule of shim/context/stream_watch.c ("Early launches") with what
- * it reads of pool/fence.c: threads launch kernels with leave to start before those right before
- * them end, and without, on two streams and in a second context; free memory and allocate it again.
- * A load or store of what is shared without a lock is one step. One block of the pool's is looked
- * at, the others only as frees that are noted. When one stream is enough is the protocol of
- * stream.pml, here in few steps.
+ * it reads of pool/fence.c. Threads launch kernels with leave to start before those right before
+ * them end, and without. They use two streams and a second context. They free memory and allocate
+ * it again. A load or store of what is shared without a lock is one step. One block of the pool's
+ * is looked at, the others only as frees that are noted. When one stream is enough is the protocol
+ * of stream.pml, here in few steps.
  *
- * The driver: a kernel without that leave starts when all before it in its stream is complete, one
- * with it may overlap everything back to the last one without, that one included. Nothing passes a
- * wait of the whole context.
+ * The driver starts a kernel without that leave when all before it in its stream is complete. A
+ * kernel with it may overlap everything back to the last one without it, that one included. Nothing
+ * passes a wait of the whole context.
  *
  * Asserted: a kernel that touches the block overlaps none that touched it in an earlier life
- * (HAZARD). A kernel loses its leave only if memory was freed since the last one without it went to
- * the driver (NEEDLESS; with ALONE: others' frees may be noted late). No state may be stuck.
+ * (HAZARD). A kernel loses its leave only if memory was freed since the last one without it
+ * (NEEDLESS). This is looked at with ALONE only, because others' frees may be noted late. No state
+ * may be stuck.
  *
- * Scenarios: ACTS and BESIDE, how much each of two threads does; REFUSALS, the driver may refuse a
- * launch, and the ring of fences may be full; NESTS, a profiler launches inside a launch; STRAYS,
- * one of the threads uses two streams, the other one's work is not on the block; ENTERS, with
- * those, a stream becomes the single one again, and MULTI_FIRST, it begins with several; ALONE, one
- * thread, one stream. Each WITHOUT_ or WITH_ takes a step away, or does it in another order, and
- * has to be noticed (meson.build).
+ * Scenarios. ACTS and BESIDE: how much each of two threads does. REFUSALS: the driver may refuse a
+ * launch, and the ring of fences may be full. NESTS: a profiler launches inside a launch. STRAYS:
+ * one of the threads uses two streams, and the other one's work is not on the block. ENTERS, with
+ * STRAYS: a stream becomes the single one again. MULTI_FIRST, with both: it begins with several.
+ * ALONE: one thread, one stream. Each WITHOUT_ or WITH_ takes a step away, or does it in another
+ * order, and has to be noticed (meson.build).
  */
 #ifndef ACTS
 #define ACTS 4

@@ -2,14 +2,14 @@
  *
  * When may freed memory be used again, with several streams? The epochs of pool/fence.c: two
  * threads submit work on a block each, free it without the lock (fence_join_unlocked), and submit
- * more; a third allocates. A load or store that is shared without the pool's lock is one step, a
- * section under the lock is in steps where others look on, and the driver is called without the
- * lock. `unsealed` and `late` are one word.
+ * more; a third allocates. A load or store that is shared without the pool's lock is one step. A
+ * section under the lock is in steps where others look on. The driver is called without the lock.
+ * `unsealed` and `late` are one word.
  *
  * Asserted: a block is handed out only when its work is known done, or later work runs behind it
- * (HAZARD). A fence that is waited for captured no work that the program submitted after all its
- * frees, for natively nothing would have waited for that (STALL). No free is forgotten: its epoch
- * is closed, or will be (FORGOTTEN). No state may be stuck.
+ * (HAZARD). A fence that is waited for captured no work that came after all its frees, because
+ * natively nothing would have waited for that (STALL). No free is forgotten: its epoch is closed,
+ * or will be (FORGOTTEN). No state may be stuck.
  *
  * CAPTURES: a fourth thread has a capture open for a while, and another, in which no fence can be
  * recorded. SHORT: the driver may have no event for a fence. Each WITHOUT_ or WITH_ takes a step

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Two processes ask each other for memory (shim/share/neighbour.c, lend.h). Each has threads that
- * ask while they hold a lock of the program's (the interpreter's, a framework's allocator's), and a
- * control thread that replies, asks in the background, and waits for that lock for a bounded time.
- * There are no other timeouts here: the threads end even if nobody gives up. A thread that waits
- * for ever is a state that nothing leads out of. One slot stands for all.
+ * ask while they hold a lock of the program's (the interpreter's, a framework's allocator's). Its
+ * control thread replies, asks in the background, and waits for that lock for a bounded time. There
+ * are no other timeouts here: the threads end even if none gives up. A thread that waits for ever
+ * is a state that nothing leads out of. One slot stands for all.
  *
  * Steps that can be taken away or added:
  * WITH_POOL_LOCK        a thread asks with its pool's lock held
@@ -26,19 +26,19 @@ byte asked[2], replied[2], ended;
 #define LOCK(l) d_step { !l; l = true }
 #define UNLOCK(l) l = false
 
-/* Threads that ask go one after the other, each with the lock of the program's from its first step
- * to its last: one process plays all of them. */
+/* Threads that ask go one after the other, because each has the lock of the program's from its
+ * first step to its last. So one process plays all of them. */
 proctype asker(byte p)
 {
     byte left = ASKERS;
     do
     :: left > 0 -> LOCK(program[p]);
-       LOCK(pool[p]); /* the own ladder */
+       LOCK(pool[p]); /* of the own pool first */
 #ifndef WITH_POOL_LOCK
        UNLOCK(pool[p]);
 #endif
        LOCK(asking[p]);
-       /* A slot is free if nobody has its lock and its last request has its reply. */
+       /* A slot is free if no asker has its lock and its last request has its reply. */
        d_step { !slot[OTHER] && asked[OTHER] == replied[OTHER]; slot[OTHER] = true }
        asked[OTHER]++;
        bell[OTHER] = true;

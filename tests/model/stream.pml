@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * When is the order of one stream enough? The protocol of shim/context/stream_watch.c with its
- * other half in pool/single_stream.c and the quick ways of pool/magazine.c: threads that submit
- * work to two streams, free and allocate one block of memory, propose a stream, make it the single
- * one, leave it. A load or store of what is shared without a lock is one step. A section under the
- * pool's lock is in steps where others look on.
+ * When is the order of one stream enough? The protocol of shim/context/stream_watch.c, with its
+ * other half in pool/single_stream.c and the quick ways of pool/magazine.c. Threads submit work to
+ * two streams, and free and allocate one block of memory. They propose a stream, make it the single
+ * one, and leave it. A load or store of what is shared without a lock is one step. A section under
+ * the pool's lock is in steps where others look on.
  *
- * Asserted: work that touches the block runs behind all that touched it in its earlier lives, by
- * the order of its stream or by a fence that is known done or that all later work runs behind
- * (HAZARD). Leaving always finds a fence that covers what stream order vouched for (LOST). No state
- * is stuck.
+ * Asserted: work that touches the block runs behind all that touched it in its earlier lives
+ * (HAZARD). The order of its stream does that, or a fence that is known done, or one that all later
+ * work runs behind. Leaving always finds a fence for what stream order alone ordered (LOST). No
+ * state is stuck.
  *
- * Scenarios, by what is defined: RUNS and LIVES, how long it lasts; RUNNER_STRAYS, either thread
- * uses both streams; OTHERS_FREE, there is always memory that waits for a fence; START_SINGLE, the
- * first pool, where whoever comes first has the stream; and a third thread that does once what
- * CAPTURES, FORGETS (a stream is destroyed, its handle comes back as another stream) or GIVES_UP
- * says. Each WITHOUT_ or WITH_ takes one look away, or does it in another order, and has to be
+ * Scenarios, by what is defined. RUNS and LIVES: how long it lasts. RUNNER_STRAYS: either thread
+ * uses both streams. OTHERS_FREE: there is always memory that waits for a fence. START_SINGLE: the
+ * first pool, where the first stream used is the single one. CAPTURES, FORGETS and GIVES_UP: a
+ * third thread does that once. FORGETS is a destroyed stream whose handle comes back as another
+ * stream. Each WITHOUT_ or WITH_ takes one look away, or does it in another order, and has to be
  * noticed (meson.build).
  */
 #ifndef RUNS

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A call that fails for want of memory is made again if memory is idle on a device that the call
- * needs, and not for memory of another device. A call may name its devices in other ways than by
- * the current context: by a peer, a green context, a handle, a place, a pool, a stream.
+ * A call that fails for want of memory is made again if a device that it needs has idle memory.
+ * Idle memory of another device is no reason. A call may name its devices by the current context, a
+ * peer, a green context, a handle, a place, a pool or a stream.
  *
  * On a real GPU the driver has memory, so each call is made once.
  */

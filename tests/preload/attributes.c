@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The pointer attributes that libraries key their own caches by: where an allocation begins and
- * ends, its number, its context and kind; asked one by one and all at once, for two blocks that lie
- * side by side and for one reissued at an address of before.
+ * ends, its number, its context and kind. They are asked one by one and all at once. The blocks are
+ * two that lie side by side, and one that is reissued at an earlier address.
  */
 #include "tests/preload/scene.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The least that every route has to serve: a loop of allocations, written and checked by kernels
- * and copies, freed again; memory information; a pointer's range. Played on every route.
+ * The least that every route has to serve. Blocks are allocated in a loop, written and checked by
+ * kernels and copies, and freed. The program asks for memory information and for a pointer's range.
+ * Played on every route.
  */
 #include "tests/preload/scene.h"
 

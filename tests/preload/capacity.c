@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A device nearly full for a long time: blocks of all sizes come and go in random order with up to
- * 80 % of its memory live. Every allocation has to succeed, as it does natively, however the idle
- * memory is cut up.
+ * A device is nearly full for a long time. Blocks of all sizes come and go in random order, with up
+ * to 80 % of its memory live. Every allocation has to succeed, as it does natively, however the
+ * idle memory is cut up.
  */
 #include "tests/preload/scene.h"
 

@@ -5,8 +5,8 @@
 #include "tests/preload/scene.h"
 
 /* ---- graphs of every mode replay
- * Stream captures in every mode, with small allocations and frees meanwhile in the capturing thread
- * and in another one; each graph is replayed afterwards while its memory lives and other memory
+ * Streams are captured in every mode. Meanwhile the capturing thread and another one allocate and
+ * free small blocks. Each graph is replayed afterwards, while its memory lives and other memory
  * comes and goes. Natively none of this disturbs a capture, as the modes and sizes are chosen.
  */
 
@@ -122,8 +122,8 @@ static int graphs_of_every_mode_replay(void)
 }
 
 /* ---- what spoils a capture spoils nothing else
- * What a capture forbids: synchronising inside it fails and spoils it, natively and preloaded; and
- * once spoilt captures are over, memory and later captures are as good as ever.
+ * A synchronisation inside a capture fails and spoils it, natively and preloaded. Once spoilt
+ * captures are over, memory and later captures are as good as ever.
  */
 
 static int what_spoils_a_capture_spoils_nothing_else(void)

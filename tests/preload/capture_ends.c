@@ -109,7 +109,7 @@ static int a_capture_ends_with_its_context(void)
 
 /* ---- a call that waits for a persistent kernel
  * A thread frees memory, or closes another process's, while a kernel runs that only the host can
- * end. The thread that is to end it captures a graph first: it must not wait for the other one, and
+ * end. The thread that is to end it captures a graph first. It must not wait for the other one, and
  * the capture must not be spoilt.
  */
 
@@ -220,8 +220,8 @@ static int a_close_that_waits_holds_no_capture_up(void)
 }
 
 /* ---- the first allocation may come in a capture
- * The process makes its first allocation while a capture is open, and so does a second context: in
- * the capturing thread and in another one. No capture is spoilt by what the library does then.
+ * A process, and a second context, make their first allocation while a capture is open. The
+ * capturing thread makes it, or another one. No capture is spoilt by what the library does then.
  */
 
 static int take_and_give(int index, void *context)

@@ -9,8 +9,8 @@
 
 /* ---- what is freed is there after the capture
  * A full device beside an open capture. What is freed has to be there again, as natively, though no
- * fence can be recorded before the capture of the other thread ends; and in a capture of the
- * thread's own, whose end nobody can wait for, too much is refused at once.
+ * fence can be recorded before the other thread's capture ends. In a capture of its own the thread
+ * cannot wait for the end. So a request for too much is refused at once.
  */
 
 enum { OPEN_MS = 200, AT_ONCE_S = 5 };
@@ -174,8 +174,8 @@ static int very_many_captures_may_be_open(void)
 }
 
 /* ---- what was freed before a capture is free
- * Memory that one thread freed before another's capture began, after work on two streams, is
- * free while the capture is open.
+ * A thread frees memory after work on two streams, then another thread begins a capture. The memory
+ * is free while the capture is open.
  */
 
 enum { BLOCKS = 8, FREED = 1, CAPTURING = 2, TAKEN = 3 };

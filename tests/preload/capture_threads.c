@@ -163,9 +163,9 @@ static int no_thread_spoils_anothers_capture(void)
 }
 
 /* ---- a handle that comes back is no open capture
- * Streams that come and go in several threads, every other one to capture on, beside a thread whose
- * memory wants fences. A driver gives the handle of a stream that was destroyed to the next one
- * made, in whatever thread: no capture may be taken for one that has ended, or it is spoilt.
+ * Several threads make and destroy streams, and capture on every other one, beside a thread whose
+ * memory wants fences. A driver gives the handle of a destroyed stream to the next stream, in
+ * whatever thread. A capture on it must not be taken for one that has ended, or it is spoilt.
  */
 
 enum { CAPTURING = 4, FOR_S = 1 };
@@ -237,8 +237,8 @@ static int a_handle_that_comes_back_is_no_open_capture(void)
 }
 
 /* ---- a flush waits for the end of a capture
- * Requests to empty the cache while a capture is open, by signal and by the environment: the
- * capture is none the worse, the memory is back with the driver after it, and the graph, whose
+ * Requests to empty the cache come by signal and by the environment while a capture is open. They
+ * do not spoil the capture, and the memory is back with the driver after it. The graph, whose
  * blocks live, is replayed right before and after. Bare, memory went back at its free.
  */
 

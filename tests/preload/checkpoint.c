@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The process's GPU memory is taken off the device and put back by another process, through the
- * driver's checkpoint functions, while the program waits: with live, idle and lately freed blocks.
+ * Another process takes this one's GPU memory off the device and puts it back, by the driver's
+ * checkpoint functions. The program waits meanwhile, with live, idle and lately freed blocks.
  * Whatever the driver answers, it answers bare as well; and if it worked, all is as it was, and
  * goes on.
  */
@@ -20,8 +20,8 @@ enum { STEPS = 4, LIVE = 6 };
 static const char *const steps[STEPS] = {"cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint",
                                          "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock"};
 
-/* Exits with 0 if all went well, else with the failing step, 1 to 4, times 32 plus 0 to 31 of the
- * code's end: enough to be compared. */
+/* Exits with 0 if all went well. Else the status is 32 times the failing step (1 to 4) plus the
+ * lowest five bits of the code. */
 static int helper(int pid)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);

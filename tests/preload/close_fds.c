@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program that closes the descriptors that it does not know, as daemons do, and then opens its
- * own files: nobody may write into them by an old number, and what the cache needs afterwards it
- * has to notice gone. It closes them with the GPU in use.
+ * A program closes the descriptors that it does not know, as daemons do, and then opens its own
+ * files. The cache must not write into them by an old number. It has to notice that a descriptor
+ * which it needs is gone. It closes them with the GPU in use.
  */
 #include "tests/preload/scene.h"
 

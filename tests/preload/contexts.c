@@ -7,9 +7,9 @@
 #include <stdatomic.h>
 
 /* ---- contexts have memory of their own
- * Several contexts of one device, made by the driver API: blocks belong to the context they were
- * allocated in, may be freed while another one is current, and go with a context that is destroyed
- * while they live; the next context starts afresh.
+ * The program makes several contexts of one device by the driver API. A block belongs to the
+ * context in which it was allocated, and may be freed while another one is current. When a context
+ * is destroyed its live blocks end with it. The next context starts afresh.
  */
 
 enum { CONTEXTS = 2 };
@@ -90,9 +90,8 @@ static int contexts_have_memory_of_their_own(void)
 }
 
 /* ---- a context lives until its last use
- * A context that is attached and detached: it lives until its last use is given up, with the memory
- * that was allocated in it, and goes with that, or with a destruction at any time; the next one
- * starts afresh.
+ * A context that is attached lives, with its memory, until its last use is detached, or until it is
+ * destroyed. The next one starts afresh.
  */
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Copies and memsets in all directions, synchronous and not, from pageable and from pinned memory,
- * with blocks that are freed while their last copy is still in flight.
+ * Copies and memsets in all directions, synchronous and not, from pageable and from pinned memory.
+ * Blocks are freed while their last copy is still in flight.
  */
 #include "tests/preload/scene.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory synchronisation domains: a kernel's memory operations are those of its domain, and the
- * order that a stream alone keeps between kernels of two domains is not relied on. The program
- * starts itself again for each way to set a domain, works on one stream for a while, and reads from
- * the statistics that that process leaves behind whether its memory was ordered by fences.
+ * Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache must
+ * not rely on the order of one stream between kernels of two domains. The program starts itself
+ * again for each way to set a domain. The new process works on one stream for a while. Its
+ * statistics tell whether its memory was ordered by fences.
  */
 #include "tests/preload/kernels.h"
 #include "tests/preload/scene.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Kernels with leave to start before those right before them end (programmatic dependent launch),
- * on memory that was freed with work of such kernels still to come: on one stream of each kind,
- * with another stream at work beside it, with the old owner in another thread, and in chains of
- * several.
+ * Kernels that may start before the kernels right before them end (programmatic dependent launch).
+ * They use memory that was freed while such kernels still had work to do. This is tried on one
+ * stream of each kind, beside another stream at work, with the old owner in another thread, and in
+ * chains.
  */
 #include "tests/preload/scene.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Blocks that something outside may know of, by a dma-buf or by tokens: they can be had as
- * natively, for small blocks by the pages they lie in, and once freed the memory is never somebody
- * else's.
+ * Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
+ * natively, for small blocks by the pages in which they lie. Once freed, the memory is never handed
+ * out again.
  */
 #include "tests/preload/scene.h"
 

@@ -12,9 +12,9 @@
 #include <string.h>
 
 /* ---- a signal gives idle memory back
- * SIGUSR1 half way: idle memory goes back to the driver, as another process can see; live blocks
- * keep their addresses and contents, and the program goes on. Bare, memory went back at its free
- * and there is no one to signal.
+ * SIGUSR1 comes half way. Idle memory goes back to the driver, as another process can see. Live
+ * blocks keep their addresses and contents, and the program goes on. Bare, memory went back at its
+ * free and there is no one to signal.
  */
 
 enum { LIVE = 24, IDLE = 8 };
@@ -100,7 +100,7 @@ static int a_signal_gives_idle_memory_back(void)
 }
 
 /* ---- setenv gives idle memory back
- * GPUCACHE_EMPTY_CACHE set by the running program in its own environment: idle memory is back with
+ * The running program sets GPUCACHE_EMPTY_CACHE in its own environment. Idle memory is back with
  * the driver after the next allocation. Bare, the variable means nothing and nothing was kept.
  */
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 /* ---- children of before have memory of their own
- * Children forked before any CUDA call: each opens the GPU for itself and works, and so does the
- * parent; their memory is theirs.
+ * Children are forked before any CUDA call. Each opens the GPU for itself and works, and so does
+ * the parent. The memory of each is its own.
  */
 
 static uint32_t work(uint32_t value)
@@ -57,8 +57,8 @@ static int children_of_before_have_memory_of_their_own(void)
 }
 
 /* ---- children of after are refused
- * A child forked after the parent used CUDA: its own CUDA calls give the driver's error, it ends by
- * exit() and by _exit() without harm, it may start another program; and the parent goes on with its
+ * A child is forked after the parent used CUDA. Its own CUDA calls give the driver's error. It ends
+ * by exit() and by _exit() without harm, and may start another program. The parent goes on with its
  * blocks whole. Also while other threads of the parent are at work.
  */
 
@@ -152,8 +152,8 @@ static int children_of_after_are_refused(void)
 /* ---- forks in the middle of allocations
  * Forks in the middle of things: while three threads are inside allocations and frees, and from a
  * signal handler that interrupts one. The children make CUDA calls, which the driver refuses as
- * bare, and end; one is ended by SIGUSR1, as a process is that handles no signals. The parent goes
- * on.
+ * bare, and end. SIGUSR1 ends one of them, as it ends a process that handles no signals. The parent
+ * goes on.
  */
 
 enum { THREADS = 3, FORKS = 30, FORKS_IN_HANDLER = 20, CHILD_S = 5 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The stream-ordered allocator beside the plain one: its own blocks pass through, a plain block may
- * be freed in stream order, and a stream-ordered block may be freed plainly.
+ * The stream-ordered allocator beside the plain one. Its own blocks pass through. A plain block may
+ * be freed in stream order, and a stream-ordered block plainly.
  */
 #include "tests/preload/scene.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Blocks freed by another thread than the one that allocated them: one that never touched the GPU
- * before, and a ring of threads that hand their blocks on while kernels still write them.
+ * Another thread frees blocks than the one that allocated them. One such thread never touched the
+ * GPU before. Others form a ring, and hand their blocks on while kernels still write them.
  */
 #include "tests/preload/scene.h"
 

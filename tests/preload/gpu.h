@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The few GPU calls that the test programs make, apart from how the program reaches its driver:
- * gpu_runtime.c makes them through the CUDA runtime, gpu_driver.c through the driver's functions,
- * which gpu_resolve.c finds by one of the routes. A program links with one of them and is the same
- * on the simulated driver and on a real one.
+ * The few GPU calls that the test programs make, without the way to the driver. gpu_runtime.c makes
+ * them through the CUDA runtime, and gpu_driver.c through the driver's functions. gpu_resolve.c
+ * finds those by one of the routes. A program links with one of them and is the same on the
+ * simulated driver and on a real one.
  *
  * Every call returns the CUDA code, 0 being success; cudaError_t and CUresult share their numbers.
  * Device addresses are integers. A stream of NULL is the default stream of the build.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Green contexts: what is allocated while one is current is memory of the primary context, also for
- * work of the other one's streams, before and after; late writers on green streams are waited for
- * when their block is freed and used again; the green context's end leaves its memory alone, and
- * the end of the last one takes the primary context along.
+ * Green contexts. What is allocated while one is current is memory of the primary context, also for
+ * work of the other one's streams. A block that a late writer on a green stream uses is handed out
+ * again only behind that writer. The end of a green context leaves its memory alone. The end of the
+ * last one ends the primary context too.
  */
 #include "tests/preload/scene.h"
 

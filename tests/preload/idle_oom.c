@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the program has freed is free for every call that takes memory of the device, not only for
- * the next allocation of the same kind: a device is filled and freed again, then half of it, or a
- * little of it, is taken by each means there is. A call that fails for want of memory gives nobody
- * else's back.
+ * What the program has freed is free for every call that takes memory of the device, of any kind.
+ * The program fills a device and frees all. Then it takes half of the device, or a little, by each
+ * means that there is. A call that fails for want of memory gives no other memory back.
  */
 #include "tests/preload/idle_oom.h"
 

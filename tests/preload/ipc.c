@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Blocks handed to another process by legacy handles, small and large: by their own bytes, to a
- * process without the cache, and to one that resets its device.
+ * Small and large blocks are handed by legacy handles to another process, to one without the cache,
+ * and to one that resets its device.
  */
 #include "tests/preload/ipc_peer.h"
 
 #include <string.h>
 
 /* ---- another process has the same bytes
- * Blocks handed to another process, small and large: a handle is the block's, wherever into it the
- * pointer points, and no other block's; the other process finds the bytes, writes its own, and the
- * exporter sees them and nothing else changed; opened twice it is the same address, closed as
- * often; a block that comes back at the same address has a handle of its own.
+ * Small and large blocks are handed to another process. A block has one handle, from each pointer
+ * into it, and no other block has that handle. The other process finds the bytes and writes its
+ * own. The exporter sees those, and nothing else changed. A handle that is opened twice gives one
+ * address, and is closed as often. A block that comes back at the same address has a handle of its
+ * own.
  */
 
 static struct ipc_peer importer;
@@ -121,9 +122,8 @@ static int another_process_has_the_same_bytes(void)
 }
 
 /* ---- a process without the cache is right or refused
- * The other process is one without the cache. It may be refused a block, with an error, or be given
- * the right bytes; and what it exports itself, a program under the cache opens. Also nonsense in
- * the place of a handle is refused.
+ * The other process is one without the cache. It gets an error or the right bytes. A program under
+ * the cache opens what it exports itself. Also nonsense in the place of a handle is refused.
  */
 
 static int a_process_without_the_cache_is_right_or_refused(void)
@@ -157,8 +157,8 @@ static int a_process_without_the_cache_is_right_or_refused(void)
 }
 
 /* ---- what was opened is gone after a reset
- * A process that has opened another one's blocks resets its device: what was opened is gone, and
- * can be opened again; the exporter's bytes have not changed. It never allocates memory of its own.
+ * A process that has opened another one's blocks resets its device. What was opened is gone, and
+ * can be opened again. The exporter's bytes have not changed. It never allocates memory of its own.
  */
 
 static int what_was_opened_is_gone_after_a_reset(void)

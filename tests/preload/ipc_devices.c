@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* ---- a device uses what it opened of its peer
- * The other process opens a block of device 0 while device 1 is current: device 1 reads and writes
+ * The other process opens a block of device 0 while device 1 is current. Device 1 reads and writes
  * it as a peer. Also with blocks of both devices open at the same time.
  */
 
@@ -72,9 +72,9 @@ static int a_device_uses_what_it_opened_of_its_peer(void)
 }
 
 /* ---- copies reach what another device opened
- * The other process opens a block of device 0 there, and copies from it while device 1 is current:
- * before it has access as a peer, and then. (A kernel of device 1 does not reach such memory, a
- * driver's own, in either case.)
+ * The other process opens a block of device 0 there. While device 1 is current it copies from the
+ * block, before it has access as a peer and after. (A kernel of device 1 does not reach such
+ * memory, a driver's own, in either case.)
  */
 
 struct findings {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Handles of several processes at once: opened beside memory that comes and goes, by threads that
- * signals interrupt and in captures, and with events that order the work of the processes.
+ * Handles of several processes at once. They are opened beside memory that comes and goes, by
+ * threads that signals interrupt, and in captures. Events order the work of the processes.
  */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
@@ -211,10 +211,10 @@ static int threads_open_and_captures_hold(void)
 }
 
 /* ---- events order processes
- * Three processes, each with a buffer and an event of its own that the other two open: in every
- * round each waits on the GPU for the events of the others, looks at what they have written late
- * into its buffer, and writes late into theirs. Ordered by interprocess events alone, no host waits
- * for work.
+ * Each of three processes has a buffer and an event of its own that the other two open. In every
+ * round each waits on the GPU for the events of the others. Then it looks at what they have written
+ * late into its buffer, and writes late into theirs. Ordered by interprocess events alone, no host
+ * waits for work.
  */
 
 enum { PROCESSES = 3, TURNS = 6, WORDS = 3 * 256 * 1024 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Memory that is the driver's affair, of every kind that a program can get: it works as ever beside
- * pooled blocks, each is freed as it must be, and is counted. Pitched blocks are the pool's, but
- * not with arguments that the driver refuses. The program starts itself again, and reads the counts
+ * Memory of every other kind that a program can get is the driver's. It works as ever beside pooled
+ * blocks. Each kind is freed as it must be, and is counted. Pitched blocks are the pool's, but not
+ * with arguments that the driver refuses. The program starts itself again, and reads the counts
  * that that one has left behind.
  */
 #include "tests/preload/scene.h"

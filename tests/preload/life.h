@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the parts of the scene `life` share: life.c draws what comes next, life_memory.c does it
- * with memory, streams and threads, life_world.c with signals, processes, captures and contexts.
+ * What the parts of the scene `life` share. life.c draws what comes next. life_memory.c does what
+ * is done with memory, streams and threads, and life_world.c the rest: signals, processes, captures
+ * and contexts.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * More contexts one after the other than a process ever has at a time, by reset and by destruction,
- * as a test runner makes them: each has memory that works, is served as well as the first, and
- * leaves none.
+ * One after the other a program makes more contexts than a process ever has at a time. It resets
+ * and destroys them, as a test runner does. Each is served as well as the first, and leaves no
+ * memory.
  */
 #include "tests/preload/scene.h"
 

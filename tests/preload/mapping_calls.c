@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The calls that are for mapped memory, on memory of cuMemAlloc and on addresses near it, which the
- * program never reserved: refused, with nothing lost, or answered as for memory that was never
- * mapped; and on the program's own mapped memory, as ever.
+ * The calls for mapped memory, on memory of cuMemAlloc and on addresses near it, which the program
+ * never reserved. The driver refuses them and nothing is lost, or answers as for memory that was
+ * never mapped. On the program's own mapped memory they work as ever.
  */
 #include "tests/preload/scene.h"
 
@@ -72,8 +72,8 @@ static void bind(size_t size, uint64_t block)
     dlclose(driver);
 }
 
-/* In a process of its own. A cache has address space in stock, with no memory in it after a while:
- * around a block that was, and of so many powers of two. */
+/* In a process of its own. After a while a cache has reserved addresses without memory. The program
+ * tries those around an earlier block, at so many powers of two. */
 static int free_addresses(void)
 {
     uint64_t block = 0;

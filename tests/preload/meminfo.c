@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the program reads of free and total memory: used and free add up to no more than the total,
- * either pointer may be NULL, an allocation is missed and a free returns it.
+ * What the program reads of free and total memory. Used and free add up to no more than the total.
+ * Either pointer may be NULL. An allocation lowers what is free, and its free restores it.
  */
 #include "tests/preload/scene.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A cache as one writes it in an afternoon, to prove that the scenes bite: it interposes the linked
- * driver's names only, hands freed memory out again at once whoever still uses it, and believes
- * every free. One lock.
+ * A cache with the usual faults, to prove that the scenes notice them. It interposes the linked
+ * driver's names only. It hands freed memory out again at once, though work may still use it, and
+ * believes every free. One lock.
  */
 #include <cuda.h>
 

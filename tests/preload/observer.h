@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A second process that looks at the device from outside, as any other user of the GPU would: it
- * is forked before the first CUDA call, opens the driver itself and answers with free memory. It
- * runs without the cache, so that what it sees is the driver's own account.
+ * A second process that looks at the device from outside, as any other user of the GPU would. It is
+ * forked before the first CUDA call, opens the driver itself, and answers with free memory. It runs
+ * without the cache, so that what it sees is the driver's own account.
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /*
  * Ten threads read the process's page of live state, as other processes do, while 64 threads
  * allocate and free. Whatever a reader takes for one state is one: its text is whole, and says the
- * same as the table of GPUs beside it. Bare, nobody reads.
+ * same as the table of GPUs beside it. Bare, there are no readers.
  */
 #include "tests/preload/scene.h"
 
@@ -53,7 +53,7 @@ static uint64_t get64(int place)
     return __atomic_load_n((uint64_t *)(void *)(page + place), __ATOMIC_ACQUIRE);
 }
 
-/* Asks for a new state, and says that somebody looks on. */
+/* Asks for a new state, and says that a reader looks on. */
 static void ring(void)
 {
     struct timespec t;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* ---- each device has its own memory
- * Two devices in one program: blocks of both at once, each used and freed while its own or the
- * other device is current; free memory is each device's own.
+ * A program has blocks of two devices at once. It uses and frees each while its own or the other
+ * device is current. Each device has its own free memory.
  */
 
 enum { TURNS = 12, DEVICES = 2 };
@@ -78,9 +78,9 @@ static int each_device_has_its_own_memory(void)
 }
 
 /* ---- access goes for blocks of before and after
- * Peer access: off, a copy by the driver still works; on, a kernel and a copy of one device read
- * and write the other one's memory, blocks of before and after alike; on twice and off twice give
- * their errors.
+ * Without peer access a copy by the driver still works. With it a kernel and a copy of one device
+ * read and write the other one's memory, in earlier and later blocks. To enable or disable it twice
+ * gives the driver's errors.
  */
 
 static uint32_t use_peer(uint64_t own, uint64_t peer, uint64_t words, uint32_t value)
@@ -172,9 +172,9 @@ static int access_goes_for_blocks_of_before_and_after(void)
 }
 
 /* ---- access is a matter of contexts
- * Peer access is a matter of contexts: two of device 0 may be allowed on device 1, and one's ban or
- * end is not the other's; a context that was reset starts without any; for memory of before and
- * after, small and large.
+ * Peer access belongs to a pair of contexts. Two contexts of device 0 may have access to device 1.
+ * If one of them loses it or ends, the other keeps it. A context that was reset starts without
+ * access. This is tried with earlier and later blocks, small and large.
  */
 
 static uint64_t small;
@@ -182,7 +182,7 @@ static uint64_t large;
 static const uint64_t peer_words = 16 * KIB;
 
 /* What the driver says of the access of the current context's device (always all, for its own
- * memory), and whether mapped memory is really open to device 0 as it should be. */
+ * memory). Also looks whether device 0 reaches mapped memory as it should. */
 static void tell(const char *what, bool open)
 {
     CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
@@ -270,8 +270,8 @@ static int access_is_a_matter_of_contexts(void)
 }
 
 /* ---- many contexts of one device hide no other device
- * A copy without peer access reaches a third device, whatever else is there: before that device's
- * block, so many contexts of the second device get one.
+ * A copy without peer access reaches a third device. Before that device gets its block, so many
+ * contexts of the second device get one.
  */
 
 enum { MANY = 70 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What a plugin of the test programs exports: the basic scene, and a block handed between plugins
- * that each have a CUDA runtime of their own.
+ * What a plugin of the test programs exports: the basic scene, and a block for another plugin. Each
+ * plugin has a CUDA runtime of its own.
  */
 #pragma once
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the driver says of a pointer into device memory: the allocation it lies in, from its base,
- * its middle and its last byte; its kind and device; and nothing of one that was freed.
+ * What the driver says of a pointer into device memory: the allocation in which it lies, its kind
+ * and its device. The pointer is the allocation's base, its middle or its last byte. Of a freed one
+ * the driver says nothing.
  */
 #include "tests/preload/scene.h"
 
@@ -35,7 +36,7 @@ int main(void)
             describe("  middle", blocks[i], sizes[i], blocks[i] + sizes[i] / 2);
             describe("  last", blocks[i], sizes[i], blocks[i] + sizes[i] - 1);
         }
-        /* Behind the end, as far as rounding goes, there is nobody. */
+        /* Behind the end, as far as rounding goes, there is no block. */
         describe("one past the end", blocks[1], sizes[1], blocks[1] + sizes[1]);
         describe("rounded up", blocks[1], sizes[1], blocks[1] + 5119);
         for (int i = 0; i < SIZES; i++)

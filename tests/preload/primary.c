@@ -11,8 +11,8 @@
 #include <time.h>
 
 /* ---- the primary context ends with its last user
- * The primary context retained and released by the driver API: it lives as long as someone holds
- * it, its memory goes with the last one, and it can be had again.
+ * The program retains and releases the primary context by the driver API. It lives until its last
+ * release, and its memory ends with it. Then it can be retained anew.
  */
 
 static int the_primary_context_ends_with_its_last_user(void)
@@ -89,8 +89,8 @@ static int live(uint32_t life, int *active_after)
     return failed + (wrong != 0);
 }
 
-/* The pause lets the other thread have the simulator's lock, which is not fair: without it contexts
- * pile up, each call walks all of them, and the lives take longer and longer. */
+/* The pause lets the other thread have the simulator's lock, which is not fair. Without the pause
+ * contexts pile up and each call walks all of them, so the lives take longer and longer. */
 static int make_contexts(void)
 {
     struct timespec pause = {.tv_nsec = 100000};
@@ -204,7 +204,7 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
 
 /* ---- a life that ended unseen serves nothing in the next one
  * The last release of the primary context goes past every wrapper. When the program retains it
- * anew, the memory of the last life is nobody's, and the new life has memory that works.
+ * anew, the memory of the last life is not handed out, and the new life has memory that works.
  */
 
 /* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The heart of it: memory is freed while a late writer or reader is still at work on it, allocated
- * again at once and used from another stream. Nothing of the new owner may be overwritten, nothing
- * of the old one seen changed. The simulator's hazard checker watches as well.
+ * Memory is freed while a late writer or reader is still at work on it. It is allocated again at
+ * once and used from another stream. Nothing of the new owner may be overwritten, nothing of the
+ * old one seen changed. The simulator's hazard checker watches as well.
  */
 #include "tests/preload/scene.h"
 

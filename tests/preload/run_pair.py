@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Runs a program bare and with the cache preloaded, and compares the two: standard output,
-standard error and exit status have to be the same, and 0. On the simulated driver, which sees every
-access, a hazard is a failure too. Without --preload the program runs bare only.
+"""Runs a program bare and with the cache preloaded, and compares the two. Standard output, standard
+error and exit status have to be the same, and the status 0. On the simulated driver, which sees
+every access, a hazard is a failure too. Without --preload the program runs bare only.
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
 import argparse
@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 SKIP = 77
+TIMEOUT_S = 150
 # What the driver allocates with: plain memory, and the physical memory of the address space calls.
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
 
@@ -114,7 +115,7 @@ def run(options, name, preload):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    start_new_session=True)
         try:
-            out, err = process.communicate(timeout=options.timeout)
+            out, err = process.communicate(timeout=TIMEOUT_S)
             status = process.returncode
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
@@ -227,7 +228,6 @@ def parse(arguments):
                              "instead of a run")
     parser.add_argument("--run-with", metavar="EMULATOR", action="append", default=[],
                         help="what runs programs of another machine")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=150)
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
     options = parser.parse_args(arguments)
     # A program, or a child of its, may start from another folder (so does pyenv's python3).

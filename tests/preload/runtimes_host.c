@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * A program with many runtimes, and with plugins that come and go at one address, each with a
- * runtime of its own: every call goes to the caller's runtime, or to any where the caller cannot be
- * known. While a plugin is unloaded it waits for a thread of its own that frees its memory: no call
- * may wait for the loader there. Arguments: a plugin with a runtime in it, of which copies are
- * made; two runtimes; two plugins, one for each.
+ * runtime of its own. Every call goes to the caller's runtime. Where the caller cannot be known it
+ * goes to any. While a plugin is unloaded it waits for a thread of its own that frees its memory:
+ * no call may wait for the loader there. Arguments: a plugin with a runtime in it, of which copies
+ * are made; two runtimes; two plugins, one for each.
  */
 #include "tests/preload/scene.h"
 #include "tests/preload/small_runtime.h"
@@ -98,7 +98,7 @@ static void *hold_objects(void *unused)
     return NULL;
 }
 
-/* While another thread has the loader's list of objects: in the child nobody lets go of it. */
+/* While another thread has the loader's list of objects: in the child no thread lets go of it. */
 static void call_in_child(const struct code *plugin)
 {
     pthread_t thread;

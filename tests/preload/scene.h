@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the test programs share: a program is one scene, prints the same lines bare and preloaded,
- * and ends with 0, or with 77 where the machine cannot play it.
+ * What the test programs share. A program is one scene, and prints the same lines bare and
+ * preloaded. It ends with 0, or with 77 where the machine cannot play it.
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A device is reset and used again: that one stream was enough in its first life says nothing about
- * work of the second, whose default stream has the name of the first one's.
+ * A device is reset and used again. One stream was enough in its first life. That says nothing
+ * about work of the second life, whose default stream has the same name.
  */
 #include "tests/preload/scene.h"
 

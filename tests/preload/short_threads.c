@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Hundreds of short-lived threads, each of which allocates, frees half and leaves the rest to the
- * main thread: what a thread had of its own must not be lost with it.
+ * Each of hundreds of short-lived threads allocates, frees half, and leaves the rest to the main
+ * thread. What a thread had of its own must not be lost with it.
  */
 #include "tests/preload/scene.h"
 

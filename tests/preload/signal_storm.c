@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Flushes asked for all the time while four threads allocate, launch and free:
- * nobody is hurt and nothing hangs.
- * Bare, nobody would hear the signal, and none is sent.
+ * nothing is damaged and nothing hangs.
+ * Bare, no handler would take the signal, and none is sent.
  */
 #include "tests/preload/scene.h"
 

@@ -20,10 +20,11 @@
 
 /* ---- ways to handle the signal
  * The handler, installed before or after the first CUDA call, runs once for each signal, and errno
- * stays as it was. How: "before", "after", "siginfo" (before, three-argument form), "ignore",
- * "plain" (signal()), "once" (a handler that is gone after one signal: only one is sent, except to
- * the cache); or blocked everywhere and taken by "wait" (sigtimedwait), "sigwait" or "signalfd"; or
- * "masked": handled when the mask is opened at last.
+ * stays as it was. The ways of a handler are "before", "after", "siginfo" (before, three-argument
+ * form), "ignore", "plain" (signal()), and "once". A handler of "once" is gone after one signal, so
+ * only one is sent, except to the cache. In other ways the signal is blocked everywhere and taken
+ * by "wait" (sigtimedwait), "sigwait" or "signalfd". With "masked" it is handled when the mask is
+ * opened at last.
  */
 
 static volatile sig_atomic_t plain_calls;
@@ -122,10 +123,10 @@ static int handle(const char *how)
 }
 
 /* ---- calls that it interrupts
- * System calls that SIGUSR1 interrupts, in a program with its own handler for it: a read is
- * restarted if the handler asked for that and ends with EINTR if not, poll and nanosleep end with
- * it either way. The handler is installed before or after the first CUDA call; it runs on the stack
- * that it asked for, with the signals blocked that it asked for.
+ * SIGUSR1 interrupts system calls in a program with its own handler for it. A read is restarted if
+ * the handler asked for that, else it ends with EINTR. poll and nanosleep end with EINTR in both
+ * cases. The handler is installed before or after the first CUDA call. It runs on the stack that it
+ * asked for, with the signals blocked that it asked for.
  */
 
 enum { CALLS = 3 };
@@ -294,8 +295,8 @@ static int without_a_handler_a_read_goes_on(void)
 }
 
 /* ---- an ignored signal stays ignored
- * A program that was started with SIGUSR1 ignored (nohup and job systems do so with signals): it
- * stays so, for calls that a signal would interrupt and for children made in every way.
+ * A program was started with SIGUSR1 ignored, as nohup and job systems do with signals. The signal
+ * stays ignored: it interrupts no call, and children made in every way ignore it.
  */
 
 static char command[] = "kill -USR1 $$; exit 3";

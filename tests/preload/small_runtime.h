@@ -15,6 +15,6 @@ int small_plugin_play(int n);
 int small_plugin_jump(void **p);
 /* Allocates a block that is freed when the plugin is unloaded. */
 int small_plugin_hold(void);
-/* Allocates a block in a thread of its own, made ready for CUDA by enter(), which is freed by that
- * thread when the plugin is unloaded: the unloading waits for the thread. */
+/* Allocates a block in a thread of its own, which enter() has made ready for CUDA. That thread
+ * frees the block when the plugin is unloaded, and the unloading waits for the thread. */
 int small_plugin_hold_apart(int (*enter)(void));

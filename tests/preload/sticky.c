@@ -8,8 +8,8 @@
 
 /* ---- the first call to tell
  * A kernel writes where nothing is. Whichever call tells the program first, everything after it
- * fails with the same error: allocations that a cache could serve, in this thread and in others
- * that have cached blocks of their own, and frees.
+ * fails with the same error. That holds for frees, and for allocations that a cache could serve,
+ * also in other threads with cached blocks of their own.
  */
 
 enum { SIZES = 5, THREADS = 3 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * SYNC_MEMOPS, which only the driver's own allocations can have: with segments it is set, and gone
- * with its block, also for who gets the memory next; in an arena the program is told, by the
- * driver's code and by one line that names the cure. Taking it off where it is not set always
+ * SYNC_MEMOPS, which only the driver's own allocations can have. With segments it is set, and ends
+ * with its block: the next block of that memory does not have it. In an arena the program gets the
+ * driver's error, and one line that names the cure. Taking it off where it is not set always
  * succeeds. The program starts itself again, once for each backing.
  */
 #include "tests/preload/scene.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The means of the scene idle_oom, with the idle memory in another process: a child fills the
- * device and frees it, then this process takes half of it, or a little, by each means. The argument
+/* The means of the scene idle_oom, with the idle memory in another process. A child fills the
+ * device and frees it. Then this process takes half of it, or a little, by each means. The argument
  * is how many means may fail: 0, or "all". */
 #include "tests/preload/idle_oom.h"
 

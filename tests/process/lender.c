@@ -37,7 +37,7 @@ static void take(uint64_t bytes, uint64_t piece)
         taken += rc == CUDA_SUCCESS ? piece : 0;
     }
     uint64_t took_us = now_us() - start_us;
-    cuCtxSynchronize(); /* virtual time stands still where nobody waits */
+    cuCtxSynchronize(); /* virtual time stands still where no thread waits */
     printf("%d %" PRIu64 " %" PRIu64 "\n", rc, taken, took_us);
 }
 

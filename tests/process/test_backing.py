@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Which backing a process gets by itself: segments where a library is loaded that registers memory,
-and the statistics say which; the arena everywhere else, and wherever it is asked for.
+"""Which backing a process gets by itself. Where a library is loaded that registers memory it gets
+segments, and the statistics name the library. Everywhere else, and wherever it is asked for, it is
+the arena.
 
 test_backing.py BACKING.DEF LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME ANY_LIBRARY"""
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Values of options that make no sense, in a process: each is warned of in one line or has a
-meaning of its own, and the process works as it does without.
+"""Values of options that make no sense, in a process. Each has a meaning of its own, or gets a
+warning of one line and the process works as without it.
 
 test_options.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import concurrent.futures

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""The report of GPUCACHE_STATS=exit in every way a process ends: written once by return, exit() and
-quick_exit(), whichever thread calls; not by _exit(), a signal or abort(), nor by a forked child. A
+"""The report of GPUCACHE_STATS=exit in every way a process ends. Return, exit() and quick_exit()
+write it once, whichever thread calls. _exit(), a signal, abort() and a forked child write none. A
 file has the state of a program that runs on, also after a signal killed it.
 
 test_reports.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""In a program that runs with other rights than its caller's (setuid) the library does nothing: no
-pool, no signal handler, no thread, no page, no report to a file that the caller names. The loader
-would preload it there only from the system's own list; here the program is linked with it.
+"""In a program with other rights than its caller's (setuid) the library does nothing. There is no
+pool, no signal handler, no thread, no page, and no report to a file that the caller names. The
+loader would preload it there only from the system's own list; here the program is linked with it.
 
 test_secure.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER SOURCE COMPILER..
 Needs root; else it skips (77)."""
@@ -86,7 +86,7 @@ def main():
     plain, secure = outcomes
     print("plain ", plain)
     print("setuid", secure)
-    # The page is made beside the program, and the third thread, at the page's bell, after it: both
+    # The page is made beside the program, and after it the third thread, at the page's bell. Both
     # may come after the count, or not at all before so short a program ends.
     counts = [f"secure 0, handler 1, threads {n}\n" for n in (2, 3)]
     if plain[0] != 0 or plain[1] not in counts or not plain[3]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""A handle of another process is opened although each answer of that process takes longer than the
-first wait for one (shim/share/mapping.c), as on a GPU whose driver is busy with many processes.
+"""A handle of another process is opened although each answer takes longer than the first wait for
+one (shim/share/mapping.c). Answers take so long on a GPU whose driver is busy with many processes.
 
 test_slow_ipc.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER"""
 import os

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""A process without CUDA cannot tell that the library is preloaded: the same output, exit status,
-threads, descriptors, signal handlers and environment, and no system call after the loader's.
+"""A process without CUDA cannot tell that the library is preloaded. It has the same output, exit
+status, threads, descriptors, signal handlers and environment. The library makes no system call
+after the loader's.
 
 test_transparent.py LIBRARY [PROGRAM...] [--self-test]
 PROGRAM: also run, after the programs of the system; it ends with 0.

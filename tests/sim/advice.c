@@ -22,7 +22,7 @@ static CUresult prefetch(CUdeviceptr addr, size_t size, CUstream handle)
     return rc == CUDA_SUCCESS ? stream_submit(stream, &marker) : rc;
 }
 
-/* Answers as for managed memory that nobody advised about. */
+/* Answers as for managed memory without advice. */
 static CUresult range_attribute(void *out, size_t out_bytes, CUmem_range_attribute which,
                                 CUdeviceptr addr, size_t size)
 {

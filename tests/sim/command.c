@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/kernel.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/mempool.h"
+
+#define COPY_NS 2000u      /* the least that a copy or memset takes */
+#define BYTES_PER_NS 2000u /* what kernels and copies move */
 
 unsigned command_accesses(const struct command *command, struct access *out)
 {
@@ -56,11 +58,6 @@ const char *command_name(const struct command *command)
     return "?";
 }
 
-static uint64_t transfer_ns(uint64_t bytes)
-{
-    return config.bytes_per_us > 0 ? bytes * 1000 / config.bytes_per_us : 0;
-}
-
 uint64_t command_duration_ns(const struct command *command)
 {
     struct access accesses[COMMAND_ACCESSES_MAX];
@@ -71,10 +68,10 @@ uint64_t command_duration_ns(const struct command *command)
     case COMMAND_SET:
         for (unsigned i = command_accesses(command, accesses); i-- > 0;)
             bytes += accesses[i].size;
-        return transfer_ns(bytes) +
+        return bytes / BYTES_PER_NS +
                (command->kind == COMMAND_KERNEL
                     ? kernel_busy_ns(command->launch.kernel, command->launch.args)
-                    : config.copy_ns);
+                    : COPY_NS);
     default:
         return 0;
     }

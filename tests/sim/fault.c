@@ -22,11 +22,10 @@ struct fault {
 
 static struct fault *faults;
 static _Atomic bool armed;
-static uint64_t random_state;
+static uint64_t random_state = 2654435770u;
 
 void fault_read(void)
 {
-    random_state = config.seed * 2654435769u + 1;
     if (config.fail == NULL)
         return;
     char *copy = strdup(config.fail), *rest = copy;

@@ -33,8 +33,6 @@ static CUresult get(CUipcMemHandle *out, CUdeviceptr addr)
     if (out == NULL || memory == NULL || memory->pooled ||
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!config.ipc)
-        return CUDA_ERROR_NOT_SUPPORTED;
     struct physical *physical = memory->physical;
     if (!physical_has_file(physical))
         return CUDA_ERROR_OPERATING_SYSTEM;

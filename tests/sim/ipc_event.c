@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "tests/sim/api.h"
-#include "tests/sim/config.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/physical.h"
 #include "tests/sim/thread.h"
@@ -121,8 +120,6 @@ static CUresult get(CUipcEventHandle *out, CUevent event)
         return rc;
     if (out == NULL || event->shared == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!config.ipc)
-        return CUDA_ERROR_NOT_SUPPORTED;
     if (fstat(event->shared->fd, &status) != 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     struct ticket ticket = {MAGIC, getpid(), event->shared->fd, status.st_ino};

@@ -57,7 +57,7 @@ unsigned kernel_accesses(enum kernel kernel, const uint64_t *args, struct access
     case KERNEL_wait_flag:
         out[0] = (struct access){args[0], 4, ACCESS_ATOMIC};
         return 1;
-    case KERNEL_gather: /* loads at random places, as far as anybody can tell of all */
+    case KERNEL_gather: /* loads at random places: all of it may be read */
     case KERNEL_chase:
         out[0] = (struct access){args[4], 4, ACCESS_ATOMIC};
         out[1] = (struct access){args[0], args[1] * 4, ACCESS_READ};

@@ -9,8 +9,8 @@
 #include "tests/sim/range.h"
 
 /* A loop over a device's words. The driver lock orders such loops, and the hazard check finds
- * unordered work; the thread sanitizer would look at each word, which takes most of its time
- * here. */
+ * unordered work. The thread sanitizer would look at each word, which takes most of its time here.
+ * */
 #define MEMORY_LOOP __attribute__((no_sanitize("thread")))
 
 enum memory_kind {
@@ -44,7 +44,7 @@ struct memory {
 /* Returns the memory that contains the address, or NULL. */
 struct memory *memory_find(uint64_t addr);
 /* The same for questions about a pointer. The bytes behind the size that was asked for belong to
- * nobody. */
+ * no block. */
 struct memory *memory_asked(uint64_t addr);
 /* Returns the lowest memory that ends above the address, or NULL. */
 struct memory *memory_from(uint64_t addr);

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "tests/sim/api.h"
-#include "tests/sim/config.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/thread.h"
 

@@ -8,7 +8,6 @@
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/clock.h"
-#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/handles.h"
 #include "tests/sim/hazard.h"
@@ -16,6 +15,7 @@
 #include "tests/sim/thread.h"
 
 #define MAGIC 0x53545245u
+#define QUEUE_DEPTH 1024u /* unfinished work of a context before a submission blocks */
 
 struct vector stream_host_clock;
 
@@ -235,7 +235,7 @@ CUresult stream_submit(CUstream stream, const struct command *command)
     if (rc != CUDA_SUCCESS)
         return rc;
     /* A full queue blocks the host. But it may grow behind work that waits for the host. */
-    while (context->pending >= config.queue_depth && clock_step())
+    while (context->pending >= QUEUE_DEPTH && clock_step())
         ;
     work_release(stream_enqueue(stream, command, NULL, 0));
     return CUDA_SUCCESS;

@@ -258,7 +258,7 @@ static void unmapping_memory_in_use_is_reported(void **state)
     expect_hazards(0);
     at = map(2 * MIB, &handle);
     fill(a, at, WORDS, 1);
-    simAdvance_ns(MS); /* complete, but nobody has looked */
+    simAdvance_ns(MS); /* complete, but the host has not looked */
     OK(cuMemUnmap(at, 2 * MIB));
     expect_hazards(1);
     OK(cuMemRelease(handle));

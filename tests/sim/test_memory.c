@@ -177,7 +177,7 @@ static void range_and_attributes_tell_the_allocation(void **state)
     OK(cuMemGetAddressRange(&base, &size, at + 4999));
     assert_int_equal(base, at);
     assert_int_equal(size, 5000);
-    /* The bytes behind it belong to nobody, though the size is rounded. */
+    /* The bytes behind it belong to no block, though the size is rounded. */
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5000));
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5119));
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, 4096));

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A page of live state as a process under the library would have it, written by a test, with a
-thread that answers requests; and calls of the tool inside of this process."""
+"""A page of live state as a process under the library would have it. A test writes it, and a thread
+answers requests. Also calls of the tool inside of this process."""
 import contextlib
 import io
 import json

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Folders with thousands of files, clocks that jump, and folders that cannot be written: one clear
-sentence, the right exit code, and an answer in time.
+"""Folders with thousands of files, clocks that jump, and folders that cannot be written. The tool
+gives one clear sentence and the right exit code, in time.
 
 test_many.py TOOL"""
 import os

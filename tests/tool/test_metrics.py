@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The figures for Prometheus: their names and units please its own linter, a real Prometheus
-scrapes them, and the dashboard asks for metrics that there are.
+"""The figures for Prometheus. Its own linter accepts their names and units, a real Prometheus
+scrapes them, and the dashboard asks for metrics that exist.
 
 test_metrics.py TOOL DASHBOARD"""
 import contextlib

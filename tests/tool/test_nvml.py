@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the tool makes of NVML: GPUs in parts (MIG), devices that do not tell all, processes beside
-the library; and that the calls are those of nvidia-ml-py.
+"""What the tool makes of NVML: GPUs in parts (MIG), devices that do not tell all, processes without
+the library. The calls are those of nvidia-ml-py.
 
 test_nvml.py TOOL"""
 import contextlib

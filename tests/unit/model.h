@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A model of a GPU behind pool/backend.h: memory with a capacity, address space, streams on a
- * virtual clock, fences, captures, a fault plan, and a checker that reports what would go wrong on
- * a real device. It knows nothing of the pool's files. Everything is under the model's one lock;
+ * A model of a GPU behind pool/backend.h. It has memory with a capacity, address space, streams on
+ * a virtual clock, fences, captures, and a fault plan. A checker reports what would go wrong on a
+ * real device. It knows nothing of the pool's files. Everything is under the model's one lock;
  * every function may be called from any thread.
  */
 #ifndef TESTS_UNIT_MODEL_H
@@ -86,8 +86,8 @@ struct model {
     struct model_fence *fences;
     uint32_t fence_count;
     unsigned captures;
-    bool own_capture;   /* of the calling thread: nobody waits for its end */
-    bool unseen_capture;       /* records are refused, and nobody knows for how long */
+    bool own_capture;   /* of the calling thread: no thread can wait for its end */
+    bool unseen_capture;       /* records are refused, for an unknown time */
     bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
     bool late_allowed;  /* the host may wait for, or order behind, later work now */
     bool broken; /* a sticky error: set by a test, or by a failing record or query; or create, but
@@ -105,7 +105,7 @@ struct model {
      * when the pool has dropped its lock. */
     void (*hook)(struct model *m, enum model_row row);
     void *hook_arg;
-    /* The same, after a segment has gone back: its addresses may be anybody's. */
+    /* The same, after a segment has gone back: another pool may have its addresses. */
     void (*hook_freed)(struct model *m, uint64_t addr);
 };
 
@@ -131,8 +131,8 @@ void model_submit(struct model *m, unsigned stream, uint64_t duration_ns, uint64
                   uint64_t size_bytes, uint64_t owner);
 /* The program is about to free memory: what was submitted so far may be waited for. */
 void model_note_free(struct model *m);
-/* Memory handed out: reports old work on it that work submitted from now on (on one stream alone,
- * or with -1 on any) would not run behind. */
+/* Memory is handed out. Reports old work on it, unless work submitted from now on would run behind
+ * that: on one stream alone, or with -1 on any. */
 void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, int stream);
 
 uint64_t model_now(struct model *m);

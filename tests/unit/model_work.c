@@ -390,7 +390,7 @@ static int row_fence_order(struct backend *b, uint64_t fence)
     return leave(m, 0);
 }
 
-/* A wait so short holds nobody up for ever: it may be for anything. */
+/* A wait so short may be for anything: it ends by itself. */
 #define BRIEF_NS UINT64_C(1000000000)
 
 static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)

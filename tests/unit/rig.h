@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A program on a pool on a model: allocates, submits work and frees as a CUDA program under the
- * shim does, and checks after each step what the pool promises. Free of any test framework, so that
+ * A program on a pool on a model. It allocates, submits work and frees as a CUDA program under the
+ * shim does. After each step it checks what the pool promises. Free of any test framework, so that
  * unit tests, fuzz targets and benchmarks share it. One thread, but see tests/unit/test_threads.c.
  */
 #ifndef TESTS_UNIT_RIG_H
@@ -41,7 +41,7 @@ struct rig {
     FILE *log;         /* each step as a line; NULL: none */
 };
 
-/* A rig with default options on a device of capacity_bytes; the pool is made by rig_start, so that
+/* A rig with default options on a device of capacity_bytes. rig_start makes the pool, so that
  * options and the model's flags can be changed before. */
 struct rig *rig_create(uint64_t capacity_bytes);
 void rig_start(struct rig *r);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * For tests of code that works without a lock: included before a source file of the pool, which the
- * test includes then, so that every atomic load of that file, and of its headers, calls
- * steps_loaded afterwards. There a test puts another thread's step between two of them. One such
- * file in a program: its own object file in the library is then not linked.
+ * For tests of code that works without a lock. A test includes this header, and then a source file
+ * of the pool. Every atomic load of that file, and of its headers, calls steps_loaded afterwards.
+ * There a test puts another thread's step between two of them. One such file in a program: its own
+ * object file in the library is then not linked.
  */
 #ifndef TESTS_UNIT_STEPS_H
 #define TESTS_UNIT_STEPS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/abandon.c: a context ends while other threads are inside its pool, at every moment at which
- * the pool's lock is dropped for a call of the backend.
+ * pool/abandon.c: a context ends while other threads are inside its pool. It ends at every moment
+ * at which the pool's lock is dropped for a call of the backend.
  */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
@@ -241,8 +241,8 @@ static struct rig *with_three_kinds(bool single_stream, uint64_t addrs[KINDS])
     return r;
 }
 
-/* A thread looks first at what it was handed out lately; its blocks were live when their context
- * ended, and their addresses may be anybody's since. */
+/* A thread looks first at what it was handed out lately. Its blocks were live when their context
+ * ended, and other pools may have their addresses since. */
 static void what_it_had_handed_out_is_nobodys(void **state)
 {
     (void)state;

@@ -203,7 +203,7 @@ static void a_short_driver_leaves_what_it_gave_as_free_memory(void **state)
 {
     struct rig *r = roomy(state);
     model_fail(r->model, MODEL_ROW_create, 2, MODEL_NOMEM);
-    /* The ladder tries again, and then the driver is willing. */
+    /* The request tries again, and then the driver has memory. */
     EXPECT(rig_alloc(r, MIB(5000)), "a second try succeeds");
     EXPECT(model_failed(r->model), "the first has failed half way");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(5000),

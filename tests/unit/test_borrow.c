@@ -22,7 +22,7 @@ static bool ask_others(struct backend *b, uint64_t size_bytes, uint64_t *series)
     others.calls++;
     others.asked_bytes = size_bytes;
     /* Would hang if the thread held the pool's lock. */
-    EXPECT_EQ(pool_idle_bytes(others.rig->pool), 0, "the own ladder came first");
+    EXPECT_EQ(pool_idle_bytes(others.rig->pool), 0, "the own idle memory came first");
     if (!series) {
         others.calls_without_wait++;
         return false;

@@ -88,7 +88,7 @@ static void the_listener_is_none_of_the_programs_descriptors(void **state)
     assert_int_equal(pipe(ends), 0);
     assert_true(listener_open(&listener, asked));
     assert_int_equal(count_fds(), before + 2);
-    /* Nor has it kept the program's: the pipe ends when the program says so. */
+    /* It has not kept the program's either: the pipe ends when the program closes it. */
     close(ends[1]);
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     assert_int_equal(read(ends[0], &byte, 1), 0);
@@ -130,7 +130,7 @@ static void questions_are_kept_in_their_order(void **state)
         assert_true(heard.ticket.serial == i);
         answer.offset_bytes = i;
         listener_answer(number, &answer, fds, 1);
-        listener_answer(number, &answer, fds, 1); /* once answered, there is nobody any more */
+        listener_answer(number, &answer, fds, 1); /* then no process waits any more */
     }
     assert_false(listener_next(&heard, &number));
     for (uint64_t i = 0; i < 5; i++) {
@@ -294,8 +294,8 @@ static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
     int reply, fds[TICKET_BATCH], status, before = count_settled_fds();
     assert_int_equal(socket_ask(&question, &reply), 0);
     assert_true(is_woken(5000));
-    /* A program of its own: forks of a process with a second descriptor table were seen to end by
-     * SIGSEGV on a loaded machine, before their first instruction (Linux 6.18). */
+    /* A program of its own. Forks of a process with a second descriptor table were seen to end by
+     * SIGSEGV before their first instruction, on a loaded machine (Linux 6.18). */
     char token[2 * sizeof listener + 1];
     for (size_t i = 0; i < sizeof listener; i++)
         sprintf(token + 2 * i, "%02x", ((const unsigned char *)&listener)[i]);

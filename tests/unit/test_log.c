@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The log's manners: levels, one line each, and that a write of ours never harms the process
- * (closed and reused descriptors, broken and full pipes, file size limits, errno). Each scene runs
- * in a child, since some of them kill it if they fail.
+ * The log: levels, and one line each. A write of ours never harms the process: closed and reused
+ * descriptors, broken and full pipes, file size limits, errno. Each scene runs in a child, since
+ * some of them kill it if they fail.
  */
 #include "shim/process/log.h"
 #include "tests/unit/capture.h"

@@ -2,7 +2,7 @@
  *
  * shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs. The
  * neighbours are pages that threads of the test serve. Their names have a pid namespace of their
- * own, so nobody looks for their processes.
+ * own, so no code looks for their processes.
  */
 #include "shim/share/neighbour.h"
 
@@ -387,7 +387,7 @@ static void the_own_page_and_those_of_ended_processes_are_not_asked(void **state
     assert_int_equal(atomic_load(&ended->asked), 1);
 }
 
-/* Eight slots: others have their locks, or a request in each that nobody replies to. */
+/* Eight slots: others have their locks, or a request in each that gets no reply. */
 static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
 {
     struct fake *f = add(REPLIES, 512 * MIB);

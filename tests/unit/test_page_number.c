@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A program closes every descriptor while the library makes its page, and opens a file of its own:
- * the file gets the number of the library's. The test does so inside the library's calls.
+ * A program closes every descriptor while the library makes its page, and opens a file of its own.
+ * The file gets the number of the library's. The test does so inside the library's calls.
  */
 #include "tests/unit/page_case.h"
 

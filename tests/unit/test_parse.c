@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The grammar of every option type: what is taken and as what, what is refused, and that random
- * words are either, without a trace of those that are refused.
+ * The grammar of every option type: what is taken and as what, and what is refused. Random words
+ * are either taken or refused, and a refused one leaves no trace.
  */
 #include "shim/process/parse.h"
 #include "tests/unit/capture.h"
@@ -311,8 +311,8 @@ static void random_text(unsigned *seed, char *out, size_t size_bytes)
     }
 }
 
-/* A value that is refused must leave the variable as it was, one that is taken must be so again,
- * with blanks around it, as the same. */
+/* A refused value must leave the variable as it was. A value that is taken must be taken again, as
+ * the same, with blanks around it. */
 #define TRY(type, of, text)                                                                        \
     do {                                                                                           \
         static of before, first, again;                                                            \

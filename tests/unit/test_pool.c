@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's policy as a program sees it: what is served from where, limits, the ladder when memory
- * is short, misuse, and the end of a context.
+ * The pool's policy as a program sees it: what is served from where, limits, what is tried when
+ * memory is short, misuse, and a context's end.
  */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
@@ -184,8 +184,8 @@ static void short_memory_is_met_by_order_first(void **state)
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "pending memory, behind its work");
     EXPECT_EQ(model_now(r->model), before, "the host did not wait");
     struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_alloc_retries, 1, "the ladder was climbed");
-    EXPECT_EQ(s.num_oom_ordered, 1, "to its first rung");
+    EXPECT_EQ(s.num_alloc_retries, 1, "everything else was tried");
+    EXPECT_EQ(s.num_oom_ordered, 1, "and the first step was enough");
     EXPECT_EQ(s.num_oom_released + s.num_oom_waited + s.num_ooms, 0, "no further");
 }
 
@@ -206,7 +206,7 @@ static void short_memory_is_met_by_release_then(void **state)
     EXPECT(rig_alloc(r, MIB(32)), "four segments make one");
     struct pool_stats s = rig_stats(r);
     EXPECT_EQ(s.num_oom_released, 1, "met by releasing idle memory");
-    EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other rung");
+    EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other step");
 }
 
 static void short_memory_is_met_by_waiting_last(void **state)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Two threads with a real-time policy on one processor: the one of higher priority waits for a few
- * steps of the other, which runs only while that sleeps. Skips where the policy is not allowed.
+ * Two threads with a real-time policy on one processor. The one of higher priority waits for a few
+ * steps of the other, which runs only while the first sleeps. Skips where the policy is not
+ * allowed.
  */
 #include "pool/magazine.h"
 #include "pool/magazines.h"

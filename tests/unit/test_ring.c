@@ -143,8 +143,8 @@ static void a_pin_is_found_wherever_its_fence_is_by_then(void **state)
     free(r);
 }
 
-/* What other threads may do while one is inside the driver with a fence: the fence is known done,
- * an event is recorded for a later one, and that captures a kernel that never ends. */
+/* What other threads may do while one is inside the driver with a fence. The fence is known done.
+ * An event is recorded for a later one, and captures a kernel that never ends. */
 struct meanwhile {
     struct rig *rig;
     enum model_row row;

@@ -201,8 +201,8 @@ static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
     EXPECT_SOUND(r);
 }
 
-/* Blocks of less and less below work that never lets the GPU idle, where so much of the allowance
- * is overdrawn; what is idle at most beyond the 80 MiB that the program has at its peak. */
+/* Takes and frees ever smaller blocks below work that never lets the GPU idle, with so much of the
+ * move budget overdrawn. Returns what is idle at most beyond the program's peak of 80 MiB. */
 static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
 {
     uint64_t worst_bytes = 0;
@@ -420,7 +420,7 @@ static void prealloc_is_one_segment(void **state)
     EXPECT_EQ(rig_stats(r).num_hits, 1, "as a hit");
 }
 
-/* Not before, since giving a segment back waits for the kernel. */
+/* They do not go back earlier, because that waits for the kernel. */
 static void out_of_memory_idle_segments_go_back_beside_work(void **state)
 {
     struct rig *r = *state;

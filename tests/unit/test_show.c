@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Values of options as text: for each type, a text becomes a value, the value a text in its plain
- * form, and this text the same value again.
+ * Values of options as text. For each type a text becomes a value, the value becomes a text in its
+ * plain form, and this text the same value again.
  */
 #include "shim/process/show.h"
 #include "tests/unit/capture.h"

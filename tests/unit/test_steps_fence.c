@@ -2,7 +2,7 @@
  *
  * pool/fence.c: a submission looks without the lock whether something has to be recorded before it,
  * while another thread's record is refused because of a capture. Whatever it saw, either it comes
- * for the lock, or the epoch is marked late: nobody may wait for work that came after the frees.
+ * for the lock, or the epoch is marked late: no thread may wait for work that came after the frees.
  */
 #include "tests/unit/steps.h"
 /* After it. */

@@ -65,8 +65,8 @@ static void one_of_two_frees_at_the_same_time_is_refused(void **state)
     }
 }
 
-/* The block is freed by another thread at some moment of a free, and its segment goes to another
- * pool, whose program gets the same address. */
+/* At some moment of a free another thread frees the block. Its segment goes to another pool, whose
+ * program gets the same address. */
 struct move {
     struct rig *rig;
     struct pool *other;
@@ -114,7 +114,7 @@ static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **
         m.magazine = magazine_mine;
         m.again = 0;
         EXPECT_EQ(pool_alloc(r->pool, MIB(4), &m.addr, &code), POOL_OK, "there is memory");
-        /* Not handed out lately. */
+        /* As if the thread was not handed the block lately. */
         for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
             magazine_mine->recent[i] = &magazine_nothing;
         steps_mine = &steps;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Frees of what is not the start of a live block, in one thread, while another makes and unmakes
- * the blocks and slabs there: each is told so, and harms nobody. To be run under TSan and ASan as
- * well.
+ * One thread frees what is not the start of a live block, while another makes and unmakes the
+ * blocks and slabs there. Each such free gets an error, and harms no other memory. To be run under
+ * TSan and ASan as well.
  */
 #include "pool/bits.h"
 #include "tests/unit/expect.h"
@@ -154,8 +154,8 @@ static void a_free_that_waited_frees_nothing_of_another_pool(void **state)
     EXPECT_SOUND(r);
 }
 
-/* One below a multiple of a unit, all over blocks and slabs in records that had other lives: the
- * word of a piece that is free there is the same number as that of a piece held at that address. */
+/* Frees addresses one below a multiple of a unit, all over blocks and slabs whose records had other
+ * lives. At such an address the word of a free piece is the same number as that of a held piece. */
 static void free_below_units(struct rig *r)
 {
     static const uint64_t sizes[][4] = {{33000, KIB(64), 100000, 40000},

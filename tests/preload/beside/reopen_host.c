@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A program without CUDA that opens a plugin with it, plays, closes the plugin and opens it again:
- * the runtime in it comes and goes, the cache stays. Arguments: the plugin's path.
+ * A program without CUDA opens a plugin with it, plays, closes the plugin and opens it again. The
+ * runtime in the plugin comes and goes; the cache stays. Arguments: the plugin's path.
  */
 #include "tests/preload/plugin.h"
 

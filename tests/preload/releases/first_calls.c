@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the first calls of a program do in its runtime: which context they make, whose device it is,
- * which errors they give and which stay the last one. Without an argument it plays every act below,
- * each in a process of its own. It calls the runtime itself, so that it links with every release.
+ * What the first calls of a program do in its runtime: which context they make, and of which
+ * device; which errors they give, and which of those stay. Without an argument it plays every act
+ * below, each in a process of its own. It calls the runtime itself, so that it links with every
+ * release.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -393,8 +394,8 @@ static int finish(const struct player *p)
     return waitpid(p->child, &status, 0) == p->child ? status : -1;
 }
 
-/* Several at a time, since to start and to end takes a process of a real driver seconds on some
- * machines; what they say comes in their order. */
+/* Several run at a time, because a process of a real driver takes seconds to start and to end on
+ * some machines. Their output comes in their order. */
 static int play_all(char *self)
 {
     struct player players[ACTS];

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""NVIDIA's own runtimes on a machine without a driver: a program linked with each of them, bare and
-with the cache preloaded, has to say the same. real.py CC OBJECT [RUN_PAIR ARGUMENT..]; the runtimes
-are those of
-the folder that TEST_CUDARTS names (scripts/fetch-cudarts).
-Exit status: 0 all equal, 1 not, 77 no runtimes, or a driver."""
+"""NVIDIA's own runtimes on a machine without a driver. A program linked with each of them has to
+say the same bare and with the cache preloaded. real.py CC OBJECT [RUN_PAIR ARGUMENT..]; the
+runtimes are those of the folder that TEST_CUDARTS names (scripts/fetch-cudarts). Exit status: 0 all
+equal, 1 not, 77 no runtimes, or a driver."""
 import glob
 import os
 import subprocess

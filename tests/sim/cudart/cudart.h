@@ -34,8 +34,8 @@ extern void (*driver_entries[DRIVER_ENTRIES])(void);
  */
 cudaError_t driver_load(void);
 
-/* Retains a primary context in a way that no hook sees, as NVIDIA's runtimes do (measured), where
- * the driver is the simulated one; on any other by the exported function. */
+/* Retains a primary context. On the simulated driver no hook sees it, as with NVIDIA's runtimes
+ * (measured). On any other driver it calls the exported function. */
 cudaError_t driver_retain(CUcontext *context, CUdevice device);
 
 /* cuGetProcAddress as the runtime found it; the 4-argument form leaves *status alone. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Kernels, launched as NVIDIA's runtime launches its own: a library is loaded from its image, a
- * kernel is found by name, and its handle is launched. No state of its own.
+ * Kernels, launched as NVIDIA's runtime launches its own. It loads a library from its image, finds
+ * a kernel by name, and launches the handle. No state of its own.
  */
 #include "tests/sim/cudart/cudart.h"
 

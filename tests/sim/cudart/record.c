@@ -2,10 +2,10 @@
 /*
  * A libcuda.so.1 that writes down what a runtime asks cuGetProcAddress for, for record.py, and
  * answers as a driver would that has everything and no device. One line for each question in the
- * file that RECORD_FILE names: the way it was asked (dlsym: by the function that dlsym gave; self:
- * by the function that cuGetProcAddress gave for itself), the generation of the look-up function,
- * the name, its version and the flags. A driver function that dlsym gave and that was called has a
- * line of generation 0. State: the file. Runtimes ask from one thread.
+ * file that RECORD_FILE names: the way, the generation of the look-up function, the name, its
+ * version and the flags. The way is dlsym (by the function that dlsym gave) or self (by the
+ * function that cuGetProcAddress gave for itself). A driver function that dlsym gave and that was
+ * called has a line of generation 0. State: the file. Runtimes ask from one thread.
  */
 #include <stddef.h>
 #include <stdio.h>

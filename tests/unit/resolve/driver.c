@@ -75,7 +75,7 @@ static CUresult called(int base, int id, ...)
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
 #include "shim/driver/submit.def"
 
-/* The 32-bit ABI of old, which nobody wraps */
+/* The old 32-bit ABI, which has no wrappers */
 SHIM_EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned bytesize)
 {
     return CUDA_ERROR_UNKNOWN;

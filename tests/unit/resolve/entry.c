@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the resolver needs of the rest of the library, made to be looked at: wrappers that count and
- * pass on, a pool that watches when told to, a short cut that serves when told to.
+ * What the resolver needs of the rest of the library, made to be looked at. Wrappers count and pass
+ * on. A pool watches, and a short cut serves, when told to.
  */
 #include "tests/unit/resolve/probe.h"
 
@@ -40,8 +40,8 @@ bool peer_grant_missing(void)
     return false;
 }
 
-/* Submissions are wrapped whether anybody looks at answers or not; who asks for more gets it
- * once. */
+/* Submissions are wrapped whether answers are looked at or not. A call that is out of memory gets
+ * some once. */
 bool answer_note(CUresult rc)
 {
     return rc == CUDA_ERROR_OUT_OF_MEMORY;

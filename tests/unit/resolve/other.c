@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A library of somebody else's that happens to have a function with a driver function's name.
+ * Another library that happens to have a function with a driver function's name.
  */
 int cuMemAlloc_v2(void);
 

@@ -415,7 +415,7 @@ static void a_call_without_memory_is_made_again_once_some_went_back(void **state
     check_retry(#symbol, HOOK_##symbol, true);
 #define HOOK_PASSED(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
 #include "shim/driver/hooks.def"
-    /* Whether the pool wants to hear of submissions or nobody but who looks at the answers */
+    /* Once the pool watches submissions, and once only the answers are looked at. */
     for (unsigned watch = 1; watch <= POOL_WATCH_ANSWERS; watch *= POOL_WATCH_ANSWERS) {
         atomic_store(probe->watch, watch);
         unsigned notes = probe->notes, done = probe->done;

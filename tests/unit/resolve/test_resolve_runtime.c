@@ -67,7 +67,7 @@ static void *must_find(void *handle, const char *name)
     return found;
 }
 
-/* A page of nobody's where the runtime was, so that it is loaded elsewhere next time. */
+/* An unused page where the runtime was, so that it is loaded elsewhere next time. */
 static void take_place(const void *address)
 {
     uintptr_t page = (uintptr_t)address & ~(uintptr_t)4095;
@@ -122,8 +122,8 @@ static void the_short_cut_serves_new_runtimes_only(void **state)
 {
     void *p = NULL;
     probe->serve = true;
-    /* Not before the runtime has been seen to reach the pool, which a failing call does not
-     * show. */
+    /* The short cut serves once the runtime was seen to reach the pool. A failing call does not
+     * show that. */
     assert_int_equal(new.malloc(&p, 1), 0);
     assert_int_equal(new.malloc(&p, 5), 1205);
     probe->in_pool = true;
