@@ -47,8 +47,11 @@ for line in sys.stdin:
         fakes.put_torch(cache)
         cache.fill(int(size))
     elif verb == "hold":  # the interpreter's lock, in C, until another opens the pipe too
-        print("done", flush=True)
-        ctypes.PyDLL(None).open(size.strip().encode(), os.O_RDONLY)
+        libc = ctypes.PyDLL(None)
+        sys.setswitchinterval(1000)  # no other thread gets the lock between the two calls
+        libc.write(1, b"done\\n", 5)
+        libc.open(size.strip().encode(), os.O_RDONLY)
+        sys.setswitchinterval(0.005)
     elif verb == "churn":
         for _ in range(int(size)):
             take(1 << 20)
@@ -156,6 +159,8 @@ class Live(Case):
         self.assertEqual(program.end(), 0)
 
     def test_flush_waits_for_packages_that_answer_late(self):
+        opened = []
+        self.addCleanup(lambda: [os.close(fd) for fd in opened])  # after the program's end
         program = Program(self, FAKES=FAKES)
         program.do(f"torch {160 * MIB}")
         self.assertTrue(wait_for(lambda: tool("stat", program.pid, "--json").status == 0))
@@ -164,7 +169,7 @@ class Live(Case):
         program.do(f"hold {pipe}")
 
         def let_go():
-            self.addCleanup(os.close, os.open(pipe, os.O_RDWR))
+            opened.append(os.open(pipe, os.O_RDWR))
         self.addCleanup(let_go)
         done = tool("flush", program.pid, "--wait", "300ms")
         self.says(done, 1, f"PID {program.pid}: not all was done within 0.3 s")
