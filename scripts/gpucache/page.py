@@ -29,8 +29,8 @@ PLACES = ("/dev/shm", "/tmp")
 PAGES_EACH, NAMES_EACH, FOLDERS_MAX = 1000, 20_000, 1000
 UIDS = 1 << 32
 FOLDER = re.compile(r"gpucache-(0|[1-9][0-9]{0,9})")
-# So long a call of the tool waits for pages that are being written: for those of one user, and for
-# all.
+# So long one look, at one process or at all, waits for pages that are being written: for those of
+# one user, and for all.
 PATIENCE_EACH_S, PATIENCE_S = 1.0, 5.0
 PAGE_NAMES = re.compile(rb"([0-9]+-[0-9]+-[0-9]+" + re.escape(tables.PAGE_SUFFIX).encode() + rb")")
 

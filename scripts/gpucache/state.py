@@ -230,6 +230,7 @@ def why_no_page(pid):
 
 def one(pid, gpus=None, fresh=True):
     """The Process of a pid, also of one that has ended. Faults if there is no page."""
+    page.Contents.patience = {}
     try:
         its_page, complaints = page.find(pid)
         if its_page is None:

@@ -52,13 +52,14 @@ class Service:
         return done.out.strip() if done.rc == 0 else ""
 
     def pid(self):
-        """Of the daemon; 0: it has ended."""
+        """Of the daemon; 0: it has ended. In a container nobody may wait for it: it then stays as
+        a process that has ended."""
         try:
             with open(os.path.join(self.folders["CUDA_MPS_PIPE_DIRECTORY"],
                                    f"{CONTROL}.pid")) as file:
                 pid = int(file.read())
-            os.kill(pid, 0)
-            return pid
+            with open(f"/proc/{pid}/stat") as file:
+                return 0 if file.read().rpartition(")")[2].split()[0] == "Z" else pid
         except (OSError, ValueError):
             return 0
 

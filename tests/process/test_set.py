@@ -78,10 +78,12 @@ class Case(waiting.Waiting):
         self.folder = scratch.name
 
     def start(self, **options):
-        """A program with one small block on device 0, so that its page is there."""
+        """A program with one small block on device 0, so that its page is there. Its packages are
+        left alone: an answer that is late is followed by another flush."""
         pages = os.path.join(self.folder, "pages")
         env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
-        env.update(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_DIR=pages, **options)
+        env.update(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_DIR=pages,
+                   GPUCACHE_FRAMEWORKS="0", **options)
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE)

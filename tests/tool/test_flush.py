@@ -107,28 +107,30 @@ class Flush(Case):
 
     def test_two_that_wait_for_one_package_say_that_they_count_the_same(self):
         """The library knows of no request whose memory it was."""
-        told = {"late": 0}
+        asked = set()
 
         def publish():
             page.publish(body(pool(flushed_bytes=160 * MIB)))
 
-        def answer(_):
-            told["late"] += 1
-            if told["late"] <= 2:  # one for each of them
+        def answer(words):
+            late = len(asked) < 2  # at least once for each of them
+            asked.add(words.rpartition("keep=")[2])
+            if late:
                 return self.late()
             page.look = publish
             return DONE, 0, {**flushed(returned_bytes=0), "frameworks": []}
         page = self.page(body(pool(flushed_bytes=0)), answer=answer)
         with concurrent.futures.ThreadPoolExecutor(2) as both:
-            receipts = list(both.map(lambda _: self.from_outside(), range(2)))
+            receipts = list(both.map(self.from_outside, ("1", "2")))
         for receipt in receipts:
             self.assertEqual((receipt["returned_bytes"], receipt["status"],
                               receipt["all_flushes"]), (160 * MIB, "done", True))
 
-    def from_outside(self):
+    def from_outside(self, keep):
         """The receipt of a flush of this process, by a tool of its own."""
-        done = subprocess.run([*ALONE, "flush", str(os.getpid()), "--json"], capture_output=True,
-                              text=True, timeout=60, check=False,
+        done = subprocess.run([*ALONE, "flush", str(os.getpid()), "--json", "--wait", "60s",
+                               "--keep", keep], capture_output=True, text=True, timeout=90,
+                              check=False,
                               env={**os.environ, "GPUCACHE_DIR": self.folder})
         return json.loads(done.stdout)["receipts"][0]
 

@@ -71,6 +71,17 @@ class Reading(Case):
                 tool(*words)
             self.assertEqual(len(os.listdir("/proc/self/fd")), before, words)
 
+    def test_each_look_at_one_process_has_its_own_patience(self):
+        """stat --watch looks again and again, for days."""
+        page = self.page()
+        page_module.Contents.patience = {None: 0.0}  # as earlier looks may leave it
+        page.put("sequence", page.sequence + 1)
+
+        def write(_):
+            page.put("sequence", page.sequence + 2)
+        with unittest.mock.patch.object(page_module.time, "sleep", write):
+            self.assertEqual(tool("stat", page.pid, "--json").json["note"], "")
+
     def test_a_process_has_not_ended_because_the_tool_lacks_descriptors(self):
         """The page of a process that has ended is removed: what is not known is not the end."""
         page = self.page(age_s=7200)
