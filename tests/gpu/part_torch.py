@@ -81,9 +81,9 @@ def joined(runs):
 
 def rows_of(suite):
     """What the benchmarks want of this part: the JSON rows of all workloads. Each peer plays each
-    workload in several processes, because one process is faster than the next by up to a tenth,
-    whatever the allocator. Without PyTorch's cache, which is slow and needs no such care, one
-    process is enough."""
+    workload in several processes, because one is faster than the next by up to a tenth for as long
+    as it lives, whatever the allocator. Without PyTorch's cache, which is slow and needs no such
+    care, one process is enough."""
     runs, peers = [], (NATIVE, NATIVE_EXPANDABLE, SHIM)
     for number in range(1 if suite.quick else PROCESSES):
         playing = peers if number else (*peers, BARE)

@@ -13,8 +13,8 @@
  *
  * Asserted: a kernel that touches the block overlaps none that touched it in an earlier life
  * (HAZARD). A kernel loses its leave only if memory was freed since the last one without it
- * (NEEDLESS). This is looked at with ALONE only, because others' frees may be noted late. No state
- * may be stuck.
+ * went to the driver (NEEDLESS). This is looked at with ALONE only, because others' frees may be
+ * noted late. No state may be stuck.
  *
  * Scenarios. ACTS and BESIDE: how much each of two threads does. REFUSALS: the driver may refuse a
  * launch, and the ring of fences may be full. NESTS: a profiler launches inside a launch. STRAYS:

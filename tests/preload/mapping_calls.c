@@ -73,7 +73,7 @@ static void bind(size_t size, uint64_t block)
 }
 
 /* In a process of its own. After a while a cache has reserved addresses without memory. The program
- * tries those around an earlier block, at so many powers of two. */
+ * tries to free those around an earlier block, in sizes of powers of two and 17 times as much. */
 static int free_addresses(void)
 {
     uint64_t block = 0;

@@ -2,8 +2,8 @@
 /*
  * The program uses one stream for a while, so that the order of that stream alone makes freed
  * memory ready. Then it uses another stream at once, while work of the first runs on memory that
- * was freed. It does so between all kinds of streams, with a graph, and with two threads whose
- * per-thread streams differ. One stream is destroyed meanwhile.
+ * was freed. It does so between all kinds of streams, with a stream that is destroyed before the
+ * next one is made, with a graph, and with two threads whose per-thread streams differ.
  */
 #include "tests/preload/scene.h"
 

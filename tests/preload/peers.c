@@ -270,8 +270,8 @@ static int access_is_a_matter_of_contexts(void)
 }
 
 /* ---- many contexts of one device hide no other device
- * A copy without peer access reaches a third device. Before that device gets its block, so many
- * contexts of the second device get one.
+ * A copy without peer access reaches a third device. Before that device gets its block, MANY
+ * contexts of the second device get one each.
  */
 
 enum { MANY = 70 };

@@ -9,8 +9,7 @@
 #include "tests/sim/range.h"
 
 /* A loop over a device's words. The driver lock orders such loops, and the hazard check finds
- * unordered work. The thread sanitizer would look at each word, which takes most of its time here.
- * */
+ * unordered work. The thread sanitizer would look at each word: most of its time goes there. */
 #define MEMORY_LOOP __attribute__((no_sanitize("thread")))
 
 enum memory_kind {
