@@ -318,9 +318,11 @@ def show(args):
             stack.enter_context(_single_keys(fd))
             resizes = stack.enter_context(terminal.Resizes())
             view = stack.enter_context(live.Live(console=console, screen=True, auto_refresh=False))
-            stack.callback(hold_endings, True)
             hold_endings(False)
-            key = _watch(screen, view, console, fd, resizes)
+            try:
+                key = _watch(screen, view, console, fd, resizes)
+            finally:  # before the stack's own code: a signal inside of that would leave it half way
+                hold_endings(True)
         if key != STOP:
             return DONE
         os.kill(0, signal.SIGTSTP)  # as the terminal would, once it is as before

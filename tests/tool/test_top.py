@@ -30,9 +30,10 @@ except ImportError:
     sys.exit(77)
 
 WIDTH, HEIGHT = 120, 24
-# A signal comes right behind the switch to the picture's own screen, or back from it.
+# A signal comes right behind the switch to the picture's own screen or back from it, or where the
+# way back begins.
 SIGNAL_AT_THE_SWITCH = """
-import os, sys
+import contextlib, os, sys
 sys.path.insert(0, sys.argv.pop(1))
 from rich.console import Console
 from gpucache import cli, page
@@ -40,10 +41,16 @@ page.PLACES = ("/proc/none",)
 real = Console.set_alt_screen
 def switch(console, enable=True):
     done = real(console, enable)
-    if enable == {on}:
+    if "{moment}" == ("there" if enable else "back"):
         os.kill(os.getpid(), {number})
     return done
 Console.set_alt_screen = switch
+real_end = contextlib.ExitStack.__exit__
+def end(stack, *error):
+    if "{moment}" == "end":
+        os.kill(os.getpid(), {number})
+    return real_end(stack, *error)
+contextlib.ExitStack.__exit__ = end
 sys.exit(cli.main(["top"]))
 """
 
@@ -350,22 +357,22 @@ class Top(Case):
 
     def test_a_signal_while_the_picture_begins_or_ends_leaves_the_terminal_as_it_was(self):
         before, after = (os.path.join(self.folder, n) for n in ("before", "after"))
-        for number, on in (signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, True), \
-                (signal.SIGTERM, False):
+        for number, moment in (signal.SIGTERM, "there"), (signal.SIGHUP, "there"), \
+                (signal.SIGINT, "there"), (signal.SIGTERM, "back"), (signal.SIGTERM, "end"):
             kept = os.path.join(self.folder, "code")
             with open(kept, "w", encoding="ascii") as file:
-                file.write(SIGNAL_AT_THE_SWITCH.format(number=int(number), on=on))
+                file.write(SIGNAL_AT_THE_SWITCH.format(number=int(number), moment=moment))
             screen = Terminal(command=["bash", "-c", f"""
                 stty -a >'{before}'; '{sys.executable}' '{kept}' '{TOOL}'; echo "status $?"
                 stty -a >'{after}'"""])
-            if not on:
+            if moment != "there":
                 screen.until("q quit")
                 screen.press("q")
             screen.until(f"status {130 if number == signal.SIGINT else 128 + number}")
             screen.end()
             with open(before, encoding="ascii") as one, open(after, encoding="ascii") as other:
                 self.assertEqual(one.read(), other.read())
-            self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 1, (number, on))
+            self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 1, (number, moment))
             self.assertGreater(screen.raw.rfind(b"\x1b[?25h"), screen.raw.rfind(b"\x1b[?25l"))
 
     def test_the_end_of_the_terminal_has_its_exit_code(self):
