@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import sys
 import termios
@@ -273,6 +274,12 @@ def _single_keys(fd):
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
+def _hold_endings():
+    """The signals that end the tool wait: half a way in or back would leave the terminal between.
+    They do not wait where the terminal is stopped, because then nothing would end the tool."""
+    hold_endings(bool(select.select([], [sys.stdout], [], 0)[1]))
+
+
 def _watch(screen, view, console, fd, resizes):
     """Shows the screen until a key ends it, and returns this key."""
     due = 0.0
@@ -313,7 +320,7 @@ def show(args):
     fd, key = sys.stdin.fileno(), STOP
     while True:
         with contextlib.ExitStack() as stack:
-            hold_endings(True)  # half a way in or back would leave the terminal in between
+            _hold_endings()
             stack.callback(hold_endings, False)
             stack.enter_context(_single_keys(fd))
             resizes = stack.enter_context(terminal.Resizes())
@@ -322,7 +329,7 @@ def show(args):
             try:
                 key = _watch(screen, view, console, fd, resizes)
             finally:  # before the stack's own code: a signal inside of that would leave it half way
-                hold_endings(True)
+                _hold_endings()
         if key != STOP:
             return DONE
         os.kill(0, signal.SIGTSTP)  # as the terminal would, once it is as before

@@ -375,6 +375,25 @@ class Top(Case):
             self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 1, (number, moment))
             self.assertGreater(screen.raw.rfind(b"\x1b[?25h"), screen.raw.rfind(b"\x1b[?25l"))
 
+    def test_sigterm_ends_it_on_a_stopped_terminal_too(self):
+        screen = Terminal("top", "--interval", "50ms")
+        screen.until("q quit")
+        screen.press("\x13")  # ctrl-S
+        while select.select([screen.fd], [], [], 0.5)[0]:
+            screen.feed()
+
+        def ended():
+            os.kill(screen.pid, signal.SIGTERM)
+            time.sleep(0.1)
+            return [end for pid, end in [os.waitpid(screen.pid, os.WNOHANG)] if pid]
+        status = wait_for(ended, 10)
+        if not status:
+            os.kill(screen.pid, signal.SIGKILL)
+            os.waitpid(screen.pid, 0)
+        os.close(screen.fd)
+        self.assertTrue(status, "it waits for the terminal")
+        self.assertEqual(os.waitstatus_to_exitcode(status[0]), 143)
+
     def test_the_end_of_the_terminal_has_its_exit_code(self):
         self.page()
         watch = ("stat", os.getpid(), "--watch", "50ms")
