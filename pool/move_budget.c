@@ -22,6 +22,11 @@ bool move_budget_is_left(struct move_budget *e, uint64_t now_ns)
     return e->left_ns > 0;
 }
 
+bool move_budget_is_full(const struct move_budget *e)
+{
+    return e->left_ns == MOVE_BUDGET_MAX_NS;
+}
+
 void move_budget_spend(struct move_budget *e, uint64_t ns, bool growth)
 {
     if (growth)

@@ -14,7 +14,9 @@ static void a_program_starts_with_all_of_it(void **state)
     (void)state;
     struct move_budget e = {0};
     EXPECT(move_budget_is_left(&e, MS(5)), "there is some");
+    EXPECT(move_budget_is_full(&e), "there is all");
     move_budget_spend(&e, MS(19), false);
+    EXPECT(!move_budget_is_full(&e), "something is gone");
     EXPECT(move_budget_is_left(&e, MS(5)), "19 of 20 ms are gone");
     move_budget_spend(&e, MS(2), false);
     EXPECT(!move_budget_is_left(&e, MS(5)), "21 are");
@@ -153,7 +155,7 @@ static void memory_is_spent_where_moves_take_too_long(void **state)
     created = model_calls(r->model, MODEL_ROW_create);
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "no more moves");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 4, "but fine chunks");
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 2, "but fine chunks");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1040), "beside what is idle");
     for (int i = 16; i < 32; i += 2)
         rig_free(r, a[i]);
@@ -276,6 +278,31 @@ static void scatter(struct rig *r, uint64_t a[64], int idle)
         rig_free(r, a[i]);
     rig_settle(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "no more than that");
+}
+
+static void chunks_are_coarser_once_time_is_spent(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a[64], created;
+    scatter(r, a, 8);
+    rig_alloc(r, MIB(64));
+    created = model_calls(r->model, MODEL_ROW_create);
+    EXPECT_EQ(created, 65 + 12, "48 MiB in chunks of 4: the driver's calls took no time");
+    for (int i = 8; i < 16; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    move_budget_spend(&r->pool->move_budget, MS(1), false);
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 6, "48 MiB in chunks of 8");
+    created += 6;
+    model_advance(r->model, MS(1000));
+    for (int i = 16; i < 24; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 12, "the time is earned again");
+    EXPECT_EQ(rig_stats(r).num_chunk_moves, 12, "all that was idle moved");
+    EXPECT_SOUND(r);
 }
 
 /* Work on two streams that outlives the test, on memory that is freed. */
@@ -432,6 +459,7 @@ int main(void)
         ROOMY_TEST(with_several_streams_more_memory_is_spent),
         ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
         ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
+        ROOMY_TEST(chunks_are_coarser_once_time_is_spent),
         ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak),
         ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent),
         ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent),
