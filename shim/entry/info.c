@@ -7,6 +7,7 @@
 #include "shim/entry/answer.h"
 #include "shim/context/context.h"
 #include "shim/driver/hooks.h"
+#include "shim/driver/reservation.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
 #include "shim/process/log.h"
@@ -42,16 +43,21 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
 
 /* The address to ask the driver about. Without the library freed memory is no device memory. In the
  * pool's ranges the driver would describe the pool's own allocation instead. So for an address that
- * no live block holds, it is asked about one that is not device memory. */
+ * no live block holds, it is asked about one that is not device memory. An arena also has addresses
+ * that are no pool's, because their memory was moved or given back. There the driver may still have
+ * a mapping, of what is another block's memory by now. */
 static CUdeviceptr disowned(CUdeviceptr dptr)
 {
     static const char nowhere;
     struct pool_block block;
+    struct import_range opened;
     if (!state_is_on())
         return dptr;
     switch (pool_lookup(dptr, &block)) {
     case POOL_FOREIGN:
-        return dptr;
+        if (!reservation_covers(dptr, 1) || import_find(dptr, &opened))
+            return dptr;
+        break;
     case POOL_OK:
         redzone_hide(&block);
         if (dptr - block.addr < block.requested_bytes)
