@@ -11,7 +11,7 @@
 enum { BLOCKS = 20, WORK_MS = 300 };
 
 struct questions {
-    int kind, kind_of_many, range, access, handle, ipc, memops, tokens;
+    int kind, kind_of_many, range, access, handle, dma_buf, ipc, memops, tokens;
 };
 
 static void ask(struct questions *q, CUdeviceptr address)
@@ -27,13 +27,16 @@ static void ask(struct questions *q, CUdeviceptr address)
     unsigned type = 0, on = 1;
     void *answers[] = {&type};
     bool is_device = false;
-    int device = -1;
+    int device = -1, descriptor = -1;
     q->kind += gpu_pointer_is_device(&is_device, &device, address) == 0 && is_device;
     REQUIRE(cuPointerGetAttributes(1, types, answers, address));
     q->kind_of_many += type == CU_MEMORYTYPE_DEVICE;
     q->range += cuMemGetAddressRange(&base, &size_bytes, address) == CUDA_SUCCESS;
     q->access += cuMemGetAccess(&access, &here, address) == CUDA_SUCCESS;
     q->handle += cuMemRetainAllocationHandle(&handle, (void *)address) == CUDA_SUCCESS;
+    q->dma_buf +=
+        cuMemGetHandleForAddressRange(&descriptor, address, MIB,
+                                      CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) == CUDA_SUCCESS;
     q->ipc += cuIpcGetMemHandle(&ipc, address) == CUDA_SUCCESS;
     q->memops +=
         cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address) == CUDA_SUCCESS;
@@ -52,9 +55,10 @@ static void ask_of_all(const char *when, const uint64_t freed[BLOCKS], uint64_t 
         ask(&q, freed[i]);
         ask(&q, freed[i] + MIB);
     }
-    printf("%s: kind %d and %d, range %d, access %d, handle %d, IPC %d, SYNC_MEMOPS %d, "
-           "tokens %d\n",
-           when, q.kind, q.kind_of_many, q.range, q.access, q.handle, q.ipc, q.memops, q.tokens);
+    printf("%s: kind %d and %d, range %d, access %d, handle %d, dma-buf %d, IPC %d, "
+           "SYNC_MEMOPS %d, tokens %d\n",
+           when, q.kind, q.kind_of_many, q.range, q.access, q.handle, q.dma_buf, q.ipc, q.memops,
+           q.tokens);
 }
 
 int main(void)
