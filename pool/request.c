@@ -355,8 +355,7 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
     piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
-    piece->requested_bytes = requested_bytes;
-    piece->serial = ++p->serial;
+    piece_begin(piece, requested_bytes, ++p->serial);
     if (s) {
         piece->live = true;
         piece->slab = s;
