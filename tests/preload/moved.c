@@ -10,14 +10,15 @@
 #define BLOCK_BYTES (4 * MIB)
 enum { BLOCKS = 20, WORK_MS = 300 };
 
-struct questions {
-    int kind, kind_of_many, range, access, handle, dma_buf, ipc, memops, tokens;
-};
+/* What is asked. An answer is the driver's code, or that it has told of device memory. */
+enum { KIND, KIND_OF_MANY, RANGE, ACCESS, HANDLE, DMA_BUF, IPC, SYNC_MEMOPS, TOKENS, QUESTIONS };
+static const char *const names[QUESTIONS] = {
+    "kind", "kind of many", "range", "access", "handle", "dma-buf", "IPC", "SYNC_MEMOPS", "tokens"};
 
-static void ask(struct questions *q, CUdeviceptr address)
+static void ask(int answers[QUESTIONS], CUdeviceptr address)
 {
     CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
-    CUpointer_attribute types[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
     CUmemGenericAllocationHandle handle = 0;
     CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
     CUipcMemHandle ipc;
@@ -25,40 +26,45 @@ static void ask(struct questions *q, CUdeviceptr address)
     size_t size_bytes = 0;
     unsigned long long access = 0;
     unsigned type = 0, on = 1;
-    void *answers[] = {&type};
+    void *types[] = {&type};
     bool is_device = false;
     int device = -1, descriptor = -1;
-    q->kind += gpu_pointer_is_device(&is_device, &device, address) == 0 && is_device;
-    REQUIRE(cuPointerGetAttributes(1, types, answers, address));
-    q->kind_of_many += type == CU_MEMORYTYPE_DEVICE;
-    q->range += cuMemGetAddressRange(&base, &size_bytes, address) == CUDA_SUCCESS;
-    q->access += cuMemGetAccess(&access, &here, address) == CUDA_SUCCESS;
-    q->handle += cuMemRetainAllocationHandle(&handle, (void *)address) == CUDA_SUCCESS;
-    q->dma_buf +=
-        cuMemGetHandleForAddressRange(&descriptor, address, MIB,
-                                      CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) == CUDA_SUCCESS;
-    q->ipc += cuIpcGetMemHandle(&ipc, address) == CUDA_SUCCESS;
-    q->memops +=
-        cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address) == CUDA_SUCCESS;
-    q->tokens +=
-        cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address) == CUDA_SUCCESS;
+    answers[KIND] = gpu_pointer_is_device(&is_device, &device, address);
+    REQUIRE(cuPointerGetAttributes(1, asked, types, address));
+    answers[KIND_OF_MANY] = (int)type;
+    answers[RANGE] = (int)cuMemGetAddressRange(&base, &size_bytes, address);
+    answers[ACCESS] = (int)cuMemGetAccess(&access, &here, address);
+    answers[HANDLE] = (int)cuMemRetainAllocationHandle(&handle, (void *)address);
+    answers[DMA_BUF] = (int)cuMemGetHandleForAddressRange(&descriptor, address, MIB,
+                                                          CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    answers[IPC] = (int)cuIpcGetMemHandle(&ipc, address);
+    answers[SYNC_MEMOPS] =
+        (int)cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+    answers[TOKENS] = (int)cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address);
 }
 
-/* Leaves out what belongs to a later block, which natively may come to the same addresses. */
+/* Prints the answers, which are the same of all freed addresses. Leaves out what belongs to a later
+ * block, which natively may come to these addresses. */
 static void ask_of_all(const char *when, const uint64_t freed[BLOCKS], uint64_t later,
                        size_t later_bytes)
 {
-    struct questions q = {0};
-    for (int i = 0; i < BLOCKS; i++) {
-        if (freed[i] < later + later_bytes && later < freed[i] + BLOCK_BYTES)
+    int answers[QUESTIONS], first[QUESTIONS], asked = 0, others = 0;
+    for (int i = 0; i < 2 * BLOCKS; i++) {
+        uint64_t address = freed[i / 2] + (i % 2 ? MIB : 0);
+        if (freed[i / 2] < later + later_bytes && later < freed[i / 2] + BLOCK_BYTES)
             continue;
-        ask(&q, freed[i]);
-        ask(&q, freed[i] + MIB);
+        ask(answers, address);
+        for (int k = 0; k < QUESTIONS; k++) {
+            if (asked == 0)
+                first[k] = answers[k];
+            others += answers[k] != first[k];
+        }
+        asked++;
     }
-    printf("%s: kind %d and %d, range %d, access %d, handle %d, dma-buf %d, IPC %d, "
-           "SYNC_MEMOPS %d, tokens %d\n",
-           when, q.kind, q.kind_of_many, q.range, q.access, q.handle, q.dma_buf, q.ipc, q.memops,
-           q.tokens);
+    printf("%s:", when);
+    for (int k = 0; k < QUESTIONS && asked != 0; k++)
+        printf(" %s %d,", names[k], first[k]);
+    printf(" %d others\n", others);
 }
 
 int main(void)
