@@ -45,7 +45,8 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
  * pool's ranges the driver would describe the pool's own allocation instead. So for an address that
  * no live block holds, it is asked about one that is not device memory. An arena also has addresses
  * that are no pool's, because their memory was moved or given back. There the driver may still have
- * a mapping, of what is another block's memory by now. */
+ * a mapping, of what is another block's memory by now. Memory of another process that the program
+ * has closed may still be mapped too. */
 static CUdeviceptr disowned(CUdeviceptr dptr)
 {
     static const char nowhere;
@@ -55,7 +56,8 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
         return dptr;
     switch (pool_lookup(dptr, &block)) {
     case POOL_FOREIGN:
-        if (!reservation_covers(dptr, 1) || import_find(dptr, &opened))
+        if (import_find(dptr, &opened) ||
+            (!reservation_covers(dptr, 1) && !import_was_closed(dptr)))
             return dptr;
         break;
     case POOL_OK:
