@@ -158,9 +158,14 @@ void chunk_unseize(struct chunk *list)
     }
 }
 
-static struct chunk *release_segment(struct backend *b, struct chunk *c, uint64_t *bytes)
+/* The pool disowns a segment right before its call: once the driver has it back, another thread may
+ * get the same address. Before that nobody else may say what is there. */
+static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *bytes)
 {
-    b->ops->segment_free(b, c->addr, !c->lingers);
+    state_lock(p);
+    map_disclaim(c);
+    state_unlock(p);
+    p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
     *bytes += c->size_bytes;
     return c->plan;
 }
@@ -193,14 +198,12 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     uint64_t bytes = 0;
     if (!list)
         return 0;
-    /* The pool disowns them first: once the driver has a segment back, another thread may get the
-     * same address. */
-    for (struct chunk *c = list; c; c = c->plan)
+    for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c);
     p->busy++;
     state_unlock(p);
     for (struct chunk *c = list; c;)
-        c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p->backend, c, &bytes);
+        c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p, c, &bytes);
     state_lock(p);
     while (list) {
         struct chunk *c = list;
