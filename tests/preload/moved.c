@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Freed blocks whose memory serves another block at once, while work from before the free still
- * runs. Whatever the program asks of the freed addresses, there is no device memory: neither while
- * that work runs, nor after it, nor when the memory went back. A cache may have kept the addresses,
- * with or without memory behind them.
+ * runs. Whatever the program asks of the freed addresses, or does with them, there is no device
+ * memory: neither while that work runs, nor after it, nor when the memory went back. A cache may
+ * have kept the addresses, with or without memory behind them.
  */
 #include "tests/preload/scene.h"
+
+#include <string.h>
 
 #define BLOCK_BYTES (4 * MIB)
 enum { BLOCKS = 20, WORK_MS = 300 };
 
-/* What is asked. An answer is the driver's code, or that it has told of device memory. */
-enum { KIND, KIND_OF_MANY, RANGE, ACCESS, HANDLE, DMA_BUF, IPC, SYNC_MEMOPS, TOKENS, QUESTIONS };
-static const char *const names[QUESTIONS] = {
-    "kind", "kind of many", "range", "access", "handle", "dma-buf", "IPC", "SYNC_MEMOPS", "tokens"};
+/* An answer is the code of the call; of many attributes it is the kind of memory, 0: none. */
+struct answer {
+    const char *question;
+    int code;
+};
+enum { QUESTIONS = 11 };
 
-static void ask(int answers[QUESTIONS], CUdeviceptr address)
+static void ask(struct answer answers[QUESTIONS], CUdeviceptr at)
 {
     CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
     CUmemGenericAllocationHandle handle = 0;
+    CUmemRangeHandleType dma_buf = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
     CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
     CUipcMemHandle ipc;
     CUdeviceptr base = 0;
@@ -29,18 +34,21 @@ static void ask(int answers[QUESTIONS], CUdeviceptr address)
     void *types[] = {&type};
     bool is_device = false;
     int device = -1, descriptor = -1;
-    answers[KIND] = gpu_pointer_is_device(&is_device, &device, address);
-    REQUIRE(cuPointerGetAttributes(1, asked, types, address));
-    answers[KIND_OF_MANY] = (int)type;
-    answers[RANGE] = (int)cuMemGetAddressRange(&base, &size_bytes, address);
-    answers[ACCESS] = (int)cuMemGetAccess(&access, &here, address);
-    answers[HANDLE] = (int)cuMemRetainAllocationHandle(&handle, (void *)address);
-    answers[DMA_BUF] = (int)cuMemGetHandleForAddressRange(&descriptor, address, MIB,
-                                                          CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-    answers[IPC] = (int)cuIpcGetMemHandle(&ipc, address);
-    answers[SYNC_MEMOPS] =
-        (int)cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
-    answers[TOKENS] = (int)cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address);
+    REQUIRE(cuPointerGetAttributes(1, asked, types, at));
+    const struct answer all[QUESTIONS] = {
+        {"kind", gpu_pointer_is_device(&is_device, &device, at)},
+        {"kind among many", (int)type},
+        {"range", (int)cuMemGetAddressRange(&base, &size_bytes, at)},
+        {"access", (int)cuMemGetAccess(&access, &here, at)},
+        {"handle", (int)cuMemRetainAllocationHandle(&handle, (void *)at)},
+        {"dma-buf", (int)cuMemGetHandleForAddressRange(&descriptor, at, MIB, dma_buf, 0)},
+        {"IPC", (int)cuIpcGetMemHandle(&ipc, at)},
+        {"SYNC_MEMOPS", (int)cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at)},
+        {"tokens", (int)cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, at)},
+        {"free", (int)cuMemFree(at)},
+        {"free in stream order", (int)cuMemFreeAsync(at, NULL)},
+    };
+    memcpy(answers, all, sizeof all);
 }
 
 /* Prints the answers, which are the same of all freed addresses. Leaves out what belongs to a later
@@ -48,22 +56,21 @@ static void ask(int answers[QUESTIONS], CUdeviceptr address)
 static void ask_of_all(const char *when, const uint64_t freed[BLOCKS], uint64_t later,
                        size_t later_bytes)
 {
-    int answers[QUESTIONS], first[QUESTIONS], asked = 0, others = 0;
+    struct answer answers[QUESTIONS], first[QUESTIONS];
+    int asked = 0, others = 0;
     for (int i = 0; i < 2 * BLOCKS; i++) {
         uint64_t address = freed[i / 2] + (i % 2 ? MIB : 0);
         if (freed[i / 2] < later + later_bytes && later < freed[i / 2] + BLOCK_BYTES)
             continue;
         ask(answers, address);
-        for (int k = 0; k < QUESTIONS; k++) {
-            if (asked == 0)
-                first[k] = answers[k];
-            others += answers[k] != first[k];
-        }
-        asked++;
+        if (asked++ == 0)
+            memcpy(first, answers, sizeof first);
+        for (int k = 0; k < QUESTIONS; k++)
+            others += answers[k].code != first[k].code;
     }
     printf("%s:", when);
     for (int k = 0; k < QUESTIONS && asked != 0; k++)
-        printf(" %s %d,", names[k], first[k]);
+        printf(" %s %d,", first[k].question, first[k].code);
     printf(" %d others\n", others);
 }
 
