@@ -39,13 +39,17 @@ enum block_state {
  *    there.
  * 3. The thread that takes HELD away, by compare and exchange or under the pool's lock, frees.
  * 4. The other fields are written before HELD is set. After that only a thread that exposes writes
- *    them. */
+ *    them.
+ * 5. A thread that asks about an address looks under the pool's lock, and a magazine hands out
+ *    without it. So what both of them touch is atomic. Where the program asks about memory that is
+ *    being handed out, the answer may be of any life of the piece. */
 struct piece {
     _Atomic uint64_t word; /* the address, plus HELD or not */
-    uint64_t serial;       /* unique in the process, and new each time it is handed out */
-    uint64_t requested_bytes;
+    _Atomic uint64_t serial; /* unique in the process, and new each time it is handed out */
+    _Atomic uint64_t requested_bytes;
     int64_t weight;        /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
-    uint8_t row, recent;   /* places in a magazine: of its size, of its address */
+    _Atomic uint8_t row;   /* place in a magazine, of its size */
+    uint8_t recent;        /* .. of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live;             /* an object: the program or a magazine holds it */
@@ -75,6 +79,33 @@ static inline uint64_t piece_addr(const struct piece *p)
 static inline uint32_t piece_units(const struct piece *p)
 {
     return (uint32_t)p->weight;
+}
+
+static inline uint64_t piece_requested_bytes(const struct piece *p)
+{
+    return atomic_load_explicit(&p->requested_bytes, memory_order_relaxed);
+}
+
+static inline uint64_t piece_serial(const struct piece *p)
+{
+    return atomic_load_explicit(&p->serial, memory_order_relaxed);
+}
+
+static inline unsigned piece_row(const struct piece *p)
+{
+    return atomic_load_explicit(&p->row, memory_order_relaxed);
+}
+
+static inline void piece_set_row(struct piece *p, unsigned row)
+{
+    atomic_store_explicit(&p->row, (uint8_t)row, memory_order_relaxed);
+}
+
+/* Another life of the piece begins. */
+static inline void piece_begin(struct piece *p, uint64_t requested_bytes, uint64_t serial)
+{
+    atomic_store_explicit(&p->requested_bytes, requested_bytes, memory_order_relaxed);
+    atomic_store_explicit(&p->serial, serial, memory_order_relaxed);
 }
 
 static inline bool piece_is_held(const struct piece *p)

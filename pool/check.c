@@ -56,7 +56,7 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
               "what the program holds knows its address");
         if (held) {
             sums->live_bytes += s->object_bytes;
-            sums->requested_bytes += piece->requested_bytes;
+            sums->requested_bytes += piece_requested_bytes(piece);
             sums->live_count++;
         }
     }
@@ -92,7 +92,8 @@ static const char *check_block(const struct block *b, struct sums *sums)
         sums->starts++;
         if (b->zone->kind == ZONE_LARGE && !b->zone->pool->arena)
             sums->slack_bytes += b->piece.slack_bytes;
-        CHECK(b->piece.requested_bytes <= b->size_bytes, "a block holds what was asked for");
+        CHECK(piece_requested_bytes(&b->piece) <= b->size_bytes,
+              "a block holds what was asked for");
         if (!piece_is_held(&b->piece)) {
             sums->cached_bytes += b->size_bytes;
             sums->cached_count++;
@@ -100,7 +101,7 @@ static const char *check_block(const struct block *b, struct sums *sums)
         }
         CHECK(piece_addr(&b->piece) == b->addr, "what the program holds knows its address");
         sums->live_bytes += b->size_bytes;
-        sums->requested_bytes += b->piece.requested_bytes;
+        sums->requested_bytes += piece_requested_bytes(&b->piece);
         sums->live_count++;
         break;
     case BLOCK_SLAB:
@@ -218,7 +219,7 @@ static const char *check_cell(const struct pool *p, const struct magazine_row *r
 {
     const struct piece *piece = cell->piece;
     CHECK(!piece_is_held(piece), "what lies in a magazine is not the program's");
-    CHECK(piece->row == at || (piece->row == MAGAZINE_LARGE && at == MAGAZINE_MORE),
+    CHECK(piece_row(piece) == at || (piece_row(piece) == MAGAZINE_LARGE && at == MAGAZINE_MORE),
           "what lies in a magazine lies in its own row");
     CHECK(piece_units(piece) == row->units, "a row of a magazine holds one size");
     CHECK(cell->epoch <= p->fences.open_epoch, "nothing in a magazine was freed in a later epoch");

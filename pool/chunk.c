@@ -30,48 +30,48 @@ static struct chunk *chunk_from(uint64_t addr, uint64_t end)
     return c;
 }
 
-struct hunt {
+struct search {
     struct chunk *list;
     uint64_t want_bytes, got_bytes, unused_ns;
     unsigned count;
     bool move;
 };
 
-static bool eligible(const struct hunt *h, const struct chunk *c)
+static bool eligible(const struct search *s, const struct chunk *c)
 {
-    return c->idle_since_ns <= h->unused_ns &&
-           (!h->move || c->size_bytes <= h->want_bytes - h->got_bytes);
+    return c->idle_since_ns <= s->unused_ns &&
+           (!s->move || c->size_bytes <= s->want_bytes - s->got_bytes);
 }
 
-static bool seize(struct hunt *h, struct chunk *c, struct block *inside)
+static bool seize(struct search *s, struct chunk *c, struct block *inside)
 {
     struct pool *p = inside->zone->pool;
     if (!host_cache_ensure(&p->block_cache, 2))
         return false;
     c->cover = zone_seize(inside, c->addr, c->size_bytes);
     c->lingers = c->cover->piece.epoch > p->fences.complete_epoch;
-    c->plan = h->list;
-    h->list = c;
-    h->got_bytes += c->size_bytes;
-    h->count++;
+    c->plan = s->list;
+    s->list = c;
+    s->got_bytes += c->size_bytes;
+    s->count++;
     return true;
 }
 
-static bool wants_more(const struct hunt *h)
+static bool wants_more(const struct search *s)
 {
-    return h->got_bytes < h->want_bytes &&
-           (h->move ? h->count < CHUNK_MOVES
-                    : h->count < CHUNK_BATCH && h->got_bytes < CHUNK_BATCH_BYTES);
+    return s->got_bytes < s->want_bytes &&
+           (s->move ? s->count < CHUNK_MOVES
+                    : s->count < CHUNK_BATCH && s->got_bytes < CHUNK_BATCH_BYTES);
 }
 
 /* Seizes eligible chunks within one free block. */
-static void seize_within(struct hunt *h, struct block *b)
+static void seize_within(struct search *s, struct block *b)
 {
     struct chunk *c = chunk_from(b->addr, block_end(b));
-    while (c && c->addr + c->size_bytes <= block_end(b) && wants_more(h)) {
+    while (c && c->addr + c->size_bytes <= block_end(b) && wants_more(s)) {
         uint64_t next = c->addr + c->size_bytes;
-        if (eligible(h, c)) {
-            if (!seize(h, c, b))
+        if (eligible(s, c)) {
+            if (!seize(s, c, b))
                 return;
             b = c->cover->next;
             if (!b || b->state != BLOCK_FREE)
@@ -101,11 +101,11 @@ static bool covered_by_idle(const struct block *b, const struct chunk *c, uint64
 }
 
 /* Seizes one chunk that a dead block touches. */
-static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_epoch, int *left)
+static bool seize_one_dead(struct search *s, struct block *b, uint64_t complete_epoch, int *left)
 {
     for (uint64_t at = b->addr; at < block_end(b);) {
         struct chunk *c = map_find(at)->chunk;
-        if (eligible(h, c) && covered_by_idle(b, c, complete_epoch, left) && seize(h, c, b))
+        if (eligible(s, c) && covered_by_idle(b, c, complete_epoch, left) && seize(s, c, b))
             return true;
         at = c->addr + c->size_bytes;
     }
@@ -113,24 +113,24 @@ static bool seize_one_dead(struct hunt *h, struct block *b, uint64_t complete_ep
 }
 
 /* Blocks that were looked at go to the end: the next walk goes on where this one has stopped. */
-static void seize_dead(struct hunt *h, struct zone *z)
+static void seize_dead(struct search *s, struct zone *z)
 {
     uint64_t complete = z->pool->fences.complete_epoch;
     int count = 0, left = CHUNK_LOOK_DEAD;
     for (const struct list *n = z->dead.next; n != &z->dead && count < CHUNK_LOOK_DEAD; n = n->next)
         count++;
-    for (; count > 0 && left > 0 && !list_empty(&z->dead) && wants_more(h); count--, left--) {
+    for (; count > 0 && left > 0 && !list_empty(&z->dead) && wants_more(s); count--, left--) {
         struct list *first = z->dead.next;
         list_remove(first);
         list_push_back(&z->dead, first);
-        seize_one_dead(h, list_entry(first, struct block, link), complete, &left);
+        seize_one_dead(s, list_entry(first, struct block, link), complete, &left);
     }
 }
 
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes)
 {
-    struct hunt h = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
+    struct search s = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
     uint64_t complete = z->pool->fences.complete_epoch;
     int left = CHUNK_LOOK;
     /* Ghosts cost address space only, but not without a limit: a kernel may run for ever. */
@@ -138,15 +138,15 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     /* The rest of a block that chunks are taken from holds nothing eligible. No block below a
      * granule holds a chunk. */
     for (struct block *b = placement_largest(&z->placement), *next;
-         b && b->size_bytes >= GRANULE_BYTES && wants_more(&h) && (!move || left-- > 0); b = next) {
+         b && b->size_bytes >= GRANULE_BYTES && wants_more(&s) && (!move || left-- > 0); b = next) {
         next = placement_next(&z->placement, b);
         if (b->piece.epoch <= complete || may_linger)
-            seize_within(&h, b);
+            seize_within(&s, b);
     }
     if (!move)
-        seize_dead(&h, z);
-    *got_bytes = h.got_bytes;
-    return h.list;
+        seize_dead(&s, z);
+    *got_bytes = s.got_bytes;
+    return s.list;
 }
 
 void chunk_unseize(struct chunk *list)
@@ -158,9 +158,14 @@ void chunk_unseize(struct chunk *list)
     }
 }
 
-static struct chunk *release_segment(struct backend *b, struct chunk *c, uint64_t *bytes)
+/* The pool disowns a segment right before its call: once the driver has it back, another thread may
+ * get the same address. Before that nobody else may say what is there. */
+static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *bytes)
 {
-    b->ops->segment_free(b, c->addr, !c->lingers);
+    state_lock(p);
+    map_disclaim(c);
+    state_unlock(p);
+    p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
     *bytes += c->size_bytes;
     return c->plan;
 }
@@ -193,14 +198,12 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     uint64_t bytes = 0;
     if (!list)
         return 0;
-    /* The pool disowns them first: once the driver has a segment back, another thread may get the
-     * same address. */
-    for (struct chunk *c = list; c; c = c->plan)
+    for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c);
     p->busy++;
     state_unlock(p);
     for (struct chunk *c = list; c;)
-        c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p->backend, c, &bytes);
+        c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p, c, &bytes);
     state_lock(p);
     while (list) {
         struct chunk *c = list;
@@ -226,8 +229,8 @@ void chunk_release_dead(struct pool *p)
         max_u64(DEAD_BYTES, p->stats.reserved_bytes >> DEAD_SHIFT))
         return;
     for (int i = 0; i < 2; i++) {
-        struct hunt h = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};
-        seize_dead(&h, zones[i]);
-        chunk_release(p, h.list);
+        struct search s = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX};
+        seize_dead(&s, zones[i]);
+        chunk_release(p, s.list);
     }
 }

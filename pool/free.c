@@ -14,7 +14,7 @@ static void free_block(struct pool *p, struct block *b)
 {
     zone_end_live(b);
     p->stats.allocated_bytes -= b->size_bytes;
-    p->stats.requested_bytes -= b->piece.requested_bytes;
+    p->stats.requested_bytes -= piece_requested_bytes(&b->piece);
     if (unlikely(b->piece.exposed)) {
         p->stats.num_exposed++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
@@ -35,7 +35,7 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
     struct piece *o = &s->pieces[slot];
     o->live = false;
     p->stats.allocated_bytes -= s->object_bytes;
-    p->stats.requested_bytes -= o->requested_bytes;
+    p->stats.requested_bytes -= piece_requested_bytes(o);
     p->stats.num_exposed += o->exposed;
     pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }

@@ -78,8 +78,8 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
     *out = (struct pool_block){.pool = f.pool,
                                .addr = f.addr,
                                .size_bytes = f.size_bytes,
-                               .requested_bytes = f.piece->requested_bytes,
-                               .serial = f.piece->serial,
+                               .requested_bytes = piece_requested_bytes(f.piece),
+                               .serial = piece_serial(f.piece),
                                .exposed = *f.exposed,
                                .sync_memops = *f.sync_memops};
     if (!f.pool->arena)
@@ -95,7 +95,7 @@ enum pool_status pool_expose(uint64_t addr)
     if (status != POOL_OK)
         return status;
     *f.exposed = true;
-    f.piece->row = MAGAZINE_NEVER;
+    piece_set_row(f.piece, MAGAZINE_NEVER);
     state_unlock(f.pool);
     return POOL_OK;
 }

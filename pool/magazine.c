@@ -140,8 +140,7 @@ hand_out(struct magazine *m, struct magazine_row *row, struct piece *piece, uint
              serial = m->serial + 1;
     m->serial = serial;
     m->recent[piece->recent] = piece;
-    piece->requested_bytes = size_bytes;
-    piece->serial = serial;
+    piece_begin(piece, size_bytes, serial);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     magazine_unlock(m);
     return addr;
@@ -238,7 +237,7 @@ static inline __attribute__((always_inline)) bool put(struct magazine *m, struct
     cell->epoch = epoch;
     row->newest += sizeof *cell;
     m->cached = cached;
-    m->requested_bytes -= (int64_t)piece->requested_bytes;
+    m->requested_bytes -= (int64_t)piece_requested_bytes(piece);
     m->frees++;
     return true;
 }
@@ -273,7 +272,7 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
 static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece,
                                                      uint64_t addr)
 {
-    struct magazine_row *row = row_at(m, piece->row);
+    struct magazine_row *row = row_at(m, piece_row(piece));
     uint32_t units = piece_units(piece);
     int64_t cached = m->cached + piece->weight;
     if (row == &m->rows[MAGAZINE_LARGE] && row->newest && row->units == units) {
@@ -336,7 +335,7 @@ bool pool_free_fast(uint64_t addr)
         return give_mapped(addr);
     if (unlikely(!try_lock(m)))
         return false;
-    struct magazine_row *row = row_at(m, piece->row);
+    struct magazine_row *row = row_at(m, piece_row(piece));
     uint64_t newest = row->newest;
     int64_t weight = piece->weight, cached = m->cached + weight;
     if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)weight))
@@ -370,13 +369,14 @@ void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint6
 {
     piece->weight = PIECE_WEIGHT(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
     if (piece->slot != PENDING_BLOCK)
-        piece->row = class_rows[units];
+        piece_set_row(piece, class_rows[units]);
     else if (units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)
-        piece->row = (uint8_t)(MAGAZINE_BLOCKS + block_row(units));
+        piece_set_row(piece, MAGAZINE_BLOCKS + block_row(units));
     else
-        piece->row = units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER;
+        piece_set_row(piece, units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE
+                                                                         : MAGAZINE_NEVER);
     if (unlikely(!serves_all(&p->config, piece->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
-        piece->row = MAGAZINE_NEVER;
+        piece_set_row(piece, MAGAZINE_NEVER);
     piece->recent = (uint8_t)recent_of(addr);
     atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
     if (likely(magazine_mine->pool == p))

@@ -233,7 +233,7 @@ static bool wait_for_more(struct pool *p, uint64_t until_ns)
 /* The driver has no memory, or a limit is reached: tries everything else, the cheapest first.
  * Memory counts that other threads are giving back or moving: as long as something changed, the
  * thread tries again. Another thread may take what this one has waited for. */
-static bool climb(struct pool *p, struct request *r)
+static bool try_all_else(struct pool *p, struct request *r)
 {
     uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
     unsigned waits = 0, again = 0;
@@ -314,14 +314,14 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             return take(p, r) ? POOL_OK : POOL_PASS;
         case GROW_LIMIT:
             *code = p->backend->nomem_code;
-            if (climb(p, r))
+            if (try_all_else(p, r))
                 return POOL_OK;
             if (is_hopeless(p, r))
                 return POOL_PASS;
             p->stats.num_limit_rejections++;
             return POOL_NOMEM;
         case GROW_NOMEM:
-            if (climb(p, r) || borrow_and_take(p, r))
+            if (try_all_else(p, r) || borrow_and_take(p, r))
                 return POOL_OK;
             if (is_hopeless(p, r))
                 return POOL_PASS;
@@ -355,8 +355,7 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
     piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
-    piece->requested_bytes = requested_bytes;
-    piece->serial = ++p->serial;
+    piece_begin(piece, requested_bytes, ++p->serial);
     if (s) {
         piece->live = true;
         piece->slab = s;

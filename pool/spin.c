@@ -4,7 +4,6 @@
  */
 #include "pool/spin.h"
 
-
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>

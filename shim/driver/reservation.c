@@ -1,45 +1,98 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See reservation.h. One table for the process, in no order, because it is short and seldom asked.
- * If host memory is short a range is not recorded, and the program may free it or map memory there.
- * The lock is not held over a driver call.
+ * See reservation.h. One table for the process, in no order, because it is short. If host memory is
+ * short a range is not recorded, and the program may free it or map memory there. A mutex orders
+ * the threads that change the table. It is not held over a driver call.
+ *
+ * A thread that asks takes no lock, because programs ask about each pointer that they pass on:
+ * 1. `changes` is odd while the table changes. A thread that asks looks again unless `changes` was
+ *    even and stayed the same.
+ * 2. What the thread reads is atomic. A change is written with release order behind the odd number.
+ *    So whoever reads any of it sees that `changes` is another.
+ * 3. Parts of the table are never freed.
  */
 #include "shim/driver/reservation.h"
+
+#include "pool/spin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
+enum { PART_RANGES = 63 };
+
 struct range {
-    CUdeviceptr addr;
-    size_t size_bytes;
+    _Atomic CUdeviceptr addr;
+    _Atomic size_t size_bytes;
+};
+
+struct part {
+    struct range ranges[PART_RANGES];
+    _Atomic(struct part *) next;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct range *ranges;
-static size_t num_ranges, max_ranges;
+static struct part first;
+static _Atomic size_t num_ranges;
+static _Atomic unsigned changes;
+
+static void change_begins(void)
+{
+    pthread_mutex_lock(&lock);
+    atomic_store_explicit(&changes, changes + 1, memory_order_relaxed);
+}
+
+static void change_ends(void)
+{
+    atomic_store_explicit(&changes, changes + 1, memory_order_release);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The place of a range, by its number; NULL: the table is not that long. */
+static struct range *place_at(size_t number)
+{
+    struct part *part = &first;
+    for (; part && number >= PART_RANGES; number -= PART_RANGES)
+        part = atomic_load_explicit(&part->next, memory_order_acquire);
+    return part ? &part->ranges[number] : NULL;
+}
+
+static void write_range(struct range *r, CUdeviceptr addr, size_t size_bytes)
+{
+    atomic_store_explicit(&r->addr, addr, memory_order_release);
+    atomic_store_explicit(&r->size_bytes, size_bytes, memory_order_release);
+}
 
 static void record(CUdeviceptr addr, size_t size_bytes)
 {
-    pthread_mutex_lock(&lock);
-    if (num_ranges == max_ranges) {
-        struct range *more = realloc(ranges, (2 * max_ranges + 8) * sizeof *ranges);
-        if (more) {
-            ranges = more;
-            max_ranges = 2 * max_ranges + 8;
-        }
+    change_begins();
+    struct range *r = place_at(num_ranges);
+    if (!r) {
+        struct part *more = calloc(1, sizeof *more), *last = &first;
+        while (last->next)
+            last = last->next;
+        atomic_store_explicit(&last->next, more, memory_order_release);
+        r = more ? &more->ranges[0] : NULL;
     }
-    if (num_ranges < max_ranges)
-        ranges[num_ranges++] = (struct range){addr, size_bytes};
-    pthread_mutex_unlock(&lock);
+    if (r) {
+        write_range(r, addr, size_bytes);
+        atomic_store_explicit(&num_ranges, num_ranges + 1, memory_order_release);
+    }
+    change_ends();
 }
 
 static void forget(CUdeviceptr addr)
 {
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < num_ranges; i++)
-        if (ranges[i].addr == addr)
-            ranges[i--] = ranges[--num_ranges];
-    pthread_mutex_unlock(&lock);
+    change_begins();
+    for (size_t i = 0; i < num_ranges; i++) {
+        struct range *r = place_at(i);
+        if (r->addr != addr)
+            continue;
+        const struct range *last = place_at(num_ranges - 1);
+        write_range(r, last->addr, last->size_bytes);
+        atomic_store_explicit(&num_ranges, num_ranges - 1, memory_order_release);
+        break;
+    }
+    change_ends();
 }
 
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes)
@@ -56,13 +109,32 @@ void reservation_destroy(CUdeviceptr addr, size_t size_bytes)
     real.cuMemAddressFree(addr, size_bytes);
 }
 
+static bool meets(const struct range *r, CUdeviceptr addr, size_t size_bytes)
+{
+    CUdeviceptr start = atomic_load_explicit(&r->addr, memory_order_acquire);
+    size_t bytes = atomic_load_explicit(&r->size_bytes, memory_order_acquire);
+    return addr < start ? start - addr < size_bytes : addr - start < bytes;
+}
+
+/* The table may change meanwhile. */
+static bool look(CUdeviceptr addr, size_t size_bytes)
+{
+    size_t left = atomic_load_explicit(&num_ranges, memory_order_acquire);
+    for (const struct part *part = &first; part && left;
+         part = atomic_load_explicit(&part->next, memory_order_acquire))
+        for (size_t i = 0; i < PART_RANGES && left; i++, left--)
+            if (meets(&part->ranges[i], addr, size_bytes))
+                return true;
+    return false;
+}
+
 bool reservation_covers(CUdeviceptr addr, size_t size_bytes)
 {
-    bool covers = false;
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < num_ranges && !covers; i++)
-        covers = addr < ranges[i].addr ? ranges[i].addr - addr < size_bytes
-                                       : addr - ranges[i].addr < ranges[i].size_bytes;
-    pthread_mutex_unlock(&lock);
-    return covers;
+    for (unsigned turn = 0;; turn++) {
+        unsigned before = atomic_load_explicit(&changes, memory_order_acquire);
+        bool covers = look(addr, size_bytes);
+        if (before % 2 == 0 && atomic_load_explicit(&changes, memory_order_relaxed) == before)
+            return covers;
+        spin_pause(turn);
+    }
 }

@@ -7,6 +7,7 @@
 #include "shim/entry/answer.h"
 #include "shim/context/context.h"
 #include "shim/driver/hooks.h"
+#include "shim/driver/reservation.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
 #include "shim/process/log.h"
@@ -42,16 +43,23 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
 
 /* The address to ask the driver about. Without the library freed memory is no device memory. In the
  * pool's ranges the driver would describe the pool's own allocation instead. So for an address that
- * no live block holds, it is asked about one that is not device memory. */
+ * no live block holds, it is asked about one that is not device memory. An arena also has addresses
+ * that are no pool's, because their memory was moved or given back. There the driver may still have
+ * a mapping, of what is another block's memory by now. Memory of another process that the program
+ * has closed may still be mapped too. */
 static CUdeviceptr disowned(CUdeviceptr dptr)
 {
     static const char nowhere;
     struct pool_block block;
+    struct import_range opened;
     if (!state_is_on())
         return dptr;
     switch (pool_lookup(dptr, &block)) {
     case POOL_FOREIGN:
-        return dptr;
+        if (import_find(dptr, &opened) ||
+            (!reservation_covers(dptr, 1) && !import_was_closed(dptr)))
+            return dptr;
+        break;
     case POOL_OK:
         redzone_hide(&block);
         if (dptr - block.addr < block.requested_bytes)
@@ -265,13 +273,46 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     return rc;
 }
 
-/* The range covers whole pages and may hold several small blocks, as without the library. */
+static bool any_live(CUdeviceptr at, CUdeviceptr end)
+{
+    struct pool_block block;
+    for (; at < end; at = round_down(at, UNIT_BYTES) + UNIT_BYTES)
+        if (pool_lookup(at, &block) == POOL_OK)
+            return true;
+    return false;
+}
+
+/* Does the range have a page in which no live block holds any of it? A page is 2 MiB. Without the
+ * library the driver has no memory there, but where small blocks share the page. */
+static bool has_freed_page(CUdeviceptr dptr, size_t size)
+{
+    struct pool_block block;
+    CUdeviceptr end = dptr + size;
+    for (CUdeviceptr at = dptr, next; at < end; at = next) {
+        next = min_u64(round_down(at, GRANULE_BYTES) + GRANULE_BYTES, end);
+        if (pool_lookup(at, &block) == POOL_FOREIGN)
+            return disowned(at) != at; /* what is behind other memory, the driver knows */
+        if (!any_live(at, next))
+            return true;
+    }
+    return false;
+}
+
+/* Below it there is no memory of any kind. A multiple of the host's page. */
+#define LOWEST_ADDR UINT64_C(65536)
+
+/* The range covers whole pages and may hold several small blocks, as without the library. There is
+ * no handle of freed memory, which may be another block's by now. There the driver is asked about a
+ * place without memory, of the same alignment. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                        CUmemRangeHandleType type, unsigned long long flags)
 {
     struct pool_block block;
-    CUresult rc = real.cuMemGetHandleForAddressRange(handle, dptr, size, type, flags);
-    if (rc != CUDA_SUCCESS || !state_is_on())
+    CUdeviceptr asked = dptr;
+    if (state_is_on() && has_freed_page(dptr, size))
+        asked = dptr % LOWEST_ADDR;
+    CUresult rc = real.cuMemGetHandleForAddressRange(handle, asked, size, type, flags);
+    if (rc != CUDA_SUCCESS || !state_is_on() || asked != dptr)
         return rc;
     for (CUdeviceptr at = dptr, end = dptr + size; at < end;) {
         enum pool_status found = pool_lookup(at, &block);

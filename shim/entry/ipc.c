@@ -110,12 +110,17 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigne
     return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle_v2);
 }
 
+/* Of memory that is closed already the driver may still have a mapping. */
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
+    static const char nowhere;
     CUresult rc;
     int saved_errno = errno, cancel = cancel_forbid();
     bool ours = state_is_on() && import_close(dptr, &rc);
     cancel_allow(cancel);
     errno = saved_errno;
-    return ours ? rc : real.cuIpcCloseMemHandle(dptr);
+    if (ours)
+        return rc;
+    bool closed = state_is_on() && import_was_closed(dptr);
+    return real.cuIpcCloseMemHandle(closed ? (CUdeviceptr)(uintptr_t)&nowhere : dptr);
 }

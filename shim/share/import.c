@@ -48,8 +48,9 @@ struct opened {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct host_cache records = {.record_bytes = (sizeof(struct opened) + 15) / 16 * 16};
-static struct opened *list, *closed; /* closed: unmapped when no capture is open */
-static atomic_int open_count, closed_count;
+/* closed: unmapped when no capture is open. leaving: closed, and a thread waits for its work. */
+static struct opened *list, *closed, *leaving;
+static atomic_int open_count, closed_count; /* closed_count: of both those lists */
 
 static void remove_entry(struct opened **head, struct opened *gone)
 {
@@ -76,11 +77,25 @@ static struct opened *add(const struct ticket *ticket, CUcontext ctx)
     return o;
 }
 
-/* An entry that is in no list. */
+/* Of an entry in `leaving`. */
 struct departure {
-    const struct opened *entry;
-    bool refused; /* a capture is open: nothing was unmapped */
+    struct opened *entry;
+    bool refused; /* a capture is open: nothing was unmapped, and the entry is closed again */
 };
+
+static void leave(struct departure *d)
+{
+    struct opened *o = d->entry;
+    pthread_mutex_lock(&lock);
+    remove_entry(&leaving, o);
+    if (d->refused) {
+        o->next = closed;
+        closed = o;
+    } else {
+        atomic_fetch_sub(&closed_count, 1);
+    }
+    pthread_mutex_unlock(&lock);
+}
 
 static void take_away(void *data)
 {
@@ -89,6 +104,7 @@ static void take_away(void *data)
     CUcontext ignored;
     bool pushed = real.cuCtxPushCurrent_v2(o->ctx) == CUDA_SUCCESS;
     d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    leave(d); /* before the driver may give its addresses to others */
     if (!d->refused)
         mapping_destroy(&o->mapping, false);
     if (pushed)
@@ -105,14 +121,13 @@ static void clear_closed(void)
         struct opened *o = closed;
         struct departure d = {.entry = o};
         closed = o->next;
-        atomic_fetch_sub(&closed_count, 1);
+        o->next = leaving;
+        leaving = o;
         pthread_mutex_unlock(&lock);
-        driver_call_run(NULL, take_away, &d);
+        if (!driver_call_run(NULL, take_away, &d))
+            leave(&d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
-            o->next = closed;
-            closed = o;
-            atomic_fetch_add(&closed_count, 1);
             /* The end of a capture that we have seen runs the duty. Else it runs by the clock. */
             control_due(&tidy_duty, capture_open() ? 0 : state_clock_ns() + TIDY_AGAIN_NS);
             return;
@@ -213,9 +228,9 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
     return rc;
 }
 
-static struct opened *find_around(CUdeviceptr addr)
+static struct opened *find_around(struct opened *o, CUdeviceptr addr)
 {
-    for (struct opened *o = list; o; o = o->next)
+    for (; o; o = o->next)
         if (!o->busy && addr >= o->mapping.addr && addr - o->mapping.addr < o->mapping.size_bytes)
             return o;
     return NULL;
@@ -233,7 +248,7 @@ bool import_close(CUdeviceptr addr, CUresult *rc)
         return false;
     bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
     pthread_mutex_lock(&lock);
-    struct opened *o = find_around(addr);
+    struct opened *o = find_around(list, addr);
     bool mine = o != NULL;
     if (mine) {
         *rc = CUDA_SUCCESS;
@@ -291,12 +306,22 @@ bool import_find(CUdeviceptr addr, struct import_range *range)
     if (!import_any_open())
         return false;
     pthread_mutex_lock(&lock);
-    const struct opened *o = find_around(addr);
+    const struct opened *o = find_around(list, addr);
     if (o)
         *range = (struct import_range){o->mapping.addr, o->mapping.size_bytes, o->ctx, o->device,
                                     o->buffer_id};
     pthread_mutex_unlock(&lock);
     return o != NULL;
+}
+
+bool import_was_closed(CUdeviceptr addr)
+{
+    if (!import_any_closed())
+        return false;
+    pthread_mutex_lock(&lock);
+    bool was = find_around(closed, addr) || find_around(leaving, addr);
+    pthread_mutex_unlock(&lock);
+    return was;
 }
 
 void import_for_each_range(CUdevice device,

@@ -17,7 +17,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
 /* Closes an address that import_open gave. False: it gave no such address. */
 bool import_close(CUdeviceptr addr, CUresult *rc);
 bool import_any_open(void);
-/* Does closed memory wait for the end of a capture before it is unmapped? */
+/* Does closed memory wait for work, or the end of a capture, before it is unmapped? */
 bool import_any_closed(void);
 /* The context has ended. Unmaps and forgets all memory that was opened in it. */
 void import_forget(CUcontext ctx);
@@ -34,6 +34,8 @@ struct import_range {
     unsigned long long buffer_id;
 };
 bool import_find(CUdeviceptr addr, struct import_range *range);
+/* Is addr in a block that the program has closed and that is still mapped? */
+bool import_was_closed(CUdeviceptr addr);
 /* Every mapped range that was opened in contexts of the device. */
 void import_for_each_range(CUdevice device,
                            void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);

@@ -241,15 +241,10 @@ bool page_renew(const struct page_state *state)
     return made;
 }
 
-/* The names are written before the word says SHOWN, and never again. */
+/* Written before the word says SHOWN, and never again. */
 const char *page_folder(void)
 {
     return atomic_load(&word) == SHOWN ? folder : "";
-}
-
-const char *page_name(void)
-{
-    return atomic_load(&word) == SHOWN ? name : "";
 }
 
 bool page_publish(const struct page_state *state)

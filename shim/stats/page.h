@@ -58,7 +58,7 @@
  *     or a file be closed.
  *
  * One thread, the control thread, calls the functions, but for page_remove (any thread, at exit)
- * and the names of the page.
+ * and page_folder.
  */
 #ifndef SHIM_PAGE_H
 #define SHIM_PAGE_H
@@ -90,7 +90,6 @@ bool page_was_removed(void);
 bool page_renew(const struct page_state *state);
 /* Where the page is, as for page_make; "" without one. Any thread. */
 const char *page_folder(void);
-const char *page_name(void);
 
 /* Writes a new state. False: there is no page, or none any more. */
 bool page_publish(const struct page_state *state);

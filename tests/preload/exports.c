@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
- * natively, for small blocks by the pages in which they lie. Once freed, the memory is never handed
- * out again.
+ * natively, for small blocks by the pages in which they lie, and none of freed memory. Once freed,
+ * the memory is never handed out again.
  */
 #include "tests/preload/scene.h"
 
@@ -18,6 +18,12 @@ static int dma_buf(uint64_t from, uint64_t size_bytes)
     if (rc == 0)
         REQUIRE(close(descriptor));
     return rc;
+}
+
+static int dma_buf_of(uint64_t block, size_t size_bytes)
+{
+    uint64_t from = block & ~(PAGE - 1);
+    return dma_buf(from, ((block + size_bytes + PAGE - 1) & ~(PAGE - 1)) - from);
 }
 
 /* Whether blocks of the size overlap the freed one again. Natively they may. */
@@ -38,6 +44,35 @@ static void look_for(uint64_t freed, size_t size_bytes)
     printf("; used again: %d\n", ours ? found : 0);
 }
 
+/* Freed memory beside live memory. Blocks of a mebibyte and more natively have pages of their own,
+ * which go with them. The simulator's pages go when their last small block does; where a real
+ * driver has its own small blocks is not known. */
+static void ask_of_freed(size_t size_bytes)
+{
+    enum { LEFT, MIDDLE, RIGHT, BLOCKS };
+    uint64_t at[BLOCKS];
+    bool large = size_bytes >= MIB;
+    for (int i = 0; i < BLOCKS; i++)
+        REQUIRE(gpu_malloc(&at[i], size_bytes));
+    printf("%zu bytes: live %d", size_bytes, dma_buf_of(at[MIDDLE], size_bytes));
+    if (scene_simulated() && !large) /* and of all that is around it */
+        printf(", its page %d", dma_buf(at[MIDDLE] & ~(uint64_t)(2 * MIB - 1), 2 * MIB));
+    REQUIRE(gpu_free(at[MIDDLE]));
+    if (large)
+        printf("; freed %d", dma_buf_of(at[MIDDLE], size_bytes));
+    /* From a live block into the freed one behind it, if it is right behind. */
+    bool follows = at[MIDDLE] == at[LEFT] + size_bytes && size_bytes % (2 * MIB) == 0;
+    if (scene_simulated() && large)
+        printf("; begun in a live block %d",
+               follows ? dma_buf(at[LEFT], 2 * size_bytes) : (int)CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(gpu_free(at[LEFT]));
+    REQUIRE(gpu_free(at[RIGHT]));
+    if (large || scene_simulated())
+        printf("; all freed %d %d", dma_buf_of(at[LEFT], size_bytes),
+               dma_buf_of(at[RIGHT], size_bytes));
+    printf("\n");
+}
+
 int main(void)
 {
     static const size_t sizes[] = {700, 5000, 100000, 1 * MIB, 6 * MIB};
@@ -49,10 +84,8 @@ int main(void)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         uint64_t block = 0;
         REQUIRE(gpu_malloc(&block, sizes[i]));
-        uint64_t from = block & ~(PAGE - 1);
-        uint64_t to = (block + sizes[i] + PAGE - 1) & ~(PAGE - 1);
-        printf("%zu bytes: %d", sizes[i], dma_buf(from, to - from));
-        printf(", odd size %d", dma_buf(from, 700));
+        printf("%zu bytes: %d", sizes[i], dma_buf_of(block, sizes[i]));
+        printf(", odd size %d", dma_buf(block & ~(PAGE - 1), 700));
         printf(", free %d", gpu_free(block));
         look_for(block, sizes[i]);
     }
@@ -66,5 +99,7 @@ int main(void)
         printf(", free %d", gpu_free(block));
         look_for(block, sizes[i]);
     }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        ask_of_freed(sizes[i]);
     return 0;
 }

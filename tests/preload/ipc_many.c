@@ -6,6 +6,7 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -96,7 +97,7 @@ static int every_handle_shows_its_own_block(void)
  * The threads of one process open and close the same handles at the same time, while signals
  * interrupt the process all the time. They also do so in the middle of stream captures of every
  * kind. Each thread finds its bytes, and no capture is spoilt. A graph that uses what was opened in
- * its capture works.
+ * its capture works. What is closed in a capture is no device memory any more.
  */
 
 enum { HANDLES = 3, THREADS = 4, OPENS = 40 };
@@ -125,7 +126,8 @@ static int open_and_close(int index, void *context)
 static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
                         uint64_t errors_ptr)
 {
-    uint64_t before = 0, inside = 0;
+    uint64_t before = 0, inside = 0, base = 0;
+    size_t size_bytes = 0;
     CUstream stream = NULL;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
@@ -137,6 +139,10 @@ static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
     REQUIRE(gpu_ipc_open(&inside, handles[0]));
     REQUIRE(gpu_check(inside, sizes[0] / 4, 0x01010101, errors_ptr, stream));
     REQUIRE(gpu_ipc_close(before));
+    bool is_device = false;
+    int device = -1, kind = gpu_pointer_is_device(&is_device, &device, before);
+    printf("closed: kind %d, range %d, ", kind, gpu_address_range(&base, &size_bytes, before));
+    printf("again %d; ", gpu_ipc_close(before));
     REQUIRE(gpu_capture_end(stream, &graph));
     REQUIRE(gpu_graph_instantiate(&exec, graph));
     REQUIRE(gpu_graph_launch(exec, stream));
@@ -146,6 +152,46 @@ static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
     REQUIRE(gpu_ipc_close(inside));
     REQUIRE(gpu_stream_destroy(stream));
     return errors;
+}
+
+static void *set_later(void *flag)
+{
+    scene_sleep_ms(400);
+    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Closed in a capture, while a kernel runs that goes on after it. */
+static void close_behind_work(const CUipcMemHandle *handle)
+{
+    uint64_t opened = 0;
+    CUstream stream = NULL, busy = NULL;
+    CUgraph graph = NULL;
+    void *flag = NULL;
+    pthread_t thread;
+    int answered = 0, device = -1;
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_stream_create(&busy, false));
+    REQUIRE(gpu_host_alloc(&flag, 4096));
+    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
+    REQUIRE(gpu_ipc_open(&opened, *handle));
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, busy));
+    REQUIRE(pthread_create(&thread, NULL, set_later, flag));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    REQUIRE(gpu_ipc_close(opened)); /* natively the driver may wait for the kernel here */
+    REQUIRE(gpu_capture_end(stream, &graph));
+    for (int i = 0; i < 40; i++) {
+        bool is_device = false;
+        answered += gpu_pointer_is_device(&is_device, &device, opened) == 0;
+        scene_sleep_ms(5);
+    }
+    printf("closed behind work: %d answers\n", answered);
+    REQUIRE(pthread_join(thread, NULL));
+    REQUIRE(gpu_stream_sync(busy));
+    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_host_free(flag));
+    REQUIRE(gpu_stream_destroy(stream));
+    REQUIRE(gpu_stream_destroy(busy));
 }
 
 static void ignore(int signal_number)
@@ -180,6 +226,7 @@ static int open_in_threads(int from, int to)
     for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++)
         printf("capture %d: %u wrong words\n", mode,
                capture(handles, (CUstreamCaptureMode)mode, errors_ptr));
+    close_behind_work(&handles[2]);
     printf("opened after it: %d", gpu_ipc_open(&ours, handles[2]));
     printf(", closed: %d\n", gpu_ipc_close(ours));
     fflush(stdout);

@@ -88,12 +88,23 @@ static inline bool make(const char *path, const char **why)
     return page_make(path, &s, why);
 }
 
+/* What the page is called. */
+static inline const char *own_name(void)
+{
+    static char name[PAGE_NAME_MAX];
+    struct page_id id;
+
+    REQUIRE(page_id_self(&id));
+    page_id_name(&id, name);
+    return name;
+}
+
 /* The page as another process maps it. */
 static inline struct page *map_page(void)
 {
     char path[PATH_MAX];
 
-    snprintf(path, sizeof(path), "%s/%s", page_folder(), page_name());
+    snprintf(path, sizeof(path), "%s/%s", page_folder(), own_name());
     int fd = open(path, O_RDWR);
     REQUIRE(fd >= 0);
     struct page *p = mmap(NULL, sizeof(*p), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -205,6 +205,42 @@ static void a_segment_that_goes_back_is_nobodys_before_it_is_anothers(void **sta
     EXPECT_SOUND(r);
 }
 
+struct departure {
+    uint64_t addrs[3];
+    unsigned gone, told, mine; /* of the others: nobody's memory, and the pool's but not live */
+};
+
+static void look_at_others(struct model *m, uint64_t addr)
+{
+    struct departure *d = m->hook_arg;
+    struct pool_block block;
+    d->gone++;
+    for (int i = 0; i < 3; i++)
+        if (d->addrs[i] == addr)
+            d->addrs[i] = 0;
+    for (int i = 0; i < 3; i++) {
+        enum pool_status status = d->addrs[i] ? pool_lookup(d->addrs[i], &block) : POOL_OK;
+        d->told += status == POOL_FOREIGN;
+        d->mine += status == POOL_INVALID;
+    }
+}
+
+static void a_segment_is_the_pools_until_it_goes_back(void **state)
+{
+    struct rig *r = expect_segments(state);
+    struct departure d = {.gone = 0};
+    for (int i = 0; i < 3; i++)
+        d.addrs[i] = rig_alloc(r, MIB(4));
+    rig_free_all(r);
+    r->model->hook_arg = &d;
+    r->model->hook_freed = look_at_others;
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(12), "they go back");
+    r->model->hook_freed = NULL;
+    EXPECT_EQ(d.gone, 3, "one by one");
+    EXPECT_EQ(d.told, 0, "no other one is said to be the driver's, which still has it");
+    EXPECT_EQ(d.mine, 3, "two beside the first, and one beside the second");
+}
+
 /* Merged with memory whose work was complete before. */
 static void what_is_ordered_but_not_complete_stays_mapped(void **state)
 {
@@ -241,6 +277,7 @@ int main(void)
         RIG_TEST(exposed_memory_is_dead_and_released),
         RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
         RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers),
+        RIG_TEST(a_segment_is_the_pools_until_it_goes_back),
         RIG_TEST(what_is_ordered_but_not_complete_stays_mapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

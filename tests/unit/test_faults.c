@@ -30,7 +30,7 @@ static void grow_and_shrink(struct rig *r)
 }
 
 /* Gaps whose chunks have to move, on a device that is nearly full. */
-static void move_and_climb(struct rig *r)
+static void move_and_run_out(struct rig *r)
 {
     uint64_t a[16];
     for (int i = 0; i < 16; i++)
@@ -73,7 +73,7 @@ struct scenario {
 static const struct scenario scenarios[] = {
     {"grow and shrink", grow_and_shrink, MIB(512), false},
     {"grow and shrink with one stream", grow_and_shrink, MIB(512), true},
-    {"move and climb", move_and_climb, MIB(80), false},
+    {"move and run out", move_and_run_out, MIB(80), false},
     {"leave the single stream", leave_the_single_stream, MIB(512), true},
 };
 

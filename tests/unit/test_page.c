@@ -22,7 +22,7 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
     REQUIRE(!stat(dir, &st) && (st.st_mode & 07777) == 0700);
     struct page *p = map_page();
     struct page_id id;
-    REQUIRE(page_id_parse(page_name(), &id) && id.pid == (uint64_t)getpid());
+    REQUIRE(page_id_parse(own_name(), &id) && id.pid == (uint64_t)getpid());
     REQUIRE(!memcmp(p->magic, PAGE_MAGIC, 8) && p->version == PAGE_VERSION);
     REQUIRE(p->size_bytes == sizeof(*p) && p->uid == geteuid());
     REQUIRE(p->pid == id.pid && p->start_ticks == id.start_ticks && id.start_ticks);
@@ -38,7 +38,7 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
     p->watched_until_ns = 4711;
     REQUIRE(page_watched_until_ns() == 4711);
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!stat(path, &st) && (st.st_mode & 07777) == 0600);
     errno = EDOM;
     page_remove();
@@ -80,7 +80,7 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
     struct page_state s = state_of("{}");
 
     REQUIRE(make(dir, &why));
-    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!truncate(path, 0));
     REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
     page_answer_request(&request, &(struct page_answer){.text = "{}", .text_bytes = 2});
@@ -97,7 +97,7 @@ CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
 
     REQUIRE(make(dir, &why));
     struct page *p = map_page();
-    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!truncate(path, offsetof(struct page, body)));
     REQUIRE(!page_publish(&s) && p->sequence == 3);
 }
@@ -204,7 +204,7 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     wait_for_rings(1);
     struct page *old = map_page();
     unsigned descriptors = entries_of("/proc/self/fd");
-    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!unlink(path) && !rmdir(dir) && page_was_removed() && page_renew(&s));
     REQUIRE(!page_was_removed() && entries_of("/proc/self/fd") == descriptors);
     wait_for_rings(2);
@@ -238,24 +238,24 @@ CASE(a_file_comes_back_in_no_other_root_directory)
     REQUIRE(!page_was_removed());
 }
 
-static void *read_names(void *arg)
+static void *read_folder(void *arg)
 {
     char path[PATH_MAX];
     struct stat st;
 
-    while (!*page_folder() || !*page_name())
+    while (!*page_folder())
         ;
-    snprintf(path, sizeof(path), "%s/%s", page_folder(), page_name());
+    snprintf(path, sizeof(path), "%s/%s", page_folder(), own_name());
     REQUIRE(!stat(path, &st));
     return NULL;
 }
 
-CASE(threads_read_the_names_while_the_page_is_made)
+CASE(threads_read_the_folder_while_the_page_is_made)
 {
     const char *why;
     pthread_t thread;
 
-    REQUIRE(!pthread_create(&thread, NULL, read_names, NULL));
+    REQUIRE(!pthread_create(&thread, NULL, read_folder, NULL));
     usleep(1000);
     REQUIRE(make(dir, &why));
     pthread_join(thread, NULL);
@@ -399,7 +399,7 @@ int main(void)
         cmocka_unit_test(a_page_outlives_the_first_thread),
         cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),
         cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
-        cmocka_unit_test(threads_read_the_names_while_the_page_is_made),
+        cmocka_unit_test(threads_read_the_folder_while_the_page_is_made),
         cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
         cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder),
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),

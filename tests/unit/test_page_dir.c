@@ -16,7 +16,7 @@ static void refuses(const char *path, const char *words)
     REQUIRE(!make(path, &why));
     REQUIRE(why && strstr(why, words));
     REQUIRE(entries_of(path) == before);
-    REQUIRE(!*page_folder() && !*page_name());
+    REQUIRE(!*page_folder());
 }
 
 CASE(a_directory_that_does_not_serve_is_refused_with_the_reason)
@@ -77,7 +77,7 @@ CASE(the_umask_takes_no_right_of_the_owner)
     umask(0777);
     REQUIRE(make(dir, &why));
     REQUIRE(!stat(dir, &st) && (st.st_mode & 07777) == 0700);
-    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!stat(path, &st) && (st.st_mode & 07777) == 0600);
     REQUIRE(umask(0) == 0777);
 }
@@ -88,7 +88,7 @@ CASE(a_directory_that_was_removed_does_not_come_back_at_the_end)
     const char *why;
 
     REQUIRE(make(dir, &why));
-    snprintf(path, sizeof(path), "%s/%s", dir, page_name());
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!unlink(path) && !rmdir(dir));
     page_remove();
     REQUIRE(access(dir, F_OK));
@@ -181,7 +181,7 @@ CASE(stale_pages_are_removed_and_no_others)
     REQUIRE(make(dir, &why));
     REQUIRE(!is_there(gone) && !is_there(unfinished) && !is_there(reused) && !is_there(here));
     REQUIRE(is_there(waits) && is_there("1-2-3.page") && !is_there("1-2-4.page"));
-    REQUIRE(is_there("1-2-5.pages") && is_there("1-2.page") && is_there(page_name()));
+    REQUIRE(is_there("1-2-5.pages") && is_there("1-2.page") && is_there(own_name()));
 }
 
 CASE(so_many_stale_pages_at_a_time_and_no_more)

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * shim/driver/reservation.c: a thread asks about an address without a lock, while another one
+ * changes the table. The answer is that of the moment before the change or of the one after it.
+ */
+#include "tests/unit/steps.h"
+/* After it. */
+#include "shim/driver/reservation.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define PAGE ((size_t)2 << 20)
+#define BASE ((CUdeviceptr)0x7e << 40)
+enum { MANY = 3 * PART_RANGES, ROUNDS = 20000 };
+
+/* A driver that reserves whatever it is told to. */
+static CUdeviceptr next;
+
+static CUresult reserve(CUdeviceptr *addr, size_t size, size_t align, CUdeviceptr hint,
+                        unsigned long long flags)
+{
+    *addr = next;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unreserve(CUdeviceptr addr, size_t size)
+{
+    return CUDA_SUCCESS;
+}
+
+struct hooks_real real = {.cuMemAddressReserve = reserve, .cuMemAddressFree = unreserve};
+
+static void create(CUdeviceptr addr, size_t size_bytes)
+{
+    CUdeviceptr got = 0;
+    next = addr;
+    assert_int_equal(reservation_create(&got, size_bytes, PAGE), CUDA_SUCCESS);
+    assert_true(got == addr);
+}
+
+static void every_byte_of_a_range_is_covered_and_no_other(void **state)
+{
+    for (size_t i = 0; i < MANY; i++)
+        create(BASE + 2 * i * PAGE, PAGE);
+    for (size_t i = 0; i < MANY; i++) {
+        CUdeviceptr at = BASE + 2 * i * PAGE;
+        assert_true(reservation_covers(at, 1) && reservation_covers(at + PAGE - 1, 1));
+        assert_false(reservation_covers(at - 1, 1) || reservation_covers(at + PAGE, PAGE));
+        assert_true(reservation_covers(at - PAGE, PAGE + 1) &&
+                    reservation_covers(at - 1, 9 * PAGE));
+    }
+    /* Every other one goes, in an order of their own. */
+    for (size_t i = 0; i < MANY; i += 2)
+        reservation_destroy(BASE + 2 * i * PAGE, PAGE);
+    for (size_t i = 0; i < MANY; i++)
+        assert_int_equal(reservation_covers(BASE + 2 * i * PAGE, 1), i % 2);
+    for (size_t i = 1; i < MANY; i += 2)
+        reservation_destroy(BASE + 2 * i * PAGE, PAGE);
+    assert_false(reservation_covers(0, SIZE_MAX));
+}
+
+/* The table moves its last range to where another one goes. */
+static void first_goes(void *arg)
+{
+    reservation_destroy(BASE, PAGE);
+}
+
+static void a_range_that_stays_is_covered_while_another_one_goes(void **state)
+{
+    for (unsigned at = 1;; at++) {
+        struct steps steps = {.step = first_goes, .at = at};
+        create(BASE, PAGE);
+        create(BASE + 8 * PAGE, PAGE);
+        steps_mine = &steps;
+        bool covered = reservation_covers(BASE + 8 * PAGE, 1);
+        steps_mine = NULL;
+        bool changed = steps.loads >= at;
+        if (!changed)
+            reservation_destroy(BASE, PAGE);
+        reservation_destroy(BASE + 8 * PAGE, PAGE);
+        assert_true(covered);
+        if (!changed)
+            break;
+        assert_true(at < 100);
+    }
+}
+
+/* A long range takes the place of a short one. The addresses behind the short one are nobody's. */
+static void a_long_one_takes_the_place(void *arg)
+{
+    reservation_destroy(BASE, PAGE);
+    create(BASE + 64 * PAGE, 32 * PAGE);
+}
+
+static void no_answer_mixes_two_ranges(void **state)
+{
+    for (unsigned at = 1;; at++) {
+        struct steps steps = {.step = a_long_one_takes_the_place, .at = at};
+        create(BASE, PAGE);
+        steps_mine = &steps;
+        bool covered = reservation_covers(BASE + 4 * PAGE, 1);
+        steps_mine = NULL;
+        bool changed = steps.loads >= at;
+        reservation_destroy(changed ? BASE + 64 * PAGE : BASE, PAGE);
+        assert_false(covered);
+        if (!changed)
+            break;
+        assert_true(at < 100);
+    }
+}
+
+static atomic_bool done;
+
+static void *change(void *unused)
+{
+    for (size_t i = 0; i < ROUNDS; i++) {
+        create(BASE, PAGE);
+        create(BASE + 64 * PAGE, 32 * PAGE);
+        reservation_destroy(BASE, PAGE);
+        reservation_destroy(BASE + 64 * PAGE, 32 * PAGE);
+    }
+    atomic_store(&done, true);
+    return NULL;
+}
+
+static void threads_ask_while_another_one_changes(void **state)
+{
+    pthread_t thread;
+    create(BASE + 16 * PAGE, PAGE);
+    assert_int_equal(pthread_create(&thread, NULL, change, NULL), 0);
+    while (!atomic_load(&done)) {
+        assert_true(reservation_covers(BASE + 16 * PAGE, 1));
+        assert_false(reservation_covers(BASE + 4 * PAGE, 1));
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    reservation_destroy(BASE + 16 * PAGE, PAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_of_a_range_is_covered_and_no_other),
+        cmocka_unit_test(a_range_that_stays_is_covered_while_another_one_goes),
+        cmocka_unit_test(no_answer_mixes_two_ranges),
+        cmocka_unit_test(threads_ask_while_another_one_changes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
