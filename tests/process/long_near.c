@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Preloaded into a Python program: a thread of the library's keeps some locks 20 ms longer.
- *  - Locks of the interpreter. Until 3.12 they are semaphores, also the lock of the list of threads.
- *    A new thread takes that one without the interpreter's lock.
+ *  - Locks of the interpreter. Until 3.12 they are semaphores, also that of the list of threads,
+ *    which a new thread takes without the interpreter's own lock.
  *  - The loader's lock of dl_iterate_phdr, which the C library does not free in a forked child.
  */
 #include <dlfcn.h>
@@ -22,15 +22,24 @@ static bool is_the_librarys(void)
     return prctl(PR_GET_NAME, name) == 0 && strncmp(name, "gpucache", strlen("gpucache")) == 0;
 }
 
-int sem_post(sem_t *semaphore)
+typedef int visit_fn(struct dl_phdr_info *info, size_t size, void *arg);
+
+static int (*next_post)(sem_t *semaphore);
+static int (*next_iterate)(visit_fn *visit, void *arg);
+
+/* Later it might wait for the loader's other lock. */
+__attribute__((constructor)) static void find_next(void)
 {
-    int (*post)(sem_t *) = (int (*)(sem_t *))(uintptr_t)dlsym(RTLD_NEXT, "sem_post");
-    if (is_the_librarys())
-        usleep(LONGER_US);
-    return post(semaphore);
+    next_post = (int (*)(sem_t *))(uintptr_t)dlsym(RTLD_NEXT, "sem_post");
+    next_iterate = (int (*)(visit_fn *, void *))(uintptr_t)dlsym(RTLD_NEXT, "dl_iterate_phdr");
 }
 
-typedef int visit_fn(struct dl_phdr_info *info, size_t size, void *arg);
+int sem_post(sem_t *semaphore)
+{
+    if (is_the_librarys())
+        usleep(LONGER_US);
+    return next_post(semaphore);
+}
 
 struct visit {
     visit_fn *visit;
@@ -49,7 +58,5 @@ static int visit_late(struct dl_phdr_info *info, size_t size, void *arg)
 
 int dl_iterate_phdr(visit_fn *visit, void *arg)
 {
-    int (*iterate)(visit_fn *, void *) =
-        (int (*)(visit_fn *, void *))(uintptr_t)dlsym(RTLD_NEXT, "dl_iterate_phdr");
-    return iterate(visit_late, &(struct visit){.visit = visit, .arg = arg});
+    return next_iterate(visit_late, &(struct visit){.visit = visit, .arg = arg});
 }
