@@ -221,9 +221,11 @@ bool publish_now(void)
         now = make() ? THERE : GONE;
     } else if (now == THERE) {
         collect(&state, false);
-        if (!(page_was_removed() && page_renew(&state)) && !page_publish(&state)) {
+        bool renewed = page_is_lost() && page_renew(&state);
+        /* A file that was cut off, and cannot be made anew now, may come later. */
+        if (!renewed && !page_publish(&state) && !page_is_lost()) {
             now = GONE;
-            log_info("the page is gone: its file was cut off, or its file system is full");
+            log_info("the page is gone: its file system is full, or a sandbox forbids to write it");
         }
     }
     published_ns = state_clock_ns();
@@ -234,7 +236,7 @@ static bool publish_if_changed(void)
 {
     struct page_state state;
 
-    if (!collect(&state, true) && !page_was_removed())
+    if (!collect(&state, true) && !page_is_lost())
         return true;
     return publish_now();
 }

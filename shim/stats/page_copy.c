@@ -11,14 +11,19 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
+#include <time.h>
+
+#define SECOND UINT64_C(1000000000)
 
 static char *mapping; /* of struct page; NULL: none */
+static atomic_uint num_mapped;
 
 bool page_copy_map(int fd, const struct stat *file)
 {
-    void *before = mapping, *old = MAP_FAILED;
+    void *before = mapping;
     struct stat st;
 
     void *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -29,16 +34,9 @@ bool page_copy_map(int fd, const struct stat *file)
         errno = EBADF;
         return false;
     }
-    if (before) { /* of length 0: a second mapping of the same file */
-        old = mremap(before, 0, sizeof(struct page), MREMAP_MAYMOVE);
+    if (before)
         at = mremap(at, sizeof(struct page), sizeof(struct page), MREMAP_MAYMOVE | MREMAP_FIXED,
                     before);
-    }
-    if (old != MAP_FAILED) {
-        syscall(SYS_futex, (char *)old + offsetof(struct page, bell), FUTEX_WAKE, INT_MAX, NULL,
-                NULL, 0);
-        munmap(old, sizeof(struct page));
-    }
     if (at == MAP_FAILED) {
         mapping = NULL; /* the kernel may have removed the old one */
         return false;
@@ -47,7 +45,13 @@ bool page_copy_map(int fd, const struct stat *file)
     madvise(at, sizeof(struct page), MADV_DONTDUMP);
     if (!before) /* else it is the same, and the thread of the bell may be reading it */
         mapping = at;
+    atomic_fetch_add(&num_mapped, 1); /* after the mapping: page.h, step 7 */
     return true;
+}
+
+unsigned page_copy_count(void)
+{
+    return atomic_load(&num_mapped);
 }
 
 void page_copy_unmap(void)
@@ -104,10 +108,12 @@ bool page_get(void *to, size_t offset, size_t size_bytes)
     return n == (ssize_t)size_bytes;
 }
 
-bool page_wait(size_t offset, uint32_t value)
+bool page_wait(size_t offset, uint32_t value, uint64_t wait_ns)
 {
-    return mapping && (!syscall(SYS_futex, mapping + offset, FUTEX_WAIT, value, NULL, NULL, 0) ||
-                       errno != EFAULT);
+    struct timespec wait = {(time_t)(wait_ns / SECOND), (long)(wait_ns % SECOND)};
+
+    return !mapping || !syscall(SYS_futex, mapping + offset, FUTEX_WAIT, value, &wait, NULL, 0) ||
+           errno != ETIMEDOUT;
 }
 
 void page_wake(size_t offset)

@@ -27,8 +27,10 @@ bool page_copy_permitted(void);
 
 /* Maps the file, of struct page, if fd is still a descriptor of *file. The mapping stays, because
  * the thread of the bell uses it. Another file takes the place of the one before, at the same
- * address. Then the thread of the bell wakes, and waits at the new file. */
+ * address. Who waits at a word of the one before still waits there: page_copy_count tells. */
 bool page_copy_map(int fd, const struct stat *file);
+/* How many files were mapped so far. Any thread. */
+unsigned page_copy_count(void);
 /* Before there is a thread of the bell. */
 void page_copy_unmap(void);
 
@@ -37,9 +39,10 @@ bool page_put_all(const struct page_piece *pieces, unsigned num_pieces);
 bool page_put(const void *from, size_t offset, size_t size_bytes);
 bool page_get(void *to, size_t offset, size_t size_bytes);
 
-/* Waits until a thread of any process wakes the waiters of the word. Does not wait if the word
- * differs from the value. May return early. False: the word is not there. */
-bool page_wait(size_t offset, uint32_t value);
+/* Waits until a thread of any process wakes the waiters of the word, and at most that long. Does
+ * not wait if the word differs from the value, or is not there. May return early. False: the time
+ * was up. */
+bool page_wait(size_t offset, uint32_t value, uint64_t wait_ns);
 void page_wake(size_t offset);
 
 #endif

@@ -7,12 +7,15 @@
 #include "shim/process/own_thread.h"
 #include "shim/stats/page_copy.h"
 
+#include <string.h>
 #include <time.h>
 
 /* The thread only waits and calls rang(). */
 #define BELL_STACK_BYTES (128 * 1024)
+#define SECOND UINT64_C(1000000000)
 
 static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
+static unsigned served_file;        /* of the file with this count */
 static void (*bell_rang)(void);
 
 static size_t slot_at(unsigned slot)
@@ -20,10 +23,21 @@ static size_t slot_at(unsigned slot)
     return offsetof(struct page, slots) + slot * sizeof(struct page_slot);
 }
 
+/* The sequences of a new file begin at 0. */
+static void begin_file(void)
+{
+    unsigned count = page_copy_count();
+
+    if (count != served_file)
+        memset(served, 0, sizeof(served));
+    served_file = count;
+}
+
 bool page_read_request(unsigned slot, struct page_request *out)
 {
     uint32_t ask_bytes;
 
+    begin_file();
     if (!page_get(&out->sequence, slot_at(slot) + offsetof(struct page_slot, ask_sequence),
                   sizeof(out->sequence)) ||
         out->sequence == served[slot] ||
@@ -49,6 +63,8 @@ _Static_assert(sizeof(struct reply_head) ==
 
 void page_answer_request(const struct page_request *r, const struct page_answer *answer)
 {
+    if (page_copy_count() != served_file) /* the asker is at the file before */
+        return;
     size_t at = slot_at(r->slot), sequence_at = at + offsetof(struct page_slot, reply_sequence);
     size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
     struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
@@ -61,15 +77,26 @@ void page_answer_request(const struct page_request *r, const struct page_answer 
         page_wake(sequence_at);
 }
 
+static void rest(uint64_t ns)
+{
+    nanosleep(&(struct timespec){(time_t)(ns / SECOND), (long)(ns % SECOND)}, NULL);
+}
+
 static void listen(void)
 {
-    uint32_t seen;
+    for (;;) {
+        unsigned count = page_copy_count(); /* step 7 */
+        uint32_t seen;
 
-    while (page_get(&seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
+        if (!page_get(&seen, offsetof(struct page, bell), sizeof(seen))) {
+            rest(PAGE_LOOK_NS);
+            continue;
+        }
         bell_rang();
-        nanosleep(&(struct timespec){.tv_nsec = PAGE_REST_NS}, NULL); /* step 6 */
-        if (!page_wait(offsetof(struct page, bell), seen))
-            break;
+        rest(PAGE_REST_NS); /* step 6 */
+        while (!page_wait(offsetof(struct page, bell), seen, PAGE_LOOK_NS) &&
+               page_copy_count() == count)
+            ;
     }
 }
 

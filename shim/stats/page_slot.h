@@ -14,6 +14,8 @@
 
 /* So long the thread of the bell rests after each ring. */
 #define PAGE_REST_NS UINT64_C(1000000)
+/* So often it looks whether the page has another file by now. */
+#define PAGE_LOOK_NS UINT64_C(1000000000)
 
 /* A request, copied. */
 struct page_request {
@@ -32,7 +34,8 @@ struct page_answer {
 
 /* Copies the request in a slot (below PAGE_SLOTS). False: there is none that was not served. */
 bool page_read_request(unsigned slot, struct page_request *out);
-/* Writes the answer, wakes the asker, and counts the request as served. */
+/* Writes the answer, wakes the asker, and counts the request as served. Does nothing if the page
+ * has another file since the request was read. */
 void page_answer_request(const struct page_request *r, const struct page_answer *answer);
 
 /* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
