@@ -38,8 +38,8 @@ bool page_read_request(unsigned slot, struct page_request *out);
  * has another file since the request was read. */
 void page_answer_request(const struct page_request *r, const struct page_answer *answer);
 
-/* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
- * requests are not heard. rang must take no lock. */
+/* Makes the thread that calls rang() whenever the bell was rung, or the page has a new file. False:
+ * there is no such thread, so requests are not heard. rang must take no lock. */
 bool page_start_bell(void (*rang)(void));
 
 #endif
