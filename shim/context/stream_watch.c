@@ -94,6 +94,7 @@
 #include "pool/pool.h"
 #include "pool/spin.h"
 #include "shim/context/context.h"
+#include "shim/process/object.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
@@ -187,7 +188,7 @@ static int submits_unseen(struct dl_phdr_info *info, size_t size, void *arg)
     static const char *const names_of[] = {"libnvoptix.so", "libnvidia-encode.so", "libnvcuvid.so",
                                            "libnvidia-opticalflow.so"};
     uint64_t *adds = arg;
-    *adds = info->dlpi_adds;
+    *adds = object_has_counts(size) ? info->dlpi_adds : 0;
     if (*adds && *adds == atomic_load_explicit(&walked_adds, memory_order_relaxed))
         return WALK_KNOWN;
     const char *base = strrchr(info->dlpi_name, '/');

@@ -195,6 +195,11 @@ static void complain(const char *path, const char *why, int code)
         log_info("no page: %s%s", why, text);
 }
 
+static void complain_of_bell(void)
+{
+    log_info("no thread for requests: other processes cannot ask this one for anything");
+}
+
 static bool make(void)
 {
     const struct option_dir *dir = &state_options()->dir;
@@ -209,7 +214,7 @@ static bool make(void)
         return false;
     }
     if (bell && !page_start_bell(bell))
-        log_info("no thread for requests: other processes cannot ask this one for anything");
+        complain_of_bell();
     return true;
 }
 
@@ -221,9 +226,13 @@ bool publish_now(void)
         now = make() ? THERE : GONE;
     } else if (now == THERE) {
         collect(&state, false);
-        if (!(page_was_removed() && page_renew(&state)) && !page_publish(&state)) {
+        bool renewed = page_is_lost() && page_renew(&state);
+        if (renewed && bell && !page_renew_bell())
+            complain_of_bell();
+        /* A file that was cut off, and cannot be made anew now, may come later. */
+        if (!renewed && !page_publish(&state) && !page_is_lost()) {
             now = GONE;
-            log_info("the page is gone: its file was cut off, or its file system is full");
+            log_info("the page is gone: its file system is full, or a sandbox forbids to write it");
         }
     }
     published_ns = state_clock_ns();
@@ -234,7 +243,7 @@ static bool publish_if_changed(void)
 {
     struct page_state state;
 
-    if (!collect(&state, true) && !page_was_removed())
+    if (!collect(&state, true) && !page_is_lost())
         return true;
     return publish_now();
 }

@@ -13,6 +13,7 @@
 #include "shim/control/publish.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
+#include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/process/second_copy.h"
@@ -34,6 +35,7 @@ static pid_t owner;
 static void forked_child(void)
 {
     state_turn_off();
+    fork_gate_forget();
     atomic_store(&pool_watch, 0);
     context_forget_thread();
     flush_leave_signal();
@@ -109,7 +111,8 @@ bool start_library(void)
     environ_hold();
     bool on = !second_copy_comes_first() && state_load_options();
     environ_release();
-    on = on && __register_atfork && __register_atfork(NULL, NULL, forked_child, NULL) == 0;
+    on = on && __register_atfork &&
+         __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;
     if (on) {
         owner = getpid();
         register_exit_handlers();

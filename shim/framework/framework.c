@@ -5,6 +5,7 @@
  */
 #include "shim/framework/framework.h"
 
+#include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
 #include "shim/process/state.h"
@@ -152,7 +153,12 @@ bool framework_ask(const struct framework_host *with, void (*then)(bool anew), u
     struct framework_result unused[NUM_FRAMEWORKS];
     results = results ? results : unused;
     fill(results, FRAMEWORK_ABSENT);
-    if (!state_options()->frameworks || !python_is_loaded())
+    if (!state_options()->frameworks)
+        return true;
+    fork_gate_enter(); /* python_is_loaded takes a lock that a child would find taken */
+    bool may_ask = python_is_loaded();
+    fork_gate_leave();
+    if (!may_ask)
         return true;
     int saved_errno = errno;
     uint32_t ticket = atomic_fetch_add(&asked, 1) + 1;

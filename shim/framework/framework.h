@@ -26,8 +26,9 @@
  *     without L. C may have the S of another process; that process's bound is its own.
  *  3. F waits for L, for G, then for A, and in its calls of the driver for P. It holds G and A as a
  *     thread of the program would that calls the same functions. torch.cuda.empty_cache waits for A
- *     without G. F waits for nothing else: not for C, not for S, not for a capture. A free by the
- *     package is the program's own free: it asks no other process and waits for no capture.
+ *     without G. But for 10, F waits for nothing else: not for C, not for S, not for a capture. A
+ *     free by the package is the program's own free: it asks no other process and waits for no
+ *     capture.
  *  4. A wait for P is short, because no thread holds P over a driver call or a call of Python's. So
  *     otherwise F waits only for threads that hold L, G or A. They wait for no F by 1. hold_exit
  *     and hold_fork (python.h, 7 and 11) wait for F, but they let G go first, and wait for a
@@ -46,6 +47,9 @@
  *     there. F says that it is not there any more, then looks at the count. So F runs again, or the
  *     asker makes a new one.
  *  9. A forked child has no F and makes none: the library is off there.
+ * 10. C and F wait for the end of a fork, and a fork waits for them (python.h, 12). Either wait is
+ *     bounded. The moments that a fork waits for are short: in them C and F wait for none of these
+ *     locks.
  *
  * C++ programs (libtorch without Python) are not asked: c10::cuda::CUDACachingAllocator::emptyCache
  * is a C++ function whose name and table change between releases.

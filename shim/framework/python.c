@@ -4,6 +4,7 @@
  */
 #include "shim/framework/python.h"
 
+#include "shim/process/fork_gate.h"
 #include "shim/process/object.h"
 #include "shim/process/state.h"
 #include "shim/process/symbol.h"
@@ -63,9 +64,15 @@ enum { METH_NOARGS = 4, METH_O = 8, FILE_INPUT = 257 };
     PY(void *, PyThreadState_Get, (void))                                                          \
     PY(unsigned long, PyThread_get_thread_ident, (void))
 #define OPTIONAL(PY)                                                                               \
-    PY(int, Py_IsFinalizing, (void))  /* from 3.13 on */                                           \
-    PY(int, _Py_IsFinalizing, (void)) /* until 3.12 */                                             \
-    PY(void, PyThreadState_EnterTracing, (void *)) /* from 3.11 on */
+    PY(int, Py_IsFinalizing, (void))               /* from 3.13 on */                              \
+    PY(int, _Py_IsFinalizing, (void))              /* until 3.12 */                                \
+    PY(void, PyThreadState_EnterTracing, (void *)) /* from 3.11 on */                              \
+    PY(py *, PyErr_GetRaisedException, (void))     /* from 3.12 on; never called */                \
+    PY(void *, PyGILState_GetThisThreadState, (void))                                              \
+    PY(void *, PyInterpreterState_Main, (void))                                                    \
+    PY(void *, PyThreadState_New, (void *))                                                        \
+    PY(void, PyThreadState_Clear, (void *))                                                        \
+    PY(void, PyThreadState_DeleteCurrent, (void))
 
 static struct {
 #define PY(type, name, parameters) type(*name) parameters;
@@ -344,10 +351,36 @@ static bool is_ready(void)
            !(api._Py_IsFinalizing && api._Py_IsFinalizing());
 }
 
+/* Is the state of a new thread made under a lock that os.fork does not take (step 12)? Not if this
+ * thread has one, as a package may have left it. */
+static bool makes_own_state(void)
+{
+    return !api.PyErr_GetRaisedException && api.PyGILState_GetThisThreadState &&
+           api.PyInterpreterState_Main && api.PyThreadState_New && api.PyThreadState_Clear &&
+           api.PyThreadState_DeleteCurrent && !api.PyGILState_GetThisThreadState();
+}
+
+/* The state that this thread gets by it. NULL: no memory, or the interpreter is not ready. */
+static void *make_own_state(void)
+{
+    fork_gate_enter();
+    void *own = is_ready() ? api.PyThreadState_New(api.PyInterpreterState_Main()) : NULL;
+    fork_gate_leave();
+    return own;
+}
+
 /* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */
 static void attach(const struct framework_host *host, struct framework_result *results)
 {
-    int attached = api.PyGILState_Ensure();
+    bool makes_own = makes_own_state();
+    void *own = makes_own ? make_own_state() : NULL;
+    int attached = 0;
+    if (makes_own && !own)
+        return;
+    if (own)
+        api.PyEval_RestoreThread(own);
+    else
+        attached = api.PyGILState_Ensure();
     void *thread = api.PyThreadState_EnterTracing ? api.PyThreadState_Get() : NULL;
     if (thread)
         api.PyThreadState_EnterTracing(thread);
@@ -356,7 +389,12 @@ static void attach(const struct framework_host *host, struct framework_result *r
         set_phase(IN);
         run_all(host, modules, results);
     }
-    api.PyGILState_Release(attached);
+    if (own) {
+        api.PyThreadState_Clear(own);
+        api.PyThreadState_DeleteCurrent();
+    } else {
+        api.PyGILState_Release(attached);
+    }
 }
 
 struct place {
@@ -401,7 +439,9 @@ static void *open_python(void)
 {
     static struct place place; /* only the run's thread uses it */
     place.found = false;
+    fork_gate_enter(); /* step 12 */
     dl_iterate_phdr(find_python, &place);
+    fork_gate_leave();
     return place.found ? dlopen(*place.path ? place.path : NULL, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 

@@ -42,7 +42,18 @@
  * 11. fork: os.fork calls hold_fork first, with the interpreter's lock. It bars the gate, lets the
  *     lock go, and waits (1 s at most) while the phase is IN. So no lock of a package's allocator
  *     is held by this thread when the child is made. In the child the library is off.
- * 12. After the gate is closed it stays closed. A program that starts an interpreter anew is not
+ * 12. fork, in two moments that step 11 does not cover. No thread forks in them, whether by
+ *     os.fork or not (shim/process/fork_gate.h). Nobody waits for the interpreter's lock in them.
+ *     a. The look for the interpreter takes a lock of the loader's. The C library does not free it
+ *        in a child, whose next dlopen would wait for it for ever.
+ *     b. Until 3.11 the interpreter makes the state of a new thread under a lock H. A thread takes
+ *        H without the interpreter's lock, and keeps it for a few stores. A child that was forked
+ *        meanwhile would wait for H for ever, inside os.fork. PyGILState_Ensure would take H, and
+ *        then wait for the interpreter's lock. So the run makes its state by a call of its own.
+ *     c. After that the run waits for the interpreter's lock. A fork does no harm there: the child
+ *        makes that lock anew, and takes the run's state away. The run takes H again only with the
+ *        interpreter's lock held, which os.fork holds too. From 3.12 on os.fork also takes H.
+ * 13. After the gate is closed it stays closed. A program that starts an interpreter anew is not
  *     asked any more.
  *
  * Several interpreters: a thread of ours is attached to the main interpreter. The packages of the

@@ -9,6 +9,12 @@
 
 enum { HIDDEN_VERSION = 0x8000, FIRST_NAMED_VERSION = 2 };
 
+bool object_has_counts(size_t size_bytes)
+{
+    return size_bytes >= offsetof(struct dl_phdr_info, dlpi_subs) +
+                             sizeof(((struct dl_phdr_info *)NULL)->dlpi_subs);
+}
+
 uintptr_t object_segment(const struct dl_phdr_info *info, uintptr_t address)
 {
     for (size_t i = 0; i < info->dlpi_phnum; i++) {

@@ -27,6 +27,11 @@ struct object {
 /* False: the object has no dynamic symbols. */
 bool object_read(const struct dl_phdr_info *info, struct object *object);
 
+/* Does the record have dlpi_adds and dlpi_subs, the counts of (un)loaded objects? `size_bytes` is
+ * what the callback was told. It may be too small for them, of an old C library or of a library
+ * that wraps dl_iterate_phdr(). */
+bool object_has_counts(size_t size_bytes);
+
 /* Whether a segment of the object covers the address. */
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);
 /* The start of the loaded segment with this address; 0: the object has none. */

@@ -27,10 +27,13 @@ struct list {
     bool overflowed;
 };
 
+/* One by one, if the record does not tell. */
 static int count(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    *(size_t *)arg = (size_t)(info->dlpi_adds - info->dlpi_subs);
-    return 1;
+    size_t *num = arg;
+    bool tells = object_has_counts(size);
+    *num = tells ? (size_t)(info->dlpi_adds - info->dlpi_subs) : *num + 1;
+    return tells;
 }
 
 static int add(struct dl_phdr_info *info, size_t size, void *arg)

@@ -82,7 +82,8 @@ bool runtime_exports(const char *name)
 /* A site and its object. */
 struct place {
     uintptr_t address;
-    uintptr_t code; /* start of the segment; 0: in no object, or not searched */
+    uintptr_t code;  /* start of the segment; 0: in no object, or not searched */
+    bool is_counted; /* else the loader does not tell the next, and the object is not kept */
     uint64_t num_unloaded;
 };
 
@@ -90,7 +91,8 @@ static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct place *place = arg;
     place->code = object_segment(info, place->address);
-    place->num_unloaded = info->dlpi_subs;
+    place->is_counted = object_has_counts(size);
+    place->num_unloaded = place->is_counted ? info->dlpi_subs : 0;
     return place->code != 0;
 }
 
@@ -107,7 +109,7 @@ static struct caller_object *object_at(uintptr_t code)
 
 static struct runtime *recall(const struct place *place)
 {
-    const struct caller_object *o = object_at(place->code);
+    const struct caller_object *o = place->is_counted ? object_at(place->code) : NULL;
     uint64_t found = o ? atomic_load_explicit(&o->found, memory_order_acquire) : 0;
     if (!found || atomic_load_explicit(&o->code, memory_order_relaxed) != place->code ||
         found >> SITE_SHIFT != place->num_unloaded + 1)
@@ -117,7 +119,7 @@ static struct runtime *recall(const struct place *place)
 
 static void keep_object(const struct place *place, const struct runtime *r)
 {
-    for (struct caller_object *o; (o = object_at(place->code));) {
+    for (struct caller_object *o; place->is_counted && (o = object_at(place->code));) {
         uintptr_t free_place = 0;
         if (atomic_load(&o->code) == place->code ||
             atomic_compare_exchange_strong(&o->code, &free_place, place->code)) {

@@ -215,7 +215,7 @@ bool page_make(const char *path, const struct page_state *state, const char **wh
 }
 
 /* In another root directory (chroot) the path says nothing of the file. */
-bool page_was_removed(void)
+bool page_is_lost(void)
 {
     static char path[sizeof(folder) + sizeof(name)];
     struct stat st, now;
@@ -224,7 +224,9 @@ bool page_was_removed(void)
         now.st_ino != root.st_ino || now.st_dev != root.st_dev)
         return false;
     snprintf(path, sizeof(path), "%s/%s", folder, name);
-    return kernel_fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT;
+    if (kernel_fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW))
+        return errno == ENOENT;
+    return S_ISREG(st.st_mode) && st.st_size < (off_t)sizeof(struct page);
 }
 
 bool page_renew(const struct page_state *state)

@@ -26,6 +26,9 @@
  *     bell, then calls for the pass that looks at the requests, then rests. At last it waits until
  *     the bell differs from the value read. If the bell was raised before that read, the pass comes
  *     after the request. If it was raised later, the kernel refuses the wait, and the loop goes on.
+ *     A new file may take the page's place, after somebody removed it or cut it off. Who waits at
+ *     the file before is woken, and reads the new bell. Nobody can wake who waits at a file that
+ *     was cut off. Then another thread waits at the new one, and the first until the process ends.
  *  8. A request counts as served once its reply is on the page. A request that must wait (for the
  *     end of a capture) stays unserved, and is found by the next pass.
  *
@@ -41,7 +44,7 @@
  * Why it ends with the process:
  * 11. page_remove and the thread that makes the page meet at one word. Either page_remove finds a
  *     finished page and removes it, or the maker finds the word changed and removes the file.
- *     The same holds for a file that is made anew after somebody removed it.
+ *     The same holds for a file that is made anew (page_renew).
  * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start. So its page gets the same name and replaces the old one.
@@ -83,9 +86,9 @@ struct page_state {
  * errno (0: none), or without a reason (NULL) because the process leaves. Opens and closes
  * descriptors. To be called once. */
 bool page_make(const char *path, const struct page_state *state, const char **why);
-/* Has somebody removed the file? The end of a login session does so in /dev/shm (RemoveIPC of
- * logind.conf), while the programs of the user go on. */
-bool page_was_removed(void);
+/* Has somebody removed the file, or cut it off? The end of a login session removes it in /dev/shm
+ * (RemoveIPC of logind.conf), while the programs of the user go on. */
+bool page_is_lost(void);
 /* After that: makes the file anew, and its directory. False: that failed; the old page stays. */
 bool page_renew(const struct page_state *state);
 /* Where the page is, as for page_make; "" without one. Any thread. */

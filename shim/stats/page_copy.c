@@ -11,10 +11,18 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 
 static char *mapping; /* of struct page; NULL: none */
+static atomic_uint num_mapped;
+static bool left_waiter;
+
+static bool wake_all(void *word)
+{
+    return syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0) >= 0;
+}
 
 bool page_copy_map(int fd, const struct stat *file)
 {
@@ -33,12 +41,11 @@ bool page_copy_map(int fd, const struct stat *file)
         old = mremap(before, 0, sizeof(struct page), MREMAP_MAYMOVE);
         at = mremap(at, sizeof(struct page), sizeof(struct page), MREMAP_MAYMOVE | MREMAP_FIXED,
                     before);
+        bool woken = old != MAP_FAILED && wake_all((char *)old + offsetof(struct page, bell));
+        left_waiter = left_waiter || !woken;
     }
-    if (old != MAP_FAILED) {
-        syscall(SYS_futex, (char *)old + offsetof(struct page, bell), FUTEX_WAKE, INT_MAX, NULL,
-                NULL, 0);
+    if (old != MAP_FAILED)
         munmap(old, sizeof(struct page));
-    }
     if (at == MAP_FAILED) {
         mapping = NULL; /* the kernel may have removed the old one */
         return false;
@@ -47,7 +54,21 @@ bool page_copy_map(int fd, const struct stat *file)
     madvise(at, sizeof(struct page), MADV_DONTDUMP);
     if (!before) /* else it is the same, and the thread of the bell may be reading it */
         mapping = at;
+    atomic_fetch_add(&num_mapped, 1); /* after the mapping */
     return true;
+}
+
+unsigned page_copy_count(void)
+{
+    return atomic_load(&num_mapped);
+}
+
+bool page_copy_left_waiter(void)
+{
+    bool left = left_waiter;
+
+    left_waiter = false;
+    return left;
 }
 
 void page_copy_unmap(void)

@@ -27,8 +27,14 @@ bool page_copy_permitted(void);
 
 /* Maps the file, of struct page, if fd is still a descriptor of *file. The mapping stays, because
  * the thread of the bell uses it. Another file takes the place of the one before, at the same
- * address. Then the thread of the bell wakes, and waits at the new file. */
+ * address. Then the thread of the bell wakes, and waits at the new file, but not if the file before
+ * was cut off. */
 bool page_copy_map(int fd, const struct stat *file);
+/* How many files were mapped so far. Any thread. */
+unsigned page_copy_count(void);
+/* Since the last call, could a thread not be woken that waited at a file before? It waits until the
+ * process ends. To be called by the thread that maps. */
+bool page_copy_left_waiter(void);
 /* Before there is a thread of the bell. */
 void page_copy_unmap(void);
 

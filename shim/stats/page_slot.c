@@ -7,12 +7,15 @@
 #include "shim/process/own_thread.h"
 #include "shim/stats/page_copy.h"
 
+#include <string.h>
 #include <time.h>
 
 /* The thread only waits and calls rang(). */
 #define BELL_STACK_BYTES (128 * 1024)
+#define MORE_BELLS 7 /* threads: a bound */
 
 static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
+static unsigned served_file;        /* of the file with this count */
 static void (*bell_rang)(void);
 
 static size_t slot_at(unsigned slot)
@@ -20,10 +23,21 @@ static size_t slot_at(unsigned slot)
     return offsetof(struct page, slots) + slot * sizeof(struct page_slot);
 }
 
+/* The sequences of a new file begin at 0. */
+static void begin_file(void)
+{
+    unsigned count = page_copy_count();
+
+    if (count != served_file)
+        memset(served, 0, sizeof(served));
+    served_file = count;
+}
+
 bool page_read_request(unsigned slot, struct page_request *out)
 {
     uint32_t ask_bytes;
 
+    begin_file();
     if (!page_get(&out->sequence, slot_at(slot) + offsetof(struct page_slot, ask_sequence),
                   sizeof(out->sequence)) ||
         out->sequence == served[slot] ||
@@ -49,6 +63,8 @@ _Static_assert(sizeof(struct reply_head) ==
 
 void page_answer_request(const struct page_request *r, const struct page_answer *answer)
 {
+    if (page_copy_count() != served_file) /* the asker is at the file before */
+        return;
     size_t at = slot_at(r->slot), sequence_at = at + offsetof(struct page_slot, reply_sequence);
     size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
     struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
@@ -73,10 +89,22 @@ static void listen(void)
     }
 }
 
-bool page_start_bell(void (*rang)(void))
+static bool start(void)
 {
     static const struct own_thread thread = {"gpucache-bell", BELL_STACK_BYTES, listen};
 
-    bell_rang = rang;
     return own_thread_start(&thread);
+}
+
+bool page_start_bell(void (*rang)(void))
+{
+    bell_rang = rang;
+    return start();
+}
+
+bool page_renew_bell(void)
+{
+    static unsigned num_more;
+
+    return !page_copy_left_waiter() || (num_more++ < MORE_BELLS && start());
 }

@@ -32,11 +32,15 @@ struct page_answer {
 
 /* Copies the request in a slot (below PAGE_SLOTS). False: there is none that was not served. */
 bool page_read_request(unsigned slot, struct page_request *out);
-/* Writes the answer, wakes the asker, and counts the request as served. */
+/* Writes the answer, wakes the asker, and counts the request as served. Does nothing if the page
+ * has another file since the request was read. */
 void page_answer_request(const struct page_request *r, const struct page_answer *answer);
 
 /* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
  * requests are not heard. rang must take no lock. */
 bool page_start_bell(void (*rang)(void));
+/* After page_renew: makes another thread if the one there was waits at a file that was cut off.
+ * False: there is none that hears requests. */
+bool page_renew_bell(void);
 
 #endif

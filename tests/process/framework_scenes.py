@@ -423,6 +423,27 @@ def forks():
     flush()
 
 
+def forks_near():
+    """Children are forked while threads of the library look for the interpreter and come to it, the
+    first time too. A preload (long_near.c) makes that last. Each child loads a library."""
+    torch_of()
+    fakes.free(fakes.malloc(MIB))
+    warnings.simplefilter("ignore")
+    for turn in range(24):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.005 * turn)
+        pid = os.fork()
+        if not pid:
+            ctypes.CDLL(os.environ["SLOW_PLUGIN"])
+            os._exit(0)
+        try:
+            await_true(lambda: os.waitpid(pid, os.WNOHANG) == (pid, 0), 10)
+        except AssertionError:
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"the child of turn {turn} hangs") from None
+    flush()
+
+
 def ends():
     """Ends soon after a signal, or while empty_cache is at work. What has begun is over when the
     functions of atexit run, which comes after the threads' shutdown."""

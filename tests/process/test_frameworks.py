@@ -2,6 +2,7 @@
 """A flush empties the caches of Python packages, in every interpreter that is found here.
 
 test_frameworks.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME EMBEDDING_PROGRAM SLOW_PLUGIN
+LONG_NEAR
 Interpreters: this one, those of pyenv, and those that TEST_PYTHONS names (a list as of PATH)."""
 import concurrent.futures
 import glob
@@ -14,8 +15,8 @@ import tempfile
 import time
 import unittest
 
-LIBRARY, FOLDERS, EMBED, SLOW = (os.path.realpath(sys.argv[1]), sys.argv[2],
-                                 os.path.realpath(sys.argv[3]), os.path.realpath(sys.argv[4]))
+LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
+EMBED, SLOW, LONG_NEAR = map(os.path.realpath, sys.argv[3:6])
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCENES = os.path.join(HERE, "framework_scenes.py")
 
@@ -138,6 +139,10 @@ class Frameworks(unittest.TestCase):
     def test_forked_children_find_no_lock_taken(self):
         self.each(lambda python: self.ends_well(self.scene(python, "forks")))
 
+    def test_children_are_forked_in_no_moment_that_would_hang_them(self):
+        self.each(lambda python: self.ends_well(
+            self.scene(python, "forks_near", LD_PRELOAD=f"{LIBRARY}:{LONG_NEAR}")))
+
     def test_no_end_of_an_interpreter_is_disturbed(self):
         def play(python):
             for delay, before in ("0", ""), ("150", "yes"), ("400", ""):
@@ -163,4 +168,4 @@ class Frameworks(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -255,6 +255,25 @@ class State(Case):
             self.assertEqual(program.finish(), (0, ""))
             self.assertEqual(os.listdir(self.folder), [])
 
+    def test_that_somebody_cut_off_comes_back_as_soon_as_its_folder_serves(self):
+        with Program(self.folder) as program:
+            program.do("alloc(64)")
+            program.page().close()
+            path = program.page_path()
+            os.chmod(self.folder, 0o777)
+            os.truncate(path, 0)
+            for _ in range(3):
+                program.process.send_signal(signal.SIGUSR1)
+                time.sleep(0.2)
+            self.assertEqual(os.path.getsize(path), 0)
+            os.chmod(self.folder, 0o700)
+            self.wait_for(lambda: os.path.getsize(path) == T.PAGE_BYTES, "no page", 30)
+            page = program.page()
+            self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
+            page.close()
+            self.assertEqual(program.finish(), (0, ""))
+            self.assertEqual(os.listdir(self.folder), [])
+
     def test_of_a_process_that_becomes_another_program_is_replaced(self):
         with Program(self.folder) as program:
             program.do("alloc(64)")
@@ -531,6 +550,29 @@ class Request(Case):
             program.do("churn(0.3)")
             self.assertEqual(program.finish(), (0, ""))
             self.assertEqual(os.listdir(self.folder), [])
+
+    def test_is_heard_at_a_page_that_comes_after_one_that_was_cut_off(self):
+        """The signal is what `gpucache flush` sends where it finds no page. The second request
+        raises the new bell to where the one before was."""
+        for removes in True, False:
+            with self.subTest(removes=removes), Program(self.folder) as program:
+                program.do("alloc(64)", "free()")
+                page = program.page()
+                for _ in range(3):
+                    os.truncate(page.file.name, 0)
+                    if removes:
+                        os.unlink(page.file.name)
+                    page.close()
+                    program.process.send_signal(signal.SIGUSR1)
+                    path = program.page_path()
+                    self.wait_for(lambda: os.path.getsize(path) == T.PAGE_BYTES, "no page", 8)
+                    start = time.monotonic()
+                    page = page_client.Page(T, path)
+                    self.assertEqual(page.ask("flush wait=0", 5)[0], T.PAGE_REPLY_DONE)
+                    self.assertLess(time.monotonic() - start, 4)
+                page.close()
+                self.assertEqual(program.finish(), (0, ""))
+                self.assertEqual(os.listdir(self.folder), [])
 
 
 if __name__ == "__main__":

@@ -200,13 +200,15 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     char path[PATH_MAX];
     const char *why;
 
-    REQUIRE(make(dir, &why) && !page_was_removed() && page_start_bell(hear));
+    REQUIRE(make(dir, &why) && !page_is_lost() && page_start_bell(hear));
     wait_for_rings(1);
     struct page *old = map_page();
     unsigned descriptors = entries_of("/proc/self/fd");
     snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!unlink(path) && !rmdir(dir) && page_was_removed() && page_renew(&s));
-    REQUIRE(!page_was_removed() && entries_of("/proc/self/fd") == descriptors);
+    REQUIRE(!unlink(path) && !rmdir(dir) && page_is_lost() && page_renew(&s));
+    REQUIRE(!page_is_lost() && entries_of("/proc/self/fd") == descriptors);
+    unsigned threads = entries_of("/proc/self/task");
+    REQUIRE(page_renew_bell() && entries_of("/proc/self/task") == threads);
     wait_for_rings(2);
     struct page *p = map_page();
     REQUIRE(p != old && p->body_bytes == 7 && !memcmp(p->body, s.body, 7) && !(p->sequence % 2));
@@ -224,7 +226,41 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     uint64_t sequence = p->sequence;
     REQUIRE(page_publish(&s) && p->sequence == sequence + 2);
     page_remove();
-    REQUIRE(entries_of(dir) == 0 && !page_was_removed() && !page_renew(&s));
+    REQUIRE(entries_of(dir) == 0 && !page_is_lost() && !page_renew(&s));
+    REQUIRE(entries_of(dir) == 0);
+}
+
+/* Nobody can wake the bell's thread there. */
+CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
+{
+    static struct page_request old, r;
+    const struct page_answer answer = {.text = "{}", .text_bytes = 2};
+    struct page_state s = state_of("{\"a\":1}");
+    char path[PATH_MAX];
+    const char *why;
+
+    REQUIRE(make(dir, &why) && page_start_bell(hear));
+    wait_for_rings(1);
+    struct page *p = map_page();
+    p->slots[0].ask_sequence = 1;
+    REQUIRE(page_read_request(0, &r));
+    page_answer_request(&r, &answer);
+    REQUIRE(p->slots[0].reply_sequence == 1 && !page_read_request(0, &r));
+    p->slots[1].ask_sequence = 7;
+    REQUIRE(page_read_request(1, &old) && old.sequence == 7);
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
+    REQUIRE(!truncate(path, sizeof(*p) - 1) && page_is_lost());
+    REQUIRE(!truncate(path, 0) && page_is_lost() && page_renew(&s) && !page_is_lost());
+    unsigned threads = entries_of("/proc/self/task");
+    REQUIRE(entries_of(dir) == 1 && page_renew_bell() && page_renew_bell());
+    REQUIRE(entries_of("/proc/self/task") == threads + 1);
+    p = map_page();
+    p->slots[0].ask_sequence = 1;
+    page_answer_request(&old, &answer);
+    REQUIRE(!p->slots[1].reply_sequence && !page_read_request(1, &r));
+    wait_for_rings(2);
+    REQUIRE(page_read_request(0, &r) && r.sequence == 1);
+    page_remove();
     REQUIRE(entries_of(dir) == 0);
 }
 
@@ -235,7 +271,7 @@ CASE(a_file_comes_back_in_no_other_root_directory)
     if (geteuid())
         _exit(SKIP);
     REQUIRE(make(dir, &why) && !chroot(dir) && !chdir("/"));
-    REQUIRE(!page_was_removed());
+    REQUIRE(!page_is_lost());
 }
 
 static void *read_folder(void *arg)
@@ -398,6 +434,7 @@ int main(void)
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
         cmocka_unit_test(a_page_outlives_the_first_thread),
         cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),
+        cmocka_unit_test(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard),
         cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
         cmocka_unit_test(threads_read_the_folder_while_the_page_is_made),
         cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),

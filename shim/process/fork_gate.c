@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See fork_gate.h; the numbers below are those of its steps. No lock: two words, both futexes.
+ */
+#include "shim/process/fork_gate.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECOND UINT64_C(1000000000)
+
+static _Atomic uint32_t inside;  /* own threads in such a moment */
+static _Atomic uint32_t forking; /* threads that fork */
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* Until the word is 0, or the time comes. */
+static void await_zero(_Atomic uint32_t *word, uint64_t end_ns)
+{
+    for (uint32_t value; (value = atomic_load(word)) != 0;) {
+        uint64_t at_ns = now_ns();
+        if (at_ns >= end_ns)
+            return;
+        struct timespec left = {.tv_sec = (time_t)((end_ns - at_ns) / SECOND),
+                                .tv_nsec = (long)((end_ns - at_ns) % SECOND)};
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &left, NULL, 0);
+    }
+}
+
+static void wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void count_out(void)
+{
+    if (atomic_fetch_sub(&inside, 1) == 1 && atomic_load(&forking)) /* step 1 */
+        wake(&inside);
+}
+
+void fork_gate_enter(void)
+{
+    int saved_errno = errno;
+    uint64_t end_ns = now_ns() + FORK_GATE_PATIENCE_NS;
+    for (;;) {
+        atomic_fetch_add(&inside, 1);
+        if (!atomic_load(&forking) || now_ns() >= end_ns) /* steps 1 and 2 */
+            break;
+        count_out();
+        await_zero(&forking, end_ns);
+    }
+    errno = saved_errno;
+}
+
+void fork_gate_leave(void)
+{
+    int saved_errno = errno;
+    count_out();
+    errno = saved_errno;
+}
+
+void fork_gate_close(void)
+{
+    int saved_errno = errno;
+    atomic_fetch_add(&forking, 1);
+    if (atomic_load(&inside)) /* step 1 */
+        await_zero(&inside, now_ns() + FORK_GATE_PATIENCE_NS);
+    errno = saved_errno;
+}
+
+/* Another handler of the program's may have started the library, after this fork began. Then the
+ * gate was not closed. */
+void fork_gate_open(void)
+{
+    int saved_errno = errno;
+    uint32_t now = atomic_load(&forking);
+    while (now && !atomic_compare_exchange_weak(&forking, &now, now - 1))
+        ;
+    if (now == 1)
+        wake(&forking);
+    errno = saved_errno;
+}
+
+/* The child has none of these threads. */
+void fork_gate_forget(void)
+{
+    atomic_store(&inside, 0);
+    atomic_store(&forking, 0);
+}

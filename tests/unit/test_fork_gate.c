@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/process/fork_gate.c: threads of the library's inside, beside threads that fork.
+ */
+#include "shim/process/fork_gate.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MS UINT64_C(1000000)
+
+enum { MOMENT_US = 50000, FORKS = 300 };
+
+static atomic_bool is_through;
+
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 * MS + (uint64_t)t.tv_nsec;
+}
+
+static void *call(void *function)
+{
+    (*(void (**)(void))function)();
+    atomic_store(&is_through, true);
+    return NULL;
+}
+
+/* Calls it on another thread, and `then` once that thread waits. */
+static void expect_wait(void (*function)(void), void (*then)(void))
+{
+    pthread_t thread;
+    atomic_store(&is_through, false);
+    assert_int_equal(pthread_create(&thread, NULL, call, &function), 0);
+    usleep(MOMENT_US);
+    assert_false(atomic_load(&is_through));
+    uint64_t start_ns = clock_ns();
+    then();
+    pthread_join(thread, NULL);
+    assert_true(clock_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
+}
+
+static void a_fork_waits_until_the_thread_inside_is_out(void **state)
+{
+    fork_gate_enter();
+    expect_wait(fork_gate_close, fork_gate_leave);
+    fork_gate_open();
+}
+
+static void a_fork_waits_for_every_thread_inside(void **state)
+{
+    fork_gate_enter();
+    fork_gate_enter(); /* another thread's */
+    fork_gate_leave();
+    expect_wait(fork_gate_close, fork_gate_leave);
+    fork_gate_open();
+}
+
+static void nobody_comes_in_until_all_forks_are_over(void **state)
+{
+    fork_gate_close();
+    fork_gate_close();
+    fork_gate_open();
+    expect_wait(fork_gate_enter, fork_gate_open);
+    fork_gate_leave();
+}
+
+static void each_wait_has_an_end(void **state)
+{
+    uint64_t start_ns = clock_ns();
+    errno = EDOM;
+    fork_gate_enter();
+    fork_gate_close();
+    uint64_t closed_ns = clock_ns();
+    assert_true(closed_ns - start_ns >= FORK_GATE_PATIENCE_NS);
+    fork_gate_leave();
+    fork_gate_enter();
+    assert_true(clock_ns() - closed_ns >= FORK_GATE_PATIENCE_NS);
+    fork_gate_leave();
+    fork_gate_open();
+    assert_int_equal(errno, EDOM);
+}
+
+static void a_gate_that_was_not_closed_stays_open(void **state)
+{
+    uint64_t start_ns = clock_ns();
+    fork_gate_open();
+    fork_gate_enter();
+    fork_gate_leave();
+    fork_gate_close();
+    fork_gate_open();
+    assert_true(clock_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
+}
+
+static void a_child_has_an_open_gate(void **state)
+{
+    int status;
+    fork_gate_enter();
+    fork_gate_close();
+    pid_t child = fork();
+    if (child == 0) {
+        fork_gate_forget();
+        uint64_t start_ns = clock_ns();
+        fork_gate_close();
+        fork_gate_open();
+        fork_gate_enter();
+        _exit(clock_ns() - start_ns >= FORK_GATE_PATIENCE_NS);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    fork_gate_leave();
+    fork_gate_open();
+}
+
+static atomic_bool over;
+static atomic_uint num_inside;
+
+static void *go_in_and_out(void *unused)
+{
+    while (!atomic_load(&over)) {
+        fork_gate_enter();
+        atomic_fetch_add(&num_inside, 1);
+        for (volatile int i = 0; i < 1000; i = i + 1)
+            ;
+        atomic_fetch_sub(&num_inside, 1);
+        fork_gate_leave();
+    }
+    return NULL;
+}
+
+static void no_thread_is_inside_while_another_forks(void **state)
+{
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, go_in_and_out, NULL), 0);
+    for (int i = 0; i < FORKS; i++) {
+        fork_gate_close();
+        for (int k = 0; k < 100; k++)
+            assert_int_equal(atomic_load(&num_inside), 0);
+        fork_gate_open();
+    }
+    atomic_store(&over, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_fork_waits_until_the_thread_inside_is_out),
+        cmocka_unit_test(a_fork_waits_for_every_thread_inside),
+        cmocka_unit_test(nobody_comes_in_until_all_forks_are_over),
+        cmocka_unit_test(each_wait_has_an_end),
+        cmocka_unit_test(a_gate_that_was_not_closed_stays_open),
+        cmocka_unit_test(a_child_has_an_open_gate),
+        cmocka_unit_test(no_thread_is_inside_while_another_forks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
