@@ -299,8 +299,9 @@ SECTIONS = [
      "step. gpucache: with PyTorch's own cache off. Each figure is the median of processes, in "
      "brackets the least, the quartiles and the most. Live: what the program asked for at its "
      "peak. Time: all steps, against the process with the same shapes that took turns with it; "
-     "then the step in the middle. Whole chunks: free, and the pool could move them. Cut chunks: "
-     "free, but other blocks lie there too.",
+     "then the step in the middle. Native again: a second process of it, which tells how far two "
+     "processes differ that do the same. Whole chunks: free, and the pool could move them. Cut "
+     "chunks: free, but other blocks lie there too.",
      frugal),
     ("refill", "A flush in the middle of training",
      "The same training without flushes and with one every 0.7 s, at any place of a step. Chunks "
