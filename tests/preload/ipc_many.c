@@ -262,11 +262,11 @@ static int threads_open_and_captures_hold(void)
  * addresses. It is device memory from the first moment on.
  */
 
-enum { OPENERS = 3, OPENED = 300, OWN = 10 };
+enum { OPENERS = 3, CONTEXTS = 4000, OWN = 10 };
 
 static void end_contexts(void)
 {
-    while (!atomic_load(&stop)) {
+    for (int round = 0; round < CONTEXTS; round++) {
         CUcontext ctx = NULL;
         uint64_t own[OWN] = {0};
         REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
@@ -276,11 +276,11 @@ static void end_contexts(void)
             REQUIRE(gpu_free(own[i]));
         REQUIRE(cuCtxDestroy(ctx));
     }
+    atomic_store(&stop, true);
 }
 
 static int open_beside(int index, void *context)
 {
-    static atomic_int done;
     const CUipcMemHandle *handles = context;
     int unknown = 0;
     REQUIRE(gpu_open(0));
@@ -288,7 +288,7 @@ static int open_beside(int index, void *context)
         end_contexts();
         return 0;
     }
-    for (int round = 0; round < OPENED; round++) {
+    for (int round = 0; !atomic_load(&stop); round++) {
         uint64_t opened = 0, base = 0;
         size_t size_bytes = 0;
         bool is_device = false;
@@ -298,8 +298,6 @@ static int open_beside(int index, void *context)
         unknown += gpu_address_range(&base, &size_bytes, opened) != 0;
         REQUIRE(gpu_ipc_close(opened));
     }
-    if (atomic_fetch_add(&done, 1) == OPENERS - 1)
-        atomic_store(&stop, true);
     return unknown;
 }
 
