@@ -47,7 +47,7 @@ static struct chunk *detach_chunks(struct pool *p)
         list_for_each(n, tmp, &zones[i]->chunks)
         {
             struct chunk *c = list_entry(n, struct chunk, all);
-            map_forget(c);
+            map_forget(c, p);
             list_remove(&c->all);
             c->plan = list;
             list = c;

@@ -244,7 +244,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
     uint64_t epoch = leaves && c->lingers ? c->cover->piece.epoch : 0;
     if (leaves) {
         chunk_leave(c);
-        map_disclaim(c);
+        map_disclaim(c, p);
         if (c->lingers)
             ghost_add(c->cover);
         else

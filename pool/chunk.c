@@ -163,7 +163,7 @@ void chunk_unseize(struct chunk *list)
 static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *bytes)
 {
     state_lock(p);
-    map_disclaim(c);
+    map_disclaim(c, p);
     state_unlock(p);
     p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
     *bytes += c->size_bytes;
@@ -199,7 +199,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     if (!list)
         return 0;
     for (struct chunk *c = list; c && p->arena; c = c->plan)
-        map_disclaim(c);
+        map_disclaim(c, p);
     p->busy++;
     state_unlock(p);
     for (struct chunk *c = list; c;)

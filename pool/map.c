@@ -78,24 +78,6 @@ void map_touch(uint64_t addr, uint64_t size_bytes)
     }
 }
 
-void map_claim(struct chunk *c, struct pool *owner)
-{
-    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
-        struct granule *g = map_find(at);
-        g->chunk = c;
-        atomic_store_explicit(&g->pool, owner, memory_order_release);
-    }
-}
-
-void map_disclaim(const struct chunk *c)
-{
-    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
-        struct granule *g = map_find(at);
-        g->chunk = NULL;
-        atomic_store_explicit(&g->pool, NULL, memory_order_release);
-    }
-}
-
 /* Other pools may have granules below the same word. */
 static void mark_large(uint64_t addr, bool starts)
 {
@@ -121,22 +103,58 @@ static void page_clear(struct map_page *page)
     }
 }
 
-/* The owner last: the driver may have given the range to another pool, which waits for that. */
-void map_forget(const struct chunk *c)
+static void clear_starts(struct granule *g, uint64_t addr)
+{
+    for (int i = 0; i < 2; i++) {
+        g->start_units[i] = 0;
+        g->starts[i] = NULL;
+    }
+    mark_large(addr, false);
+    for (uint64_t i = 0; g->pages && i < GRANULE_PAGES; i++)
+        page_clear(&g->pages[i]);
+}
+
+static bool is_of(const struct granule *g, const struct pool *owner)
+{
+    return atomic_load_explicit(&g->pool, memory_order_relaxed) == owner;
+}
+
+static void give_up(struct granule *g)
+{
+    g->chunk = NULL;
+    atomic_store_explicit(&g->pool, NULL, memory_order_release);
+}
+
+/* A pool whose context ended unseen, or whose thread is held up for long, has not forgotten it. */
+void map_claim(struct chunk *c, struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
-        if (!g)
-            continue;
-        for (int i = 0; i < 2; i++) {
-            g->start_units[i] = 0;
-            g->starts[i] = NULL;
-        }
-        mark_large(at, false);
-        for (uint64_t i = 0; g->pages && i < GRANULE_PAGES; i++)
-            page_clear(&g->pages[i]);
+        if (unlikely(!is_of(g, NULL) && !is_of(g, owner)))
+            clear_starts(g, at);
+        g->chunk = c;
+        atomic_store_explicit(&g->pool, owner, memory_order_release);
     }
-    map_disclaim(c);
+}
+
+void map_disclaim(const struct chunk *c, const struct pool *owner)
+{
+    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+        struct granule *g = map_find(at);
+        if (likely(is_of(g, owner)))
+            give_up(g);
+    }
+}
+
+/* The owner last: the driver may have given the range to another pool, which waits for that. */
+void map_forget(const struct chunk *c, const struct pool *owner)
+{
+    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+        struct granule *g = map_find(at);
+        if (likely(g && is_of(g, owner)))
+            clear_starts(g, at);
+    }
+    map_disclaim(c, owner);
 }
 
 static struct map_page *page_of(uint64_t addr)

@@ -67,12 +67,13 @@ void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
 /* Touches the host memory of these records, which are no pool's, so that it is there when they are
  * written under a lock. */
 void map_touch(uint64_t addr, uint64_t size_bytes);
-/* Names pool and chunk as owners of the chunk's range, whose records were ensured. */
+/* Names pool and chunk as owners of the chunk's range, whose records were ensured. Where they still
+ * name another pool, its blocks are forgotten: the driver has given the range to this one. */
 void map_claim(struct chunk *c, struct pool *owner);
-/* The chunk's range is nobody's any more. */
-void map_disclaim(const struct chunk *c);
+/* The chunk's range is nobody's any more. What another pool has claimed meanwhile stays its own. */
+void map_disclaim(const struct chunk *c, const struct pool *owner);
 /* The same, for a chunk whose blocks are still recorded: they are forgotten. */
-void map_forget(const struct chunk *c);
+void map_forget(const struct chunk *c, const struct pool *owner);
 
 /* Records a live block by its start. Undone by map_clear. */
 void map_set(struct block *b);

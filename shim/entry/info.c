@@ -46,18 +46,18 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
  * no live block holds, it is asked about one that is not device memory. An arena also has addresses
  * that are no pool's, because their memory was moved or given back. There the driver may still have
  * a mapping, of what is another block's memory by now. Memory of another process that the program
- * has closed may still be mapped too. */
+ * has closed may still be mapped too. What it has open comes first: when a context ends, the driver
+ * may use its addresses again before its pool has forgotten them. */
 static CUdeviceptr disowned(CUdeviceptr dptr)
 {
     static const char nowhere;
     struct pool_block block;
     struct import_range opened;
-    if (!state_is_on())
+    if (!state_is_on() || import_find(dptr, &opened))
         return dptr;
     switch (pool_lookup(dptr, &block)) {
     case POOL_FOREIGN:
-        if (import_find(dptr, &opened) ||
-            (!reservation_covers(dptr, 1) && !import_was_closed(dptr)))
+        if (!reservation_covers(dptr, 1) && !import_was_closed(dptr))
             return dptr;
         break;
     case POOL_OK:

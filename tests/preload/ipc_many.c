@@ -257,6 +257,73 @@ static int threads_open_and_captures_hold(void)
     return 0;
 }
 
+/* ---- opened memory is known beside contexts that end
+ * A thread ends contexts that have memory. What other threads open meanwhile may come to the same
+ * addresses. It is device memory from the first moment on.
+ */
+
+enum { OPENERS = 3, CONTEXTS = 4000, OWN = 10 };
+
+static void end_contexts(void)
+{
+    for (int round = scene_sanitized() ? CONTEXTS * 9 / 10 : 0; round < CONTEXTS; round++) {
+        CUcontext ctx = NULL;
+        uint64_t own[OWN] = {0};
+        REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
+        for (int i = 0; i < OWN; i++)
+            REQUIRE(gpu_malloc(&own[i], (size_t)(i + 1) * MIB));
+        for (int i = 0; i < OWN; i += 2)
+            REQUIRE(gpu_free(own[i]));
+        REQUIRE(cuCtxDestroy(ctx));
+    }
+    atomic_store(&stop, true);
+}
+
+static int open_beside(int index, void *context)
+{
+    const CUipcMemHandle *handles = context;
+    int unknown = 0;
+    REQUIRE(gpu_open(0));
+    if (index == OPENERS) {
+        end_contexts();
+        return 0;
+    }
+    for (int round = 0; !atomic_load(&stop); round++) {
+        uint64_t opened = 0, base = 0;
+        size_t size_bytes = 0;
+        bool is_device = false;
+        int device = -1;
+        REQUIRE(gpu_ipc_open(&opened, handles[1 + (index + round) % 2]));
+        unknown += gpu_pointer_is_device(&is_device, &device, opened) != 0 || !is_device;
+        unknown += gpu_address_range(&base, &size_bytes, opened) != 0;
+        REQUIRE(gpu_ipc_close(opened));
+    }
+    return unknown;
+}
+
+static int open_beside_contexts(int from, int to)
+{
+    CUipcMemHandle handles[HANDLES];
+    EXPECT(read(from, handles, sizeof handles) == sizeof handles);
+    scene_start(1, 60);
+    printf("%d unknown\n", scene_threads(OPENERS + 1, open_beside, handles));
+    fflush(stdout);
+    return 0;
+}
+
+static int opened_memory_is_known_beside_contexts_that_end(void)
+{
+    CUipcMemHandle handles[HANDLES];
+    scene_watchdog(60);
+    struct ipc_peer importer = ipc_peer_fork_work(open_beside_contexts);
+    scene_start(1, 60);
+    for (int i = 0; i < HANDLES; i++)
+        ipc_share(&handles[i], sizes[i], (unsigned char)(i + 1));
+    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
+    printf("importer ended with %d\n", ipc_peer_join(&importer));
+    return 0;
+}
+
 /* ---- events order processes
  * Each of three processes has a buffer and an event of its own that the other two open. In every
  * round each waits on the GPU for the events of the others. Then it looks at what they have written
@@ -390,6 +457,7 @@ int main(int argc, char **argv)
     static const struct scene_act acts[] = {
         ACT(every_handle_shows_its_own_block),
         ACT(threads_open_and_captures_hold),
+        ACT(opened_memory_is_known_beside_contexts_that_end),
         ACT(events_order_processes),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);

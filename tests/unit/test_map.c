@@ -66,7 +66,7 @@ static void a_claim_names_every_granule_and_no_other(void **state)
         EXPECT(atomic_load(&map_find(at + MIB(2) - 1)->pool) == owner, "so is the owner");
     }
     EXPECT(!map_find(addr - 1)->chunk && !map_find(addr + MIB(8))->chunk, "neighbours are not");
-    map_disclaim(&c);
+    map_disclaim(&c, owner);
     EXPECT(!map_find(addr)->chunk && !atomic_load(&map_find(addr + MIB(7))->pool),
            "nobody's again");
 }
@@ -92,7 +92,7 @@ static void small_blocks_are_found_by_their_start_alone(void **state)
     EXPECT(!map_block(map_find(a.addr), a.addr), "cleared");
     EXPECT(!map_block_around(a.addr + 512, owner), "cleared");
     map_clear(&b);
-    map_disclaim(&c);
+    map_disclaim(&c, owner);
 }
 
 static void small_blocks_that_cross_granules_are_found_behind_the_border(void **state)
@@ -103,7 +103,7 @@ static void small_blocks_that_cross_granules_are_found_behind_the_border(void **
     map_set(&a);
     EXPECT(map_block_around(BASE + MIB(2) + 5, owner) == &a, "walks back over the border");
     map_clear(&a);
-    map_disclaim(&c);
+    map_disclaim(&c, owner);
 }
 
 static void a_slab_is_found_by_every_address_in_it(void **state)
@@ -119,7 +119,7 @@ static void a_slab_is_found_by_every_address_in_it(void **state)
     map_clear(&s);
     for (uint64_t at = s.addr; at < block_end(&s); at += 512)
         EXPECT(!map_block(map_find(at), at), "cleared at every page");
-    map_disclaim(&c);
+    map_disclaim(&c, owner);
 }
 
 static void two_large_blocks_start_in_one_granule(void **state)
@@ -143,7 +143,7 @@ static void two_large_blocks_start_in_one_granule(void **state)
     map_clear(&again);
     map_clear(&b);
     EXPECT(!map_block_around(BASE + MIB(20), owner), "nothing is left");
-    map_disclaim(&c);
+    map_disclaim(&c, owner);
 }
 
 static void a_hole_in_the_way_ends_the_walk(void **state)
@@ -156,8 +156,35 @@ static void a_hole_in_the_way_ends_the_walk(void **state)
     EXPECT(!map_block_around(BASE + MIB(7), owner),
            "no block reaches over memory that is not there");
     map_clear(&a);
-    map_disclaim(&low);
-    map_disclaim(&high);
+    map_disclaim(&low, owner);
+    map_disclaim(&high, owner);
+}
+
+/* The driver has given the range to another pool, before the one whose context ended forgot it. */
+static void a_range_is_the_later_pools_whenever_the_earlier_one_forgets(void **state)
+{
+    struct chunk ended, later;
+    claim(&ended, BASE, MIB(8));
+    struct block large = block(large_zone, BASE, MIB(3), BLOCK_LIVE);
+    struct block small = block(small_zone, BASE + MIB(4), KIB(300), BLOCK_LIVE);
+    map_set(&large);
+    map_set(&small);
+    later = (struct chunk){.addr = BASE + MIB(2), .size_bytes = MIB(4)};
+    map_claim(&later, other);
+    EXPECT(!map_block(map_find(small.addr), small.addr), "what was there is not found");
+    struct block now = block(large_zone, BASE + MIB(4), MIB(2), BLOCK_LIVE);
+    map_set(&now);
+    EXPECT(map_block(map_find(now.addr), now.addr) == &now, "what is there is");
+    map_forget(&ended, owner);
+    EXPECT(!map_find(BASE)->pool && !map_find(BASE + MIB(6))->pool, "the rest is nobody's");
+    EXPECT(!map_block(map_find(BASE), BASE), "with its blocks");
+    EXPECT(map_find(BASE + MIB(2))->pool == other, "the later pool has its own");
+    EXPECT(map_block_around(now.addr + MIB(1), other) == &now, "and its blocks");
+    map_disclaim(&ended, owner);
+    EXPECT(map_find(now.addr)->pool == other && map_find(now.addr)->chunk == &later,
+           "it keeps them");
+    map_clear(&now);
+    map_disclaim(&later, other);
 }
 
 int main(void)
@@ -170,6 +197,7 @@ int main(void)
         cmocka_unit_test(a_slab_is_found_by_every_address_in_it),
         cmocka_unit_test(two_large_blocks_start_in_one_granule),
         cmocka_unit_test(a_hole_in_the_way_ends_the_walk),
+        cmocka_unit_test(a_range_is_the_later_pools_whenever_the_earlier_one_forgets),
     };
     return cmocka_run_group_tests(tests, setup_group, teardown_group);
 }

@@ -58,7 +58,7 @@ static void what_is_nobodys_is_empty(void **state)
             map_set(&blocks[i]);
         }
         steps_mine = &steps;
-        map_forget(&c);
+        map_forget(&c, owner);
         steps_mine = NULL;
         if (steps.loads < at)
             break;
