@@ -104,13 +104,20 @@ def environment(options, preload, scratch):
     return env
 
 
+def emulated(options, env):
+    """The words before a program that an emulator runs. The emulator may be a program of dynamic
+    libraries itself: then the loader of this machine would complain of libraries of another."""
+    libraries = env.pop("LD_PRELOAD", None) if options.run_with else None
+    return [*options.run_with, *(["-E", f"LD_PRELOAD={libraries}"] if libraries else [])]
+
+
 def run(options, name, preload):
     program = list(options.program)
     if options.against and not preload:
         program[0] = options.against
-    program[:0] = options.run_with
     with tempfile.TemporaryDirectory(prefix="scene-") as scratch:
         env = environment(options, preload, scratch)
+        program[:0] = emulated(options, env)
         process = subprocess.Popen(program, env=env, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    start_new_session=True)
@@ -227,7 +234,8 @@ def parse(arguments):
                         help="write the bare run's outcome there; if the file exists, take it "
                              "instead of a run")
     parser.add_argument("--run-with", metavar="EMULATOR", action="append", default=[],
-                        help="what runs programs of another machine")
+                        help="what runs programs of another machine, and takes -E NAME=VALUE as "
+                             "qemu-user does")
     parser.add_argument("program", nargs="+", help="-- program and its arguments")
     options = parser.parse_args(arguments)
     # A program, or a child of its, may start from another folder (so does pyenv's python3).
