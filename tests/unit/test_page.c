@@ -179,21 +179,6 @@ CASE(a_page_outlives_the_first_thread)
     live_on(dir);
 }
 
-static atomic_uint heard;
-
-static void hear(void)
-{
-    atomic_fetch_add(&heard, 1);
-}
-
-static void wait_for_rings(unsigned count)
-{
-    for (int i = 0; atomic_load(&heard) < count && i < 5000; i++)
-        usleep(1000);
-    REQUIRE(atomic_load(&heard) >= count);
-    usleep(20000); /* back to its wait */
-}
-
 CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 {
     struct page_state s = state_of("{\"a\":1}");
@@ -262,40 +247,6 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     REQUIRE(page_read_request(0, &r) && r.sequence == 1);
     page_remove();
     REQUIRE(entries_of(dir) == 0);
-}
-
-/* The bell's thread has read the bell of the file before, and comes to its wait at the new one. */
-static atomic_bool holds_ring;
-
-static void hear_and_hold(void)
-{
-    hear();
-    for (int i = 0; atomic_load(&holds_ring) && i < 5000; i++)
-        usleep(1000);
-}
-
-static void ring(struct page *p)
-{
-    p->bell++;
-    syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
-}
-
-CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
-{
-    struct page_state s = state_of("{}");
-    char path[PATH_MAX];
-    const char *why;
-
-    REQUIRE(make(dir, &why) && page_start_bell(hear_and_hold));
-    wait_for_rings(1);
-    atomic_store(&holds_ring, true);
-    ring(map_page());
-    wait_for_rings(2);
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!unlink(path) && page_renew(&s) && page_renew_bell());
-    ring(map_page());
-    atomic_store(&holds_ring, false);
-    wait_for_rings(3);
 }
 
 CASE(a_file_comes_back_in_no_other_root_directory)
@@ -469,7 +420,6 @@ int main(void)
         cmocka_unit_test(a_page_outlives_the_first_thread),
         cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),
         cmocka_unit_test(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard),
-        cmocka_unit_test(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was),
         cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
         cmocka_unit_test(threads_read_the_folder_while_the_page_is_made),
         cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
