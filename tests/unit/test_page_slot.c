@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Requests on the page of a process: their replies, and its bell, which a writer of noise rings. The
- * page may get another file meanwhile.
+ * Requests on the page of a process: their replies, and its bell, which a writer of noise rings.
+ * The page may get another file meanwhile.
  */
 #include "tests/unit/page_case.h"
 
