@@ -5,6 +5,7 @@
  */
 #include "shim/context/context.h"
 
+#include "pool/spin.h"
 #include "shim/driver/error.h"
 #include "shim/process/cancel.h"
 
@@ -102,6 +103,23 @@ void context_look_for_loss(void)
     FOR_EACH_CONTEXT(c)
         look_for_loss(c);
     cancel_allow(cancel);
+}
+
+static bool may_be_others(const struct pool_block *block)
+{
+    const struct context *c = pool_owner(block->pool);
+    return !atomic_load(&c->handle) && !pool_uses_arena(block->pool);
+}
+
+enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
+{
+    enum pool_status found = pool_lookup(addr, block);
+    for (unsigned turn = 0;
+         found == POOL_INVALID && turn < MAP_AWAIT_TURNS && may_be_others(block); turn++) {
+        spin_pause(turn);
+        found = pool_lookup(addr, block);
+    }
+    return found;
 }
 
 CUresult context_loss_of(uint64_t addr)
