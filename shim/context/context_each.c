@@ -115,7 +115,7 @@ enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
 {
     enum pool_status found = pool_lookup(addr, block);
     for (unsigned turn = 0;
-         found == POOL_INVALID && turn < MAP_AWAIT_TURNS && may_be_others(block); turn++) {
+         found != POOL_FOREIGN && turn < MAP_AWAIT_TURNS && may_be_others(block); turn++) {
         spin_pause(turn);
         found = pool_lookup(addr, block);
     }
