@@ -7,6 +7,7 @@
 
 #include "pool/spin.h"
 #include "shim/driver/error.h"
+#include "shim/driver/reservation.h"
 #include "shim/process/cancel.h"
 
 #include <pthread.h>
@@ -105,17 +106,18 @@ void context_look_for_loss(void)
     cancel_allow(cancel);
 }
 
-static bool may_be_others(const struct pool_block *block)
+/* The library's reservations are nobody else's. */
+static bool may_be_others(uint64_t addr, const struct pool_block *block)
 {
     const struct context *c = pool_owner(block->pool);
-    return !atomic_load(&c->handle) && !pool_uses_arena(block->pool);
+    return !atomic_load(&c->handle) && !reservation_covers(addr, 1);
 }
 
 enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
 {
     enum pool_status found = pool_lookup(addr, block);
     for (unsigned turn = 0;
-         found != POOL_FOREIGN && turn < MAP_AWAIT_TURNS && may_be_others(block); turn++) {
+         found != POOL_FOREIGN && turn < MAP_AWAIT_TURNS && may_be_others(addr, block); turn++) {
         spin_pause(turn);
         found = pool_lookup(addr, block);
     }
