@@ -42,7 +42,7 @@ struct found {
     uint64_t addr, size_bytes;
 };
 
-/* On POOL_OK the lock of found->pool is held. */
+/* On POOL_OK the lock of found->pool is held. On POOL_INVALID that field alone is set. */
 static enum pool_status find_live(uint64_t addr, struct found *found)
 {
     struct granule *g;
@@ -66,6 +66,7 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         }
     }
     state_unlock(p);
+    found->pool = p;
     return POOL_INVALID;
 }
 
@@ -73,6 +74,8 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
 {
     struct found f;
     enum pool_status status = find_live(addr, &f);
+    if (status == POOL_INVALID)
+        out->pool = f.pool;
     if (status != POOL_OK)
         return status;
     *out = (struct pool_block){.pool = f.pool,

@@ -101,7 +101,8 @@ void pool_release_at_free(uint64_t freed_addr);
  * must be cheap. */
 bool pool_owns(uint64_t addr);
 
-/* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). */
+/* addr may point anywhere into a live block. POOL_OK, POOL_FOREIGN or POOL_INVALID (not live). In
+ * the last case only block->pool is set. */
 enum pool_status pool_lookup(uint64_t addr, struct pool_block *block);
 
 /* The block that holds addr goes back to the driver when freed, and the pool never reissues it. */

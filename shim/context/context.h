@@ -222,6 +222,11 @@ size_t context_report(struct report_pool *out, size_t max);
 /* Would context_report return? See pool_can_tell. */
 bool context_can_report(void);
 
+/* pool_lookup. When a context ends, the driver may give its segments to others before its pool has
+ * forgotten them. So this waits where the address is of a context that may be ending: until the
+ * pool has forgotten it or the context goes on. It waits some 30 ms at most. No lock held. */
+enum pool_status context_lookup(uint64_t addr, struct pool_block *block);
+
 /* Asks the driver about each context with a pool. The pool of a lost context serves no allocation
  * any more. */
 void context_look_for_loss(void);

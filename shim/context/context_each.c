@@ -5,7 +5,9 @@
  */
 #include "shim/context/context.h"
 
+#include "pool/spin.h"
 #include "shim/driver/error.h"
+#include "shim/driver/reservation.h"
 #include "shim/process/cancel.h"
 
 #include <pthread.h>
@@ -102,6 +104,24 @@ void context_look_for_loss(void)
     FOR_EACH_CONTEXT(c)
         look_for_loss(c);
     cancel_allow(cancel);
+}
+
+/* The library's reservations are nobody else's. */
+static bool may_be_others(uint64_t addr, const struct pool_block *block)
+{
+    const struct context *c = pool_owner(block->pool);
+    return !atomic_load(&c->handle) && !reservation_covers(addr, 1);
+}
+
+enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
+{
+    enum pool_status found = pool_lookup(addr, block);
+    for (unsigned turn = 0;
+         found != POOL_FOREIGN && turn < MAP_AWAIT_TURNS && may_be_others(addr, block); turn++) {
+        spin_pause(turn);
+        found = pool_lookup(addr, block);
+    }
+    return found;
 }
 
 CUresult context_loss_of(uint64_t addr)

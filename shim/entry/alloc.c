@@ -186,9 +186,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
 }
 
 /* For a status other than POOL_OK. True: *rc is the program's answer. False: ask the driver. */
-static SHIM_COLD bool refuse_free(enum pool_status status, CUresult *rc)
+static SHIM_COLD bool refuse_free(enum pool_status status, CUdeviceptr dptr, CUresult *rc)
 {
-    if (status != POOL_INVALID)
+    struct pool_block block;
+    if (status != POOL_INVALID || context_lookup(dptr, &block) == POOL_FOREIGN)
         return false;
     /* The driver must not get the address: it would free an idle segment that the pool holds. */
     counter_add(COUNTER_INVALID_FREE, 1);
@@ -211,7 +212,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     enum pool_status status = pool_free_slowly(dptr);
     errno = saved_errno;
     if (unlikely(status != POOL_OK))
-        return refuse_free(status, rc);
+        return refuse_free(status, dptr, rc);
     control_ensure_thread();
     *rc = CUDA_SUCCESS;
     return true;

@@ -47,7 +47,7 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
  * that are no pool's, because their memory was moved or given back. There the driver may still have
  * a mapping, of what is another block's memory by now. Memory of another process that the program
  * has closed may still be mapped too. What it has open comes first: when a context ends, the driver
- * may use its addresses again before its pool has forgotten them. */
+ * may use its addresses again before its pool has forgotten them (context_lookup). */
 static CUdeviceptr disowned(CUdeviceptr dptr)
 {
     static const char nowhere;
@@ -55,7 +55,7 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
     struct import_range opened;
     if (!state_is_on() || import_find(dptr, &opened))
         return dptr;
-    switch (pool_lookup(dptr, &block)) {
+    switch (context_lookup(dptr, &block)) {
     case POOL_FOREIGN:
         if (!reservation_covers(dptr, 1) && !import_was_closed(dptr))
             return dptr;
@@ -290,7 +290,7 @@ static bool has_freed_page(CUdeviceptr dptr, size_t size)
     CUdeviceptr end = dptr + size;
     for (CUdeviceptr at = dptr, next; at < end; at = next) {
         next = min_u64(round_down(at, GRANULE_BYTES) + GRANULE_BYTES, end);
-        if (pool_lookup(at, &block) == POOL_FOREIGN)
+        if (context_lookup(at, &block) == POOL_FOREIGN)
             return disowned(at) != at; /* what is behind other memory, the driver knows */
         if (!any_live(at, next))
             return true;

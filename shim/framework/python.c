@@ -72,7 +72,8 @@ enum { METH_NOARGS = 4, METH_O = 8, FILE_INPUT = 257 };
     PY(void *, PyInterpreterState_Main, (void))                                                    \
     PY(void *, PyThreadState_New, (void *))                                                        \
     PY(void, PyThreadState_Clear, (void *))                                                        \
-    PY(void, PyThreadState_DeleteCurrent, (void))
+    PY(void, PyThreadState_DeleteCurrent, (void))                                                  \
+    PY(int, PyTraceMalloc_Untrack, (unsigned, uintptr_t))
 
 static struct {
 #define PY(type, name, parameters) type(*name) parameters;
@@ -360,13 +361,24 @@ static bool makes_own_state(void)
            api.PyThreadState_DeleteCurrent && !api.PyGILState_GetThisThreadState();
 }
 
+/* Does tracemalloc trace? Then it takes the interpreter's lock for each allocation. Untracks no
+ * memory, and takes a lock of tracemalloc's for a moment. */
+static bool is_traced(void)
+{
+    enum { NOT_TRACING = -2 };
+    return api.PyTraceMalloc_Untrack && api.PyTraceMalloc_Untrack(0, 0) != NOT_TRACING;
+}
+
 /* The state that this thread gets by it. NULL: no memory, or the interpreter is not ready. */
 static void *make_own_state(void)
 {
+    void *own = NULL;
     fork_gate_enter();
-    void *own = is_ready() ? api.PyThreadState_New(api.PyInterpreterState_Main()) : NULL;
+    bool ready = is_ready(), traced = ready && is_traced();
+    if (ready && !traced)
+        own = api.PyThreadState_New(api.PyInterpreterState_Main());
     fork_gate_leave();
-    return own;
+    return traced ? api.PyThreadState_New(api.PyInterpreterState_Main()) : own; /* step 12 */
 }
 
 /* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */

@@ -27,8 +27,10 @@
  *     the bell differs from the value read. If the bell was raised before that read, the pass comes
  *     after the request. If it was raised later, the kernel refuses the wait, and the loop goes on.
  *     A new file may take the page's place, after somebody removed it or cut it off. Who waits at
- *     the file before is woken, and reads the new bell. Nobody can wake who waits at a file that
- *     was cut off. Then another thread waits at the new one, and the first until the process ends.
+ *     the file before is woken, and reads the new bell. Who has read the bell before, and comes to
+ *     the wait later, is refused as well: the new bell begins at another number. Nobody can wake
+ *     who waits at a file that was cut off. Then another thread waits at the new one, and the first
+ *     until the process ends.
  *  8. A request counts as served once its reply is on the page. A request that must wait (for the
  *     end of a capture) stays unserved, and is found by the next pass.
  *

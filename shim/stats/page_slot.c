@@ -17,6 +17,7 @@
 static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
 static unsigned served_file;        /* of the file with this count */
 static void (*bell_rang)(void);
+static bool lacks_bell; /* no thread waits at the file of now */
 
 static size_t slot_at(unsigned slot)
 {
@@ -99,12 +100,18 @@ static bool start(void)
 bool page_start_bell(void (*rang)(void))
 {
     bell_rang = rang;
-    return start();
+    lacks_bell = !start();
+    return !lacks_bell;
 }
 
 bool page_renew_bell(void)
 {
     static unsigned num_more;
 
-    return !page_copy_left_waiter() || (num_more++ < MORE_BELLS && start());
+    lacks_bell |= page_copy_left_waiter();
+    if (lacks_bell && num_more < MORE_BELLS && start()) {
+        num_more++;
+        lacks_bell = false;
+    }
+    return !lacks_bell;
 }

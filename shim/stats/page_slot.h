@@ -39,8 +39,8 @@ void page_answer_request(const struct page_request *r, const struct page_answer 
 /* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
  * requests are not heard. rang must take no lock. */
 bool page_start_bell(void (*rang)(void));
-/* After page_renew: makes another thread if the one there was waits at a file that was cut off.
- * False: there is none that hears requests. */
+/* After page_renew: makes another thread if the one there was waits at a file that was cut off, or
+ * could not be made. False: there is none that hears requests. */
 bool page_renew_bell(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Contexts that the program makes: attached, pushed, destroyed, broken.
+ * Contexts that the program makes: attached, pushed, destroyed, broken, ended beside other work.
  */
 #include "tests/preload/scene.h"
 
@@ -306,6 +306,68 @@ static int contexts_beside_a_broken_one_work(void)
     return failed != 0;
 }
 
+/* ---- memory in stream order is known beside contexts that end
+ * A thread ends contexts that have memory. Meanwhile other threads allocate in stream order. Their
+ * memory may come to the same addresses. It is device memory at once, and can be freed.
+ */
+
+enum { MAKERS = 3, OWN = 10 };
+
+static atomic_bool all_ended;
+
+/* A real driver takes some 100 ms for each. */
+static int ends(void)
+{
+    if (!scene_simulated())
+        return 40;
+    return scene_sanitized() ? 400 : 4000;
+}
+
+static void end_contexts(void)
+{
+    for (int left = ends(); left > 0; left--) {
+        CUcontext ctx = NULL;
+        uint64_t own[OWN] = {0};
+        REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
+        for (int i = 0; i < OWN; i++)
+            REQUIRE(gpu_malloc(&own[i], (size_t)(i + 1) * MIB));
+        for (int i = 0; i < OWN; i += 1 + left % 2)
+            REQUIRE(gpu_free(own[i]));
+        REQUIRE(cuCtxDestroy(ctx));
+    }
+    atomic_store(&all_ended, true);
+}
+
+static int allocate_beside(int index, void *unused)
+{
+    int wrong = 0;
+    REQUIRE(gpu_open(0));
+    if (index == MAKERS) {
+        end_contexts();
+        return 0;
+    }
+    for (int round = 0; !atomic_load(&all_ended); round++) {
+        uint64_t made = 0, base = 0;
+        size_t size_bytes = 0;
+        bool is_device = false;
+        int device = -1;
+        REQUIRE(gpu_malloc_async(&made, (size_t)(1 + (index + round) % 4) * MIB, NULL));
+        if (round % 2) { /* else the free is the first to come to the address */
+            wrong += gpu_pointer_is_device(&is_device, &device, made) != 0 || !is_device;
+            wrong += gpu_address_range(&base, &size_bytes, made) != 0;
+        }
+        wrong += gpu_free_async(made, NULL) != 0;
+    }
+    return wrong;
+}
+
+static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
+{
+    scene_start(1, 60);
+    printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, NULL));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
@@ -313,6 +375,7 @@ int main(int argc, char **argv)
         ACT(a_context_lives_until_its_last_use),
         ACT(early_launches_in_two_contexts),
         ACT(contexts_beside_a_broken_one_work),
+        ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

@@ -444,6 +444,29 @@ def forks_near():
     flush()
 
 
+def forks_traced():
+    """While tracemalloc traces, the interpreter allocates the state of a thread with its own lock
+    held. No fork waits for a thread of the library's that waits for that lock."""
+    torch_of()
+    fakes.free(fakes.malloc(MIB))
+    warnings.simplefilter("ignore")
+    sys.setswitchinterval(0.02)
+    for turn in range(30):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        end = time.monotonic() + 0.0005 * (turn % 20)
+        while time.monotonic() < end:
+            pass
+        start = time.monotonic()
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        seconds = time.monotonic() - start
+        assert os.waitpid(pid, 0)[1] == 0
+        assert seconds < 0.8, f"the fork of turn {turn} took {seconds:.1f} s"
+    sys.setswitchinterval(0.005)
+    flush()
+
+
 def ends():
     """Ends soon after a signal, or while empty_cache is at work. What has begun is over when the
     functions of atexit run, which comes after the threads' shutdown."""

@@ -143,6 +143,10 @@ class Frameworks(unittest.TestCase):
         self.each(lambda python: self.ends_well(
             self.scene(python, "forks_near", LD_PRELOAD=f"{LIBRARY}:{LONG_NEAR}")))
 
+    def test_no_fork_is_held_up_while_allocations_are_traced(self):
+        self.each(lambda python: self.ends_well(
+            self.scene(python, "forks_traced", PYTHONTRACEMALLOC="1")))
+
     def test_no_end_of_an_interpreter_is_disturbed(self):
         def play(python):
             for delay, before in ("0", ""), ("150", "yes"), ("400", ""):

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,6 +132,21 @@ static inline uint64_t clock_ns(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static atomic_uint heard; /* rings of the bell */
+
+static inline void hear(void)
+{
+    atomic_fetch_add(&heard, 1);
+}
+
+static inline void wait_for_rings(unsigned count)
+{
+    for (int i = 0; atomic_load(&heard) < count && i < 5000; i++)
+        usleep(1000);
+    REQUIRE(atomic_load(&heard) >= count);
+    usleep(20000); /* back to its wait */
 }
 
 #endif

@@ -179,21 +179,6 @@ CASE(a_page_outlives_the_first_thread)
     live_on(dir);
 }
 
-static atomic_uint heard;
-
-static void hear(void)
-{
-    atomic_fetch_add(&heard, 1);
-}
-
-static void wait_for_rings(unsigned count)
-{
-    for (int i = 0; atomic_load(&heard) < count && i < 5000; i++)
-        usleep(1000);
-    REQUIRE(atomic_load(&heard) >= count);
-    usleep(20000); /* back to its wait */
-}
-
 CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 {
     struct page_state s = state_of("{\"a\":1}");

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Requests on the page of a process: their replies, and the bell that a writer of noise rings.
+ * Requests on the page of a process: their replies, and its bell, which a writer of noise rings.
+ * The page may get another file meanwhile.
  */
 #include "tests/unit/page_case.h"
 
 #include <stdatomic.h>
 
 static atomic_bool over;
-static atomic_uint rings;
-
-static void ring(void)
-{
-    atomic_fetch_add(&rings, 1);
-}
 
 /* As the control thread: serves requests until all is over. Replies the request's own text. */
 static void *serve(void *unused)
@@ -21,7 +16,7 @@ static void *serve(void *unused)
     static unsigned long served;
 
     for (unsigned seen = 0; !atomic_load(&over);) {
-        unsigned now = atomic_load(&rings);
+        unsigned now = atomic_load(&heard);
         if (now == seen) {
             usleep(100);
             continue;
@@ -71,7 +66,7 @@ CASE(each_request_gets_its_reply)
     const char *why;
 
     alarm(30);
-    REQUIRE(make(dir, &why) && page_start_bell(ring));
+    REQUIRE(make(dir, &why) && page_start_bell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
@@ -114,7 +109,7 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
     const char *why;
 
     alarm(30);
-    REQUIRE(make(dir, &why) && page_start_bell(ring));
+    REQUIRE(make(dir, &why) && page_start_bell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
     uint64_t start_ns = clock_ns(), end_ns = start_ns + UINT64_C(1000000000);
@@ -131,7 +126,7 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
         usleep(1000);
     }
     uint64_t took_ms = (clock_ns() - start_ns) / 1000000;
-    unsigned all = atomic_load(&rings);
+    unsigned all = atomic_load(&heard);
     REQUIRE(all <= took_ms + 2 && all >= 2 && publications > 2);
     int status;
     REQUIRE(waitpid(child, &status, 0) == child && status == 0);
@@ -142,11 +137,70 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
     pthread_join(server, NULL);
 }
 
+/* The bell's thread has read the bell of the file before, and comes to its wait at the new one. */
+static atomic_bool holds_ring;
+
+static void hear_and_hold(void)
+{
+    hear();
+    for (int i = 0; atomic_load(&holds_ring) && i < 5000; i++)
+        usleep(1000);
+}
+
+static void raise_bell(struct page *p)
+{
+    p->bell++;
+    syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
+{
+    struct page_state s = state_of("{}");
+    char path[PATH_MAX];
+    const char *why;
+
+    REQUIRE(make(dir, &why) && page_start_bell(hear_and_hold));
+    wait_for_rings(1);
+    atomic_store(&holds_ring, true);
+    raise_bell(map_page());
+    wait_for_rings(2);
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
+    REQUIRE(!unlink(path) && page_renew(&s) && page_renew_bell());
+    raise_bell(map_page());
+    atomic_store(&holds_ring, false);
+    wait_for_rings(3);
+}
+
+/* As many times as there are threads for, and once more. */
+CASE(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends)
+{
+    struct page_state s = state_of("{}");
+    char path[PATH_MAX];
+    const char *why;
+    int heard_files = 0;
+
+    REQUIRE(make(dir, &why) && page_start_bell(hear));
+    wait_for_rings(1);
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
+    for (bool hears = true; hears && heard_files < 100; heard_files += hears) {
+        unsigned before = atomic_load(&heard);
+        REQUIRE(!truncate(path, 0) && page_renew(&s));
+        hears = page_renew_bell();
+        if (hears)
+            wait_for_rings(before + 1);
+    }
+    REQUIRE(heard_files == 7);
+    REQUIRE(!unlink(path) && page_renew(&s) && !page_renew_bell());
+    page_remove();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_request_gets_its_reply),
         cmocka_unit_test(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing),
+        cmocka_unit_test(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was),
+        cmocka_unit_test(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
