@@ -2,6 +2,7 @@
 /*
  * Contexts that the program makes: attached, pushed, destroyed, broken, ended beside other work.
  */
+#include "tests/preload/ending_contexts.h"
 #include "tests/preload/scene.h"
 
 #include <stdatomic.h>
@@ -311,32 +312,9 @@ static int contexts_beside_a_broken_one_work(void)
  * memory may come to the same addresses. It is device memory at once, and can be freed.
  */
 
-enum { MAKERS = 3, OWN = 10 };
+enum { MAKERS = 3 };
 
 static atomic_bool all_ended;
-
-/* A real driver takes some 100 ms for each. */
-static int ends(void)
-{
-    if (!scene_simulated())
-        return 40;
-    return scene_sanitized() ? 400 : 4000;
-}
-
-static void end_contexts(void)
-{
-    for (int left = ends(); left > 0; left--) {
-        CUcontext ctx = NULL;
-        uint64_t own[OWN] = {0};
-        REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
-        for (int i = 0; i < OWN; i++)
-            REQUIRE(gpu_malloc(&own[i], (size_t)(i + 1) * MIB));
-        for (int i = 0; i < OWN; i += 1 + left % 2)
-            REQUIRE(gpu_free(own[i]));
-        REQUIRE(cuCtxDestroy(ctx));
-    }
-    atomic_store(&all_ended, true);
-}
 
 static int allocate_beside(int index, void *unused)
 {
@@ -344,6 +322,7 @@ static int allocate_beside(int index, void *unused)
     REQUIRE(gpu_open(0));
     if (index == MAKERS) {
         end_contexts();
+        atomic_store(&all_ended, true);
         return 0;
     }
     for (int round = 0; !atomic_load(&all_ended); round++) {

@@ -3,6 +3,7 @@
  * Handles of several processes at once. They are opened beside memory that comes and goes, by
  * threads that signals interrupt, and in captures. Events order the work of the processes.
  */
+#include "tests/preload/ending_contexts.h"
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
@@ -262,30 +263,7 @@ static int threads_open_and_captures_hold(void)
  * addresses. It is device memory from the first moment on.
  */
 
-enum { OPENERS = 3, OWN = 10 };
-
-/* A real driver takes some 100 ms for each. */
-static int ends(void)
-{
-    if (!scene_simulated())
-        return 40;
-    return scene_sanitized() ? 400 : 4000;
-}
-
-static void end_contexts(void)
-{
-    for (int left = ends(); left > 0; left--) {
-        CUcontext ctx = NULL;
-        uint64_t own[OWN] = {0};
-        REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
-        for (int i = 0; i < OWN; i++)
-            REQUIRE(gpu_malloc(&own[i], (size_t)(i + 1) * MIB));
-        for (int i = 0; i < OWN; i += 2)
-            REQUIRE(gpu_free(own[i]));
-        REQUIRE(cuCtxDestroy(ctx));
-    }
-    atomic_store(&stop, true);
-}
+enum { OPENERS = 3 };
 
 static int open_beside(int index, void *context)
 {
@@ -294,6 +272,7 @@ static int open_beside(int index, void *context)
     REQUIRE(gpu_open(0));
     if (index == OPENERS) {
         end_contexts();
+        atomic_store(&stop, true);
         return 0;
     }
     for (int round = 0; !atomic_load(&stop); round++) {

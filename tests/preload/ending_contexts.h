@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Contexts that end while they have memory, for scenes that look at what comes to their addresses.
+ */
+#ifndef TESTS_PRELOAD_ENDING_CONTEXTS_H
+#define TESTS_PRELOAD_ENDING_CONTEXTS_H
+
+#include "tests/preload/scene.h"
+
+enum { ENDING_BLOCKS = 10 };
+
+/* Makes and ends one context after the other, of which some still have live blocks. A real driver
+ * takes some 100 ms for each. */
+static inline void end_contexts(void)
+{
+    int left = scene_simulated() ? scene_sanitized() ? 400 : 4000 : 40;
+    for (; left > 0; left--) {
+        CUcontext ctx = NULL;
+        uint64_t own[ENDING_BLOCKS] = {0};
+        REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
+        for (int i = 0; i < ENDING_BLOCKS; i++)
+            REQUIRE(gpu_malloc(&own[i], (size_t)(i + 1) * MIB));
+        for (int i = 0; i < ENDING_BLOCKS; i += 1 + left % 2)
+            REQUIRE(gpu_free(own[i]));
+        REQUIRE(cuCtxDestroy(ctx));
+    }
+}
+
+#endif
