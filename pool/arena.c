@@ -115,8 +115,8 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
  * memory in a chunk that is partly live stays. So while nothing is idle, chunks are as large as the
  * requests, which needs the fewest driver calls. A request of up to ARENA_CHUNK_MAX_BYTES gets one
  * chunk, and a larger one gets two. Once memory is fragmented, chunks are small, whether the move
- * budget is used up or not, because chunks cannot be cut later. Each costs calls of the
- * driver. So once the move budget is not full, large requests of a small arena get coarser ones. */
+ * budget is used up or not, because chunks cannot be cut later. Each costs calls of the driver.
+ * So once the move budget is not full, large requests of a small arena get coarser ones. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes;

@@ -198,6 +198,8 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     uint64_t bytes = 0;
     if (!list)
         return 0;
+    /* An arena disowns all of them at once, still under the lock. Its addresses are reserved, so
+     * the driver gives them to nobody. */
     for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c, p);
     p->busy++;
