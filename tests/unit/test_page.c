@@ -338,6 +338,40 @@ CASE(an_exit_while_the_page_is_made_leaves_no_file)
     }
 }
 
+/* Each page gets its name by this call. The test is linked with --wrap. */
+static void (*before_name)(void), (*behind_name)(void);
+
+int __real_renameat(int from_dir, const char *from, int to_dir, const char *to);
+int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to);
+int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+    if (before_name)
+        before_name();
+    int failed = __real_renameat(from_dir, from, to_dir, to);
+    if (behind_name)
+        behind_name();
+    return failed;
+}
+
+/* The exit does not wait for ever. */
+CASE(an_exit_before_the_page_has_its_name_leaves_no_file)
+{
+    const char *why;
+
+    before_name = page_remove;
+    make(dir, &why);
+    REQUIRE(entries_of(dir) == 0);
+}
+
+CASE(an_exit_when_the_page_has_its_name_leaves_no_file)
+{
+    const char *why;
+
+    behind_name = page_remove;
+    make(dir, &why);
+    REQUIRE(entries_of(dir) == 0);
+}
+
 /* A state of which each byte says which one it is. */
 static void fill(char *body, size_t size_bytes, struct page_gpu *gpus, unsigned number)
 {
@@ -426,6 +460,8 @@ int main(void)
         cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder),
         cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
         cmocka_unit_test(an_exit_while_the_page_is_made_leaves_no_file),
+        cmocka_unit_test(an_exit_before_the_page_has_its_name_leaves_no_file),
+        cmocka_unit_test(an_exit_when_the_page_has_its_name_leaves_no_file),
         cmocka_unit_test(ten_readers_never_take_two_states_for_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
