@@ -71,6 +71,8 @@ class Flush(unittest.TestCase):
     def start(self, *options, program=sys.executable, stderr=None, **env):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
         self.log = tempfile.NamedTemporaryFile()
+        self.addCleanup(self.report.close)  # the last: the child writes it when it ends
+        self.addCleanup(self.log.close)
         child = subprocess.Popen(
             [
                 sys.executable,
