@@ -115,15 +115,17 @@ static bool occupy(struct pool *p, struct zone *z, const struct window *w, struc
  * memory in a chunk that is partly live stays. So while nothing is idle, chunks are as large as the
  * requests, which needs the fewest driver calls. A request of up to ARENA_CHUNK_MAX_BYTES gets one
  * chunk, and a larger one gets two. Once memory is fragmented, chunks are small, whether the move
- * budget is used up or not, because chunks cannot be cut later. Each costs calls of the driver.
- * So once the move budget is not full, large requests of a small arena get coarser ones. */
+ * budget is used up or not, because chunks cannot be cut later. Each costs calls of the driver. So
+ * they are as small as can be useful only while the move budget is full. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
-    uint64_t missing = plan->missing_bytes;
-    uint64_t fine =
-        max_u64(p->stats.reserved_bytes >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
-    if (!move_budget_is_full(&p->move_budget))
-        fine = max_u64(fine, min_u64(missing >> ARENA_SPENT_SHIFT, ARENA_SPENT_MAX_BYTES));
+    uint64_t missing = plan->missing_bytes, reserved = p->stats.reserved_bytes;
+    uint64_t fine = max_u64(reserved >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
+    if (!move_budget_is_full(&p->move_budget)) {
+        uint64_t part =
+            min_u64(missing >> ARENA_SPENT_REQUEST_SHIFT, ARENA_SPENT_REQUEST_MAX_BYTES);
+        fine = max_u64(fine, max_u64(reserved >> ARENA_SPENT_SHIFT, part));
+    }
     uint64_t most =
         min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
     if (is_whole(p))

@@ -280,14 +280,14 @@ static void scatter(struct rig *r, uint64_t a[64], int idle)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "no more than that");
 }
 
-static void large_requests_get_coarser_chunks_once_time_is_spent(void **state)
+static void chunks_are_the_finest_until_time_is_spent(void **state)
 {
     struct rig *r = expect_single(state);
     uint64_t a[64], created;
     scatter(r, a, 8);
-    rig_alloc(r, MIB(128));
+    rig_alloc(r, MIB(64));
     created = model_calls(r->model, MODEL_ROW_create);
-    EXPECT_EQ(created, 65 + 28, "112 MiB in chunks of 4: the driver's calls took no time");
+    EXPECT_EQ(created, 65 + 24, "48 MiB in chunks of 2: the driver's calls took no time");
     for (int i = 8; i < 16; i += 2)
         rig_free(r, a[i]);
     rig_settle(r);
@@ -299,8 +299,8 @@ static void large_requests_get_coarser_chunks_once_time_is_spent(void **state)
     for (int i = 16; i < 24; i += 2)
         rig_free(r, a[i]);
     rig_settle(r);
-    rig_alloc(r, MIB(128));
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 28, "the time is earned again");
+    rig_alloc(r, MIB(64));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created + 24, "the time is earned again");
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 12, "all that was idle moved");
     EXPECT_SOUND(r);
 }
@@ -459,7 +459,7 @@ int main(void)
         ROOMY_TEST(with_several_streams_more_memory_is_spent),
         ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
         ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
-        ROOMY_TEST(large_requests_get_coarser_chunks_once_time_is_spent),
+        ROOMY_TEST(chunks_are_the_finest_until_time_is_spent),
         ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak),
         ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent),
         ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent),
