@@ -271,16 +271,22 @@ class Live(Case):
 
         def is_back():
             return os.path.exists(path) and os.path.getsize(path) == tables.PAGE_BYTES
+        # Stopped, it makes no new page before the tool has looked.
+        self.assertTrue(wait_for(program.stop_between_two_states))
         os.truncate(path, 0)
         done = tool("flush", program.pid)
+        os.kill(program.pid, signal.SIGCONT)
         self.assertEqual(done.status, 1)
         self.assertEqual(len(done.err.splitlines()), 1, done.err)
         program.do("churn 3")
         self.assertTrue(wait_for(is_back))
         self.assertEqual(tool("flush", program.pid).status, 0)
+        self.assertTrue(wait_for(program.stop_between_two_states))
         os.truncate(path, 0)
         os.unlink(path)
-        self.assertEqual(tool("flush", program.pid).status, 4)  # by signal
+        done = tool("flush", program.pid)
+        os.kill(program.pid, signal.SIGCONT)
+        self.assertEqual(done.status, 4)  # by signal
         self.assertTrue(wait_for(is_back))
         start = time.monotonic()
         self.assertEqual(tool("flush", program.pid).status, 0)
