@@ -146,7 +146,22 @@ static inline void wait_for_rings(unsigned count)
     for (int i = 0; atomic_load(&heard) < count && i < 5000; i++)
         usleep(1000);
     REQUIRE(atomic_load(&heard) >= count);
-    usleep(20000); /* back to its wait */
+}
+
+/* Until a thread waits at the bell. The requeue leaves it where it is, and counts it. */
+static inline void wait_for_listener(struct page *p)
+{
+    long waiting = 0;
+
+    for (int i = 0; waiting < 1 && i < 5000; i++, usleep(1000))
+        waiting = syscall(SYS_futex, &p->bell, FUTEX_REQUEUE, 0, 1, &p->bell, 0);
+    REQUIRE(waiting == 1);
+}
+
+static inline void raise_bell(struct page *p)
+{
+    __atomic_fetch_add(&p->bell, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 #endif

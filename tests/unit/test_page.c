@@ -188,6 +188,7 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     REQUIRE(make(dir, &why) && !page_is_lost() && page_start_bell(hear));
     wait_for_rings(1);
     struct page *old = map_page();
+    wait_for_listener(old);
     unsigned descriptors = entries_of("/proc/self/fd");
     snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     REQUIRE(!unlink(path) && !rmdir(dir) && page_is_lost() && page_renew(&s));
@@ -197,11 +198,8 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     wait_for_rings(2);
     struct page *p = map_page();
     REQUIRE(p != old && p->body_bytes == 7 && !memcmp(p->body, s.body, 7) && !(p->sequence % 2));
-    p->bell++;
-    int woken = 0;
-    for (int i = 0; !woken && i < 5000; i++, usleep(1000)) /* it may not be back at its wait */
-        woken = (int)syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
-    REQUIRE(woken == 1);
+    wait_for_listener(p);
+    raise_bell(p);
     wait_for_rings(3);
     static struct page_request r;
     while (page_read_request(0, &r))
@@ -227,6 +225,7 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     REQUIRE(make(dir, &why) && page_start_bell(hear));
     wait_for_rings(1);
     struct page *p = map_page();
+    wait_for_listener(p);
     p->slots[0].ask_sequence = 1;
     REQUIRE(page_read_request(0, &r));
     page_answer_request(&r, &answer);

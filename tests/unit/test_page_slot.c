@@ -137,6 +137,37 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
     pthread_join(server, NULL);
 }
 
+/* Rings before the thread rests: it has the next ring at its next look, whatever else runs. */
+enum { OWN_RINGS = 50 };
+static struct page *_Atomic own_bell;
+static uint64_t ring_ns[OWN_RINGS];
+
+static void hear_and_ring(void)
+{
+    struct page *p = atomic_load(&own_bell);
+    unsigned rings = atomic_load(&heard);
+
+    if (p && rings < OWN_RINGS) {
+        ring_ns[rings] = clock_ns();
+        p->bell++;
+    }
+    hear();
+}
+
+CASE(a_ring_during_the_rest_is_heard_and_each_rest_is_a_millisecond)
+{
+    const char *why;
+
+    REQUIRE(make(dir, &why) && page_start_bell(hear_and_ring));
+    wait_for_rings(1);
+    struct page *p = map_page();
+    atomic_store(&own_bell, p);
+    raise_bell(p);
+    wait_for_rings(OWN_RINGS + 1);
+    for (unsigned i = 2; i < OWN_RINGS; i++)
+        REQUIRE(ring_ns[i] - ring_ns[i - 1] >= PAGE_REST_NS);
+}
+
 /* The bell's thread has read the bell of the file before, and comes to its wait at the new one. */
 static atomic_bool holds_ring;
 
@@ -145,12 +176,6 @@ static void hear_and_hold(void)
     hear();
     for (int i = 0; atomic_load(&holds_ring) && i < 5000; i++)
         usleep(1000);
-}
-
-static void raise_bell(struct page *p)
-{
-    p->bell++;
-    syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
@@ -199,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_request_gets_its_reply),
         cmocka_unit_test(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing),
+        cmocka_unit_test(a_ring_during_the_rest_is_heard_and_each_rest_is_a_millisecond),
         cmocka_unit_test(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was),
         cmocka_unit_test(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends),
     };
