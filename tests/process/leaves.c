@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Leaves while a second thread is in an allocation that takes long: exit status 5. With the
- * argument "child" a child leaves instead, made by a fork that runs no handlers of
- * pthread_atfork(). With "signal" there is no second thread: a signal handler leaves while the
- * first one allocates. With "flush" the second thread gives its memory back, and the library's
- * thread is in a flush. */
+/* LEAVES WAY CALL: leaves while a second thread is in an allocation that takes long, once it is in
+ * that call of the driver: exit status 5. In the way "child" a child leaves instead, made by a fork
+ * that runs no handlers of pthread_atfork(). In the way "signal" there is no second thread: a
+ * signal handler leaves while the first one allocates. In the way "flush" the second thread gives
+ * its memory back, and the library's thread is in a flush. */
 #include <cuda.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,14 +19,12 @@
 uint64_t simCallCount(const char *symbol); /* tests/sim/sim.h */
 
 static CUcontext context;
-static atomic_bool begun;
 
 static void *work(void *flushes)
 {
     CUdeviceptr block = 0;
     if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
         _exit(1);
-    atomic_store(&begun, true);
     cuMemAlloc(&block, 1 << 20);
     if (flushes) {
         cuMemFree(block);
@@ -62,17 +59,17 @@ int main(int argc, char **argv)
 {
     pthread_t thread;
     int status = 0;
-    bool by_child = argc > 1 && strcmp(argv[1], "child") == 0;
-    bool flushes = argc > 1 && strcmp(argv[1], "flush") == 0;
+    if (argc < 2)
+        return 1;
+    bool by_child = strcmp(argv[1], "child") == 0, flushes = strcmp(argv[1], "flush") == 0;
     if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS)
         return 1;
-    if (argc > 1 && strcmp(argv[1], "signal") == 0)
+    if (strcmp(argv[1], "signal") == 0)
         leave_by_signal();
-    if (pthread_create(&thread, NULL, work, flushes ? &context : NULL) != 0)
+    if (argc < 3 || pthread_create(&thread, NULL, work, flushes ? &context : NULL) != 0)
         return 1;
-    while (!atomic_load(&begun) || (flushes && !simCallCount("cuStreamSynchronize")))
+    while (!simCallCount(argv[2]))
         usleep(1000);
-    usleep(200000);
     if (!by_child)
         exit(5);
     pid_t child = (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0L, 0L, 0L, 0L);
