@@ -6,6 +6,7 @@ import io
 import json
 import mmap
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -198,6 +199,13 @@ def tool(*words, **env):
         os.environ.clear()
         os.environ.update(before)
     return Done(status, out.getvalue(), err.getvalue())
+
+
+def catches(pid, number):
+    """Has the process a handler of its own for the signal?"""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        caught = re.search(r"^SigCgt:\s*(\w+)", status.read(), re.MULTILINE)
+    return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
 
 
 def wait_for(what, seconds=30):

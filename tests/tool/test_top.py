@@ -17,7 +17,8 @@ import time
 import types
 import unittest
 
-from fake import ALONE, MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, wait_for
+from fake import (ALONE, MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, catches, map_page, pool,
+                  wait_for)
 from test_page import Case
 
 from gpucache import process, tables, top
@@ -383,7 +384,13 @@ class Top(Case):
             screen.feed()
 
         def ended():
-            os.kill(screen.pid, signal.SIGTERM)
+            # Stopped, it does not take its handler away between the look and the signal. A signal
+            # just before a write that waits is not seen: another one comes.
+            os.kill(screen.pid, signal.SIGSTOP)
+            wait_for(lambda: process.state(screen.pid) in ("T", "Z"))
+            if catches(screen.pid, signal.SIGTERM):
+                os.kill(screen.pid, signal.SIGTERM)
+            os.kill(screen.pid, signal.SIGCONT)
             time.sleep(0.1)
             return [end for pid, end in [os.waitpid(screen.pid, os.WNOHANG)] if pid]
         status = wait_for(ended, 10)
@@ -466,7 +473,7 @@ class Stat(Case):
         screen = Terminal(command=["bash", "-c", f"'{sys.executable}' '{TOOL}' stat {os.getpid()} "
                                    "--watch 50ms; echo below"])
         screen.until("live blocks")
-        page.close()
+        os.unlink(page.path)  # still mapped: else the process has become another program
         text = screen.until("below")
         self.assertRegex(text, r"\ngpucache: PID [^$]*\nbelow")
         screen.end()
