@@ -8,9 +8,9 @@
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/leaver.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 static struct fences *fences(struct rig *r)
 {
@@ -308,34 +308,24 @@ static void one_stream_is_never_enough_again_after_giving_up(void **state)
 }
 
 struct second {
-    struct pool *pool;
-    pthread_t thread;
+    struct leaver leaver;
     bool started;
 };
-
-static void *leave(void *arg)
-{
-    struct second *s = arg;
-    pool_leave_single_stream(s->pool);
-    return NULL;
-}
 
 /* While the first thread's record is under way, the program's second thread creates a stream. */
 static void start_second(struct model *m, enum model_row row)
 {
     struct second *s = m->hook_arg;
-    struct timespec while_it_leaves = {.tv_nsec = 20000000};
     if (row != MODEL_ROW_fence_record || s->started)
         return;
     s->started = true;
-    pthread_create(&s->thread, NULL, leave, s);
-    nanosleep(&while_it_leaves, NULL);
+    leaver_start(&s->leaver, s->leaver.pool);
 }
 
 static void leaving_waits_for_a_record_under_way(void **state)
 {
     struct rig *r = expect_single(state);
-    struct second second = {.pool = r->pool};
+    struct second second = {.leaver.pool = r->pool};
     uint64_t a = rig_alloc(r, MIB(4));
     rig_launch(r, 0, MS(20), a);
     rig_free(r, a);
@@ -344,7 +334,7 @@ static void leaving_waits_for_a_record_under_way(void **state)
     r->model->late_allowed = true;
     rig_launch(r, 0, MS(1), 0);
     EXPECT(second.started, "a record was under way");
-    pthread_join(second.thread, NULL);
+    pthread_join(second.leaver.thread, NULL);
     r->several_streams = true;
     EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "its fence was ordered");
     EXPECT_EQ(rig_alloc(r, MIB(4)), a, "the memory is in the bins");

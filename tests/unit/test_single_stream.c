@@ -8,9 +8,9 @@
 #include "pool/magazine.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/leaver.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 static struct magazine *magazine(struct rig *r)
 {
@@ -63,17 +63,10 @@ static void what_is_freed_while_the_stream_is_left_waits_for_its_fence(void **st
     }
 }
 
-static void *leave(void *arg)
-{
-    pool_leave_single_stream(arg);
-    return NULL;
-}
-
 static void a_thread_inside_a_magazine_is_waited_for(void **state)
 {
     struct rig *r = expect_single(state);
-    struct timespec while_it_leaves = {.tv_nsec = 10000000};
-    pthread_t thread;
+    struct leaver leaver = {0};
     rig_free(r, rig_alloc(r, 512));
     uint64_t b = rig_alloc(r, KIB(128));
     rig_launch(r, 0, MS(20), b);
@@ -82,13 +75,12 @@ static void a_thread_inside_a_magazine_is_waited_for(void **state)
     /* As one that has seen one stream, and is about to hand something out, or to put something
      * in. */
     EXPECT(!atomic_exchange(&magazine(r)->locked, 1), "nobody else is inside");
-    EXPECT_EQ(pthread_create(&thread, NULL, leave, r->pool), 0, "a thread is made");
-    for (int i = 0; i < 500 && atomic_load(&r->pool->fences.ready) == FENCE_READY_ALL; i++)
-        nanosleep(&while_it_leaves, NULL);
-    nanosleep(&while_it_leaves, NULL);
+    leaver_start(&leaver, r->pool);
+    bool is_told = atomic_load(&r->pool->fences.ready) != FENCE_READY_ALL;
     uint64_t meanwhile = model_calls(r->model, MODEL_ROW_fence_record);
     magazine_unlock(magazine(r));
-    pthread_join(thread, NULL);
+    pthread_join(leaver.thread, NULL);
+    EXPECT(is_told, "no later thread takes it for the time of one stream");
     EXPECT_EQ(meanwhile, before, "what it does is to be fenced, too");
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_record), before + 1,
               "as soon as it is through");
