@@ -342,6 +342,7 @@ static int allocate_beside(int index, void *unused)
 
 static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
 {
+    contexts_end_slowly();
     scene_start(1, 60);
     printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, NULL));
     return 0;

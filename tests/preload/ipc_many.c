@@ -292,6 +292,7 @@ static int open_beside_contexts(int from, int to)
 {
     CUipcMemHandle handles[HANDLES];
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
+    contexts_end_slowly();
     scene_start(1, 60);
     printf("%d unknown\n", scene_threads(OPENERS + 1, open_beside, handles));
     fflush(stdout);
