@@ -149,7 +149,7 @@ static void hear_and_ring(void)
 
     if (p && rings < OWN_RINGS) {
         ring_ns[rings] = clock_ns();
-        p->bell++;
+        __atomic_fetch_add(&p->bell, 1, __ATOMIC_SEQ_CST);
     }
     hear();
 }
