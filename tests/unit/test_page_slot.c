@@ -90,7 +90,7 @@ static void scribble(struct page *p, uint64_t end_ns)
     uint64_t seed = (uint64_t)getpid();
     uint64_t *words = (uint64_t *)(void *)p;
 
-    while (clock_ns() < end_ns) {
+    for (unsigned rings = 0; rings < 100 || clock_ns() < end_ns; rings++) {
         for (size_t i = 0; i < 512; i++) {
             seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
             words[(seed >> 20) % (sizeof(*p) / 8)] = seed;
@@ -119,15 +119,15 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
         _exit(0);
     }
     unsigned publications = 0;
-    while (clock_ns() < end_ns) {
+    while (clock_ns() < end_ns || atomic_load(&heard) < 2 || publications < 3) {
         REQUIRE(page_publish(&s));
         page_watched_until_ns();
         publications++;
         usleep(1000);
     }
+    unsigned all = atomic_load(&heard); /* more come while the clock is read */
     uint64_t took_ms = (clock_ns() - start_ns) / 1000000;
-    unsigned all = atomic_load(&heard);
-    REQUIRE(all <= took_ms + 2 && all >= 2 && publications > 2);
+    REQUIRE(all <= took_ms + 2);
     int status;
     REQUIRE(waitpid(child, &status, 0) == child && status == 0);
     /* The page is as it should be after the next state. */
