@@ -143,7 +143,7 @@ static inline void hear(void)
 
 static inline void wait_for_rings(unsigned count)
 {
-    for (int i = 0; atomic_load(&heard) < count && i < 5000; i++)
+    for (int i = 0; atomic_load(&heard) < count && i < 20000; i++)
         usleep(1000);
     REQUIRE(atomic_load(&heard) >= count);
 }
@@ -153,7 +153,7 @@ static inline void wait_for_listener(struct page *p)
 {
     long waiting = 0;
 
-    for (int i = 0; waiting < 1 && i < 5000; i++, usleep(1000))
+    for (int i = 0; waiting < 1 && i < 20000; i++, usleep(1000))
         waiting = syscall(SYS_futex, &p->bell, FUTEX_REQUEUE, 0, 1, &p->bell, 0);
     REQUIRE(waiting == 1);
 }

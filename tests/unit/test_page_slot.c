@@ -138,7 +138,7 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
 }
 
 /* Rings before the thread rests: it has the next ring at its next look, whatever else runs. */
-enum { OWN_RINGS = 50 };
+enum { OWN_RINGS = 10 };
 static struct page *_Atomic own_bell;
 static uint64_t ring_ns[OWN_RINGS];
 
