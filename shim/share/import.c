@@ -23,6 +23,7 @@
 #include "shim/driver/driver_call.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
+#include "shim/driver/error.h"
 #include "shim/process/state.h"
 #include "shim/socket/listener.h"
 
@@ -180,9 +181,11 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
 {
     struct ticket ticket;
     CUcontext ctx = NULL;
-    CUresult rc = real.cuCtxGetCurrent(&ctx);
+    CUresult rc = error_here(); /* calls that map memory would not tell */
     memcpy(&ticket, handle, sizeof ticket);
     *mapped = false;
+    if (rc == CUDA_SUCCESS)
+        rc = real.cuCtxGetCurrent(&ctx);
     if (rc != CUDA_SUCCESS)
         return rc;
     if (!addr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
@@ -243,19 +246,18 @@ bool import_any_open(void)
 
 bool import_close(CUdeviceptr addr, CUresult *rc)
 {
-    CUcontext ctx = NULL;
     if (!import_any_open())
         return false;
-    bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
+    CUresult refused = error_here();
     pthread_mutex_lock(&lock);
     struct opened *o = find_around(list, addr);
     bool mine = o != NULL;
     if (mine) {
-        *rc = CUDA_SUCCESS;
-        if (o->mapping.addr != addr) {
+        *rc = refused;
+        if (refused != CUDA_SUCCESS) {
+            /* it stays open */
+        } else if (o->mapping.addr != addr) {
             *rc = CUDA_ERROR_INVALID_VALUE;
-        } else if (!current) {
-            *rc = CUDA_ERROR_INVALID_CONTEXT;
         } else if (--o->opens == 0) {
             remove_entry(&list, o);
             atomic_fetch_sub(&open_count, 1);
