@@ -39,7 +39,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     if (!handle || !state_is_on())
         return real.cuIpcGetMemHandle(handle, dptr);
     int saved_errno = errno;
-    enum pool_status status = pool_lookup(dptr, &block);
+    enum pool_status status = context_lookup(dptr, &block);
     CUresult rc;
     if (status == POOL_OK)
         redzone_hide(&block);
