@@ -30,3 +30,14 @@ bool error_is_loss(CUresult rc)
         return false;
     }
 }
+
+CUresult error_here(void)
+{
+    static const char nowhere;
+    CUdeviceptr base, asked = (CUdeviceptr)(uintptr_t)&nowhere;
+    size_t size_bytes;
+    CUresult rc = real.cuMemGetAddressRange_v2(&base, &size_bytes, asked);
+    bool refused = rc == CUDA_ERROR_INVALID_CONTEXT || rc == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
+                   error_is_loss(rc);
+    return refused ? rc : CUDA_SUCCESS;
+}

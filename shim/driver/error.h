@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the driver's codes mean. No state, no lock.
+ * What the driver's codes mean, and which one a context has. No state, no lock.
  */
 #ifndef SHIM_ERROR_H
 #define SHIM_ERROR_H
@@ -11,6 +11,10 @@
 
 /* May a context be lost after this code? Then each context is to be asked. */
 bool error_is_loss(CUresult rc);
+
+/* The error of most calls in the calling thread's current context: there is none, or it has ended,
+ * or it is lost. CUDA_SUCCESS: the driver serves it. Asks the driver. */
+CUresult error_here(void);
 
 /* Was the call refused because of an open capture? */
 static inline bool error_is_capture(CUresult rc)

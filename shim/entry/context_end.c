@@ -87,6 +87,8 @@ static void destroy_begins(struct ending *e, CUcontext ctx)
 {
     e->num_others = 0;
     context_destroy_begins(&e->records, ctx);
+    if (!state_is_off())
+        import_hide(ctx, true);
 }
 
 /* The program may have captured or imported in a primary context that has no record. */
@@ -107,6 +109,8 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
         if (!primary || all[i] == primary) {
             e->others[e->num_others] = all[i];
             e->lives[e->num_others++] = context_life(all[i]);
+            if (reset && primary)
+                import_hide(primary, true);
         }
 }
 
@@ -143,6 +147,8 @@ static void finish(const struct ending *e, bool done)
         return;
     if (r->ctx && done)
         forget_rest(r->ctx);
+    else if (r->hides)
+        import_hide(r->ctx, false);
     FOR_EACH_RECORD(c) {
         if (context_end_judge(r, c, done)) {
             forget_rest(atomic_load(&c->ctx));
@@ -151,9 +157,11 @@ static void finish(const struct ending *e, bool done)
             reopen(c);
         }
     }
-    for (size_t i = 0; i < e->num_others && done; i++)
-        if (context_is_over(e->others[i], e->lives[i], CONTEXT_MAYBE_PRIMARY, r->device))
+    for (size_t i = 0; i < e->num_others; i++)
+        if (done && context_is_over(e->others[i], e->lives[i], CONTEXT_MAYBE_PRIMARY, r->device))
             forget_rest(e->others[i]);
+        else if (r->hides)
+            import_hide(e->others[i], false);
     errno = saved_errno;
 }
 

@@ -9,6 +9,7 @@
 #include "shim/process/cancel.h"
 #include "shim/context/context.h"
 #include "shim/stats/counters.h"
+#include "shim/driver/error.h"
 #include "shim/driver/hooks.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
@@ -30,16 +31,6 @@ static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *bl
     return rc;
 }
 
-/* Does the driver answer here? Without a live current context it refuses. */
-static CUresult ask_here(CUdeviceptr dptr)
-{
-    CUdeviceptr base;
-    size_t size_bytes;
-    CUresult rc = real.cuMemGetAddressRange_v2(&base, &size_bytes, dptr);
-    bool refused = rc == CUDA_ERROR_INVALID_CONTEXT || rc == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return refused ? rc : CUDA_SUCCESS;
-}
-
 /* As natively: a pointer to any place in an allocation gets the handle of the allocation. */
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 {
@@ -48,7 +39,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     if (!handle || !state_is_on())
         return real.cuIpcGetMemHandle(handle, dptr);
     int saved_errno = errno;
-    enum pool_status status = pool_lookup(dptr, &block);
+    enum pool_status status = context_lookup(dptr, &block);
     CUresult rc;
     if (status == POOL_OK)
         redzone_hide(&block);
@@ -56,7 +47,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
         rc = real.cuIpcGetMemHandle(handle, dptr);
     } else if (status == POOL_OK && dptr - block.addr < block.requested_bytes) {
         int cancel = cancel_forbid();
-        rc = ask_here(dptr);
+        rc = error_here();
         if (rc == CUDA_SUCCESS)
             rc = export_block(handle, &block);
         cancel_allow(cancel);

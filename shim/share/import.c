@@ -13,6 +13,9 @@
  *     capture mode of a visit.
  *  4. Whenever clear_closed leaves an entry in `closed`, it calls for the duty. So none stays there
  *     for ever, provided that there is a control thread: import_close asks for one.
+ *  5. The driver closes its own mappings with their context, and others may get their addresses at
+ *     once. So entries of a context are hidden while a thread ends it: nobody finds them, and the
+ *     driver's call closes none of them.
  */
 #include "shim/share/import.h"
 
@@ -23,6 +26,7 @@
 #include "shim/driver/driver_call.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
+#include "shim/driver/error.h"
 #include "shim/process/state.h"
 #include "shim/socket/listener.h"
 
@@ -42,6 +46,8 @@ struct opened {
     struct mapping mapping;
     unsigned opens;
     bool busy; /* being opened: all but ticket and ctx belong to the thread that opens it */
+    bool hidden; /* a thread ends its context, or has ended it */
+    bool ended;  /* in leaving: that thread has */
     unsigned long long buffer_id;
 };
 
@@ -81,6 +87,7 @@ static struct opened *add(const struct ticket *ticket, CUcontext ctx)
 struct departure {
     struct opened *entry;
     bool refused; /* a capture is open: nothing was unmapped, and the entry is closed again */
+    bool native;  /* the driver's call closes it; else the driver does that with the context */
 };
 
 static void leave(struct departure *d)
@@ -88,6 +95,8 @@ static void leave(struct departure *d)
     struct opened *o = d->entry;
     pthread_mutex_lock(&lock);
     remove_entry(&leaving, o);
+    d->native = d->native && !o->hidden;
+    d->refused = d->refused && !o->ended;
     if (d->refused) {
         o->next = closed;
         closed = o;
@@ -103,10 +112,11 @@ static void take_away(void *data)
     const struct opened *o = d->entry;
     CUcontext ignored;
     bool pushed = real.cuCtxPushCurrent_v2(o->ctx) == CUDA_SUCCESS;
+    d->native = pushed;
     d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     leave(d); /* before the driver may give its addresses to others */
     if (!d->refused)
-        mapping_destroy(&o->mapping, false);
+        mapping_destroy(&o->mapping, !d->native);
     if (pushed)
         real.cuCtxPopCurrent_v2(&ignored);
 }
@@ -180,9 +190,11 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
 {
     struct ticket ticket;
     CUcontext ctx = NULL;
-    CUresult rc = real.cuCtxGetCurrent(&ctx);
+    CUresult rc = error_here(); /* calls that map memory would not tell */
     memcpy(&ticket, handle, sizeof ticket);
     *mapped = false;
+    if (rc == CUDA_SUCCESS)
+        rc = real.cuCtxGetCurrent(&ctx);
     if (rc != CUDA_SUCCESS)
         return rc;
     if (!addr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
@@ -231,7 +243,8 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
 static struct opened *find_around(struct opened *o, CUdeviceptr addr)
 {
     for (; o; o = o->next)
-        if (!o->busy && addr >= o->mapping.addr && addr - o->mapping.addr < o->mapping.size_bytes)
+        if (!o->busy && !o->hidden && addr >= o->mapping.addr &&
+            addr - o->mapping.addr < o->mapping.size_bytes)
             return o;
     return NULL;
 }
@@ -243,19 +256,18 @@ bool import_any_open(void)
 
 bool import_close(CUdeviceptr addr, CUresult *rc)
 {
-    CUcontext ctx = NULL;
     if (!import_any_open())
         return false;
-    bool current = real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS && ctx;
+    CUresult refused = error_here();
     pthread_mutex_lock(&lock);
     struct opened *o = find_around(list, addr);
     bool mine = o != NULL;
     if (mine) {
-        *rc = CUDA_SUCCESS;
-        if (o->mapping.addr != addr) {
+        *rc = refused;
+        if (refused != CUDA_SUCCESS) {
+            /* it stays open */
+        } else if (o->mapping.addr != addr) {
             *rc = CUDA_ERROR_INVALID_VALUE;
-        } else if (!current) {
-            *rc = CUDA_ERROR_INVALID_CONTEXT;
         } else if (--o->opens == 0) {
             remove_entry(&list, o);
             atomic_fetch_sub(&open_count, 1);
@@ -277,12 +289,28 @@ static void take_away_after_context(void *data)
     mapping_destroy(&o->mapping, true);
 }
 
+void import_hide(CUcontext ctx, bool hidden)
+{
+    if (!ctx || !(import_any_open() || import_any_closed()))
+        return;
+    pthread_mutex_lock(&lock);
+    struct opened *heads[] = {list, closed, leaving};
+    for (int i = 0; i < 3; i++)
+        for (struct opened *o = heads[i]; o; o = o->next)
+            if (o->ctx == ctx && !o->busy && !o->ended)
+                o->hidden = hidden;
+    pthread_mutex_unlock(&lock);
+}
+
 void import_forget(CUcontext ctx)
 {
     struct opened **heads[] = {&list, &closed};
     if (!ctx)
         return;
     pthread_mutex_lock(&lock);
+    for (struct opened *o = leaving; o; o = o->next)
+        if (o->ctx == ctx)
+            o->hidden = o->ended = true;
     for (int i = 0; i < 2; i++)
         for (struct opened **at = heads[i]; *at;) {
             struct opened *o = *at;
@@ -370,8 +398,9 @@ size_t import_contexts(CUcontext *ctx, size_t max)
 {
     size_t count = 0;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < 2; i++)
-        for (const struct opened *o = i ? closed : list; o; o = o->next) {
+    const struct opened *heads[] = {list, closed, leaving};
+    for (int i = 0; i < 3; i++)
+        for (const struct opened *o = heads[i]; o; o = o->next) {
             bool known = false;
             for (size_t at = 0; at < count && !known; at++)
                 known = ctx[at] == o->ctx;

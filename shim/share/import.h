@@ -19,6 +19,9 @@ bool import_close(CUdeviceptr addr, CUresult *rc);
 bool import_any_open(void);
 /* Does closed memory wait for work, or the end of a capture, before it is unmapped? */
 bool import_any_closed(void);
+/* Before the program ends the context: nobody finds the memory that was opened in it. With false
+ * after it: the context did not end. */
+void import_hide(CUcontext ctx, bool hidden);
 /* The context has ended. Unmaps and forgets all memory that was opened in it. */
 void import_forget(CUcontext ctx);
 /* The contexts that have opened or closed memory that is still there: up to max of them. Returns
