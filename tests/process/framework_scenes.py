@@ -423,6 +423,40 @@ def forks():
     flush()
 
 
+def forks_together():
+    """One thread forks while another is about to. In between no package is asked, which would take
+    its allocator's lock."""
+    about, go, statuses = threading.Event(), threading.Event(), []
+
+    def before():
+        if threading.current_thread() is other:
+            about.set()
+            go.wait(20)
+
+    def fork():
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if cache.lock.acquire(timeout=2) else 1)
+        statuses.append(os.waitpid(pid, 0)[1])
+
+    warnings.simplefilter("ignore")
+    os.register_at_fork(before=before)  # before the library's, which runs first then
+    other = threading.Thread(target=fork)
+    cache = torch_of()
+    slow_empty(cache, 200000)
+    flush()
+    other.start()
+    assert about.wait(20)
+    fork()
+    busy, begun = count("torch: busy"), cache.begun
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await_true(lambda: count("torch: busy") > busy or cache.begun > begun)
+    go.set()
+    other.join()
+    assert statuses == [0, 0], statuses
+    await_true(lambda: cache.begun > begun)
+
+
 def forks_near():
     """Children are forked while threads of the library look for the interpreter and come to it, the
     first time too. A preload (long_near.c) makes that last. Each child loads a library."""

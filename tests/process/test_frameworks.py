@@ -139,6 +139,9 @@ class Frameworks(unittest.TestCase):
     def test_forked_children_find_no_lock_taken(self):
         self.each(lambda python: self.ends_well(self.scene(python, "forks")))
 
+    def test_a_fork_ends_no_wait_for_another(self):
+        self.each(lambda python: self.ends_well(self.scene(python, "forks_together")))
+
     def test_children_are_forked_in_no_moment_that_would_hang_them(self):
         self.each(lambda python: self.ends_well(
             self.scene(python, "forks_near", LD_PRELOAD=f"{LIBRARY}:{LONG_NEAR}")))
