@@ -372,16 +372,16 @@ static bool is_traced(void)
     return api.PyTraceMalloc_Untrack && api.PyTraceMalloc_Untrack(0, 0) != NOT_TRACING;
 }
 
-/* The state that this thread gets by it. NULL: no memory, or the interpreter is not ready. */
+/* The state that this thread gets by it. NULL: no memory, or the interpreter is not ready, or it
+ * traces allocations. */
 static void *make_own_state(void)
 {
     void *own = NULL;
     fork_gate_enter();
-    bool ready = is_ready(), traced = ready && is_traced();
-    if (ready && !traced)
+    if (is_ready() && !is_traced())
         own = api.PyThreadState_New(api.PyInterpreterState_Main());
     fork_gate_leave();
-    return traced ? api.PyThreadState_New(api.PyInterpreterState_Main()) : own; /* step 12 */
+    return own;
 }
 
 /* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */

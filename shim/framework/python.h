@@ -52,7 +52,8 @@
  *        meanwhile would wait for H for ever, inside os.fork. PyGILState_Ensure would take H, and
  *        then wait for the interpreter's lock. So the run makes its state by a call of its own.
  *        While tracemalloc traces, that call waits for the interpreter's lock too, and a fork would
- *        wait for both. Then the run makes its state beside forks, at the risk of such a child.
+ *        wait for both. A tracemalloc.stop() meanwhile would make the call use freed memory. So
+ *        until 3.11 no text runs then.
  *     c. After that the run waits for the interpreter's lock. A fork does no harm there: the child
  *        makes that lock anew, and takes the run's state away. The run takes H again only with the
  *        interpreter's lock held, which os.fork holds too. From 3.12 on os.fork also takes H.

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 import types
 import warnings
 
@@ -497,6 +498,27 @@ def forks_traced():
         seconds = time.monotonic() - start
         assert os.waitpid(pid, 0)[1] == 0
         assert seconds < 0.8, f"the fork of turn {turn} took {seconds:.1f} s"
+    sys.setswitchinterval(0.005)
+    flush()
+
+
+def stops_tracing():
+    """tracemalloc.stop frees what an allocation needs that waits for the interpreter's lock. So no
+    thread of the library's makes such an allocation. From 3.12 on the interpreter is to see to it.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    torch_of()
+    fakes.free(fakes.malloc(MIB))
+    sys.setswitchinterval(10)
+    for _ in range(5):
+        tracemalloc.start()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        end = time.monotonic() + 0.05  # keeps the interpreter's lock
+        while time.monotonic() < end:
+            pass
+        tracemalloc.stop()
+        time.sleep(0.1)
     sys.setswitchinterval(0.005)
     flush()
 

@@ -150,6 +150,9 @@ class Frameworks(unittest.TestCase):
         self.each(lambda python: self.ends_well(
             self.scene(python, "forks_traced", PYTHONTRACEMALLOC="1")))
 
+    def test_the_end_of_tracing_is_not_disturbed(self):
+        self.each(lambda python: self.ends_well(self.scene(python, "stops_tracing")))
+
     def test_no_end_of_an_interpreter_is_disturbed(self):
         def play(python):
             for delay, before in ("0", ""), ("150", "yes"), ("400", ""):
