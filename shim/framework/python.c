@@ -85,7 +85,7 @@ static struct {
 enum phase { OUT, NEAR, IN };
 static _Atomic uint32_t phase; /* a futex */
 static atomic_bool closed;     /* step 7 */
-static atomic_bool barred;     /* step 11 */
+static atomic_uint barred;     /* threads in os.fork: step 11 */
 static bool registered;        /* only the run's thread uses it */
 static bool has_begun;         /* the same: host->begin was true, and host->end is to follow */
 
@@ -169,14 +169,17 @@ static py *call_hold_exit(py *self, py *argument)
 
 static py *call_hold_fork(py *self, py *argument)
 {
-    atomic_store(&barred, true);
+    atomic_fetch_add(&barred, 1);
     wait_below(IN, FORK_PATIENCE_NS);
     return zero();
 }
 
+/* A fork that began before the first run registered the functions has not called hold_fork. */
 static py *call_release_fork(py *self, py *argument)
 {
-    atomic_store(&barred, false);
+    unsigned now = atomic_load(&barred);
+    while (now && !atomic_compare_exchange_weak(&barred, &now, now - 1))
+        ;
     return zero();
 }
 
@@ -369,16 +372,16 @@ static bool is_traced(void)
     return api.PyTraceMalloc_Untrack && api.PyTraceMalloc_Untrack(0, 0) != NOT_TRACING;
 }
 
-/* The state that this thread gets by it. NULL: no memory, or the interpreter is not ready. */
+/* The state that this thread gets by it. NULL: no memory, or the interpreter is not ready, or it
+ * traces allocations. */
 static void *make_own_state(void)
 {
     void *own = NULL;
     fork_gate_enter();
-    bool ready = is_ready(), traced = ready && is_traced();
-    if (ready && !traced)
+    if (is_ready() && !is_traced())
         own = api.PyThreadState_New(api.PyInterpreterState_Main());
     fork_gate_leave();
-    return traced ? api.PyThreadState_New(api.PyInterpreterState_Main()) : own; /* step 12 */
+    return own;
 }
 
 /* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */

@@ -41,7 +41,8 @@
  *     imports site, the texts find their packages absent or being imported.
  * 11. fork: os.fork calls hold_fork first, with the interpreter's lock. It bars the gate, lets the
  *     lock go, and waits (1 s at most) while the phase is IN. So no lock of a package's allocator
- *     is held by this thread when the child is made. In the child the library is off.
+ *     is held by this thread when the child is made. Several threads may fork at once: the gate
+ *     stays barred until the last one is through. In the child the library is off.
  * 12. fork, in two moments that step 11 does not cover. No thread forks in them, whether by
  *     os.fork or not (shim/process/fork_gate.h). Nobody waits for the interpreter's lock in them.
  *     a. The look for the interpreter takes a lock of the loader's. The C library does not free it
@@ -51,7 +52,8 @@
  *        meanwhile would wait for H for ever, inside os.fork. PyGILState_Ensure would take H, and
  *        then wait for the interpreter's lock. So the run makes its state by a call of its own.
  *        While tracemalloc traces, that call waits for the interpreter's lock too, and a fork would
- *        wait for both. Then the run makes its state beside forks, at the risk of such a child.
+ *        wait for both. A tracemalloc.stop() meanwhile would make the call use freed memory. So
+ *        until 3.11 no text runs then.
  *     c. After that the run waits for the interpreter's lock. A fork does no harm there: the child
  *        makes that lock anew, and takes the run's state away. The run takes H again only with the
  *        interpreter's lock held, which os.fork holds too. From 3.12 on os.fork also takes H.

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 import types
 import warnings
 
@@ -423,6 +424,40 @@ def forks():
     flush()
 
 
+def forks_together():
+    """One thread forks while another is about to. In between no package is asked, which would take
+    its allocator's lock."""
+    about, go, statuses = threading.Event(), threading.Event(), []
+
+    def before():
+        if threading.current_thread() is other:
+            about.set()
+            go.wait(20)
+
+    def fork():
+        pid = os.fork()
+        if not pid:
+            os._exit(0 if cache.lock.acquire(timeout=2) else 1)
+        statuses.append(os.waitpid(pid, 0)[1])
+
+    warnings.simplefilter("ignore")
+    os.register_at_fork(before=before)  # before the library's, which runs first then
+    other = threading.Thread(target=fork)
+    cache = torch_of()
+    slow_empty(cache, 200000)
+    flush()
+    other.start()
+    assert about.wait(20)
+    fork()
+    busy, begun = count("torch: busy"), cache.begun
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await_true(lambda: count("torch: busy") > busy or cache.begun > begun)
+    go.set()
+    other.join()
+    assert statuses == [0, 0], statuses
+    await_true(lambda: cache.begun > begun)
+
+
 def forks_near():
     """Children are forked while threads of the library look for the interpreter and come to it, the
     first time too. A preload (long_near.c) makes that last. Each child loads a library."""
@@ -463,6 +498,27 @@ def forks_traced():
         seconds = time.monotonic() - start
         assert os.waitpid(pid, 0)[1] == 0
         assert seconds < 0.8, f"the fork of turn {turn} took {seconds:.1f} s"
+    sys.setswitchinterval(0.005)
+    flush()
+
+
+def stops_tracing():
+    """tracemalloc.stop frees what an allocation needs that waits for the interpreter's lock. So no
+    thread of the library's makes such an allocation. From 3.12 on the interpreter is to see to it.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    torch_of()
+    fakes.free(fakes.malloc(MIB))
+    sys.setswitchinterval(10)
+    for _ in range(5):
+        tracemalloc.start()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        end = time.monotonic() + 0.05  # keeps the interpreter's lock
+        while time.monotonic() < end:
+            pass
+        tracemalloc.stop()
+        time.sleep(0.1)
     sys.setswitchinterval(0.005)
     flush()
 

@@ -139,6 +139,9 @@ class Frameworks(unittest.TestCase):
     def test_forked_children_find_no_lock_taken(self):
         self.each(lambda python: self.ends_well(self.scene(python, "forks")))
 
+    def test_a_fork_ends_no_wait_for_another(self):
+        self.each(lambda python: self.ends_well(self.scene(python, "forks_together")))
+
     def test_children_are_forked_in_no_moment_that_would_hang_them(self):
         self.each(lambda python: self.ends_well(
             self.scene(python, "forks_near", LD_PRELOAD=f"{LIBRARY}:{LONG_NEAR}")))
@@ -146,6 +149,9 @@ class Frameworks(unittest.TestCase):
     def test_no_fork_is_held_up_while_allocations_are_traced(self):
         self.each(lambda python: self.ends_well(
             self.scene(python, "forks_traced", PYTHONTRACEMALLOC="1")))
+
+    def test_the_end_of_tracing_is_not_disturbed(self):
+        self.each(lambda python: self.ends_well(self.scene(python, "stops_tracing")))
 
     def test_no_end_of_an_interpreter_is_disturbed(self):
         def play(python):
