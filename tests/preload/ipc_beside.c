@@ -41,6 +41,9 @@ static int share_beside(int index, void *unused)
 
 int main(void)
 {
+    /* With a sanitizer they end slowly as it is. */
+    if (!scene_sanitized())
+        contexts_end_slowly();
     scene_start(1, 60);
     int refused = scene_threads(MAKERS + 1, share_beside, NULL);
     printf("%d refused\n", refused > FEW ? refused : 0);
