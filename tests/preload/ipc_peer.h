@@ -23,7 +23,6 @@ enum ipc_order {
     IPC_RANGE, /* the address range around `address`: base, size_bytes */
     IPC_CLOSE,
     IPC_RESET, /* resets the device and opens it again */
-    IPC_FDS,   /* how many descriptors the process has */
     IPC_END,
 };
 
