@@ -8,27 +8,15 @@
 
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
-#include "shim/stats/page_format.h"
+#include "tests/unit/fake_neighbour.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MS UINT64_C(1000000)
 #define MIB UINT64_C(1048576)
@@ -41,120 +29,17 @@ uint64_t state_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* What a neighbour does with a request. */
-enum manner { REPLIES, HANGS, DEAF, TRUNCATES };
-
-struct fake {
-    char name[32], path[128];
-    struct page *page;
-    _Atomic enum manner manner;
-    _Atomic uint64_t has_bytes;
-    atomic_int asked; /* counted once `ask` is there */
-    atomic_bool ends;
-    pthread_t thread;
-    char ask[PAGE_ASK_BYTES + 1]; /* the first request */
-};
-
-static char folder[64];
-static const unsigned char uuid[16] = "0123456789abcdef";
 static struct page_id self = {.pid_namespace = 77, .pid = 1, .start_ticks = 1};
-static struct fake fakes[24];
-static int num_fakes;
-static unsigned last_pid;
-
-static long futex(uint32_t *word, int operation, uint32_t value, const struct timespec *t)
-{
-    return syscall(SYS_futex, word, operation, value, t, NULL, 0);
-}
-
-static void reply(struct fake *f, struct page_slot *s)
-{
-    uint64_t wanted = 0;
-    if (!atomic_load(&f->asked))
-        memcpy(f->ask, s->ask, PAGE_ASK_BYTES);
-    atomic_fetch_add(&f->asked, 1);
-    const char *bytes = strstr(s->ask, " bytes=");
-    assert_non_null(bytes);
-    wanted = strtoull(bytes + 7, NULL, 10);
-    s->reply_value = wanted < f->has_bytes ? wanted : f->has_bytes;
-    f->has_bytes -= s->reply_value;
-    s->reply_code = PAGE_REPLY_DONE;
-    __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
-    futex(&s->reply_sequence, FUTEX_WAKE, 8, NULL);
-}
-
-static void *serve(void *arg)
-{
-    struct fake *f = arg;
-    struct timespec moment = {.tv_nsec = 20000000};
-    while (!atomic_load(&f->ends)) {
-        uint32_t bell = __atomic_load_n(&f->page->bell, __ATOMIC_SEQ_CST);
-        for (int i = 0; i < PAGE_SLOTS; i++) {
-            struct page_slot *s = &f->page->slots[i];
-            if (__atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST) ==
-                    __atomic_load_n(&s->reply_sequence, __ATOMIC_SEQ_CST) ||
-                !s->ask_bytes)
-                continue;
-            if (f->manner == TRUNCATES) {
-                atomic_fetch_add(&f->asked, 1);
-                assert_int_equal(truncate(f->path, 0), 0);
-                return NULL;
-            }
-            if (f->manner == REPLIES)
-                reply(f, s);
-        }
-        futex(&f->page->bell, FUTEX_WAIT, bell, &moment);
-    }
-    return NULL;
-}
-
-static struct fake *add(enum manner manner, uint64_t idle_bytes)
-{
-    struct fake *f = &fakes[num_fakes++];
-    unsigned pid = ++last_pid;
-    memset(f, 0, sizeof *f);
-    snprintf(f->name, sizeof f->name, "5-%u-9.page", pid);
-    snprintf(f->path, sizeof f->path, "%s/5-%u-9.page", folder, pid);
-    int fd = open(f->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, sizeof(struct page)), 0);
-    f->page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(f->page != MAP_FAILED);
-    close(fd);
-    f->manner = manner;
-    f->has_bytes = idle_bytes;
-    *f->page = (struct page){.magic = "GPUCACH",
-                             .version = PAGE_VERSION,
-                             .size_bytes = sizeof(struct page),
-                             .pid = pid,
-                             .start_ticks = 9,
-                             .pid_namespace = 5,
-                             .uid = geteuid(),
-                             .num_gpus = 2};
-    memcpy(f->page->magic, PAGE_MAGIC, sizeof f->page->magic);
-    memset(f->page->gpus[0].uuid, 'x', 16);
-    memcpy(f->page->gpus[1].uuid, uuid, 16);
-    f->page->gpus[1].idle_bytes = f->page->gpus[1].reserved_bytes = idle_bytes;
-    if (manner != DEAF)
-        assert_int_equal(pthread_create(&f->thread, NULL, serve, f), 0);
-    return f;
-}
 
 static int setup(void **state)
 {
     snprintf(folder, sizeof folder, "/tmp/neighbour-XXXXXX");
-    num_fakes = 0;
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
-    for (int i = 0; i < num_fakes; i++) {
-        atomic_store(&fakes[i].ends, true);
-        if (fakes[i].thread)
-            pthread_join(fakes[i].thread, NULL);
-        munmap(fakes[i].page, sizeof(struct page));
-    }
+    end_fakes();
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));)
         unlinkat(dirfd(d), e->d_name, 0);
@@ -317,12 +202,12 @@ static void a_page_that_is_truncated_meanwhile_harms_nobody(void **state)
 
 static void what_is_no_page_of_this_user_and_version_is_not_asked(void **state)
 {
-    struct neighbour_wish w = wish(MIB);
     uint64_t bytes;
     char path[160];
     struct fake *f[9];
     for (int i = 0; i < 9; i++)
         f[i] = add(REPLIES, 512 * MIB);
+    struct neighbour_wish w = wish(MIB);
     f[0]->page->version = PAGE_VERSION + 1;
     f[1]->page->magic[0] = 'X';
     f[2]->page->pid = 1234567;
@@ -346,9 +231,9 @@ static void what_is_no_page_of_this_user_and_version_is_not_asked(void **state)
 
 static void a_page_of_another_user_is_not_asked(void **state)
 {
+    struct fake *f = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(MIB);
     uint64_t bytes;
-    struct fake *f = add(REPLIES, 512 * MIB);
     if (geteuid() != 0)
         skip();
     assert_int_equal(chown(f->path, 65534, 65534), 0);

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Neighbours that are no processes: pages in a folder, and a thread for each page that serves it.
+ */
+#ifndef TESTS_UNIT_FAKE_NEIGHBOUR_H
+#define TESTS_UNIT_FAKE_NEIGHBOUR_H
+
+#include "shim/stats/page_format.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* What a neighbour does with a request. */
+enum manner { REPLIES, HANGS, DEAF, TRUNCATES };
+
+struct fake {
+    char name[32], path[128];
+    struct page *page;
+    _Atomic enum manner manner;
+    _Atomic uint64_t has_bytes;
+    atomic_int asked; /* counted once `ask` is there */
+    atomic_bool ends;
+    atomic_int tid;
+    pthread_t thread;
+    char ask[PAGE_ASK_BYTES + 1]; /* the first request */
+};
+
+static char folder[64]; /* of the pages */
+static const unsigned char uuid[16] = "0123456789abcdef";
+static struct fake fakes[24];
+static int num_fakes;
+static unsigned last_pid;
+
+static inline long futex(uint32_t *word, int operation, uint32_t value, const struct timespec *t)
+{
+    return syscall(SYS_futex, word, operation, value, t, NULL, 0);
+}
+
+static void reply(struct fake *f, struct page_slot *s)
+{
+    uint64_t wanted = 0;
+    if (!atomic_load(&f->asked))
+        memcpy(f->ask, s->ask, PAGE_ASK_BYTES);
+    atomic_fetch_add(&f->asked, 1);
+    const char *bytes = strstr(s->ask, " bytes=");
+    assert_non_null(bytes);
+    wanted = strtoull(bytes + 7, NULL, 10);
+    s->reply_value = wanted < f->has_bytes ? wanted : f->has_bytes;
+    f->has_bytes -= s->reply_value;
+    s->reply_code = PAGE_REPLY_DONE;
+    __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+    futex(&s->reply_sequence, FUTEX_WAKE, 8, NULL);
+}
+
+static void *serve(void *arg)
+{
+    struct fake *f = arg;
+    atomic_store(&f->tid, (int)syscall(SYS_gettid));
+    while (!atomic_load(&f->ends)) {
+        uint32_t bell = __atomic_load_n(&f->page->bell, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < PAGE_SLOTS; i++) {
+            struct page_slot *s = &f->page->slots[i];
+            if (__atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST) ==
+                    __atomic_load_n(&s->reply_sequence, __ATOMIC_SEQ_CST) ||
+                !s->ask_bytes)
+                continue;
+            if (f->manner == TRUNCATES) {
+                atomic_fetch_add(&f->asked, 1);
+                assert_int_equal(truncate(f->path, 0), 0);
+                return NULL;
+            }
+            if (f->manner == REPLIES)
+                reply(f, s);
+        }
+        futex(&f->page->bell, FUTEX_WAIT, bell, NULL);
+    }
+    return NULL;
+}
+
+/* Until the thread waits at the bell: on a busy machine it may take longer to come there than a
+ * question waits for it. */
+static inline void await_listener(struct fake *f)
+{
+    char path[64], text[256], *end = NULL;
+    while (!end || end[2] != 'S') {
+        usleep(1000);
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&f->tid));
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+        text[n > 0 ? n : 0] = '\0';
+        end = strrchr(text, ')');
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+static inline struct fake *add(enum manner manner, uint64_t idle_bytes)
+{
+    struct fake *f = &fakes[num_fakes++];
+    unsigned pid = ++last_pid;
+    memset(f, 0, sizeof *f);
+    snprintf(f->name, sizeof f->name, "5-%u-9.page", pid);
+    snprintf(f->path, sizeof f->path, "%s/5-%u-9.page", folder, pid);
+    int fd = open(f->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof(struct page)), 0);
+    f->page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(f->page != MAP_FAILED);
+    close(fd);
+    f->manner = manner;
+    f->has_bytes = idle_bytes;
+    *f->page = (struct page){.magic = "GPUCACH",
+                             .version = PAGE_VERSION,
+                             .size_bytes = sizeof(struct page),
+                             .pid = pid,
+                             .start_ticks = 9,
+                             .pid_namespace = 5,
+                             .uid = geteuid(),
+                             .num_gpus = 2};
+    memcpy(f->page->magic, PAGE_MAGIC, sizeof f->page->magic);
+    memset(f->page->gpus[0].uuid, 'x', 16);
+    memcpy(f->page->gpus[1].uuid, uuid, 16);
+    f->page->gpus[1].idle_bytes = f->page->gpus[1].reserved_bytes = idle_bytes;
+    if (manner != DEAF) {
+        assert_int_equal(pthread_create(&f->thread, NULL, serve, f), 0);
+        await_listener(f);
+    }
+    return f;
+}
+
+static inline void end_fakes(void)
+{
+    for (int i = 0; i < num_fakes; i++) {
+        atomic_store(&fakes[i].ends, true);
+        if (fakes[i].manner != DEAF && fakes[i].manner != TRUNCATES) {
+            __atomic_add_fetch(&fakes[i].page->bell, 1, __ATOMIC_SEQ_CST);
+            futex(&fakes[i].page->bell, FUTEX_WAKE, 1, NULL);
+        }
+        if (fakes[i].thread)
+            pthread_join(fakes[i].thread, NULL);
+        munmap(fakes[i].page, sizeof(struct page));
+    }
+    num_fakes = 0;
+}
+
+#endif
