@@ -21,6 +21,8 @@ static pthread_mutex_t lives_lock = PTHREAD_MUTEX_INITIALIZER;
  * both compare equal where no context is current. */
 static struct context no_context;
 __thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
+/* How many calls of this thread, one inside the other, may be ending contexts. */
+static __thread int ends_here __attribute__((tls_model("initial-exec")));
 
 void context_remember(struct context *c)
 {
@@ -194,7 +196,8 @@ static bool is_asked_about(const struct context_end *e)
 
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
 {
-    *e = (struct context_end){.ctx = ctx, .hides = true};
+    *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
+    ends_here++;
     if (!ctx || state_is_off())
         return;
     /* The handle may be none of a context. The driver is asked only about one that has a record, or
@@ -209,9 +212,20 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
 
 void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
-    *e = (struct context_end){.device = device, .hides = reset};
+    *e = (struct context_end){.device = device, .hides = reset, .begun = true};
+    ends_here++;
     if (!state_is_off())
         begin_end(e);
+}
+
+void context_end_over(const struct context_end *e)
+{
+    ends_here -= e->begun;
+}
+
+bool context_ends_here(void)
+{
+    return ends_here > 0;
 }
 
 bool context_end_judge(const struct context_end *e, struct context *c, bool done)

@@ -144,6 +144,7 @@ struct context_end {
     CUdevice device;         /* of the primary contexts; -1: any */
     unsigned long long life; /* of the created context */
     bool hides;              /* calls for all pools skip the records meanwhile */
+    bool begun;              /* context_end_over lowers what the beginning has raised */
     uint64_t records[CONTEXTS_MAX / 64]; /* a bit for the index of each record withdrawn */
 };
 
@@ -157,6 +158,10 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset);
  * True: the life is over. Then the caller alone forgets what else the library keeps for c->ctx, and
  * calls context_abandon. May ask the driver. */
 bool context_end_judge(const struct context_end *e, struct context *c, bool done);
+/* The last step, if there was a first one. */
+void context_end_over(const struct context_end *e);
+/* Is the calling thread between the first step and the last one? */
+bool context_ends_here(void);
 /* Abandons the pool. The next context of the device may have the record. */
 void context_abandon(struct context *c);
 /* Did the call withdraw the record when it began? */
@@ -224,7 +229,8 @@ bool context_can_report(void);
 
 /* pool_lookup. When a context ends, the driver may give its segments to others before its pool has
  * forgotten them. So this waits where the address is of a context that may be ending: until the
- * pool has forgotten it or the context goes on. It waits some 30 ms at most. No lock held. */
+ * pool has forgotten it or the context goes on. It waits some 2 s at most, and not at all in the
+ * thread that ends a context: in a signal handler, or in a profiler's callback. No lock held. */
 enum pool_status context_lookup(uint64_t addr, struct pool_block *block);
 
 /* Asks the driver about each context with a pool. The pool of a lost context serves no allocation

@@ -12,6 +12,11 @@
 
 #include <pthread.h>
 
+/* Of spin_pause: some 2 s. The driver takes some 100 ms to end a context, and longer while it waits
+ * for work. The wait has a limit because that work may be a host function of the program that waits
+ * for the waiting thread. */
+#define AWAIT_END_TURNS 20000
+
 void context_for_each_range(CUdevice device,
                             void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {
@@ -117,7 +122,9 @@ enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
 {
     enum pool_status found = pool_lookup(addr, block);
     for (unsigned turn = 0;
-         found != POOL_FOREIGN && turn < MAP_AWAIT_TURNS && may_be_others(addr, block); turn++) {
+         found != POOL_FOREIGN && turn < AWAIT_END_TURNS && may_be_others(addr, block) &&
+         !context_ends_here();
+         turn++) {
         spin_pause(turn);
         found = pool_lookup(addr, block);
     }

@@ -143,8 +143,10 @@ static void finish(const struct ending *e, bool done)
 {
     const struct context_end *r = &e->records;
     int saved_errno = errno;
-    if (state_is_off())
+    if (state_is_off()) {
+        context_end_over(r);
         return;
+    }
     if (r->ctx && done)
         forget_rest(r->ctx);
     else if (r->hides)
@@ -162,6 +164,7 @@ static void finish(const struct ending *e, bool done)
             forget_rest(e->others[i]);
         else if (r->hides)
             import_hide(e->others[i], false);
+    context_end_over(r);
     errno = saved_errno;
 }
 

@@ -5,7 +5,10 @@
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/scene.h"
 
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/time.h>
+#include <time.h>
 
 /* ---- contexts have memory of their own
  * The program makes several contexts of one device by the driver API. A block belongs to the
@@ -316,12 +319,13 @@ enum { MAKERS = 3 };
 
 static atomic_bool all_ended;
 
-static int allocate_beside(int index, void *unused)
+static int allocate_beside(int index, void *data)
 {
+    const int *num_contexts = data;
     int wrong = 0;
     REQUIRE(gpu_open(0));
     if (index == MAKERS) {
-        end_contexts();
+        end_contexts(*num_contexts);
         atomic_store(&all_ended, true);
         return 0;
     }
@@ -342,9 +346,61 @@ static int allocate_beside(int index, void *unused)
 
 static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
 {
+    int num_contexts = ENDING_CONTEXTS;
     contexts_end_slowly();
     scene_start(1, 60);
-    printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, NULL));
+    printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, &num_contexts));
+    return 0;
+}
+
+/* The same, where the driver goes on for long after it has given the addresses back. */
+static int memory_in_stream_order_is_known_beside_contexts_that_take_long(void)
+{
+    int num_contexts = 10;
+    contexts_take_ns("200000000");
+    scene_start(1, 60);
+    printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, &num_contexts));
+    return 0;
+}
+
+/* ---- a handler in the end of a context waits for nobody
+ * A signal handler interrupts the call that ends a context, and asks about the context's memory.
+ * Nobody else ends the context, so the answer comes at once. A real driver may hold locks there.
+ */
+
+static uint64_t asked_about;
+static atomic_uint_fast64_t answered_ns;
+
+static void ask_in_handler(int signal_number)
+{
+    struct timespec start, end;
+    bool is_device;
+    int device;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    gpu_pointer_is_device(&is_device, &device, asked_about);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    atomic_store(&answered_ns, (uint64_t)(end.tv_sec - start.tv_sec) * 1000 * MS_NS +
+                                   (uint64_t)end.tv_nsec - (uint64_t)start.tv_nsec);
+    gpu_last_error();
+}
+
+static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
+{
+    CUcontext ctx = NULL;
+    struct sigaction action = {.sa_handler = ask_in_handler, .sa_flags = SA_RESTART};
+    struct itimerval soon = {.it_value = {.tv_usec = 50000}};
+    contexts_take_ns("300000000");
+    scene_start(1, 60);
+    REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
+    REQUIRE(gpu_malloc(&asked_about, 4 * MIB));
+    REQUIRE(sigaction(SIGALRM, &action, NULL));
+    if (scene_simulated())
+        REQUIRE(setitimer(ITIMER_REAL, &soon, NULL));
+    REQUIRE(cuCtxDestroy(ctx));
+    while (scene_simulated() && !atomic_load(&answered_ns))
+        scene_sleep_ms(1);
+    bool late = atomic_load(&answered_ns) > 1000 * MS_NS;
+    printf("the answer comes %s\n", late ? "late" : "at once");
     return 0;
 }
 
@@ -356,6 +412,8 @@ int main(int argc, char **argv)
         ACT(early_launches_in_two_contexts),
         ACT(contexts_beside_a_broken_one_work),
         ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
+        ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
+        ACT(a_handler_in_the_end_of_a_context_waits_for_nobody),
     };
     return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

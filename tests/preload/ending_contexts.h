@@ -9,22 +9,26 @@
 
 #include <stdlib.h>
 
-enum { ENDING_BLOCKS = 10 };
+enum { ENDING_BLOCKS = 10, ENDING_CONTEXTS = 400 };
 
 /* Before scene_start. The simulated driver sleeps once it has given a context's addresses back. So
  * other threads get some of them before the cache has forgotten the context. */
-static inline void contexts_end_slowly(void)
+static inline void contexts_take_ns(const char *destroy_ns)
 {
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
-    REQUIRE(setenv("SIM_COST_cuCtxDestroy_v2", "200000", 0));
+    REQUIRE(setenv("SIM_COST_cuCtxDestroy_v2", destroy_ns, 0));
+}
+
+static inline void contexts_end_slowly(void)
+{
+    contexts_take_ns("200000");
 }
 
 /* Makes and ends one context after the other, of which some still have live blocks. A real driver
- * takes some 100 ms for each. */
-static inline void end_contexts(void)
+ * takes some 100 ms for each, and gets a tenth of the contexts. */
+static inline void end_contexts(int count)
 {
-    int left = scene_simulated() ? 400 : 40;
-    for (; left > 0; left--) {
+    for (int left = scene_simulated() ? count : (count + 9) / 10; left > 0; left--) {
         CUcontext ctx = NULL;
         uint64_t own[ENDING_BLOCKS] = {0};
         REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));

@@ -19,7 +19,7 @@ static int share_beside(int index, void *unused)
     int refused = 0;
     REQUIRE(gpu_open(0));
     if (index == MAKERS) {
-        end_contexts();
+        end_contexts(ENDING_CONTEXTS);
         atomic_store(&all_ended, true);
         return 0;
     }

@@ -271,7 +271,7 @@ static int open_beside(int index, void *context)
     int unknown = 0;
     REQUIRE(gpu_open(0));
     if (index == OPENERS) {
-        end_contexts();
+        end_contexts(ENDING_CONTEXTS);
         atomic_store(&stop, true);
         return 0;
     }
