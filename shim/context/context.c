@@ -99,6 +99,7 @@ static void show(struct context *c)
 /* Allocations do not find the record any more. Lock held. */
 static void withdraw(struct context *c)
 {
+    atomic_fetch_add(&c->withdrawals, 1);
     atomic_store(&c->quick_handle, (CUcontext)(void *)c);
     atomic_store(&c->handle, NULL);
 }

@@ -54,6 +54,7 @@ enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY }
 struct context {
     _Atomic(CUcontext) handle;       /* NULL while allocations do not find the record */
     _Atomic(CUcontext) quick_handle; /* the same, but no context's handle in place of NULL */
+    atomic_uint withdrawals;         /* how often `handle` has become NULL */
     _Atomic(CUcontext) ctx;          /* the context that has the record, or had it last */
     struct pool *pool; /* NULL: not pooled (BACKING=driver, or there was no host memory) */
     CUdevice device;

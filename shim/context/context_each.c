@@ -111,22 +111,31 @@ void context_look_for_loss(void)
     cancel_allow(cancel);
 }
 
-/* The library's reservations are nobody else's. */
-static bool may_be_others(uint64_t addr, const struct pool_block *block)
-{
-    const struct context *c = pool_owner(block->pool);
-    return !atomic_load(&c->handle) && !reservation_covers(addr, 1);
-}
-
+/* What the pool says of an address holds if the record of the pool's context was not withdrawn at
+ * that moment. Otherwise the driver may have given the address to others.
+ * 1. `shown` is read before the look-up, and `withdrawals` before `shown` and after the look-up. If
+ *    the record was shown and was not withdrawn since, it was one context's all the time.
+ * 2. So two look-ups are needed: the first one names the record. If a thread looked up once and
+ *    then at the record, it could be held up in between, and find the record shown for the next
+ *    context.
+ * 3. A withdrawn record is of a context that may be ending. Either its pool forgets the address, or
+ *    the record is shown again.
+ * 4. The library's reservations are nobody else's. */
 enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
 {
     enum pool_status found = pool_lookup(addr, block);
-    for (unsigned turn = 0;
-         found != POOL_FOREIGN && turn < AWAIT_END_TURNS && may_be_others(addr, block) &&
-         !context_ends_here();
-         turn++) {
-        spin_pause(turn);
+    for (unsigned turn = 0; found != POOL_FOREIGN && turn < AWAIT_END_TURNS; turn++) {
+        const struct context *c = pool_owner(block->pool);
+        if (reservation_covers(addr, 1) || context_ends_here())
+            break;
+        unsigned withdrawals = atomic_load(&c->withdrawals);
+        bool shown = atomic_load(&c->handle);
+        if (!shown)
+            spin_pause(turn);
         found = pool_lookup(addr, block);
+        if (shown && found != POOL_FOREIGN && pool_owner(block->pool) == c &&
+            atomic_load(&c->withdrawals) == withdrawals)
+            break;
     }
     return found;
 }
