@@ -77,6 +77,9 @@ int main(void)
         printf("the daemon said nothing\n");
         return 1;
     }
+    /* The pipe ends with the daemon, after it has written what processes write when they end. */
+    char more;
+    EXPECT(read(ends[0], &more, 1) == 0);
     printf("%d wrong words, free %d, %ld bytes by others, mask %o, in / %d\n", word.wrong,
            word.code, word.bytes, (unsigned)word.mask, word.in_root);
     return gpu_device_count(&count) != 0 || word.wrong != 0;

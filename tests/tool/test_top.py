@@ -341,7 +341,7 @@ class Top(Case):
         screen.press("\x1a")
         self.assertTrue(wait_for(lambda: screen.feed() and os.path.exists(told)
                                  and os.path.getsize(told)))
-        self.assertIn(b"\x1b[?1049l", screen.raw)
+        self.stream_until(screen, rb"\x1b\[\?1049l")
         self.stream_until(screen, rb"\x1b\[\?1049h.*\x1b\[\?1049h")
         with open(told, encoding="ascii") as file:
             os.kill(int(file.read()), signal.SIGTERM)
