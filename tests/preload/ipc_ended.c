@@ -80,13 +80,6 @@ static int import(int from, int to)
 
 int main(void)
 {
-    CUipcMemHandle handles[HANDLES];
-    scene_watchdog(60);
-    struct ipc_peer importer = ipc_peer_fork_work(import);
-    scene_start(1, 60);
-    for (int i = 0; i < HANDLES; i++)
-        ipc_share(&handles[i], sizes[i], (unsigned char)(i + 1));
-    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
-    printf("importer ended with %d\n", ipc_peer_join(&importer));
+    ipc_share_with(import, sizes, HANDLES);
     return 0;
 }

@@ -301,14 +301,7 @@ static int open_beside_contexts(int from, int to)
 
 static int opened_memory_is_known_beside_contexts_that_end(void)
 {
-    CUipcMemHandle handles[HANDLES];
-    scene_watchdog(60);
-    struct ipc_peer importer = ipc_peer_fork_work(open_beside_contexts);
-    scene_start(1, 60);
-    for (int i = 0; i < HANDLES; i++)
-        ipc_share(&handles[i], sizes[i], (unsigned char)(i + 1));
-    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
-    printf("importer ended with %d\n", ipc_peer_join(&importer));
+    ipc_share_with(open_beside_contexts, sizes, HANDLES);
     return 0;
 }
 

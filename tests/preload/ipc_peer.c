@@ -155,3 +155,18 @@ int ipc_peer_end(const struct ipc_peer *peer)
     EXPECT(write(peer->to, &end, sizeof end) == sizeof end);
     return ipc_peer_join(peer);
 }
+
+void ipc_share_with(int (*import)(int from, int to), const size_t *sizes_bytes, int count)
+{
+    enum { COUNT_MAX = 8 };
+    CUipcMemHandle handles[COUNT_MAX];
+    size_t handles_bytes = (size_t)count * sizeof *handles;
+    EXPECT(count <= COUNT_MAX);
+    scene_watchdog(60);
+    struct ipc_peer importer = ipc_peer_fork_work(import);
+    scene_start(1, 60);
+    for (int i = 0; i < count; i++)
+        ipc_share(&handles[i], sizes_bytes[i], (unsigned char)(i + 1));
+    EXPECT(write(importer.to, handles, handles_bytes) == (ssize_t)handles_bytes);
+    printf("importer ended with %d\n", ipc_peer_join(&importer));
+}

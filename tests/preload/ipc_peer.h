@@ -60,3 +60,6 @@ void ipc_export(CUipcMemHandle *handle, uint64_t block);
 uint64_t ipc_filled(size_t size_bytes, unsigned char byte);
 /* Such a block and its handle. */
 uint64_t ipc_share(CUipcMemHandle *handle, size_t size_bytes, unsigned char byte);
+/* Forks an importer, makes a block of each size, full of 1, 2, .., writes all handles to the
+ * importer, and waits for its end. */
+void ipc_share_with(int (*import)(int from, int to), const size_t *sizes_bytes, int count);

@@ -66,13 +66,6 @@ static int open_where_nothing_is_served(int from, int to)
 
 int main(void)
 {
-    CUipcMemHandle handles[HANDLES];
-    scene_watchdog(60);
-    struct ipc_peer importer = ipc_peer_fork_work(open_where_nothing_is_served);
-    scene_start(1, 60);
-    for (int i = 0; i < HANDLES; i++)
-        ipc_share(&handles[i], sizes[i], (unsigned char)(i + 1));
-    EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
-    printf("importer ended with %d\n", ipc_peer_join(&importer));
+    ipc_share_with(open_where_nothing_is_served, sizes, HANDLES);
     return 0;
 }
