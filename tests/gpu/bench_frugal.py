@@ -30,6 +30,13 @@ AT_PEAK = {"requested": "live", "rounding": "rounding", "pending": "pending",
            "whole": "whole chunks", "cut": "cut chunks", "small": "small blocks"}
 
 
+def bound_of(workload):
+    """ValueError: there is no such workload."""
+    if workload not in BOUNDS:
+        raise ValueError(f"there is no workload {workload!r} (have: {', '.join(BOUNDS)})")
+    return BOUNDS[workload]
+
+
 def live_bytes(run):
     """The most that the program had asked for at one time."""
     if run.peer.preload:
@@ -122,7 +129,7 @@ def time_verdict(mine, again):
 
 def verdicts(workload, mine, expandable, again):
     """What the processes of a workload under the shim keep of the bounds."""
-    bound = BOUNDS[workload]
+    bound = bound_of(workload)
     beside = {entry["seed"]: over_live(entry) for entry in expandable}
     below = [over_live(entry) < beside[entry["seed"]] for entry in mine if entry["seed"] in beside]
     return (f"at most {bound}: {sum(over_live(entry) <= bound for entry in mine)} of {len(mine)}; "
@@ -137,9 +144,7 @@ def table(rows):
     """(heads, lines) of the table, and the lines below it: what the largest peak of each workload
     consisted of, and what failed. ValueError: a row is of no workload that there is."""
     for entry in rows:
-        if entry["name"] not in BOUNDS:
-            raise ValueError(f"there is no workload {entry['name']!r} (have: "
-                             f"{', '.join(BOUNDS)})")
+        bound_of(entry["name"])
     lines, notes = [], []
     good = [entry for entry in rows if "failure" not in entry]
     for workload, peer in dict.fromkeys((entry["name"], entry["peer"]) for entry in good):

@@ -306,7 +306,8 @@ SECTIONS = [
     ("refill", "A flush in the middle of training",
      "The same training without flushes and with one every 0.7 s, at any place of a step. Chunks "
      "go back whole: what is free beside live blocks of one stays. Costs: all steps with flushes "
-     "less all without, for each flush. In brackets the least and the most.", refill),
+     "less all without, for each flush; below zero, the two trainings differ by more than flushes "
+     "cost. In brackets the least and the most.", refill),
     ("lend", "Memory that processes lend each other",
      "By `tests/gpu/run --only lend --quick`, one run. The first three: from the call that finds "
      "the GPU full to its success, with the memory idle in another process; bare on an empty GPU. "

@@ -36,6 +36,11 @@ def row(group, name, peer, values, unit, threads=1, size_bytes=0, streams=0, **m
     return {key: rounded(value) for key, value in entry.items()}
 
 
+def median_error(values):
+    """The standard error of the median of values that are spread normally."""
+    return 1.25 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
 def skipped(group, missing):
     """Rows that say what was not measured, {peer: why}."""
     return [row("skipped", group, peer, 0, "", note=note) for peer, note in missing.items()]

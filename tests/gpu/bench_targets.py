@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The targets, the figures for each, and whether it is met. A target without figures is "not
 measured"."""
+import statistics
+
+import bench_frugal
 import bench_store
 from bench_peers import (ASYNC, BARE, CUB, EXPANDABLE, LIBRARIES, SHIM, SHIM_DRIVER, SHIM_SHARED,
                          TORCH)
@@ -138,16 +141,21 @@ def torch_medians(figures):
                                                                            1.0)
 
 
+def times_over_native(times):
+    """(words, verdict) of {name: (median of the ratios, its standard error)}: at most 1.0."""
+    said = ", ".join(f"{name} {value:.2f} ± {error:.2f}" for name, (value, error) in times.items())
+    over = {name: value for name, (value, _) in times.items() if round(value, 2) > 1.0}
+    unclear = [name for name, value in over.items() if value - times[name][1] <= 1.0]
+    if over and len(unclear) == len(over):
+        return said, f"met, as far as can be told of {', '.join(over)}"
+    return said, met(max(over.values()), 1.0) if over else "met"
+
+
 def torch_time(figures):
     rows = figures.all("torch", peer=SHIM, unit="over native")
     if not rows:
         return torch_medians(figures)
-    said = ", ".join(f"{row['name']} {row['value']:.2f} ± {row['error']:.2f}" for row in rows)
-    over = [row for row in rows if round(row["value"], 2) > 1.0]
-    unclear = [row for row in over if row["value"] - row["error"] <= 1.0]
-    if over and len(unclear) == len(over):
-        return said, f"met, as far as can be told of {', '.join(row['name'] for row in over)}"
-    return said, met(max(row["value"] for row in over), 1.0) if over else "met"
+    return times_over_native({row["name"]: (row["value"], row["error"]) for row in rows})
 
 
 def torch_peak(figures):
@@ -160,6 +168,45 @@ def torch_peak(figures):
     if not ratios:
         return None
     return ", ".join(f"{name} {ratio:.2f}" for ratio, name in ratios), met(max(ratios)[0], 1.0)
+
+
+def frugal_rows(figures, peer):
+    return [row for row in figures.all("frugal", peer=peer.name) if "failure" not in row]
+
+
+def frugal_peak(figures):
+    """The most of all processes of each workload."""
+    most = {}
+    for row in frugal_rows(figures, bench_frugal.SHIM):
+        most[row["name"]] = max(most.get(row["name"], 0.0), bench_frugal.over_live(row))
+    if not most:
+        return None
+    return (", ".join(f"{name} {value:.3f}" for name, value in most.items()),
+            met(max(value / bench_frugal.bound_of(name) for name, value in most.items()), 1.0))
+
+
+def frugal_beside(figures):
+    """In how many processes it is less than in that of expandable segments with the same shapes."""
+    beside = {(row["name"], row["seed"]): bench_frugal.over_live(row)
+              for row in frugal_rows(figures, bench_frugal.EXPANDABLE)}
+    below = [bench_frugal.over_live(row) < beside[row["name"], row["seed"]]
+             for row in frugal_rows(figures, bench_frugal.SHIM)
+             if (row["name"], row["seed"]) in beside]
+    if not below:
+        return None
+    return (f"in {sum(below)} of {len(below)}",
+            "met" if all(below) else f"not in {len(below) - sum(below)} of them")
+
+
+def frugal_time(figures):
+    times = {}
+    for row in frugal_rows(figures, bench_frugal.SHIM):
+        if "over_native" in row:
+            times.setdefault(row["name"], []).append(row["over_native"])
+    if not times:
+        return None
+    return times_over_native({name: (statistics.median(ratios), bench_store.median_error(ratios))
+                              for name, ratios in times.items()})
 
 
 def replayed(kind, limit):
@@ -259,6 +306,11 @@ TARGETS = [
      torch_time),
     ("the same: peak of reserved memory below expandable segments and what libraries take beside "
      "them", torch_peak),
+    ("PyTorch with random shapes, its cache off: peak of reserved over peak of live at most "
+     f"{bench_frugal.BOUNDS['bert']} in every process, {bench_frugal.BOUNDS['vit']} in those of "
+     "ViT on four streams", frugal_peak),
+    ("the same: below expandable segments in every process", frugal_beside),
+    ("the same: at most 1.00 × the time of PyTorch's native allocator", frugal_time),
     ("peak reserved over peak live, arena: at most 1.05 on every trace", replayed("arena", 1.05)),
     ("the same with work in flight", replayed("arena, work in flight", 1.05)),
     ("the same, segments: at most 1.20", replayed("segments", 1.20)),

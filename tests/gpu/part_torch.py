@@ -117,8 +117,8 @@ def compared(workload, peer, natives, others):
               for native, other in zip(natives, others) if not native.failure and not other.failure]
     if not ratios:
         return []
-    error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
-    return [bench_store.row("torch", workload, peer.name, ratios, "over native", error=error)]
+    return [bench_store.row("torch", workload, peer.name, ratios, "over native",
+                            error=bench_store.median_error(ratios))]
 
 
 def compare_times(suite, name, left, right):
