@@ -163,7 +163,8 @@ def table(rows):
             notes.append(f"- {workload}, {peer}: {max(mine, key=over_live)['at_peak']}")
         lines.append([*line, judged])
     if notes:
-        notes = ["The largest peak of each consisted of", "", *notes, ""]
+        notes = ["What was reserved at its peak, in the process with the most over live. Live: at "
+                 "that moment.", "", *notes, ""]
     failed = [f"- {entry['name']}, {entry['peer']}, seed {entry['seed']}: {entry['failure']}"
               for entry in rows if "failure" in entry]
     return HEADS, lines, notes + (["Processes that failed", "", *failed, ""] if failed else [])

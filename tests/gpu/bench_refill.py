@@ -82,7 +82,8 @@ def rows_of(workload, quiet, flushed, receipts):
 
 
 HEADS = ["workload", "flushes", "live then", "given back", "left beside live blocks", "over live",
-         "a flush takes", "a step takes", "a flush costs the training", "the slowest step more"]
+         "a flush takes", "a step takes", "a flush costs the training",
+         "a step takes longer by up to"]
 
 
 def table(rows):

@@ -297,17 +297,21 @@ SECTIONS = [
      "PyTorch, training of BERT, of a net of graph attention and convolution, of Mask R-CNN and of "
      "GPT-2, and inference of ViT-S on four streams; random weights, sizes that change with every "
      "step. gpucache: with PyTorch's own cache off. Each figure is the median of processes, in "
-     "brackets the least, the quartiles and the most. Live: what the program asked for at its "
-     "peak. Time: all steps, against the process with the same shapes that took turns with it; "
-     "then the step in the middle. Native again: a second process of it, which tells how far two "
-     "processes differ that do the same. Whole chunks: free, and the pool could move them. Cut "
-     "chunks: free, but other blocks lie there too.",
+     "brackets the least, the quartiles and the most. Reserved over live: the peak of reserved "
+     "memory over the peak of what the program asked for, which may come at another time. With "
+     "gpucache both have what PyTorch's libraries ask cudaMalloc for themselves; PyTorch's "
+     "allocators do not count that. Time: all steps, against the process with the same shapes that "
+     "took turns with it; then the step in the middle. Native again: a second process of it, which "
+     "tells how far two processes differ that do the same. Whole chunks: free, and the pool could "
+     "move them. Cut chunks: free, but other blocks lie there too.",
      frugal),
     ("refill", "A flush in the middle of training",
-     "The same training without flushes and with one every 0.7 s, at any place of a step. Chunks "
-     "go back whole: what is free beside live blocks of one stays. Costs: all steps with flushes "
-     "less all without, for each flush; below zero, the two trainings differ by more than flushes "
-     "cost. In brackets the least and the most.", refill),
+     "Training as above, with gpucache, once without flushes and once with a flush every 0.7 s "
+     "after the first 3 s, at any place of a step. A flush gives back whole chunks: memory that is "
+     "free beside a live block of the same chunk stays. Live then: at the flush. A flush costs: "
+     "all steps with flushes less all without, for each flush; below zero, the two trainings "
+     "differ by more than flushes cost. A step takes longer: than the same step without flushes. "
+     "In brackets the least and the most.", refill),
     ("lend", "Memory that processes lend each other",
      "By `tests/gpu/run --only lend --quick`, one run. The first three: from the call that finds "
      "the GPU full to its success, with the memory idle in another process; bare on an empty GPU. "
@@ -355,7 +359,7 @@ def page(rows):
              *bench_targets.table(rows), ""]
     notes = bench_store.find(rows, group="note")
     if notes:
-        lines += ["What stands behind those that are not met:", "",
+        lines += ["What stands behind the verdicts:", "",
                   *(f"- {entry['note']}" for entry in notes), ""]
     if bench_store.find(rows, group="pairs"):
         lines += ["## The distribution of pairs", "",
