@@ -41,6 +41,14 @@ def median_error(values):
     return 1.25 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
+def geometric_mean(values):
+    """(mean, its standard error)"""
+    mean = statistics.geometric_mean(values)
+    logs = [math.log(value) for value in values]
+    error = mean * statistics.stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+    return mean, error
+
+
 def skipped(group, missing):
     """Rows that say what was not measured, {peer: why}."""
     return [row("skipped", group, peer, 0, "", note=note) for peer, note in missing.items()]

@@ -210,14 +210,19 @@ def frugal_beside(figures):
 
 
 def frugal_time(figures):
+    """Judged by all processes together: one differs too much from the next to tell much alone."""
     times = {}
     for row in frugal_rows(figures, bench_frugal.SHIM):
         if "over_native" in row:
             times.setdefault(row["name"], []).append(row["over_native"])
     if not times:
         return None
-    return times_over_native({name: (statistics.median(ratios), bench_store.median_error(ratios))
-                              for name, ratios in times.items()})
+    said, _ = times_over_native({name: (statistics.median(ratios), bench_store.median_error(ratios))
+                                 for name, ratios in times.items()})
+    together, verdict = times_over_native(
+        {"all": bench_store.geometric_mean([ratio for ratios in times.values()
+                                            for ratio in ratios])})
+    return f"{said}; {together}", verdict
 
 
 def replayed(kind, limit):
