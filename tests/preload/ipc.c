@@ -4,7 +4,9 @@
  * and to one that resets its device.
  */
 #include "tests/preload/ipc_peer.h"
+#include "tests/preload/observer.h"
 
+#include <signal.h>
 #include <string.h>
 
 /* ---- another process has the same bytes
@@ -162,15 +164,30 @@ static int a_process_without_the_cache_is_right_or_refused(void)
 /* ---- what was opened is gone after a reset
  * A process that has opened another one's blocks resets its device. What was opened is gone, and
  * can be opened again. The exporter's bytes have not changed. It never allocates memory of its own.
+ * Once it has closed all and the exporter has freed all, the GPU has the memory again.
  */
+
+enum { BACK_TRIES = 10000 };
+
+static bool comes_back(struct observer *observer, size_t want_bytes)
+{
+    if (scene_preloaded())
+        REQUIRE(raise(SIGUSR1));
+    for (int i = 0; i < BACK_TRIES; i++, scene_sleep_ms(1))
+        if (observer_free_bytes(observer) >= want_bytes)
+            return true;
+    return false;
+}
 
 static int what_was_opened_is_gone_after_a_reset(void)
 {
-    static const size_t sizes[] = {6 * MIB, 900};
+    static const size_t sizes[] = {64 * MIB, 900};
     uint64_t blocks[2];
     struct ipc_message messages[2];
+    struct observer observer;
     size_t wrong = 0;
     scene_watchdog(60);
+    observer_start(&observer);
     struct ipc_peer resetting = ipc_peer_fork();
     scene_start(1, 60);
     for (int i = 0; i < 2; i++) {
@@ -202,7 +219,16 @@ static int what_was_opened_is_gone_after_a_reset(void)
     for (int i = 0; i < 2; i++)
         wrong += scene_wrong_bytes(blocks[i], sizes[i], (unsigned char)(i + 1));
     printf("%zu wrong bytes at the exporter\n", wrong);
+    size_t full_bytes = observer_free_bytes(&observer);
+    for (int i = 0; i < 2; i++) {
+        messages[i].order = IPC_CLOSE;
+        printf("closed %d\n", ipc_peer_do(&resetting, messages[i]).rc);
+        REQUIRE(gpu_free(blocks[i]));
+    }
+    if (!comes_back(&observer, full_bytes + 48 * MIB))
+        printf("the memory is not back\n");
     printf("resetting ended with %d\n", ipc_peer_end(&resetting));
+    observer_stop(&observer);
     return wrong != 0;
 }
 
