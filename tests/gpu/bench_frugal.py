@@ -177,6 +177,13 @@ def missing_package(suite, python):
     return result.out.strip()
 
 
+def need_packages(suite, python):
+    """base.Skip: a package is not there."""
+    missing = missing_package(suite, python)
+    if missing:
+        raise base.Skip(f"no {missing}")
+
+
 def machine_of(suite):
     """What has to be the same for all rows of a table: the machine and the code."""
     facts = [f"{entry['name']} {entry['note']}" for entry in bench_host.machine(suite, ["frugal"])]
@@ -188,9 +195,7 @@ def machine_of(suite):
 def frugal(suite, programs, seed=1, rounds=None):
     """Yields the rows of one workload in one round after the other. seed: of the first round."""
     python = frameworks.python_with(suite, PACKAGES[0])
-    missing = missing_package(suite, python)
-    if missing:
-        raise base.Skip(f"no {missing}")
+    need_packages(suite, python)
     command = [python, frameworks.script("work_frugal.py"), "--warm", str(WARM), "--seed",
                str(seed)]
     rounds = rounds or (QUICK_ROUNDS if suite.quick else ROUNDS)

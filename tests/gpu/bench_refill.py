@@ -12,7 +12,6 @@ import bench_store
 import part_frameworks as frameworks
 import part_tool
 import part_torch
-import suite as base
 from bench_text import amount, duration
 from trainer import Trainer
 
@@ -106,9 +105,7 @@ def table(rows):
 
 def refill(suite, programs):
     python = frameworks.python_with(suite, "torch")
-    missing = bench_frugal.missing_package(suite, python)
-    if missing:
-        raise base.Skip(f"no {missing}")
+    bench_frugal.need_packages(suite, python)
     command = [python, frameworks.script("work_frugal.py"), "--warm", str(WARM)]
     for workload in WORKLOADS[:1] if suite.quick else WORKLOADS:
         quiet, _ = play(suite, command, workload, False)

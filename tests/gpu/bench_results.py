@@ -10,6 +10,7 @@ import bench_frugal
 import bench_memory
 import bench_peers
 import bench_refill
+import bench_spent
 import bench_store
 import bench_targets
 import suite as base
@@ -226,6 +227,10 @@ def frugal(rows):
     return [*table(heads, lines), *below]
 
 
+def spent(rows):
+    return table(*bench_spent.table(rows))
+
+
 def refill(rows):
     return table(*bench_refill.table(rows))
 
@@ -305,6 +310,11 @@ SECTIONS = [
      "tells how far two processes differ that do the same. Whole chunks: free, and the pool could "
      "move them. Cut chunks: free, but other blocks lie there too.",
      frugal),
+    ("spent", "Where the time of random shapes goes",
+     "The same steps with the same shapes, in one process of each peer, as CUPTI sees them. GPU "
+     "busy: the part of a step in which at least one kernel, copy or memset runs. Calls for memory "
+     "and fences: PyTorch's native allocator calls the runtime, the others call the driver. CUPTI "
+     "makes steps longer, and each call by some 0.1 us.", spent),
     ("refill", "A flush in the middle of training",
      "Training as above, with gpucache, once without flushes and once with a flush every 0.7 s "
      "after the first 3 s, at any place of a step. A flush gives back whole chunks: memory that is "

@@ -13,8 +13,8 @@ import suite as base
 PROGRAM = ["--steps", "20", "--words", "4096"]
 
 
-def cupti(suite):
-    """The injected library, or a reason."""
+def with_cupti(suite, name, source):
+    """A library of one source that uses CUPTI; returns its path. base.Skip: there is no CUPTI."""
     folders = [os.path.join(suite.cuda, "extras", "CUPTI"), suite.cuda,
                os.path.join(suite.cuda, "targets", "x86_64-linux")]
     include = next((f for f in folders if os.path.exists(os.path.join(f, "include", "cupti.h"))),
@@ -23,13 +23,13 @@ def cupti(suite):
     library = found[0] if found else None
     if not include or not library:
         raise base.Skip("no CUPTI beside the CUDA headers")
-    return suite.compile("injected.so", ["injected.c"], "-shared", "-fPIC", "-I",
+    return suite.compile(name, [source], "-shared", "-fPIC", "-I",
                          os.path.join(include, "include"),
                          library, f"-Wl,-rpath,{os.path.dirname(library)}")
 
 
 def injected(suite, program):
-    library, seen = cupti(suite), {}
+    library, seen = with_cupti(suite, "injected.so", "injected.c"), {}
     results = []
     for kind, env in (("bare", suite.bare_env), ("shim", suite.shim_env())):
         file = os.path.join(suite.build, f"injected.{kind}")

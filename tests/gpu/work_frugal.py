@@ -4,10 +4,12 @@ much an allocator reserves for what such programs hold. The shapes depend on --s
 each repetition of a workload adds 1.
 
 work_frugal.py [--turns] [--seed N] [--steps N] [--warm N] [--small] [--device NAME]
-               [--record FOLDER] WORKLOAD..
+               [--record FOLDER] [--spent LIBRARY] WORKLOAD..
   --turns   speaks the protocol of trainer.py; --steps are those of one turn, and the first turn
             begins with the --warm ones
   --record  names a file of the folder in RECORD, for record.c: WORKLOAD.csv
+  --spent   what the steps after the warm ones take of the GPU and in calls of the driver goes
+            with the figures. LIBRARY is made of spent.c. Not with --turns
   --small   sizes for a CPU
 
 The packages are imported once. Each workload is a process of its own, forked before CUDA starts.
@@ -20,6 +22,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 
 # A look for devices in the parent by NVML alone, which a forked child survives.
@@ -189,12 +192,33 @@ def figures(seconds):
     return result
 
 
-def play(workload, step, warm):
-    """The steps of a turn after the warm ones: the seconds of each, and the loss of the last."""
+class Spent:
+    """What steps take of the GPU and in calls of the driver (spent.c)."""
+
+    def __init__(self, library):
+        self.library = ctypes.CDLL(library)
+
+    def begin(self):
+        code = self.library.spent_begin()
+        if code:
+            sys.exit(f"CUPTI answers {code}")
+
+    def end(self):
+        with tempfile.NamedTemporaryFile("r") as file:
+            if self.library.spent_end(file.name.encode()):
+                sys.exit(f"{file.name} cannot be written")
+            return {name: int(number) for name, number in (line.split() for line in file)}
+
+
+def play(workload, step, warm, before_last=lambda: None):
+    """The steps of a turn after the warm ones: the seconds of each, and the loss of the last.
+    before_last: called between the warm ones and these."""
     part = PART.get(workload, 1)
     warm, steps = int(warm * part), max(round(OPTIONS.steps * part), 1)
     seconds, loss = [], 0.0
     for i in range(warm + steps):
+        if i == warm:
+            before_last()
         start = time.perf_counter()
         loss = step(i)
         if i >= warm:
@@ -218,9 +242,11 @@ def run(workload, seed, build):
             print("turn", flush=True)
         print("done", json.dumps(figures(seconds)), flush=True)
     else:
-        seconds, loss = play(workload, step, OPTIONS.warm)
+        spent = Spent(OPTIONS.spent) if OPTIONS.spent else None
+        seconds, loss = play(workload, step, OPTIONS.warm, *[spent.begin] if spent else [])
+        more = {"spent": spent.end()} if spent else {}
         print(json.dumps({"workload": workload, "pid": os.getpid(), "loss": loss,
-                          **figures(seconds)}), flush=True)
+                          **figures(seconds), **more}), flush=True)
 
 
 def check_cuda_not_started():
@@ -244,6 +270,7 @@ def main():
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--record", metavar="FOLDER")
+    parser.add_argument("--spent", metavar="LIBRARY")
     parser.add_argument("workloads", choices=WORKLOADS, nargs="+")
     parser.parse_args(namespace=OPTIONS)
     # Each has imported its packages before the first is forked.
