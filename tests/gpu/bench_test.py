@@ -19,7 +19,6 @@
                                            process on the simulated driver have receipts"""
 import concurrent.futures
 import contextlib
-import ctypes
 import importlib.machinery
 import importlib.util
 import io
@@ -41,8 +40,8 @@ import bench_spent  # noqa: E402
 import bench_store  # noqa: E402
 import bench_targets  # noqa: E402
 import part_frameworks  # noqa: E402
-import part_profile  # noqa: E402
 import part_torch  # noqa: E402
+import spent_test  # noqa: E402
 import suite as base  # noqa: E402
 import trainer  # noqa: E402
 
@@ -477,22 +476,6 @@ def refill(build):
     return 0 if good else 1
 
 
-def spent_library():
-    """What is wrong with the library that counts; or ''."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        try:
-            library = ctypes.CDLL(part_profile.with_cupti(base.Suite(scratch, False, None, False),
-                                                          "spent.so", "spent.c"))
-        except (base.Skip, OSError) as reason:
-            print(f"the library is not tried: {reason}")
-            return ""
-        path = os.path.join(scratch, "figures")
-        code, figures = library.spent_end(path.encode()), base.numbers(path)
-        nowhere = library.spent_end(os.path.join(scratch, "nosuch", "file").encode())
-    good = not code and figures == {"kernels": 0, "busy_ns": 0, "dropped": 0} and nowhere == -1
-    return "" if good else f"{code}, {figures}, {nowhere}"
-
-
 def spent():
     counts = {"kernels": 40, "busy_ns": 4000000, "dropped": 0, "cuLaunchKernel": 9,
               "cuLaunchKernel_ns": 900, "cuMemAllocHost_v2": 1, "cuMemAllocHost_v2_ns": 100000}
@@ -517,7 +500,9 @@ def spent():
             wrong.append(f"figures in spite of {part}")
         except RuntimeError:
             pass
-    wrong += filter(None, [spent_library()])
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        for check in (spent_test.counting, spent_test.real_library):
+            wrong += check(scratch)
     print("\n".join(wrong + [text] if wrong else ["as it should be"]))
     return 1 if wrong else 0
 

@@ -13,19 +13,30 @@ import suite as base
 PROGRAM = ["--steps", "20", "--words", "4096"]
 
 
+def cupti_folders(suite):
+    """Where CUPTI may be."""
+    return [os.path.join(suite.cuda, "extras", "CUPTI"), suite.cuda,
+            os.path.join(suite.cuda, "targets", "x86_64-linux")]
+
+
+def cupti_include(suite):
+    """The folder of CUPTI's headers. base.Skip: there are none."""
+    for folder in cupti_folders(suite):
+        include = os.path.join(folder, "include")
+        if os.path.exists(os.path.join(include, "cupti.h")):
+            return include
+    raise base.Skip("no headers of CUPTI beside those of CUDA")
+
+
 def with_cupti(suite, name, source):
     """A library of one source that uses CUPTI; returns its path. base.Skip: there is no CUPTI."""
-    folders = [os.path.join(suite.cuda, "extras", "CUPTI"), suite.cuda,
-               os.path.join(suite.cuda, "targets", "x86_64-linux")]
-    include = next((f for f in folders if os.path.exists(os.path.join(f, "include", "cupti.h"))),
-                   None)
-    found = [p for f in folders for p in sorted(glob.glob(os.path.join(f, "lib*", "libcupti.so*")))]
-    library = found[0] if found else None
-    if not include or not library:
+    include = cupti_include(suite)
+    found = [path for folder in cupti_folders(suite)
+             for path in sorted(glob.glob(os.path.join(folder, "lib*", "libcupti.so*")))]
+    if not found:
         raise base.Skip("no CUPTI beside the CUDA headers")
-    return suite.compile(name, [source], "-shared", "-fPIC", "-I",
-                         os.path.join(include, "include"),
-                         library, f"-Wl,-rpath,{os.path.dirname(library)}")
+    return suite.compile(name, [source], "-shared", "-fPIC", "-I", include, found[0],
+                         f"-Wl,-rpath,{os.path.dirname(found[0])}")
 
 
 def injected(suite, program):

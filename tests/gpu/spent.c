@@ -3,17 +3,26 @@
  * A library that a program loads to learn what time its GPU and its calls of the driver take. It
  * has them from CUPTI's activity records.
  *
- *   int spent_begin(void)             0, or the code of CUPTI. Counting begins
- *   int spent_end(const char *file)   0, or -1: the file cannot be written. Leaves there a line
- *                                     NAME NUMBER for each figure since the beginning
+ *   int spent_begin(void)             0, or the code of CUPTI, and nothing is recorded. Counting
+ *                                     begins
+ *   int spent_end(const char *file)   Recording ends. 0, with a line NAME NUMBER in the file for
+ *                                     each figure since the beginning. The code of CUPTI: it did
+ *                                     not deliver all records, and no file is made. -1: the file
+ *                                     cannot be written
  *
  * The figures: kernels; busy_ns, the time in which the GPU did at least one kernel, copy or memset;
- * dropped, records that CUPTI lost; CALL and CALL_ns, the calls of CALL and their time, for each
- * call of the driver that is not made by NVIDIA's runtime, and for the runtime's cudaMalloc and
- * cudaFree. Recording adds some 0.1 us to each call. One thread calls, CUPTI's thread delivers.
+ * dropped, records that CUPTI lost, that have no end, or that cannot be read or named; CALL,
+ * CALL_ns and CALL_max_ns, the calls of CALL, their time and the longest one, for each call of the
+ * driver that is not made by NVIDIA's runtime, and for the runtime's cudaMalloc and cudaFree.
+ * Recording adds some 0.1 us to each call.
+ *
+ * One thread calls. CUPTI delivers buffers from that thread and from one of its own, at the same
+ * time. `lock` is held while a buffer is counted, and while the figures are cleared or read. No
+ * call that delivers buffers is made with it.
  */
 #include <cupti.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +37,7 @@ struct span {
 };
 
 struct call {
-    uint64_t count, ns;
+    uint64_t count, ns, max_ns;
 };
 
 static const CUpti_ActivityKind kinds[] = {
@@ -36,6 +45,7 @@ static const CUpti_ActivityKind kinds[] = {
     CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_RUNTIME};
 #define NUM_KINDS (sizeof kinds / sizeof *kinds)
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static struct call driver_calls[MAX_CALLS], runtime_calls[MAX_CALLS];
 static struct span *spans; /* of work on the GPU, in the order of arrival */
 static size_t num_spans, max_spans;
@@ -51,56 +61,71 @@ static void CUPTIAPI on_buffer_wanted(uint8_t **buffer, size_t *size_bytes, size
     *most_records = 0;
 }
 
-static void note_span(uint64_t start_ns, uint64_t end_ns)
+/* A forced flush delivers records of work and of calls that have not ended. */
+static bool has_ended(uint64_t start_ns, uint64_t end_ns)
 {
+    return end_ns != 0 && end_ns >= start_ns;
+}
+
+/* False: the span is dropped. */
+static bool count_span(uint64_t start_ns, uint64_t end_ns)
+{
+    if (!has_ended(start_ns, end_ns)) {
+        num_dropped++;
+        return false;
+    }
     if (num_spans == max_spans) {
         size_t more = max_spans ? 2 * max_spans : 1 << 16;
         struct span *grown = realloc(spans, more * sizeof *spans);
         if (grown == NULL) {
             num_dropped++;
-            return;
+            return false;
         }
         spans = grown;
         max_spans = more;
     }
     spans[num_spans++] = (struct span){start_ns, end_ns};
+    return true;
 }
 
-static void note_call(struct call *calls, const CUpti_ActivityAPI *call)
+static void count_call(struct call *calls, const CUpti_ActivityAPI *record)
 {
-    if (call->cbid >= MAX_CALLS) {
+    if (record->cbid >= MAX_CALLS || !has_ended(record->start, record->end)) {
         num_dropped++;
         return;
     }
-    calls[call->cbid].count++;
-    calls[call->cbid].ns += call->end - call->start;
+    struct call *call = &calls[record->cbid];
+    uint64_t ns = record->end - record->start;
+    call->count++;
+    call->ns += ns;
+    if (ns > call->max_ns)
+        call->max_ns = ns;
 }
 
-static void note(CUpti_Activity *record)
+static void count_record(CUpti_Activity *record)
 {
     switch (record->kind) {
     /* Newer forms of these records only have more behind. */
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
         CUpti_ActivityKernel9 *kernel = (void *)record;
-        num_kernels++;
-        note_span(kernel->start, kernel->end);
+        num_kernels += count_span(kernel->start, kernel->end);
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
         CUpti_ActivityMemcpy5 *copy = (void *)record;
-        note_span(copy->start, copy->end);
+        count_span(copy->start, copy->end);
         break;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
         CUpti_ActivityMemset4 *set = (void *)record;
-        note_span(set->start, set->end);
+        count_span(set->start, set->end);
         break;
     }
     case CUPTI_ACTIVITY_KIND_DRIVER:
-        note_call(driver_calls, (void *)record);
+        count_call(driver_calls, (void *)record);
         break;
     case CUPTI_ACTIVITY_KIND_RUNTIME:
-        note_call(runtime_calls, (void *)record);
+        count_call(runtime_calls, (void *)record);
         break;
     default:
         break;
@@ -111,25 +136,43 @@ static void CUPTIAPI on_buffer_full(CUcontext context, uint32_t stream, uint8_t 
                                     size_t size_bytes, size_t valid_bytes)
 {
     CUpti_Activity *record = NULL;
+    CUptiResult rc;
     size_t dropped = 0;
     (void)size_bytes;
-    while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS)
-        note(record);
-    if (cuptiActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS)
-        num_dropped += dropped;
+    pthread_mutex_lock(&lock);
+    while ((rc = cuptiActivityGetNextRecord(buffer, valid_bytes, &record)) == CUPTI_SUCCESS)
+        count_record(record);
+    if (rc != CUPTI_ERROR_MAX_LIMIT_REACHED) /* the rest of the buffer is not counted */
+        num_dropped++;
+    rc = cuptiActivityGetNumDroppedRecords(context, stream, &dropped);
+    num_dropped += rc == CUPTI_SUCCESS ? dropped : 1;
+    pthread_mutex_unlock(&lock);
     free(buffer);
+}
+
+static void disable_kinds(size_t first_kinds)
+{
+    for (size_t i = 0; i < first_kinds; i++)
+        cuptiActivityDisable(kinds[i]);
 }
 
 int spent_begin(void)
 {
+    size_t enabled = 0;
     CUptiResult rc = cuptiActivityRegisterCallbacks(on_buffer_wanted, on_buffer_full);
-    for (size_t i = 0; rc == CUPTI_SUCCESS && i < NUM_KINDS; i++)
-        rc = cuptiActivityEnable(kinds[i]);
+    while (rc == CUPTI_SUCCESS && enabled < NUM_KINDS) {
+        rc = cuptiActivityEnable(kinds[enabled]);
+        enabled += rc == CUPTI_SUCCESS;
+    }
     if (rc == CUPTI_SUCCESS)
         rc = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    if (rc != CUPTI_SUCCESS)
+        disable_kinds(enabled);
+    pthread_mutex_lock(&lock);
     memset(driver_calls, 0, sizeof driver_calls);
     memset(runtime_calls, 0, sizeof runtime_calls);
     num_spans = num_kernels = num_dropped = 0;
+    pthread_mutex_unlock(&lock);
     return (int)rc;
 }
 
@@ -162,12 +205,17 @@ static bool is_call(const char *name, const char *wanted)
     return !strncmp(name, wanted, length) && (name[length] == '\0' || name[length] == '_');
 }
 
+/* Calls without a name are dropped, so that no time is missing unnoticed. */
 static void write_calls(FILE *out, CUpti_CallbackDomain domain, const struct call *calls)
 {
     for (uint32_t id = 0; id < MAX_CALLS; id++) {
         const char *name = NULL;
-        if (!calls[id].count || cuptiGetCallbackName(domain, id, &name) != CUPTI_SUCCESS)
+        if (calls[id].count == 0)
             continue;
+        if (cuptiGetCallbackName(domain, id, &name) != CUPTI_SUCCESS || name == NULL) {
+            num_dropped += calls[id].count;
+            continue;
+        }
         if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) {
             if (is_call(name, "cudaMalloc"))
                 name = "cudaMalloc";
@@ -176,22 +224,26 @@ static void write_calls(FILE *out, CUpti_CallbackDomain domain, const struct cal
             else
                 continue;
         }
-        fprintf(out, "%s %" PRIu64 "\n%s_ns %" PRIu64 "\n", name, calls[id].count, name,
-                calls[id].ns);
+        fprintf(out, "%s %" PRIu64 "\n%s_ns %" PRIu64 "\n%s_max_ns %" PRIu64 "\n", name,
+                calls[id].count, name, calls[id].ns, name, calls[id].max_ns);
     }
 }
 
 int spent_end(const char *file)
 {
-    cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-    for (size_t i = 0; i < NUM_KINDS; i++)
-        cuptiActivityDisable(kinds[i]);
+    CUptiResult rc = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    disable_kinds(NUM_KINDS);
+    if (rc != CUPTI_SUCCESS)
+        return (int)rc;
     FILE *out = fopen(file, "w");
     if (out == NULL)
         return -1;
+    pthread_mutex_lock(&lock);
     fprintf(out, "kernels %" PRIu64 "\nbusy_ns %" PRIu64 "\n", num_kernels, busy_ns());
     write_calls(out, CUPTI_CB_DOMAIN_DRIVER_API, driver_calls);
     write_calls(out, CUPTI_CB_DOMAIN_RUNTIME_API, runtime_calls);
     fprintf(out, "dropped %" PRIu64 "\n", num_dropped);
-    return fclose(out) == 0 ? 0 : -1;
+    pthread_mutex_unlock(&lock);
+    bool written = !ferror(out);
+    return fclose(out) == 0 && written ? 0 : -1;
 }

@@ -205,20 +205,22 @@ class Spent:
 
     def end(self):
         with tempfile.NamedTemporaryFile("r") as file:
-            if self.library.spent_end(file.name.encode()):
-                sys.exit(f"{file.name} cannot be written")
+            code = self.library.spent_end(file.name.encode())
+            if code:
+                sys.exit(f"{file.name} cannot be written" if code == -1 else
+                         f"CUPTI answers {code}")
             return {name: int(number) for name, number in (line.split() for line in file)}
 
 
-def play(workload, step, warm, before_last=lambda: None):
+def play(workload, step, warm, before_measured=lambda: None):
     """The steps of a turn after the warm ones: the seconds of each, and the loss of the last.
-    before_last: called between the warm ones and these."""
+    before_measured: called between the warm ones and these."""
     part = PART.get(workload, 1)
     warm, steps = int(warm * part), max(round(OPTIONS.steps * part), 1)
     seconds, loss = [], 0.0
     for i in range(warm + steps):
         if i == warm:
-            before_last()
+            before_measured()
         start = time.perf_counter()
         loss = step(i)
         if i >= warm:

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The few functions of CUPTI that spent.c calls, for spent_test.py, which says what they deliver.
+ * Types and numbers are those of the real headers. There is no GPU, and no call is made.
+ *
+ *   fake_reset        everything as at the beginning; waits for the thread
+ *   fake_work         a kernel, copy or memset
+ *   fake_call         a call of the runtime or of the driver, by its name or by its number
+ *   fake_spoilt       a record that CUPTI cannot read
+ *   fake_lose         records that CUPTI counts as lost
+ *   fake_fail         the nth call of a function fails
+ *   fake_enabled      how many kinds are recorded now
+ *   fake_overlaps     how often a buffer was read while another one was
+ *
+ * A record is delivered once, by the next forced flush while its kind is enabled. Those with
+ * by_thread come in a buffer of their own, from another thread. The flush ends while that thread is
+ * reading its first record, which takes SLOW_NS.
+ */
+#include <cupti.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SLOW_NS 100000000L
+#define MAX_RECORDS 64
+#define MAX_KINDS 256
+#define LENGTH(array) (sizeof(array) / sizeof *(array))
+
+struct entry {
+    CUpti_ActivityKind kind;
+    uint32_t id;
+    uint64_t start_ns, end_ns;
+};
+
+struct queue {
+    struct entry entries[MAX_RECORDS];
+    size_t length;
+};
+
+union record {
+    CUpti_Activity any;
+    CUpti_ActivityKernel9 kernel;
+    CUpti_ActivityMemcpy5 copy;
+    CUpti_ActivityMemset4 set;
+    CUpti_ActivityAPI call;
+};
+
+static const struct {
+    CUpti_ActivityKind kind;
+    uint32_t id;
+    const char *name;
+} names[] = {
+    {CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_DRIVER_TRACE_CBID_cuMemMap, "cuMemMap"},
+    {CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_DRIVER_TRACE_CBID_cuCtxGetCurrent, "cuCtxGetCurrent"},
+    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020, "cudaMalloc_v3020"},
+    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaFree_v3020, "cudaFree_v3020"},
+    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaMallocHost_v3020,
+     "cudaMallocHost_v3020"},
+    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaFreeHost_v3020,
+     "cudaFreeHost_v3020"},
+};
+
+static CUpti_BuffersCallbackRequestFunc wanted;
+static CUpti_BuffersCallbackCompleteFunc full;
+static bool enabled[MAX_KINDS];
+static struct queue queues[2]; /* of the caller, of the thread */
+static atomic_size_t num_lost;
+static atomic_int num_readers, num_overlaps;
+static const char *failing; /* the function that fails, after so many calls */
+static int calls_until_failure;
+static pthread_t thread;
+static bool thread_runs;
+static sem_t thread_reads;
+static _Thread_local bool is_thread;
+
+void fake_reset(void);
+void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread);
+void fake_call(int by_runtime, const char *name, uint64_t start_ns, uint64_t end_ns, int by_thread);
+void fake_spoilt(void);
+void fake_lose(size_t count);
+void fake_fail(const char *function, int nth);
+int fake_enabled(void);
+int fake_overlaps(void);
+
+static void join(void)
+{
+    if (thread_runs)
+        pthread_join(thread, NULL);
+    thread_runs = false;
+}
+
+void fake_reset(void)
+{
+    join();
+    wanted = NULL;
+    full = NULL;
+    memset(enabled, 0, sizeof enabled);
+    memset(queues, 0, sizeof queues);
+    num_lost = 0;
+    num_overlaps = 0;
+    failing = NULL;
+}
+
+void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread)
+{
+    struct queue *queue = &queues[by_thread != 0];
+    if (queue->length == MAX_RECORDS)
+        abort();
+    queue->entries[queue->length++] =
+        (struct entry){.kind = (CUpti_ActivityKind)kind, .start_ns = start_ns, .end_ns = end_ns};
+}
+
+void fake_call(int by_runtime, const char *name, uint64_t start_ns, uint64_t end_ns, int by_thread)
+{
+    CUpti_ActivityKind kind = by_runtime ? CUPTI_ACTIVITY_KIND_RUNTIME : CUPTI_ACTIVITY_KIND_DRIVER;
+    struct queue *queue = &queues[by_thread != 0];
+    uint32_t id = (uint32_t)atoi(name);
+    for (size_t i = 0; i < LENGTH(names); i++)
+        if (names[i].kind == kind && !strcmp(names[i].name, name))
+            id = names[i].id;
+    fake_work((int)kind, start_ns, end_ns, by_thread);
+    queue->entries[queue->length - 1].id = id;
+}
+
+void fake_spoilt(void)
+{
+    fake_work(CUPTI_ACTIVITY_KIND_INVALID, 0, 0, 0);
+}
+
+void fake_lose(size_t count)
+{
+    num_lost = count;
+}
+
+void fake_fail(const char *function, int nth)
+{
+    failing = function;
+    calls_until_failure = nth;
+}
+
+int fake_enabled(void)
+{
+    int number = 0;
+    for (size_t i = 0; i < MAX_KINDS; i++)
+        number += enabled[i];
+    return number;
+}
+
+int fake_overlaps(void)
+{
+    return num_overlaps;
+}
+
+static bool fails(const char *function)
+{
+    return failing != NULL && !strcmp(failing, function) && --calls_until_failure == 0;
+}
+
+static union record record_of(const struct entry *entry)
+{
+    union record record;
+    memset(&record, 0, sizeof record);
+    record.any.kind = entry->kind;
+    switch (entry->kind) {
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
+        record.kernel.start = entry->start_ns;
+        record.kernel.end = entry->end_ns;
+        break;
+    case CUPTI_ACTIVITY_KIND_MEMCPY:
+        record.copy.start = entry->start_ns;
+        record.copy.end = entry->end_ns;
+        break;
+    case CUPTI_ACTIVITY_KIND_MEMSET:
+        record.set.start = entry->start_ns;
+        record.set.end = entry->end_ns;
+        break;
+    default:
+        record.call.cbid = entry->id;
+        record.call.start = entry->start_ns;
+        record.call.end = entry->end_ns;
+        break;
+    }
+    return record;
+}
+
+/* One buffer with the records of the queue that are to be delivered. */
+static void deliver(struct queue *queue)
+{
+    uint8_t *buffer = NULL;
+    size_t size_bytes = 0, max_records = 0, used_bytes = 0;
+    wanted(&buffer, &size_bytes, &max_records);
+    for (size_t i = 0; i < queue->length; i++) {
+        const struct entry *entry = &queue->entries[i];
+        if (entry->kind != CUPTI_ACTIVITY_KIND_INVALID && !enabled[entry->kind])
+            continue;
+        union record record = record_of(entry);
+        if (buffer == NULL || used_bytes + sizeof record > size_bytes)
+            abort();
+        memcpy(buffer + used_bytes, &record, sizeof record);
+        used_bytes += sizeof record;
+    }
+    queue->length = 0;
+    full(NULL, 0, buffer, size_bytes, used_bytes);
+}
+
+static void *deliver_by_thread(void *queue)
+{
+    is_thread = true;
+    deliver(queue);
+    return NULL;
+}
+
+CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc request,
+                                           CUpti_BuffersCallbackCompleteFunc complete)
+{
+    if (fails("cuptiActivityRegisterCallbacks"))
+        return CUPTI_ERROR_UNKNOWN;
+    wanted = request;
+    full = complete;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind)
+{
+    if (fails("cuptiActivityEnable"))
+        return CUPTI_ERROR_UNKNOWN;
+    enabled[kind] = true;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind)
+{
+    enabled[kind] = false;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityFlushAll(uint32_t flag)
+{
+    if (fails("cuptiActivityFlushAll") || full == NULL)
+        return CUPTI_ERROR_UNKNOWN;
+    join();
+    if (flag != CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)
+        return CUPTI_SUCCESS;
+    if (queues[1].length != 0) {
+        sem_init(&thread_reads, 0, 0);
+        if (pthread_create(&thread, NULL, deliver_by_thread, &queues[1]) != 0)
+            abort();
+        thread_runs = true;
+        sem_wait(&thread_reads);
+    }
+    if (queues[0].length != 0)
+        deliver(&queues[0]);
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid_bytes, CUpti_Activity **record)
+{
+    size_t at_bytes = 0;
+    if (*record != NULL)
+        at_bytes = (size_t)((uint8_t *)*record - buffer) + sizeof(union record);
+    else if (atomic_fetch_add(&num_readers, 1) != 0)
+        num_overlaps++;
+    if (*record == NULL && is_thread) {
+        sem_post(&thread_reads);
+        nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+    }
+    if (at_bytes >= valid_bytes)
+        return CUPTI_ERROR_MAX_LIMIT_REACHED;
+    CUpti_Activity *next = (CUpti_Activity *)(void *)(buffer + at_bytes);
+    if (next->kind == CUPTI_ACTIVITY_KIND_INVALID)
+        return CUPTI_ERROR_INVALID_KIND;
+    *record = next;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t stream, size_t *dropped)
+{
+    (void)context;
+    (void)stream;
+    num_readers--;
+    if (fails("cuptiActivityGetNumDroppedRecords"))
+        return CUPTI_ERROR_UNKNOWN;
+    *dropped = atomic_exchange(&num_lost, 0);
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char **name)
+{
+    CUpti_ActivityKind kind = domain == CUPTI_CB_DOMAIN_RUNTIME_API ? CUPTI_ACTIVITY_KIND_RUNTIME
+                                                                    : CUPTI_ACTIVITY_KIND_DRIVER;
+    for (size_t i = 0; i < LENGTH(names); i++)
+        if (names[i].kind == kind && names[i].id == id) {
+            *name = names[i].name;
+            return CUPTI_SUCCESS;
+        }
+    return CUPTI_ERROR_INVALID_PARAMETER;
+}
