@@ -85,14 +85,15 @@ def rows_of(runs, seed, machine):
 
 
 def why_apart(rows):
-    """A sentence if the rows cannot stand in one table, since they were not measured by the same
-    code on the same machine; or None."""
-    sets = [set(machine.split("; ")) for machine in
-            dict.fromkeys(entry["machine"] for entry in bench_store.find(rows, group="frugal"))]
-    for other in sets[1:]:
-        mine, its = ("; ".join(sorted(facts)) for facts in (sets[0] - other, other - sets[0]))
-        return (f"part frugal: figures of \"{mine}\" and of \"{its}\" do not go into one table: "
-                f"leave out one of the files.")
+    """A sentence if the rows of a part cannot stand in one table, since they were not measured by
+    the same code on the same machine; or None."""
+    for part in bench_store.OWN_KEYS:
+        sets = [set(machine.split("; ")) for machine in
+                dict.fromkeys(entry["machine"] for entry in bench_store.find(rows, group=part))]
+        for other in sets[1:]:
+            mine, its = ("; ".join(sorted(facts)) for facts in (sets[0] - other, other - sets[0]))
+            return (f"part {part}: figures of \"{mine}\" and of \"{its}\" do not go into one "
+                    f"table: leave out one of the files.")
     return None
 
 
@@ -136,6 +137,13 @@ def verdicts(workload, mine, expandable, again):
             f"below expandable: {sum(below)} of {len(below)}{time_verdict(mine, again)}")
 
 
+def failures(rows):
+    """Lines that name the processes that failed."""
+    failed = [f"- {entry['name']}, {entry['peer']}, seed {entry['seed']}: {entry['failure']}"
+              for entry in rows if "failure" in entry]
+    return ["Processes that failed", "", *failed, ""] if failed else []
+
+
 HEADS = ["workload", "peer", "processes", "reserved over live", "reserved", "step",
          "time over native", "of the median step", "bounds"]
 
@@ -165,9 +173,7 @@ def table(rows):
     if notes:
         notes = ["What was reserved at its peak, in the process with the most over live. Live: at "
                  "that moment.", "", *notes, ""]
-    failed = [f"- {entry['name']}, {entry['peer']}, seed {entry['seed']}: {entry['failure']}"
-              for entry in rows if "failure" in entry]
-    return HEADS, lines, notes + (["Processes that failed", "", *failed, ""] if failed else [])
+    return HEADS, lines, notes + failures(rows)
 
 
 def missing_package(suite, python):

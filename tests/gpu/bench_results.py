@@ -228,7 +228,8 @@ def frugal(rows):
 
 
 def spent(rows):
-    return table(*bench_spent.table(rows))
+    heads, lines, below = bench_spent.table(rows)
+    return [*table(heads, lines), *below]
 
 
 def refill(rows):
@@ -311,10 +312,17 @@ SECTIONS = [
      "move them. Cut chunks: free, but other blocks lie there too.",
      frugal),
     ("spent", "Where the time of random shapes goes",
-     "The same steps with the same shapes, in one process of each peer, as CUPTI sees them. GPU "
-     "busy: the part of a step in which at least one kernel, copy or memset runs. Calls for memory "
-     "and fences: PyTorch's native allocator calls the runtime, the others call the driver. CUPTI "
-     "makes steps longer, and each call by some 0.1 us.", spent),
+     "The same steps, as CUPTI sees them; all peers with the same shapes for a seed. A figure of a "
+     "step is the median of processes, each with another seed; single calls are those of all "
+     "processes together. GPU busy: the part of a step in which at least one kernel, copy or "
+     "memset runs; over native: of the process with the same seed. Calls for memory and fences: "
+     "PyTorch's native allocator calls the runtime, the others call the driver. What libraries ask "
+     "cudaMalloc for is among them; with gpucache, cudaMalloc are requests of 0 bytes, which the "
+     "library leaves to the runtime. Named are those with at least 1 % of their time. Other calls "
+     "of the driver: all that the program and the library make, and not NVIDIA's runtime, such as "
+     "launches, copies, and looks for the current context. CUPTI makes steps longer, and each call "
+     "by some 0.1 us: with cuCtxGetCurrent, of which the library makes many, that is nearly all of "
+     "its time.", spent),
     ("refill", "A flush in the middle of training",
      "Training as above, with gpucache, once without flushes and once with a flush every 0.7 s "
      "after the first 3 s, at any place of a step. A flush gives back whole chunks: memory that is "

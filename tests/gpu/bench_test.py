@@ -11,8 +11,7 @@
                                            file and in two that --results joins
   bench_test.py rounds                     part frugal plays the rounds that it is told to, and
                                            leaves the figures of each as soon as it has them
-  bench_test.py spent                      what is made of given counts and times of calls; where
-                                           CUPTI is, the library that counts them can be loaded
+  bench_test.py spent                      part spent (bench_spent_test.py)
   bench_test.py arguments                  numbers, names and files without sense are refused in
                                            one line, before anything is measured
   bench_test.py refill BUILD               what is made of given receipts and times; flushes of a
@@ -36,12 +35,10 @@ import bench_frugal  # noqa: E402
 import bench_peers  # noqa: E402
 import bench_refill  # noqa: E402
 import bench_results  # noqa: E402
-import bench_spent  # noqa: E402
+import bench_spent_test  # noqa: E402
 import bench_store  # noqa: E402
 import bench_targets  # noqa: E402
 import part_frameworks  # noqa: E402
-import part_torch  # noqa: E402
-import spent_test  # noqa: E402
 import suite as base  # noqa: E402
 import trainer  # noqa: E402
 
@@ -476,38 +473,7 @@ def refill(build):
     return 0 if good else 1
 
 
-def spent():
-    counts = {"kernels": 40, "busy_ns": 4000000, "dropped": 0, "cuLaunchKernel": 9,
-              "cuLaunchKernel_ns": 900, "cuMemAllocHost_v2": 1, "cuMemAllocHost_v2_ns": 100000}
-    pooled = {"cuMemMap": 3, "cuMemMap_ns": 6000, "cuMemAddressReserve": 1,
-              "cuMemAddressReserve_ns": 4000, "cuEventQuery": 10, "cuEventQuery_ns": 20000}
-    native = {"cudaMalloc": 1, "cudaMalloc_ns": 5000}
-
-    def figures(seconds, more):
-        return {"workload": "vit", "seconds": seconds, "spent": {**counts, **more}}
-    rows = [bench_spent.row_of(part_torch.SHIM, figures([0.004, 0.002], pooled)),
-            bench_spent.row_of(part_torch.NATIVE, figures([0.001] * 2, {**native,
-                                                                        "busy_ns": 5000000}))]
-    text = bench_results.page(rows)
-    want = ("| vit | gpucache | 3 ms | 2 ms | 0.800 | 15 us | 0.50% | 5 cuEventQuery of 2 us, "
-            "1.5 cuMemMap of 2 us, 0.5 cuMemAddressReserve of 4 us |",
-            "| vit | PyTorch native | 1 ms | 2.5 ms | 1.000 | 2.5 us | 0.25% | 0.5 cudaMalloc of "
-            "5 us |")
-    wrong = [line for line in want if line not in text]
-    for part in ({"dropped": 1}, {"kernels": 0}):
-        try:
-            bench_spent.row_of(part_torch.SHIM, figures([0.1], part))
-            wrong.append(f"figures in spite of {part}")
-        except RuntimeError:
-            pass
-    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        for check in (spent_test.counting, spent_test.real_library):
-            wrong += check(scratch)
-    print("\n".join(wrong + [text] if wrong else ["as it should be"]))
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
     CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal, "rounds": rounds,
-              "arguments": arguments, "refill": refill, "spent": spent}
+              "arguments": arguments, "refill": refill, "spent": bench_spent_test.spent}
     sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))
