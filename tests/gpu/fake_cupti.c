@@ -8,6 +8,7 @@
  *   fake_call         a call of the runtime or of the driver, by its name or by its number
  *   fake_spoilt       a record that CUPTI cannot read
  *   fake_lose         records that CUPTI counts as lost
+ *   fake_repeat       the caller's buffer comes so many times
  *   fake_fail         the nth call of a function fails
  *   fake_enabled      how many kinds are recorded now
  *   fake_overlaps     how often a buffer was read while another one was
@@ -69,6 +70,7 @@ static CUpti_BuffersCallbackCompleteFunc full;
 static bool enabled[MAX_KINDS];
 static struct queue queues[2]; /* of the caller, of the thread */
 static atomic_size_t num_lost;
+static int num_buffers;
 static atomic_int num_readers, num_overlaps;
 static const char *failing; /* the function that fails, after so many calls */
 static int calls_until_failure;
@@ -82,6 +84,7 @@ void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread);
 void fake_call(int by_runtime, const char *name, uint64_t start_ns, uint64_t end_ns, int by_thread);
 void fake_spoilt(void);
 void fake_lose(size_t count);
+void fake_repeat(int times);
 void fake_fail(const char *function, int nth);
 int fake_enabled(void);
 int fake_overlaps(void);
@@ -101,6 +104,7 @@ void fake_reset(void)
     memset(enabled, 0, sizeof enabled);
     memset(queues, 0, sizeof queues);
     num_lost = 0;
+    num_buffers = 1;
     num_overlaps = 0;
     failing = NULL;
 }
@@ -134,6 +138,11 @@ void fake_spoilt(void)
 void fake_lose(size_t count)
 {
     num_lost = count;
+}
+
+void fake_repeat(int times)
+{
+    num_buffers = times;
 }
 
 void fake_fail(const char *function, int nth)
@@ -203,7 +212,8 @@ static void deliver(struct queue *queue)
         memcpy(buffer + used_bytes, &record, sizeof record);
         used_bytes += sizeof record;
     }
-    queue->length = 0;
+    if (is_thread) /* before the flush ends: more records may come */
+        queue->length = 0;
     full(NULL, 0, buffer, size_bytes, used_bytes);
 }
 
@@ -252,8 +262,9 @@ CUptiResult cuptiActivityFlushAll(uint32_t flag)
         thread_runs = true;
         sem_wait(&thread_reads);
     }
-    if (queues[0].length != 0)
+    for (int i = 0; queues[0].length != 0 && i < num_buffers; i++)
         deliver(&queues[0]);
+    queues[0].length = 0;
     return CUPTI_SUCCESS;
 }
 
@@ -268,11 +279,11 @@ CUptiResult cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid_bytes, CUpt
         sem_post(&thread_reads);
         nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
     }
-    if (at_bytes >= valid_bytes)
-        return CUPTI_ERROR_MAX_LIMIT_REACHED;
     CUpti_Activity *next = (CUpti_Activity *)(void *)(buffer + at_bytes);
-    if (next->kind == CUPTI_ACTIVITY_KIND_INVALID)
-        return CUPTI_ERROR_INVALID_KIND;
+    if (at_bytes >= valid_bytes || next->kind == CUPTI_ACTIVITY_KIND_INVALID) {
+        num_readers--;
+        return at_bytes >= valid_bytes ? CUPTI_ERROR_MAX_LIMIT_REACHED : CUPTI_ERROR_INVALID_KIND;
+    }
     *record = next;
     return CUPTI_SUCCESS;
 }
@@ -281,7 +292,6 @@ CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t stream
 {
     (void)context;
     (void)stream;
-    num_readers--;
     if (fails("cuptiActivityGetNumDroppedRecords"))
         return CUPTI_ERROR_UNKNOWN;
     *dropped = atomic_exchange(&num_lost, 0);

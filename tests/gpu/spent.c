@@ -17,8 +17,8 @@
  * Recording adds some 0.1 us to each call.
  *
  * One thread calls. CUPTI delivers buffers from that thread and from one of its own, at the same
- * time. `lock` is held while a buffer is counted, and while the figures are cleared or read. No
- * call that delivers buffers is made with it.
+ * time. `lock` is held while a buffer is counted, and while the figures are cleared or read. With
+ * it, CUPTI is asked for the records of a buffer and for names alone, never to deliver buffers.
  */
 #include <cupti.h>
 #include <inttypes.h>
@@ -136,16 +136,15 @@ static void CUPTIAPI on_buffer_full(CUcontext context, uint32_t stream, uint8_t 
                                     size_t size_bytes, size_t valid_bytes)
 {
     CUpti_Activity *record = NULL;
-    CUptiResult rc;
     size_t dropped = 0;
     (void)size_bytes;
+    CUptiResult rc = cuptiActivityGetNumDroppedRecords(context, stream, &dropped);
     pthread_mutex_lock(&lock);
+    num_dropped += rc == CUPTI_SUCCESS ? dropped : 1;
     while ((rc = cuptiActivityGetNextRecord(buffer, valid_bytes, &record)) == CUPTI_SUCCESS)
         count_record(record);
     if (rc != CUPTI_ERROR_MAX_LIMIT_REACHED) /* the rest of the buffer is not counted */
         num_dropped++;
-    rc = cuptiActivityGetNumDroppedRecords(context, stream, &dropped);
-    num_dropped += rc == CUPTI_SUCCESS ? dropped : 1;
     pthread_mutex_unlock(&lock);
     free(buffer);
 }
