@@ -54,7 +54,7 @@ def row_of(peer, workload, figures, seed, machine):
                                failure=failure)
     steps, names = len(seconds), calls_of(counted)
     others = [name for name in names if not is_counted(name)]
-    names = sorted(filter(is_counted, names), key=lambda name: -counted[f"{name}_ns"])
+    names = [name for name in names if is_counted(name)]
     return bench_store.row("spent", workload, peer.name,
                            sum(counted[f"{name}_ns"] for name in names) / steps, "ns",
                            seed=seed, machine=machine, steps=steps,
