@@ -27,7 +27,7 @@
 #include <time.h>
 
 #define SLOW_NS 100000000L
-#define MAX_RECORDS 64
+#define MAX_RECORDS 4096
 #define MAX_KINDS 256
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
