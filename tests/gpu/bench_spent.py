@@ -79,9 +79,9 @@ def rows_of(peer, result, seed, machine):
     rows = []
     for workload in bench_frugal.BOUNDS:
         figures = printed.get(workload, {})
-        status = figures.get("status") or result.rc
+        status = figures.get("status", result.rc)
         if "spent" not in figures:
-            ended = "ran too long" if result.rc is None else f"status {status}"
+            ended = "ran too long" if status is None else f"status {status}"
             figures = {"failure": f"no figures, {ended}: {frameworks.last_line(result)}"}
         rows.append(row_of(peer, workload, figures, seed, machine))
     return rows
