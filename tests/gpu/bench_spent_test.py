@@ -108,6 +108,11 @@ def rows(folder):
         row = bench_spent.row_of(SHIM, "vit", figures, 7, "one")
         if (row.get("failure"), row["seed"], row["value"]) != (words, 7, 0):
             yield f"{what}: {row}"
+    for lost, words in ((2, None), (3, "3 records of CUPTI are lost")):
+        row = bench_spent.row_of(SHIM, "vit", given([0.1], {"dropped": lost, "kernels": 2000}), 7,
+                                 "one")
+        if row.get("failure") != words:
+            yield f"{lost} of 2000 are lost: {row}"
     said = "\n".join(map(json.dumps, (given([0.1], workload="bert"),
                                       {"workload": "graphs", "status": 3})))
     late = bench_spent.rows_of(SHIM, base.Result(None, said, "a word", 400.0), 7, "one")
