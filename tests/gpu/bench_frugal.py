@@ -84,19 +84,6 @@ def rows_of(runs, seed, machine):
     return [row_of(run, native, seed, machine) for run in runs]
 
 
-def why_apart(rows):
-    """A sentence if the rows of a part cannot stand in one table, since they were not measured by
-    the same code on the same machine; or None."""
-    for part in bench_store.OWN_KEYS:
-        sets = [set(machine.split("; ")) for machine in
-                dict.fromkeys(entry["machine"] for entry in bench_store.find(rows, group=part))]
-        for other in sets[1:]:
-            mine, its = ("; ".join(sorted(facts)) for facts in (sets[0] - other, other - sets[0]))
-            return (f"part {part}: figures of \"{mine}\" and of \"{its}\" do not go into one "
-                    f"table: leave out one of the files.")
-    return None
-
-
 def over_live(entry):
     return entry["reserved_bytes"] / entry["live_bytes"]
 
@@ -176,16 +163,11 @@ def table(rows):
     return HEADS, lines, notes + failures(rows)
 
 
-def missing_package(suite, python):
-    """The first package that is not there, or ''. To import them takes long."""
-    result = suite.run([python, "-c", "import importlib.util, sys; print(next((name for name in "
-                        "sys.argv[1:] if not importlib.util.find_spec(name)), ''))", *PACKAGES])
-    return result.out.strip()
-
-
 def need_packages(suite, python):
-    """base.Skip: a package is not there."""
-    missing = missing_package(suite, python)
+    """base.Skip: a package is not there. To import them takes long."""
+    missing = suite.run([python, "-c", "import importlib.util, sys; print(next((name for name in "
+                         "sys.argv[1:] if not importlib.util.find_spec(name)), ''))",
+                         *PACKAGES]).out.strip()
     if missing:
         raise base.Skip(f"no {missing}")
 

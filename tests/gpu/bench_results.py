@@ -405,7 +405,7 @@ def publish(files, folder=FOLDER):
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    apart = bench_frugal.why_apart(rows)
+    apart = bench_store.why_apart(rows)
     if apart:
         print(apart, file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Where the time of programs with random shapes goes (work_frugal.py). For how long is the GPU busy
 in a step, and what do the calls of the driver for memory and fences take? CUPTI tells both
-(spent.c). Times of whole steps differ between processes by some percent; the time of the GPU does
-not, and calls are counted.
+(spent.c). Times of whole steps differ between processes by some percent, the time of the GPU by
+less than one, and calls are counted.
 
 A row is one process. Its times and other_calls, the number of all other calls of the driver, are
 those of one step. CALL, CALL_ns and CALL_max_ns are of all steps, as spent.c names them, for each

@@ -3,8 +3,7 @@
 a program that stands in for work_frugal.py. spent_test.py has those of spent.c. Each check yields
 lines: what is wrong."""
 import contextlib
-import importlib.machinery
-import importlib.util
+import importlib
 import io
 import json
 import os
@@ -21,6 +20,7 @@ import part_profile
 import part_torch
 import spent_test
 import suite as base
+from bench_testing import published, script
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NATIVE, _, SHIM = bench_spent.PEERS
@@ -141,18 +141,6 @@ def rows(folder):
         yield "a section without rows"
 
 
-def published(folder, *files):
-    """What --results says of files with these rows, and the page that it makes."""
-    paths = []
-    for number, part in enumerate(files):
-        paths.append(os.path.join(folder, f"rows-{number}.json"))
-        bench_store.save(paths[-1], part)
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        status = bench_results.publish(paths, folder)
-    with open(os.path.join(folder, bench_results.PAGE)) as file:
-        return status, said.getvalue(), file.read()
-
-
 # In place of work_frugal.py. It leaves its arguments and its environment in a file; workloads fail
 # in every way.
 WORKER = """import json, os, sys
@@ -185,9 +173,7 @@ def part(folder):
     for path, text in ((suite.lib, ""), (worker, WORKER)):
         with open(path, "w") as file:
             file.write(text)
-    loader = importlib.machinery.SourceFileLoader("script", os.path.join(HERE, "bench"))
-    bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("script", loader))
-    loader.exec_module(bench)
+    bench = script(os.path.join(HERE, "bench"))
     bench_frugal.PACKAGES = ("json",)
     part_frameworks.script = {"work_frugal.py": worker}.get
     part_profile.with_cupti = "suite {1} {2}".format
@@ -278,6 +264,13 @@ def program(_):
             found = end.code
         if found != wanted and not (isinstance(found, str) and str(wanted) in found):
             yield f"codes {begun} and {ended}: {found}"
+    sys.argv = ["work_frugal.py", "--turns", "--spent", "library", "vit"]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            work.main()
+        except SystemExit as end:
+            if end.code != 2 or "--spent is not for --turns" not in said.getvalue():
+                yield f"--spent with --turns: exit {end.code}, {said.getvalue()}"
 
 
 def spent():

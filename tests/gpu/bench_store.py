@@ -130,3 +130,16 @@ def save(path, rows):
 def find(rows, **keys):
     """The rows that have all these."""
     return [entry for entry in rows if all(entry.get(key) == value for key, value in keys.items())]
+
+
+def why_apart(rows):
+    """A sentence if the rows of a part cannot stand in one table, since they were not measured by
+    the same code on the same machine; or None."""
+    for part in OWN_KEYS:
+        sets = [set(machine.split("; ")) for machine in
+                dict.fromkeys(entry["machine"] for entry in find(rows, group=part))]
+        for other in sets[1:]:
+            mine, its = ("; ".join(sorted(facts)) for facts in (sets[0] - other, other - sets[0]))
+            return (f"part {part}: figures of \"{mine}\" and of \"{its}\" do not go into one "
+                    f"table: leave out one of the files.")
+    return None

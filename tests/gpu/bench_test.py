@@ -18,8 +18,6 @@
                                            process on the simulated driver have receipts"""
 import concurrent.futures
 import contextlib
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
@@ -41,6 +39,7 @@ import bench_targets  # noqa: E402
 import part_frameworks  # noqa: E402
 import suite as base  # noqa: E402
 import trainer  # noqa: E402
+from bench_testing import published, script  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -226,18 +225,6 @@ def targets():
     return wrong
 
 
-def published(folder, *files):
-    """What --results says of files with these rows, and the page that it makes."""
-    names = []
-    for number, rows in enumerate(files):
-        names.append(os.path.join(folder, f"{number}.json"))
-        bench_store.save(names[-1], rows)
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        status = bench_results.publish(names, folder)
-    with open(os.path.join(folder, bench_results.PAGE)) as file:
-        return status, said.getvalue(), file.read()
-
-
 def odd_files():
     """What is wrong after files that --results cannot use: it leaves everything as it was."""
     rows, wrong = frugal_rows([1]), []
@@ -372,14 +359,6 @@ sys.stdin.readline()
 print("done", json.dumps({"seconds": [1.0]}), flush=True)
 print("gone", 0, flush=True)
 """
-
-
-def script(path):
-    """A script without an ending, as a module."""
-    loader = importlib.machinery.SourceFileLoader("script", path)
-    made = importlib.util.module_from_spec(importlib.util.spec_from_loader("script", loader))
-    loader.exec_module(made)
-    return made
 
 
 # Arguments of bench, of run and of sweep.py that are refused, each with a part of the line.

@@ -275,6 +275,8 @@ def main():
     parser.add_argument("--spent", metavar="LIBRARY")
     parser.add_argument("workloads", choices=WORKLOADS, nargs="+")
     parser.parse_args(namespace=OPTIONS)
+    if OPTIONS.spent and OPTIONS.turns:
+        parser.error("--spent is not for --turns")
     # Each has imported its packages before the first is forked.
     runs = []
     for at, name in enumerate(OPTIONS.workloads):
