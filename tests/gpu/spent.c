@@ -167,8 +167,8 @@ int spent_begin(void)
         rc = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     if (rc != CUPTI_SUCCESS)
         disable_kinds(enabled);
-    /* The steps before were not recorded. What may come after this, of a buffer that CUPTI's thread
-     * has not begun to count, are the calls that other threads made since the kinds were enabled. */
+    /* What went before was not recorded. A buffer that CUPTI's thread has not begun to count may
+     * come after this: it has what other threads have done since the kinds were enabled. */
     pthread_mutex_lock(&lock);
     memset(driver_calls, 0, sizeof driver_calls);
     memset(runtime_calls, 0, sizeof runtime_calls);
