@@ -315,14 +315,13 @@ SECTIONS = [
      "The same steps, as CUPTI sees them; all peers with the same shapes for a seed. A figure of a "
      "step is the median of processes, each with another seed; single calls are those of all "
      "processes together. GPU busy: the part of a step in which at least one kernel, copy or "
-     "memset runs; over native: of the process with the same seed. Calls for memory and fences: "
-     "PyTorch's native allocator calls the runtime, the others call the driver. What libraries ask "
-     "cudaMalloc for is among them; with gpucache, cudaMalloc are requests of 0 bytes, which the "
-     "library leaves to the runtime. Named are those with at least 1 % of their time. Other calls "
-     "of the driver: all that the program and the library make, and not NVIDIA's runtime, such as "
-     "launches, copies, and looks for the current context. CUPTI makes steps longer, and each call "
-     "by some 0.1 us: with cuCtxGetCurrent, of which the library makes many, that is nearly all of "
-     "its time.", spent),
+     "memset runs; over native: of the process with the same seed. Calls for memory and fences: as "
+     "the driver gets them, whether PyTorch, NVIDIA's runtime or the library makes them. What "
+     "libraries ask cudaMalloc for is among them. Named are those with at least 1 % of their time. "
+     "Other calls of the driver: all others, such as launches, copies, and looks for the current "
+     "context. CUPTI makes steps longer, and each call by some 0.15 us: with cuCtxGetCurrent, of "
+     "which the library makes three for each allocation, that is nearly all of its time. What the "
+     "library's own code takes is not in this table.", spent),
     ("refill", "A flush in the middle of training",
      "Training as above, with gpucache, once without flushes and once with a flush every 0.7 s "
      "after the first 3 s, at any place of a step. A flush gives back whole chunks: memory that is "

@@ -21,13 +21,11 @@ from trainer import EXACT
 
 PEERS = (part_torch.NATIVE, part_torch.NATIVE_EXPANDABLE, part_torch.SHIM)
 STEPS, QUICK_STEPS = bench_frugal.TURNS * bench_frugal.STEPS, 12
-# PyTorch's native allocator calls the runtime for memory, expandable segments and the library call
-# the driver. Only the library makes fences of it: calls by the runtime are not counted.
-CALLS = re.compile(r"cudaMalloc|cudaFree"
-                   r"|cuMem(Alloc|Free|Create|Release|Map|Unmap|SetAccess)(_v\d)?"
+# As the driver gets them, whether the program, NVIDIA's runtime or the library makes them.
+CALLS = re.compile(r"cuMem(Alloc|Free|Create|Release|Map|Unmap|SetAccess)(_v\d)?"
                    r"|cuMemAddress(Reserve|Free)"
                    r"|cu(CtxRecordEvent|CtxWaitEvent|EventQuery|EventSynchronize)")
-# Of the kernels. A call or kernel that has not ended when the records are asked for counts as lost.
+# Of the kernels. One that has not ended when the records are asked for counts as lost.
 LOST_AT_MOST = 0.001
 SHOWN = 0.01  # Calls with less of the time of all calls for memory and fences are not on the page.
 

@@ -5,12 +5,14 @@
  *
  *   fake_reset        everything as at the beginning; waits for the thread
  *   fake_work         a kernel, copy or memset
- *   fake_call         a call of the runtime or of the driver, by its name or by its number
+ *   fake_enter        a call of the driver begins, by its name or by its number
+ *   fake_leave        the latest call that has begun and not ended ends
+ *   fake_calls        threads make so many calls each at the same time
  *   fake_spoilt       a record that CUPTI cannot read
  *   fake_lose         records that CUPTI counts as lost
  *   fake_repeat       the caller's buffer comes so many times
  *   fake_fail         the nth call of a function fails
- *   fake_enabled      how many kinds are recorded now
+ *   fake_enabled      how many kinds are recorded now; 100 more while calls are watched
  *   fake_overlaps     how often a buffer was read while another one was
  *
  * A record is delivered once, by the next forced flush while its kind is enabled. Those with
@@ -29,12 +31,19 @@
 #define SLOW_NS 100000000L
 #define MAX_RECORDS 4096
 #define MAX_KINDS 256
+#define MAX_DEPTH 8
+#define MAX_THREADS 16
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 struct entry {
     CUpti_ActivityKind kind;
-    uint32_t id;
     uint64_t start_ns, end_ns;
+};
+
+/* A call that has begun. */
+struct open_call {
+    uint32_t id;
+    uint64_t word; /* CUPTI's, for the callbacks */
 };
 
 struct queue {
@@ -47,22 +56,15 @@ union record {
     CUpti_ActivityKernel9 kernel;
     CUpti_ActivityMemcpy5 copy;
     CUpti_ActivityMemset4 set;
-    CUpti_ActivityAPI call;
 };
 
 static const struct {
-    CUpti_ActivityKind kind;
     uint32_t id;
     const char *name;
 } names[] = {
-    {CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_DRIVER_TRACE_CBID_cuMemMap, "cuMemMap"},
-    {CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_DRIVER_TRACE_CBID_cuCtxGetCurrent, "cuCtxGetCurrent"},
-    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020, "cudaMalloc_v3020"},
-    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaFree_v3020, "cudaFree_v3020"},
-    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaMallocHost_v3020,
-     "cudaMallocHost_v3020"},
-    {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_RUNTIME_TRACE_CBID_cudaFreeHost_v3020,
-     "cudaFreeHost_v3020"},
+    {CUPTI_DRIVER_TRACE_CBID_cuMemMap, "cuMemMap"},
+    {CUPTI_DRIVER_TRACE_CBID_cuCtxGetCurrent, "cuCtxGetCurrent"},
+    {CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel"},
 };
 
 static CUpti_BuffersCallbackRequestFunc wanted;
@@ -78,10 +80,17 @@ static pthread_t thread;
 static bool thread_runs;
 static sem_t thread_reads;
 static _Thread_local bool is_thread;
+static CUpti_CallbackFunc on_call; /* NULL: nobody has subscribed */
+static bool calls_enabled;
+static struct open_call open_calls[MAX_DEPTH]; /* of the caller */
+static size_t depth;
+static _Thread_local uint64_t now_ns;
 
 void fake_reset(void);
 void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread);
-void fake_call(int by_runtime, const char *name, uint64_t start_ns, uint64_t end_ns, int by_thread);
+void fake_enter(const char *name, uint64_t start_ns);
+void fake_leave(uint64_t end_ns);
+void fake_calls(size_t num_threads, size_t times);
 void fake_spoilt(void);
 void fake_lose(size_t count);
 void fake_repeat(int times);
@@ -107,6 +116,9 @@ void fake_reset(void)
     num_buffers = 1;
     num_overlaps = 0;
     failing = NULL;
+    on_call = NULL;
+    calls_enabled = false;
+    depth = 0;
 }
 
 void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread)
@@ -118,16 +130,54 @@ void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread)
         (struct entry){.kind = (CUpti_ActivityKind)kind, .start_ns = start_ns, .end_ns = end_ns};
 }
 
-void fake_call(int by_runtime, const char *name, uint64_t start_ns, uint64_t end_ns, int by_thread)
+static void call_back(struct open_call *call, CUpti_ApiCallbackSite site, uint64_t time_ns)
 {
-    CUpti_ActivityKind kind = by_runtime ? CUPTI_ACTIVITY_KIND_RUNTIME : CUPTI_ACTIVITY_KIND_DRIVER;
-    struct queue *queue = &queues[by_thread != 0];
-    uint32_t id = (uint32_t)atoi(name);
+    CUpti_CallbackData data = {.callbackSite = site, .correlationData = &call->word};
+    now_ns = time_ns;
+    if (on_call != NULL && calls_enabled)
+        on_call(NULL, CUPTI_CB_DOMAIN_DRIVER_API, call->id, &data);
+}
+
+void fake_enter(const char *name, uint64_t start_ns)
+{
+    if (depth == MAX_DEPTH)
+        abort();
+    struct open_call *call = &open_calls[depth++];
+    *call = (struct open_call){.id = (uint32_t)atoi(name)};
     for (size_t i = 0; i < LENGTH(names); i++)
-        if (names[i].kind == kind && !strcmp(names[i].name, name))
-            id = names[i].id;
-    fake_work((int)kind, start_ns, end_ns, by_thread);
-    queue->entries[queue->length - 1].id = id;
+        if (!strcmp(names[i].name, name))
+            call->id = names[i].id;
+    call_back(call, CUPTI_API_ENTER, start_ns);
+}
+
+void fake_leave(uint64_t end_ns)
+{
+    if (depth == 0)
+        abort();
+    call_back(&open_calls[--depth], CUPTI_API_EXIT, end_ns);
+}
+
+/* The nth call takes n ns. */
+static void *call_often(void *times)
+{
+    for (uint64_t n = 1; n <= *(size_t *)times; n++) {
+        struct open_call call = {.id = CUPTI_DRIVER_TRACE_CBID_cuMemMap};
+        call_back(&call, CUPTI_API_ENTER, 1);
+        call_back(&call, CUPTI_API_EXIT, 1 + n);
+    }
+    return NULL;
+}
+
+void fake_calls(size_t num_threads, size_t times)
+{
+    pthread_t callers[MAX_THREADS];
+    if (num_threads > MAX_THREADS)
+        abort();
+    for (size_t i = 0; i < num_threads; i++)
+        if (pthread_create(&callers[i], NULL, call_often, &times) != 0)
+            abort();
+    for (size_t i = 0; i < num_threads; i++)
+        pthread_join(callers[i], NULL);
 }
 
 void fake_spoilt(void)
@@ -153,7 +203,7 @@ void fake_fail(const char *function, int nth)
 
 int fake_enabled(void)
 {
-    int number = 0;
+    int number = on_call != NULL ? 100 : 0;
     for (size_t i = 0; i < MAX_KINDS; i++)
         number += enabled[i];
     return number;
@@ -188,9 +238,6 @@ static union record record_of(const struct entry *entry)
         record.set.end = entry->end_ns;
         break;
     default:
-        record.call.cbid = entry->id;
-        record.call.start = entry->start_ns;
-        record.call.end = entry->end_ns;
         break;
     }
     return record;
@@ -300,12 +347,49 @@ CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t stream
 
 CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char **name)
 {
-    CUpti_ActivityKind kind = domain == CUPTI_CB_DOMAIN_RUNTIME_API ? CUPTI_ACTIVITY_KIND_RUNTIME
-                                                                    : CUPTI_ACTIVITY_KIND_DRIVER;
     for (size_t i = 0; i < LENGTH(names); i++)
-        if (names[i].kind == kind && names[i].id == id) {
+        if (domain == CUPTI_CB_DOMAIN_DRIVER_API && names[i].id == id) {
             *name = names[i].name;
             return CUPTI_SUCCESS;
         }
     return CUPTI_ERROR_INVALID_PARAMETER;
+}
+
+CUptiResult cuptiGetTimestamp(uint64_t *time_ns)
+{
+    *time_ns = now_ns;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiSubscribe(CUpti_SubscriberHandle *subscriber, CUpti_CallbackFunc callback,
+                           void *data)
+{
+    (void)data;
+    if (fails("cuptiSubscribe"))
+        return CUPTI_ERROR_UNKNOWN;
+    if (on_call != NULL)
+        return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    *subscriber = (CUpti_SubscriberHandle)(void *)names;
+    on_call = callback;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle subscriber)
+{
+    if (subscriber != (CUpti_SubscriberHandle)(void *)names)
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    on_call = NULL;
+    calls_enabled = false;
+    return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiEnableDomain(uint32_t enable, CUpti_SubscriberHandle subscriber,
+                              CUpti_CallbackDomain domain)
+{
+    if (fails("cuptiEnableDomain") || on_call == NULL)
+        return CUPTI_ERROR_UNKNOWN;
+    if (subscriber != (CUpti_SubscriberHandle)(void *)names)
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    calls_enabled = enable && domain == CUPTI_CB_DOMAIN_DRIVER_API;
+    return CUPTI_SUCCESS;
 }
