@@ -36,10 +36,12 @@
  * 3. When enough was freed the fence is *wanted*, and the next submission records it.
  * 4. A thread that records counts in `sealing` before it takes the marks away. A submission marks
  *    the epoch late before it reads `sealing`. So one of the two sees the other.
- * 5. With one stream every submission that follows frees records. If it left the record out, the
- *    fence of these frees would be late until the next free. The pool could not hand their memory
- *    out meanwhile: when the single stream ends, later work waits for the fences of all that was
- *    handed out. Held-back memory would save 0.3 percent of the time of PyTorch's programs with
+ * 5. In the single-stream mode each submission that follows frees records, unless Liveness 2
+ *    forbids it. If a submission left the record out, the fence of these frees would be late until
+ *    the next free. The end of the mode orders later work behind the fences of all frees
+ *    (single_stream_leave). With a late fence, later work would wait for work that was submitted
+ *    after the free. So the pool would have to hold that memory back, and the end of the mode would
+ *    have to leave it out. That would save 0.3 percent of the time of PyTorch's programs with
  *    random shapes (tests/bench/RESULTS.md).
  *
  * Without the lock. A free into a magazine (magazine.h) joins by fence_join_unlocked alone.

@@ -5,9 +5,10 @@
  *
  *   fake_reset        everything as at the beginning; waits for the thread
  *   fake_work         a kernel, copy or memset
+ *   fake_time         what CUPTI tells the caller's thread from here on; each call changes it
  *   fake_enter        a call of the driver begins, by its name or by its number
  *   fake_leave        the latest call that has begun and not ended ends
- *   fake_calls        threads make so many calls each at the same time
+ *   fake_calls        threads make so many calls each at the same time, and as many without a name
  *   fake_spoilt       a record that CUPTI cannot read
  *   fake_lose         records that CUPTI counts as lost
  *   fake_repeat       the caller's buffer comes so many times
@@ -17,7 +18,8 @@
  *
  * A record is delivered once, by the next forced flush while its kind is enabled. Those with
  * by_thread come in a buffer of their own, from another thread. The flush ends while that thread is
- * reading its first record, which takes SLOW_NS.
+ * reading its first record, which takes SLOW_NS. Each forced flush makes a call of the driver. The
+ * word of a call whose beginning nobody has watched is no time.
  */
 #include <cupti.h>
 #include <pthread.h>
@@ -33,6 +35,8 @@
 #define MAX_KINDS 256
 #define MAX_DEPTH 8
 #define MAX_THREADS 16
+#define NO_TIME UINT64_MAX
+#define NAMELESS 5000
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 struct entry {
@@ -84,10 +88,11 @@ static CUpti_CallbackFunc on_call; /* NULL: nobody has subscribed */
 static bool calls_enabled;
 static struct open_call open_calls[MAX_DEPTH]; /* of the caller */
 static size_t depth;
-static _Thread_local uint64_t now_ns;
+static _Thread_local uint64_t now_ns = 1;
 
 void fake_reset(void);
 void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread);
+void fake_time(uint64_t ns);
 void fake_enter(const char *name, uint64_t start_ns);
 void fake_leave(uint64_t end_ns);
 void fake_calls(size_t num_threads, size_t times);
@@ -119,6 +124,7 @@ void fake_reset(void)
     on_call = NULL;
     calls_enabled = false;
     depth = 0;
+    now_ns = 1;
 }
 
 void fake_work(int kind, uint64_t start_ns, uint64_t end_ns, int by_thread)
@@ -138,12 +144,17 @@ static void call_back(struct open_call *call, CUpti_ApiCallbackSite site, uint64
         on_call(NULL, CUPTI_CB_DOMAIN_DRIVER_API, call->id, &data);
 }
 
+void fake_time(uint64_t ns)
+{
+    now_ns = ns;
+}
+
 void fake_enter(const char *name, uint64_t start_ns)
 {
     if (depth == MAX_DEPTH)
         abort();
     struct open_call *call = &open_calls[depth++];
-    *call = (struct open_call){.id = (uint32_t)atoi(name)};
+    *call = (struct open_call){.id = (uint32_t)atoi(name), .word = NO_TIME};
     for (size_t i = 0; i < LENGTH(names); i++)
         if (!strcmp(names[i].name, name))
             call->id = names[i].id;
@@ -157,13 +168,19 @@ void fake_leave(uint64_t end_ns)
     call_back(&open_calls[--depth], CUPTI_API_EXIT, end_ns);
 }
 
+static void call_once(uint32_t id, uint64_t ns)
+{
+    struct open_call call = {.id = id, .word = NO_TIME};
+    call_back(&call, CUPTI_API_ENTER, 1);
+    call_back(&call, CUPTI_API_EXIT, 1 + ns);
+}
+
 /* The nth call takes n ns. */
 static void *call_often(void *times)
 {
     for (uint64_t n = 1; n <= *(size_t *)times; n++) {
-        struct open_call call = {.id = CUPTI_DRIVER_TRACE_CBID_cuMemMap};
-        call_back(&call, CUPTI_API_ENTER, 1);
-        call_back(&call, CUPTI_API_EXIT, 1 + n);
+        call_once(CUPTI_DRIVER_TRACE_CBID_cuMemMap, n);
+        call_once(NAMELESS, n);
     }
     return NULL;
 }
@@ -302,6 +319,7 @@ CUptiResult cuptiActivityFlushAll(uint32_t flag)
     join();
     if (flag != CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)
         return CUPTI_SUCCESS;
+    call_once(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, 0);
     if (queues[1].length != 0) {
         sem_init(&thread_reads, 0, 0);
         if (pthread_create(&thread, NULL, deliver_by_thread, &queues[1]) != 0)
@@ -357,6 +375,8 @@ CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const
 
 CUptiResult cuptiGetTimestamp(uint64_t *time_ns)
 {
+    if (fails("cuptiGetTimestamp"))
+        return CUPTI_ERROR_UNKNOWN;
     *time_ns = now_ns;
     return CUPTI_SUCCESS;
 }

@@ -44,6 +44,7 @@ class Cupti:
         self.library.fake_reset()
         self.depth = 0
         before(self)
+        self.library.fake_time(ctypes.c_uint64(1))
         begun = self.library.spent_begin()
         while self.depth:
             self.leave(LATE)
@@ -100,7 +101,7 @@ def unfinished(cupti):
 
 
 def within(cupti):
-    """Calls inside a call, as those of a library in front of the driver."""
+    """Calls inside a call."""
     cupti.enter("cuLaunchKernel", 1)
     cupti.call("cuMemMap", 2, 9)
     cupti.call("cuCtxGetCurrent", 20, 21)
@@ -137,6 +138,14 @@ def nameless(cupti):
     cupti.call("cuMemMap", 1, 8)
 
 
+def no_time(cupti):
+    """The time is not known when a call begins, and when one ends."""
+    cupti.call("cuMemMap", 1, 8)
+    for nth in (1, 2):
+        cupti.library.fake_fail(ctypes.c_char_p(b"cuptiGetTimestamp"), nth)
+        cupti.call("cuMemMap", 1, 8)
+
+
 def uncounted(cupti):
     cupti.work(KERNEL, 1, 8)
     cupti.library.fake_fail(ctypes.c_char_p(b"cuptiActivityGetNumDroppedRecords"), 1)
@@ -157,7 +166,8 @@ CASES = {
                                      "cuCtxGetCurrent": 1, "cuCtxGetCurrent_ns": 1,
                                      "cuCtxGetCurrent_max_ns": 1}),
     "many threads": (many_threads, {**NOTHING, "cuMemMap": 800000, "cuMemMap_ns": 8 * 5000050000,
-                                    "cuMemMap_max_ns": 100000}),
+                                    "cuMemMap_max_ns": 100000, "dropped": 800000}),
+    "no time": (no_time, {**NOTHING, **MAPPED, "dropped": 2}),
     "two buffers": (two_buffers, {**COUNTED, "kernels": 4, "busy_ns": COUNTED["busy_ns"] + 100}),
     "a late buffer": (by_thread_alone, ONE_KERNEL),
     "a record that cannot be read": (spoilt, {**ONE_KERNEL, "dropped": 1}),
@@ -183,6 +193,7 @@ FAILURES = {(b"cuptiActivityRegisterCallbacks", 1): (999, 0, 0, 0, False),
             (b"cuptiActivityEnable", 1): (999, 0, 0, 0, False),
             (b"cuptiActivityEnable", 3): (999, 0, 0, 0, False),
             (b"cuptiActivityFlushAll", 1): (999, 0, 0, 0, False),
+            (b"cuptiGetTimestamp", 1): (999, 0, 0, 0, False),
             (b"cuptiSubscribe", 1): (999, 0, 0, 0, False),
             (b"cuptiEnableDomain", 1): (999, 0, 0, 0, False),
             (b"cuptiActivityFlushAll", 2): (0, ALL_ON, 999, 0, False)}
