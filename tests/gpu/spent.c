@@ -19,8 +19,8 @@
  * Work on the GPU comes as CUPTI's activity records, calls by CUPTI's callbacks. CUPTI's activity
  * records of calls leave out what the driver gets inside a call of NVIDIA's runtime. They would
  * show few of the fences that a library in front of the driver records before PyTorch's launches: 9
- * of 273 in a step of bert (work_frugal.py). CUPTI makes each call some 0.2 us longer, and some
- * 0.15 us of that are in CALL_ns.
+ * of 273 in a step of bert (work_frugal.py). CUPTI makes each call longer, and some 0.15 us of that
+ * are in CALL_ns.
  *
  * One thread calls. CUPTI delivers buffers from that thread and from one of its own, at the same
  * time. `lock` is held while a buffer is counted, and while its figures are cleared or read. With
