@@ -318,12 +318,10 @@ SECTIONS = [
      "memset runs; over native: of the process with the same seed. Calls for memory and fences: as "
      "the driver gets them, whether PyTorch, NVIDIA's runtime or the library makes them. What "
      "libraries ask cudaMalloc for is among them. The last column names calls with at least 1 % of "
-     "their time. "
-     "Other calls of the driver: all others, such as launches, copies, and looks for the current "
-     "context. CUPTI makes steps longer, and each call in this table by some 0.15 us: with "
-     "cuCtxGetCurrent, of which the library makes three for each allocation, that is nearly all of "
-     "its time. What the "
-     "library's own code takes is not in this table.", spent),
+     "their time. Other calls of the driver: all others, such as launches, copies, and looks for "
+     "the current context. CUPTI makes steps longer, and each call in this table by some 0.15 us: "
+     "with cuCtxGetCurrent, of which the library makes three for each allocation, that is nearly "
+     "all of its time. What the library's own code takes is not in this table.", spent),
     ("refill", "A flush in the middle of training",
      "Training as above, with gpucache, once without flushes and once with a flush every 0.7 s "
      "after the first 3 s, at any place of a step. A flush gives back whole chunks: memory that is "

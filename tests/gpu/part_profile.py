@@ -40,17 +40,23 @@ def with_cupti(suite, name, source):
                          f"-Wl,-rpath,{os.path.dirname(found[0])}")
 
 
-def injected(suite, program):
-    library, seen = with_cupti(suite, "injected.so", "injected.c"), {}
-    results = []
+def both(suite, name, command_of, env_of=lambda file: {}):
+    """A program bare and under the shim, each with a file of its own for its figures: (results, the
+    figures bare, those under the shim). command_of, env_of: what the program gets, for the file."""
+    results, seen = [], []
     for kind, env in (("bare", suite.bare_env), ("shim", suite.shim_env())):
-        file = os.path.join(suite.build, f"injected.{kind}")
+        file = os.path.join(suite.build, f"{name}.{kind}")
         if os.path.exists(file):
             os.remove(file)
-        results.append(suite.run([program, *PROGRAM], dict(env, CUDA_INJECTION64_PATH=library,
-                                                           INJECTED_FILE=file)))
-        seen[kind] = base.numbers(file)
-    bare, shim = seen["bare"], seen["shim"]
+        results.append(suite.run(command_of(file), {**env, **env_of(file)}))
+        seen.append(base.numbers(file))
+    return results, *seen
+
+
+def injected(suite, program):
+    library = with_cupti(suite, "injected.so", "injected.c")
+    results, bare, shim = both(suite, "injected", lambda _: [program, *PROGRAM], lambda file: {
+        "CUDA_INJECTION64_PATH": library, "INJECTED_FILE": file})
     if not bare.get("kernels"):
         raise base.Skip("CUPTI sees no kernels here: " +
                         (results[0].err.strip()[-120:] or "no words"))
@@ -67,23 +73,17 @@ REQUESTS, SETTINGS = 6, 3
 
 
 def counted(suite, _):
-    library, seen = with_cupti(suite, "spent.so", "spent.c"), {}
+    library = with_cupti(suite, "spent.so", "spent.c")
     program = suite.compile("counted", ["counted.c"], static_cudart=True)
-    results = []
-    for kind, env in (("bare", suite.bare_env), ("shim", suite.shim_env())):
-        file = os.path.join(suite.build, f"counted.{kind}")
-        if os.path.exists(file):
-            os.remove(file)
-        results.append(suite.run([program, library, file], env))
-        seen[kind] = base.numbers(file)
+    results, *seen = both(suite, "counted", lambda file: [program, library, file])
     row = suite.compare("CUPTI, calls inside the runtime's", *results)
     if row.verdict == "ok":
-        calls = {kind: [found.get(name, 0) for name in ("cuMemAlloc_v2", "cuMemFree_v2",
-                                                        "cuCtxRecordEvent")]
-                 for kind, found in seen.items()}
-        good = calls == {"bare": [REQUESTS, REQUESTS, 0], "shim": [0, 0, SETTINGS]} and \
-            not any(found.get("dropped", 1) for found in seen.values())
-        row.verdict = f"{'ok' if good else 'FAIL'}: requests, frees and fences {calls}"
+        calls = [[found.get(name, 0) for name in ("cuMemAlloc_v2", "cuMemFree_v2",
+                                                  "cuCtxRecordEvent")] for found in seen]
+        good = calls == [[REQUESTS, REQUESTS, 0], [0, 0, SETTINGS]] and \
+            not any(found.get("dropped", 1) for found in seen)
+        row.verdict = (f"{'ok' if good else 'FAIL'}: requests, frees and fences {calls[0]} bare, "
+                       f"{calls[1]} under the shim")
 
 
 def nsight(suite, program):
