@@ -20,6 +20,7 @@ struct pool;
 enum pool_status {
     POOL_OK,
     POOL_NOMEM,   /* all else was tried in vain; *code is the driver's own error */
+    POOL_LIMIT,   /* the same because of MAX_RESERVED: the driver must not serve the call */
     POOL_PASS,    /* not for the pool (MIN_BLOCK, MAX_BLOCK, lost context): ask the driver */
     POOL_FOREIGN, /* no memory of any pool */
     POOL_INVALID, /* memory of a pool, but not the start of a live block */
@@ -71,8 +72,12 @@ void pool_lose(struct pool *p);
 void *pool_owner(const struct pool *p);
 bool pool_uses_arena(const struct pool *p);
 
-/* *addr is a multiple of 512 bytes at least. *code is set for POOL_NOMEM only. size_bytes > 0. */
+/* *addr is a multiple of 512 bytes at least. *code is set for POOL_NOMEM and POOL_LIMIT only.
+ * size_bytes > 0. */
 enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr, int *code);
+/* What became of a request that ended with POOL_NOMEM: the driver served the call that the program
+ * had made, or the program gets the error. Counts it. */
+void pool_note_nomem(struct pool *p, bool driver_served);
 
 /* Frees a live block of whichever pool owns it. Never waits for the GPU, but for SYNC_FREE and
  * exposed blocks in segment backing. */

@@ -285,6 +285,20 @@ static bool borrow_and_take(struct pool *p, struct request *r)
     return false;
 }
 
+/* Some drivers, or what stands before them, refuse the calls of the pool and serve those of the
+ * program. There every request comes so far. Where the pool never got memory, the driver served the
+ * program instead, and the device has enough, memory of others would not help. */
+static bool may_borrow(struct pool *p, const struct request *r)
+{
+    uint64_t free_bytes = 0, total_bytes = 0;
+    if (!p->stats.num_oom_passed || p->stats.num_device_alloc)
+        return true;
+    state_unlock(p);
+    int failed = p->backend->ops->mem_info(p->backend, &free_bytes, &total_bytes);
+    state_lock(p);
+    return failed || free_bytes < r->size_bytes + p->backend->granularity_bytes;
+}
+
 /* Nothing is ready. */
 static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
 {
@@ -319,14 +333,11 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             if (is_hopeless(p, r))
                 return POOL_PASS;
             p->stats.num_limit_rejections++;
-            return POOL_NOMEM;
+            return POOL_LIMIT;
         case GROW_NOMEM:
-            if (try_all_else(p, r) || borrow_and_take(p, r))
+            if (try_all_else(p, r) || (may_borrow(p, r) && borrow_and_take(p, r)))
                 return POOL_OK;
-            if (is_hopeless(p, r))
-                return POOL_PASS;
-            p->stats.num_ooms++;
-            return POOL_NOMEM;
+            return is_hopeless(p, r) ? POOL_PASS : POOL_NOMEM;
         }
     }
     return POOL_PASS;
@@ -412,4 +423,12 @@ enum pool_status pool_alloc(struct pool *p, uint64_t size_bytes, uint64_t *addr,
         return pool_alloc_slowly(p, size_bytes, addr, code);
     *addr = taken;
     return POOL_OK;
+}
+
+void pool_note_nomem(struct pool *p, bool driver_served)
+{
+    state_enter(p);
+    p->stats.num_oom_passed += driver_served;
+    p->stats.num_ooms += !driver_served;
+    state_leave(p);
 }

@@ -37,11 +37,16 @@ static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
     return !__builtin_add_overflow(*size_bytes, c->redzone_bytes, size_bytes);
 }
 
-/* Handles the pool's answer, where that is not plain memory. True: *rc is the program's answer.
- * False: ask the driver. */
-static SHIM_COLD bool finish_alloc(struct context *c, uint64_t addr, size_t size_bytes,
-                                   enum pool_status status, int code, CUdeviceptr *dptr,
-                                   CUresult *rc)
+enum served {
+    SERVED,        /* *rc is the program's answer */
+    SERVED_NOT,    /* not for the pool: the driver is asked */
+    SERVED_IN_VAIN /* the pool has tried all else; *rc is the driver's error for its last call */
+};
+
+/* Handles the pool's answer, where that is not plain memory. */
+static SHIM_COLD enum served finish_alloc(struct context *c, uint64_t addr, size_t size_bytes,
+                                          enum pool_status status, int code, CUdeviceptr *dptr,
+                                          CUresult *rc)
 {
     if (status == POOL_NOMEM && release_elsewhere(c))
         status = pool_alloc(c->pool, size_bytes, &addr, &code);
@@ -49,38 +54,66 @@ static SHIM_COLD bool finish_alloc(struct context *c, uint64_t addr, size_t size
     case POOL_OK:
         if (c->redzone_bytes && !redzone_fill(c, addr + size_bytes - c->redzone_bytes)) {
             pool_free(addr);
-            return false;
+            return SERVED_NOT;
         }
         *dptr = addr;
         *rc = CUDA_SUCCESS;
-        return true;
+        return SERVED;
     case POOL_NOMEM:
+    case POOL_LIMIT:
         *rc = (CUresult)code;
-        return true;
+        return status == POOL_NOMEM ? SERVED_IN_VAIN : SERVED;
     case POOL_PASS:
     case POOL_FOREIGN:
     case POOL_INVALID:
         break;
     }
-    return false;
+    return SERVED_NOT;
 }
 
-/* True: *rc is the program's answer. False: ask the driver. */
-static inline bool serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
-                               CUresult *rc)
+static inline enum served serve_alloc(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
+                                      CUresult *rc)
 {
     uint64_t addr = 0;
     int code = 0;
     bool plain = !c->redzone_bytes;
     if (unlikely(!plain || atomic_load_explicit(&flush_requested, memory_order_relaxed)) &&
         !prepare_alloc(c, &size_bytes))
-        return false;
+        return SERVED_NOT;
     enum pool_status status = pool_alloc_slowly(c->pool, size_bytes, &addr, &code);
     if (unlikely(status != POOL_OK || !plain))
         return finish_alloc(c, addr, size_bytes, status, code, dptr, rc);
     *dptr = addr;
     *rc = CUDA_SUCCESS;
-    return true;
+    return SERVED;
+}
+
+/* A call of the program's, with its own arguments. */
+struct own_call {
+    CUdeviceptr *dptr;
+    size_t *pitch, width, height; /* pitch NULL: plain memory of width bytes */
+    unsigned element_size;
+    CUresult rc;
+};
+
+static void make_own_call(void *arg)
+{
+    struct own_call *call = arg;
+    call->rc = call->pitch ? real.cuMemAllocPitch_v2(call->dptr, call->pitch, call->width,
+                                                     call->height, call->element_size)
+                           : real.cuMemAlloc_v2(call->dptr, call->width);
+}
+
+/* The last step before the error: the call that the program made, on the driver. The pool asks for
+ * memory in other ways and in larger pieces. Some drivers, or what stands before them, refuse those
+ * and serve this one. It breaks no open capture, as the pool's own calls do not. */
+static SHIM_COLD CUresult try_own_call(const struct context *c, struct own_call *call)
+{
+    if (driver_call_run(NULL, make_own_call, call) && answer_tells(call->rc))
+        answer_note(call->rc);
+    pool_note_nomem(c->pool, call->rc == CUDA_SUCCESS);
+    counter_add(COUNTER_DRIVER, call->rc == CUDA_SUCCESS);
+    return call->rc;
 }
 
 /* The driver serves the request. A request that fits the device is made again after idle memory of
@@ -111,9 +144,11 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
     struct context *c = current_context();
     if (c && c->pool) {
         int saved_errno = errno;
-        bool served = serve_alloc(c, dptr, bytesize, &rc);
+        enum served served = serve_alloc(c, dptr, bytesize, &rc);
+        if (served == SERVED_IN_VAIN)
+            rc = try_own_call(c, &(struct own_call){.dptr = dptr, .width = bytesize, .rc = rc});
         errno = saved_errno;
-        if (served)
+        if (served != SERVED_NOT)
             return rc;
     }
     return pass_alloc(c, dptr, bytesize);
@@ -166,18 +201,20 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     if (c && c->pool) {
         int saved_errno = errno;
         size_t align = row_alignment(c);
-        bool served = false;
+        enum served served = SERVED_NOT;
         if (align && (align & (align - 1)) == 0) {
             row = (width + align - 1) & ~(align - 1);
-            served = !__builtin_mul_overflow(row, height, &bytes) &&
-                     serve_alloc(c, dptr, bytes, &rc);
+            if (!__builtin_mul_overflow(row, height, &bytes))
+                served = serve_alloc(c, dptr, bytes, &rc);
         }
+        if (served == SERVED_IN_VAIN)
+            rc = try_own_call(
+                c, &(struct own_call){dptr, pitch, width, height, element_size, .rc = rc});
+        else if (served == SERVED && rc == CUDA_SUCCESS)
+            *pitch = row;
         errno = saved_errno;
-        if (served) {
-            if (rc == CUDA_SUCCESS)
-                *pitch = row;
+        if (served != SERVED_NOT)
             return rc;
-        }
     }
     rc = answer_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
     if (rc == CUDA_SUCCESS)
@@ -296,7 +333,7 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
     if (!p || !size_bytes)
         return false;
     struct context *c = current_context();
-    if (!c || !c->pool || !serve_alloc(c, &at, size_bytes, &rc) || rc != CUDA_SUCCESS) {
+    if (!c || !c->pool || serve_alloc(c, &at, size_bytes, &rc) != SERVED || rc != CUDA_SUCCESS) {
         errno = saved_errno;
         return false;
     }

@@ -67,6 +67,7 @@ static CUdeviceptr disowned(CUdeviceptr dptr)
         break;
     case POOL_INVALID:
     case POOL_NOMEM:
+    case POOL_LIMIT:
     case POOL_PASS:
         break;
     }

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Driver calls that found no memory beside idle memory, and were made again, are counted.
+"""Driver calls that found no memory beside idle memory, and were made again, are counted. So are
+calls of the program's that the driver served after it had no memory for the pool's own.
 
 test_retries.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,87 @@ def retried_calls(capacity):
         done = subprocess.run([PROGRAM], env=env, capture_output=True, text=True, timeout=60)
         with open(path, encoding="utf-8") as file:
             return done.returncode, json.load(file)["counters"]["num_retried_calls"]
+
+
+# Prints the result of each allocation. Sizes in KiB; p: in rows; c: the rest is in a capture, of
+# which the result comes last.
+ALLOCATOR = """
+import ctypes, sys
+cuda, zero = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+number, stream, pitch = ctypes.c_uint64, ctypes.c_void_p(), ctypes.c_size_t()
+context = ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+blocks, results, capture = [], [], False
+for word in sys.argv[1:]:
+    block = number()
+    if word == "c":
+        capture = not cuda.cuStreamCreate(ctypes.byref(stream), 1)
+        results.append(cuda.cuStreamBeginCapture_v2(stream, 0))
+        continue
+    if word[0] == "p":
+        rc = cuda.cuMemAllocPitch_v2(ctypes.byref(block), ctypes.byref(pitch),
+                                     ctypes.c_size_t(1000), ctypes.c_size_t(int(word[1:])), 4)
+    else:
+        rc = cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(int(word) << 10))
+    results.append(rc)
+    blocks += [block] if rc == 0 else []
+if capture:
+    results.append(cuda.cuStreamEndCapture(stream, ctypes.byref(ctypes.c_void_p())))
+else:
+    results.append(cuda.cuMemsetD8_v2(blocks[-1], 7, ctypes.c_size_t(1000)) if blocks else 0)
+for block in blocks:
+    results.append(cuda.cuMemFree_v2(block))
+print(*results)
+"""
+
+
+def allocate(words, **options):
+    """The results, the figures of the one pool, and the driver's allocations."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, calls = os.path.join(folder, "report.json"), os.path.join(folder, "calls")
+        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+               "GPUCACHE_STATS": f"exit:{path}", "GPUCACHE_DIR": "none", "SIM_DEVICES": "1",
+               "SIM_TRACE": f"calls:{calls}", **options}
+        done = subprocess.run([sys.executable, "-c", ALLOCATOR, *words.split()], env=env,
+                              capture_output=True, text=True, timeout=60, check=True)
+        with open(path, encoding="utf-8") as file:
+            pool = json.load(file)["pools"][0]
+        with open(calls, encoding="utf-8") as file:
+            own = re.findall(r"cuMemAlloc(?:Pitch)?_v2 (\d+)", file.read())
+        return [int(word) for word in done.stdout.split()], pool, sum(map(int, own))
+
+
+class LastCall(unittest.TestCase):
+    """The last call before the error is the program's own."""
+
+    def test_the_driver_serves_what_the_pool_gets_no_memory_for(self):
+        for name in "cuMemCreate", "cuMemMap", "cuMemSetAccess":
+            with self.subTest(name):
+                results, pool, _ = allocate("1 1 1000 p3000 30000", SIM_FAIL=f"{name}:1+:2")
+                self.assertEqual(results, [0] * 11)
+                self.assertEqual((pool["num_oom_passed"], pool["num_ooms"]), (5, 0))
+
+    def test_the_last_pages_serve_where_a_segment_does_not_fit(self):
+        results, pool, _ = allocate("67584", SIM_CAPACITY="66M", GPUCACHE_BACKING="segment")
+        self.assertEqual(results, [0, 0, 0])
+        self.assertEqual((pool["num_oom_passed"], pool["num_ooms"]), (1, 0))
+
+    def test_a_full_device_is_the_drivers_error_after_one_call_more(self):
+        results, pool, own = allocate("65536 65536 30000", SIM_CAPACITY="100M")
+        self.assertEqual(results, [0, 2, 0, 0, 0, 0])
+        self.assertEqual((pool["num_oom_passed"], pool["num_ooms"], own), (0, 1, 1))
+
+    def test_a_limit_stays_one(self):
+        results, pool, own = allocate("65536 65536", GPUCACHE_MAX_RESERVED="100M")
+        self.assertEqual(results, [0, 2, 0, 0])
+        self.assertEqual((pool["num_limit_rejections"], pool["num_oom_passed"], own), (1, 0, 0))
+
+    def test_it_breaks_no_capture(self):
+        results, pool, _ = allocate("c 3000", SIM_FAIL="cuMemCreate:1+:2")
+        self.assertEqual(results, [0, 0, 0, 0])
+        self.assertEqual(pool["num_oom_passed"], 1)
 
 
 class Retries(unittest.TestCase):

@@ -68,8 +68,10 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
     r->code = 0;
     r->status = pool_alloc(r->pool, size_bytes, &addr, &r->code);
     SAY(r, "alloc %#" PRIx64 ": status %d, %#" PRIx64 "\n", size_bytes, r->status, addr);
-    if (r->status == POOL_NOMEM && !r->code)
+    if ((r->status == POOL_NOMEM || r->status == POOL_LIMIT) && !r->code)
         blame(r, "a request that fails for want of memory has the driver's code");
+    if (r->status == POOL_NOMEM)
+        pool_note_nomem(r->pool, r->driver_serves);
     if (r->status != POOL_OK)
         return 0;
     if (!addr || addr % 512)

@@ -29,6 +29,7 @@ struct rig {
     struct rig_block *blocks; /* live, in no order */
     uint32_t count, room;
     uint64_t owners;         /* counts lifetimes of blocks */
+    bool driver_serves;      /* what the pool has no memory for */
     bool several_streams;    /* the program uses more than one stream */
     unsigned single;           /* else the one it uses, 0 at first */
     unsigned run_stream;     /* of the latest launches */

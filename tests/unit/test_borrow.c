@@ -93,6 +93,30 @@ static void a_limit_of_the_pools_own_asks_nobody(void **state)
     EXPECT_EQ(others.calls, 0, "so nobody is asked");
 }
 
+static int refuse(struct backend *b, uint64_t size_bytes, uint64_t *handle)
+{
+    return MODEL_NOMEM;
+}
+
+/* Otherwise each request would wait for all neighbours. */
+static void where_the_driver_serves_the_program_instead_nobody_is_asked(void **state)
+{
+    struct rig *r = start(*state, 0, MIB(16));
+    r->driver_serves = true;
+    ops.create = refuse;
+    EXPECT(!rig_alloc(r, MIB(8)) && r->status == POOL_NOMEM, "the pool gets no memory");
+    EXPECT_EQ(others.calls, 1, "and cannot know why");
+    others.series = 0;
+    EXPECT(!rig_alloc(r, MIB(8)) && r->status == POOL_NOMEM, "nor at the next request");
+    EXPECT_EQ(others.calls, 1, "but the device has enough");
+    EXPECT_EQ(rig_stats(r).num_oom_passed, 2, "which the driver gives the program");
+    EXPECT_EQ(rig_stats(r).num_ooms, 0, "so nothing is short");
+    others.gives_bytes = 0;
+    r->model->other_bytes = RIG_BYTES - MIB(4);
+    EXPECT(!rig_alloc(r, MIB(8)), "where the device is full");
+    EXPECT_EQ(others.calls, 2, "others may help");
+}
+
 /* The pool reads its clock in ticks. */
 static void a_shortage_that_stays_is_told_without_a_wait(void **state)
 {
@@ -129,6 +153,7 @@ int main(void)
         cmocka_unit_test(others_are_asked_until_enough_came),
         RIG_TEST(the_program_gets_the_error_once_no_more_comes),
         RIG_TEST(a_limit_of_the_pools_own_asks_nobody),
+        RIG_TEST(where_the_driver_serves_the_program_instead_nobody_is_asked),
         RIG_TEST(a_shortage_that_stays_is_told_without_a_wait),
         RIG_TEST(a_trim_gives_no_more_than_it_was_asked_for),
     };

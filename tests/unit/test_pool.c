@@ -143,7 +143,7 @@ static void more_than_max_reserved_is_never_taken(void **state)
         for (int i = 0; i < 7; i++)
             EXPECT(rig_alloc(r, MIB(8)), "below the limit");
         EXPECT(!rig_alloc(r, MIB(10)), "beyond it");
-        EXPECT_EQ(r->status, POOL_NOMEM, "as if the device were full");
+        EXPECT_EQ(r->status, POOL_LIMIT, "which the driver is not to serve");
         EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
         EXPECT_EQ(rig_stats(r).num_limit_rejections, 1, "the refusal is counted");
         EXPECT_EQ(rig_stats(r).num_ooms, 0, "but it is no shortage of the driver's");

@@ -59,7 +59,7 @@ static void a_limit_below_what_is_live_is_reached_as_memory_becomes_idle(void **
     EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "until the limit is reached");
     EXPECT_EQ(pool_tick(r->pool), 0, "live memory stays");
     EXPECT_EQ(rig_alloc(r, MIB(2)), 0, "and there is none for more");
-    EXPECT_EQ(r->status, POOL_NOMEM, "as if the device were full");
+    EXPECT_EQ(r->status, POOL_LIMIT, "as if the device were full");
     for (int i = 0; i < 3; i++)
         rig_free(r, a[i]);
     EXPECT_EQ(pool_tick(r->pool), MIB(24), "what is free is over the limit");
