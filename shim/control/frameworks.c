@@ -64,13 +64,14 @@ static void push_primary(void)
 {
     FOR_EACH_CONTEXT(c)
     {
+        bool entered = false;
         if (!context_asks(c))
             continue;
         CUcontext ctx = atomic_load(&c->ctx), primary = device_primary(c->device);
         if ((!primary || primary == ctx) && device_primary_is_active(c->device))
-            visit.pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
+            entered = pushed_begin(&visit.pushed, ctx);
         context_asked(c);
-        if (visit.pushed)
+        if (entered)
             return;
     }
 }

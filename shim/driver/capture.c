@@ -259,10 +259,10 @@ void capture_began(CUstream stream)
     pthread_mutex_unlock(&lock);
 }
 
-bool capture_goes_on(CUstream stream)
+bool capture_goes_on(CUstream stream, CUresult end)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return real.cuStreamIsCapturing &&
-           real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!real.cuStreamIsCapturing || real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
+        return end == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -61,8 +61,9 @@ void capture_failed(void);
 /* The number of the stream's open capture. To be called before the driver ends the capture or the
  * stream. 0: there is none. */
 uint64_t capture_number(CUstream stream);
-/* Does the driver say that the stream still captures? */
-bool capture_goes_on(CUstream stream);
+/* Does the stream still capture after a call that was to end the capture failed with this code?
+ * Asks the driver. Where it does not say, the code decides. */
+bool capture_goes_on(CUstream stream, CUresult end);
 /* That capture is over. May be called twice: at the end of the capture, and at the stream's. */
 size_t capture_ended(uint64_t number);
 /* The context has ended, and with it its captures and those of its green contexts. */

@@ -21,13 +21,15 @@
 
 #include "shim/process/cancel.h"
 #include "shim/driver/hooks.h"
+#include "shim/driver/pushed.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
 struct driver_call {
-    bool pushed, mode_known;
+    struct pushed pushed;
+    bool mode_known;
     CUstreamCaptureMode mode;
     int saved_errno, cancel;
 };
@@ -62,9 +64,7 @@ static inline bool driver_call_begin(struct driver_call *v)
 
 static inline void driver_call_end(struct driver_call *v)
 {
-    CUcontext ignored;
-    if (v->pushed)
-        real.cuCtxPopCurrent_v2(&ignored);
+    pushed_end(&v->pushed);
     if (v->mode_known)
         real.cuThreadExchangeStreamCaptureMode(&v->mode);
     errno = v->saved_errno;
@@ -91,13 +91,7 @@ bool driver_call_refused(struct driver_call *v);
  * the call would be made in the program's own context. Its answer would be taken for ctx's. */
 static inline bool driver_call_enter(struct driver_call *v, CUcontext ctx)
 {
-    CUcontext current = NULL;
-    if (!driver_call_begin(v))
-        return false;
-    if (real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == ctx)
-        return true;
-    v->pushed = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
-    return v->pushed || driver_call_refused(v);
+    return driver_call_begin(v) && (pushed_begin(&v->pushed, ctx) || driver_call_refused(v));
 }
 
 /* Runs work(arg) in a visit of ctx; NULL: of whatever context is current. False: nothing was run,

@@ -292,6 +292,20 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     return likely(pool_free_fast(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
 }
 
+/* The driver did not say whether the stream captures. Its reason may be the stream, as it would be
+ * of the program's own call, or one of that question alone. True: the stream is good and does not
+ * capture. False: *rc is the program's answer. */
+static SHIM_COLD bool is_good_stream(CUdeviceptr dptr, CUstream stream, CUresult *rc)
+{
+    CUcontext ctx;
+    answer_note(*rc);
+    CUresult loss = context_loss_at(dptr);
+    if (loss != CUDA_SUCCESS)
+        *rc = loss;
+    return loss == CUDA_SUCCESS && !capture_open() && real.cuStreamGetCtx &&
+           real.cuStreamGetCtx(stream, &ctx) == CUDA_SUCCESS;
+}
+
 /* The driver allows this for memory of cuMemAlloc outside a capture. Its free takes effect behind
  * all work submitted to the stream so far. A free in the pool covers that work too. */
 static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
@@ -304,8 +318,8 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
     if (found == POOL_FOREIGN)
         return false;
     *rc = real.cuStreamIsCapturing(stream, &status);
-    if (*rc != CUDA_SUCCESS)
-        return true; /* no such stream */
+    if (*rc != CUDA_SUCCESS && !is_good_stream(dptr, stream, rc))
+        return true;
     if (status != CU_STREAM_CAPTURE_STATUS_NONE)
         return false; /* no memory of a graph: the driver refuses it with its own error */
     counter_add(COUNTER_ASYNC_FREE, 1);

@@ -10,6 +10,7 @@
 #include "shim/stats/counters.h"
 #include "shim/driver/backend.h"
 #include "shim/driver/error.h"
+#include "shim/driver/pushed.h"
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
 
@@ -54,13 +55,13 @@ uint64_t answer_current(void)
 
 uint64_t answer_context(CUcontext ctx)
 {
-    CUcontext ignored;
+    struct pushed pushed;
     if (!ctx)
         return answer_current();
-    if (real.cuCtxPushCurrent_v2(ctx) != CUDA_SUCCESS)
+    if (!pushed_begin(&pushed, ctx))
         return ANSWER_ANYWHERE;
     uint64_t devices = answer_current();
-    real.cuCtxPopCurrent_v2(&ignored);
+    pushed_end(&pushed);
     return devices;
 }
 

@@ -234,6 +234,15 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return rc;
 }
 
+/* Asked for several attributes at once, the driver leaves 0 where the single question is refused.
+ * Only this attribute's answer depends on the asking thread: it needs a current context. */
+static bool is_left_out(CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    unsigned flags;
+    return attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS &&
+           real.cuPointerGetAttribute(&flags, attribute, ptr) != CUDA_SUCCESS;
+}
+
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
                                 CUdeviceptr ptr)
 {
@@ -241,7 +250,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     CUresult rc = real.cuPointerGetAttributes(count, attributes, data, disowned(ptr));
     if (rc == CUDA_SUCCESS && find_description(ptr, &d))
         for (unsigned i = 0; i < count; i++)
-            if (data[i])
+            if (data[i] && !is_left_out(attributes[i], ptr))
                 describe(&d, attributes[i], data[i]);
     for (unsigned i = 0; rc == CUDA_SUCCESS && i < count; i++)
         note_question(rc, attributes[i], ptr);

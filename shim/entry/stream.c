@@ -99,7 +99,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
         CUstream named_ = name_of(stream, per_thread);                                             \
         uint64_t number_ = capture_number(named_);                                                 \
         CUresult rc_ = (call);                                                                     \
-        if (rc_ == CUDA_SUCCESS || !capture_goes_on(named_))                                       \
+        if (rc_ == CUDA_SUCCESS || !capture_goes_on(named_, rc_))                                  \
             entry_captures_closed(capture_ended(number_));                                         \
         cancel_allow(cancel_);                                                                     \
         return rc_;                                                                                \

@@ -22,6 +22,7 @@
 #include "pool/host_memory.h"
 #include "shim/control/thread.h"
 #include "shim/driver/access.h"
+#include "shim/driver/pushed.h"
 #include "shim/driver/device_fence.h"
 #include "shim/driver/driver_call.h"
 #include "shim/driver/capture.h"
@@ -110,15 +111,13 @@ static void take_away(void *data)
 {
     struct departure *d = data;
     const struct opened *o = d->entry;
-    CUcontext ignored;
-    bool pushed = real.cuCtxPushCurrent_v2(o->ctx) == CUDA_SUCCESS;
-    d->native = pushed;
+    struct pushed pushed;
+    d->native = pushed_begin(&pushed, o->ctx);
     d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     leave(d); /* before the driver may give its addresses to others */
     if (!d->refused)
         mapping_destroy(&o->mapping, !d->native);
-    if (pushed)
-        real.cuCtxPopCurrent_v2(&ignored);
+    pushed_end(&pushed);
 }
 
 static uint64_t tidy(uint64_t now_ns);

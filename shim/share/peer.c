@@ -8,6 +8,7 @@
 #include "shim/context/context.h"
 #include "shim/context/stream_watch.h"
 #include "shim/driver/access.h"
+#include "shim/driver/pushed.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 #include "shim/share/import.h"
@@ -131,14 +132,14 @@ void peer_forget(CUcontext ctx)
 /* The current context, and the peer. False: both are of one device, whose memory needs no grant. */
 static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner)
 {
-    CUcontext ignored;
+    struct pushed pushed;
     owner->ctx = peer;
     if (real.cuCtxGetCurrent(&accessor->ctx) != CUDA_SUCCESS ||
         real.cuCtxGetDevice(&accessor->device) != CUDA_SUCCESS ||
-        real.cuCtxPushCurrent_v2(peer) != CUDA_SUCCESS)
+        !pushed_begin(&pushed, peer))
         return false;
     CUresult rc = real.cuCtxGetDevice(&owner->device);
-    real.cuCtxPopCurrent_v2(&ignored);
+    pushed_end(&pushed);
     return rc == CUDA_SUCCESS && owner->device != accessor->device;
 }
 

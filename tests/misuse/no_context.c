@@ -19,6 +19,14 @@ int main(void)
     misuse_report("free of a wild pointer", (int)cuMemFree(0x12345000));
     misuse_report("range", (int)cuMemGetAddressRange(&other, &total_bytes, block));
     misuse_report("handle", (int)cuIpcGetMemHandle(&handle, block));
+    CUpointer_attribute access = CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+    unsigned single = 7;
+    unsigned plural = 7;
+    void *answers[] = {&plural};
+    misuse_report("access", (int)cuPointerGetAttribute(&single, access, block));
+    misuse_report("access, among others",
+                  (int)cuPointerGetAttributes(1, &access, answers, block));
+    printf("flags %u, %u\n", single, plural);
     REQUIRE(cuCtxSetCurrent(context));
     misuse_report("range", (int)cuMemGetAddressRange(&other, &total_bytes, block));
     misuse_report("handle", (int)cuIpcGetMemHandle(&handle, block));
