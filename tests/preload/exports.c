@@ -73,6 +73,26 @@ static void ask_of_freed(size_t size_bytes)
     printf("\n");
 }
 
+/* Network cards register an allocation by exactly its address and size. Others lie before it. */
+static void ask_for_whole(void)
+{
+    static const size_t sizes[] = {2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 2 * MIB + 64 * KIB,
+                                   5 * MIB + PAGE};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    uint64_t odd = 0;
+    uint64_t block[SIZES];
+    REQUIRE(gpu_malloc(&odd, 2 * MIB + 512));
+    printf("whole:");
+    for (int i = 0; i < SIZES; i++) {
+        REQUIRE(gpu_malloc(&block[i], sizes[i]));
+        printf(" %d", dma_buf(block[i], sizes[i]));
+    }
+    printf("\n");
+    for (int i = 0; i < SIZES; i++)
+        REQUIRE(gpu_free(block[i]));
+    REQUIRE(gpu_free(odd));
+}
+
 int main(void)
 {
     static const size_t sizes[] = {700, 5000, 100000, 1 * MIB, 6 * MIB};
@@ -101,5 +121,6 @@ int main(void)
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         ask_of_freed(sizes[i]);
+    ask_for_whole();
     return 0;
 }

@@ -133,6 +133,23 @@ static void requests_outside_the_limits_go_to_the_driver(void **state)
     EXPECT(!rig_alloc(r, UINT64_MAX) && r->status == POOL_PASS, "larger than anything");
 }
 
+static void large_blocks_are_aligned_as_their_sizes_are(void **state)
+{
+    struct rig *r = *state;
+    rig_start(r);
+    const uint64_t sizes[] = {MIB(2), MIB(6), MIB(3), MIB(5) + KIB(64), MIB(7) + KIB(4)};
+    const uint64_t align[] = {MIB(2), MIB(2), MIB(1), KIB(64), KIB(4)};
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 5; i++) {
+            rig_alloc(r, MIB(2) + 512 * (uint64_t)(i + 1));
+            EXPECT_EQ(rig_alloc(r, sizes[i]) % align[i], 0, "so a card can register it");
+        }
+        while (round < 2 && r->count > 2)
+            rig_free(r, r->blocks[r->count / 2].addr);
+    }
+    EXPECT_SOUND(r);
+}
+
 static void more_than_max_reserved_is_never_taken(void **state)
 {
     for (int backing = 0; backing < 2; backing++) {
@@ -222,6 +239,20 @@ static void short_memory_is_met_by_waiting_last(void **state)
     EXPECT(model_now(r->model) - before >= MS(50), "which took so long");
     EXPECT_EQ(rig_stats(r).num_oom_waited, 1, "met by waiting");
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
+}
+
+/* Free memory of 6 MiB between live blocks, not from whole granules on. Chunks cannot be cut. */
+static void where_memory_is_short_alignment_is_not_an_error(void **state)
+{
+    struct rig *r = small_device(state);
+    rig_start(r);
+    uint64_t first = rig_alloc(r, MIB(1) + KIB(512)), odd = rig_alloc(r, MIB(6) + 512);
+    while (rig_alloc(r, MIB(1) + KIB(512)))
+        ;
+    rig_free(r, odd);
+    EXPECT(rig_alloc(r, MIB(6)), "the memory is there");
+    EXPECT(first, "beside it");
+    EXPECT_SOUND(r);
 }
 
 static void a_full_device_is_told_in_the_drivers_words(void **state)
@@ -422,6 +453,8 @@ int main(void)
         RIG_TEST(every_size_is_served_by_segments_once_and_again),
         RIG_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind),
         RIG_TEST(requests_outside_the_limits_go_to_the_driver),
+        RIG_TEST(large_blocks_are_aligned_as_their_sizes_are),
+        RIG_TEST(where_memory_is_short_alignment_is_not_an_error),
         cmocka_unit_test(more_than_max_reserved_is_never_taken),
         RIG_TEST(short_memory_is_met_by_order_first),
         RIG_TEST(short_memory_is_met_by_release_then),
