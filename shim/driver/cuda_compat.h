@@ -5,7 +5,7 @@
  * guard with the release that first declares it. Structs behind pointers are incomplete types. A
  * runtime of a newer release gets the newer functions from its driver, so our tables need them
  * (TABLES_KNOW in shim/route/resolve.c). Headers before 13.0 lack too many types: builds against
- * them have only the newer functions that begin captures.
+ * them have only the newer functions that begin captures, and those of checkpoints.
  */
 #ifndef SHIM_CUDA_COMPAT_H
 #define SHIM_CUDA_COMPAT_H
@@ -27,6 +27,17 @@ typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerPresentFrame_v7000)(CUeglStream
                                                                      CUeglFrame, CUstream *);
 typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerReturnFrame_v7000)(CUeglStreamConnection *,
                                                                     CUeglFrame *, CUstream *);
+
+#if CUDA_VERSION < 12080
+typedef struct CUcheckpointLockArgs_st CUcheckpointLockArgs;
+typedef struct CUcheckpointRestoreArgs_st CUcheckpointRestoreArgs;
+typedef struct CUcheckpointUnlockArgs_st CUcheckpointUnlockArgs;
+typedef enum { CU_PROCESS_STATE_RUNNING } CUprocessState;
+typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessGetState_v12080)(int, CUprocessState *);
+typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessLock_v12080)(int, CUcheckpointLockArgs *);
+typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessRestore_v12080)(int, CUcheckpointRestoreArgs *);
+typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessUnlock_v12080)(int, CUcheckpointUnlockArgs *);
+#endif
 
 #if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;

@@ -200,6 +200,19 @@ bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
     return again;
 }
 
+void lend_flush(int pid, uint64_t wait_ns)
+{
+    struct place place;
+    int saved_errno = errno;
+    if (find_place(&place)) {
+        uint64_t bytes = neighbour_flush(place.folder, &place.self, pid,
+                                         control_after(state_clock_ns(), wait_ns));
+        log_debug("process %d is to be locked: it gave back %.1f MiB", pid,
+                  (double)bytes / (1 << 20));
+    }
+    errno = saved_errno;
+}
+
 /* On the control thread. */
 static void ask_in_background(CUdevice device, uint64_t bytes)
 {

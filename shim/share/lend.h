@@ -38,6 +38,10 @@ bool lend_is_on(void);
  * neighbour gave some back, so the call is to be made again. False: no more comes. Keeps errno. */
 bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series);
 
+/* The process is about to be locked for a checkpoint: asks it to give back all that is idle, and
+ * waits at most that long. Any thread, no lock. Keeps errno. */
+void lend_flush(int pid, uint64_t wait_ns);
+
 /* A neighbour needs bytes on the GPU of this name (device.h). Gives back at least so many idle
  * bytes, as far as there are any, in whole pieces and no piece more. Waits for frameworks within
  * wait_ns, and for GPU work for the first part of the wait *t. While a capture is open it does not

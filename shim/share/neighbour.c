@@ -43,6 +43,8 @@
 /* A neighbour that took memory again so soon after it gave some is asked last for a while. */
 #define THRASH_NS (1000 * MS)
 #define THRASH_MEMORY_NS (10000 * MS)
+/* How long a thread waits for others that ask, to note what is locked. */
+#define LOCKED_WAIT_NS (1000 * MS)
 /* Pages read in one search. */
 #define PAGES_MAX 512
 
@@ -57,6 +59,7 @@ struct known {
     uint64_t busy_in;    /* the series in which it had no free slot, since busy_since_ns */
     uint64_t busy_since_ns;
     uint64_t used_ns;
+    bool locked; /* for a checkpoint, by this process */
 };
 
 struct candidate {
@@ -168,7 +171,7 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
     const struct known *k = find_known(name);
     if (!k)
         return false;
-    return k->emptied_in == w->until_ns ||
+    return k->locked || k->emptied_in == w->until_ns ||
            (k->skip_until_ns > now_ns && !question_has_reply(folder, name, &k->late));
 }
 
@@ -310,4 +313,75 @@ enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wai
     cancel_allow(cancel);
     errno = saved_errno;
     return answer;
+}
+
+/* The name of a process's page, in a directory that is open. False: it has none there. */
+static bool find_page(int folder, const struct page_id *self, int pid, char name[PAGE_NAME_MAX])
+{
+    long got;
+    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            struct page_id its;
+            unsigned short length;
+            const char *entry = kernel_entry(entries + at, &length);
+            at += length;
+            if (strlen(entry) >= PAGE_NAME_MAX || !page_id_parse(entry, &its) ||
+                its.pid_namespace != self->pid_namespace || its.pid != (uint64_t)pid ||
+                !read_head(folder, entry, &its))
+                continue;
+            snprintf(name, PAGE_NAME_MAX, "%s", entry);
+            return true;
+        }
+    return false;
+}
+
+/* `asking` held. */
+static uint64_t flush_one(const char *path, const struct page_id *self, int pid, uint64_t until_ns)
+{
+    uint64_t bytes = 0;
+    char name[PAGE_NAME_MAX];
+    struct stat folder_stat;
+    struct question_place late;
+    const char *why;
+    int folder = page_dir_open(path, &why);
+    if (folder < 0)
+        return 0;
+    if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
+        const struct question q = {
+            .name = name, .self = self, .until_ns = until_ns, .waits = true};
+        remember(name, state_clock_ns());
+        if (question_ask(folder, &q, &bytes, &late) != QUESTION_REPLIED)
+            bytes = 0;
+    }
+    kernel_close_own(folder, &folder_stat);
+    return bytes;
+}
+
+uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid,
+                         uint64_t until_ns)
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    uint64_t bytes = 0;
+    if (lock_until(until_ns)) {
+        bytes = flush_one(folder, self, pid, until_ns);
+        pthread_mutex_unlock(&asking);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return bytes;
+}
+
+/* neighbour_flush has made its row. */
+void neighbour_set_locked(int pid, bool locked)
+{
+    struct page_id its;
+    int saved_errno = errno, cancel = cancel_forbid();
+    if (lock_until(state_clock_ns() + LOCKED_WAIT_NS)) {
+        for (int i = 0; i < KNOWN; i++)
+            if (page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
+                known[i].locked = locked;
+        pthread_mutex_unlock(&asking);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
 }

@@ -39,6 +39,14 @@ enum neighbour_answer {
     NEIGHBOUR_NONE,    /* there is no neighbour left to ask */
 };
 
+/* Another process is about to be locked for a checkpoint: asks it for a flush, so that its idle
+ * memory is neither saved nor restored, and waits until until_ns at most. Its bytes; 0 also where
+ * it has no page. Keeps errno. */
+uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid,
+                         uint64_t until_ns);
+/* The process is locked, or no more. Such a one gives nothing, and is not asked. Keeps errno. */
+void neighbour_set_locked(int pid, bool locked);
+
 /* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
  * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */
 enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wait_ns,

@@ -126,8 +126,11 @@ static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
                           const struct question *q, uint64_t wait_ns)
 {
     char text[160];
-    int length = snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
-                          q->uuid_text, q->bytes, wait_ns / MS);
+    uint64_t wait_ms = wait_ns / MS;
+    int length = q->uuid_text
+                     ? snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
+                                q->uuid_text, q->bytes, wait_ms)
+                     : snprintf(text, sizeof text, "flush wait=%" PRIu64, wait_ms);
     bool written =
         copy(page, slot_offset(slot, offsetof(struct page_slot, ask)), text, (size_t)length,
              true) &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * One question to one neighbour, for memory, through a slot of its page
+ * One question to one neighbour, for memory, or for a flush, through a slot of its page
  * (shim/stats/page_format.h). Which neighbour is asked, and what its answer means for the next
  * question, is in neighbour.h. No CUDA.
  *
@@ -26,7 +26,7 @@
 struct question {
     const char *name;           /* of the neighbour's page */
     const struct page_id *self; /* of the asker: other pid namespaces cannot be looked into */
-    const char *uuid_text;      /* of the GPU */
+    const char *uuid_text;      /* of the GPU; NULL: a flush of all */
     uint64_t bytes;
     uint64_t until_ns; /* until when the thread waits (CLOCK_MONOTONIC) */
     bool waits;        /* false: the thread waits for no reply */

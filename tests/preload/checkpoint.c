@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Another process takes this one's GPU memory off the device and puts it back, by the driver's
- * checkpoint functions. The program waits meanwhile, with live, idle and lately freed blocks.
- * Whatever the driver answers, it answers bare as well; and if it worked, all is as it was, and
- * goes on.
+ * A process takes the GPU memory of another one, or its own, off the device and puts it back, by
+ * the driver's checkpoint functions. Whatever the driver answers, it answers bare as well; and if
+ * it worked, all is as it was, and goes on.
  */
 #include "tests/preload/scene.h"
 
@@ -11,9 +10,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-static const char inner_variable[] = "SCENE_CHECKPOINT"; /* the process to be checkpointed */
+/* The process to be checkpointed; and set in a process that another one locks */
+static const char inner_variable[] = "SCENE_CHECKPOINT";
+static const char target_variable[] = "SCENE_CHECKPOINTED";
 
 enum { STEPS = 4, LIVE = 6 };
 
@@ -49,7 +51,9 @@ static int helper(int pid)
     return 0;
 }
 
-int main(void)
+/* Live, idle and lately freed blocks of a process that waits meanwhile. The one that takes the
+ * checkpoint has no memory of its own, and is without the library. */
+static int what_was_checkpointed_goes_on(void)
 {
     static const size_t sizes[LIVE] = {600, 9000, 300000, 1 * MIB, 5 * MIB, 40 * MIB};
     uint64_t live[LIVE];
@@ -58,9 +62,6 @@ int main(void)
     char value[32];
     int status = -1;
     size_t wrong = 0;
-    const char *whom = getenv(inner_variable);
-    if (whom != NULL)
-        return helper(atoi(whom));
     scene_start(1, 60);
     if (!scene_driver_has(steps[0]))
         scene_skip("no checkpoint functions");
@@ -98,4 +99,194 @@ int main(void)
         REQUIRE(gpu_free(live[i]));
     printf("%zu wrong bytes\n", wrong);
     return wrong != 0;
+}
+
+/* ---- a process that another one locks */
+
+static int step(int index, int pid)
+{
+    int (*function)(int, void *) = NULL;
+    unsigned char arguments[64] = {0};
+    *(void **)&function = dlsym(RTLD_DEFAULT, steps[index]);
+    EXPECT(function != NULL);
+    if (index == 0)
+        memcpy(arguments, &(unsigned){5000}, sizeof(unsigned));
+    return function(pid, index == 0 ? arguments : NULL);
+}
+
+enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024 };
+
+/* Frees much before the lock. Says when it is ready, and waits until it may go on. */
+static int be_locked(void)
+{
+    uint64_t live = 0;
+    uint64_t freed = 0;
+    unsigned char byte = 0;
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    scene_start(1, 60);
+    REQUIRE(gpu_malloc(&live, TARGET_LIVE_MIB * MIB));
+    REQUIRE(gpu_memset(live, 42, TARGET_LIVE_MIB * MIB));
+    for (int i = 0; i < TARGET_IDLE_MIB / 64; i++) {
+        REQUIRE(gpu_malloc(&freed, 64 * (size_t)(i % 4 + 1) * MIB));
+        REQUIRE(gpu_memset(freed, 1, MIB));
+        REQUIRE(gpu_free(freed));
+    }
+    REQUIRE(gpu_sync());
+    EXPECT(write(STDOUT_FILENO, "x", 1) == 1 && read(STDIN_FILENO, &byte, 1) == 1);
+    size_t wrong = scene_wrong_bytes(live, TARGET_LIVE_MIB * MIB, 42);
+    for (int i = 0; i < 20; i++) {
+        REQUIRE(gpu_malloc(&freed, 10 * MIB));
+        REQUIRE(gpu_memset(freed, 7, 10 * MIB));
+        REQUIRE(gpu_free(freed));
+    }
+    return wrong != 0;
+}
+
+/* Returns the process once it is ready, with the ends of its pipes. */
+static pid_t start_target(int *in, int *out)
+{
+    int to[2], from[2];
+    char byte = 0;
+    EXPECT(pipe(to) == 0 && pipe(from) == 0);
+    fflush(stdout);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        setenv(target_variable, "1", 1);
+        dup2(to[0], STDIN_FILENO);
+        dup2(from[1], STDOUT_FILENO);
+        close(to[1]);
+        execl("/proc/self/exe", "checkpoint", (char *)NULL);
+        _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    EXPECT(read(from[0], &byte, 1) == 1);
+    *in = to[1];
+    *out = from[0];
+    return child;
+}
+
+static size_t free_bytes(void)
+{
+    size_t bytes = 0;
+    REQUIRE(gpu_mem_info(&bytes, NULL));
+    return bytes;
+}
+
+static int take(size_t size_bytes)
+{
+    uint64_t block = 0;
+    int rc = gpu_malloc(&block, size_bytes);
+    if (rc == 0)
+        REQUIRE(gpu_free(block));
+    return rc;
+}
+
+static bool can_step(void)
+{
+    for (int i = 0; i < STEPS; i++)
+        if (!scene_driver_has(steps[i]))
+            return false;
+    return true;
+}
+
+/* The one that takes the checkpoint fills the device meanwhile, and frees it. A real device has
+ * other users: then only the simulated one is filled. */
+static int a_process_is_put_back_where_another_has_freed_memory(void)
+{
+    int in = -1, out = -1, status = -1;
+    uint64_t block = 0;
+    uint64_t (*calls)(const char *) = NULL;
+    scene_start(1, 60);
+    if (!can_step())
+        scene_skip("no checkpoint functions");
+    *(void **)&calls = dlsym(RTLD_DEFAULT, "simCallCount");
+    REQUIRE(gpu_malloc(&block, MIB));
+    size_t before = free_bytes();
+    pid_t child = start_target(&in, &out);
+    printf("lock: %d\n", step(0, child));
+    if (scene_simulated())
+        printf("what it has freed is %s\n",
+               before - free_bytes() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
+    printf("checkpoint: %d\n", step(1, child));
+    if (scene_simulated()) {
+        printf("more than is free: %d\n", take(free_bytes() + 64 * MIB));
+        printf("nearly all: %d\n", take(free_bytes() - TARGET_LIVE_MIB / 2 * MIB));
+    }
+    printf("restore: %d\n", step(2, child));
+    if (scene_simulated()) /* one that fails may be the last */
+        printf("%d restore\n", (int)calls(steps[2]));
+    printf("unlock: %d\n", step(3, child));
+    EXPECT(write(in, "x", 1) == 1);
+    EXPECT(waitpid(child, &status, 0) == child);
+    printf("it ends with %x\n", (unsigned)status);
+    REQUIRE(gpu_free(block));
+    close(in);
+    close(out);
+    return status != 0;
+}
+
+/* A process that is locked gives nothing, so requests that find the device full do not wait for it.
+ */
+static int nobody_waits_for_a_locked_process(void)
+{
+    enum { REQUESTS = 10 };
+    int in = -1, out = -1, refused = 0;
+    struct timespec start, end;
+    uint64_t block = 0;
+    scene_start(1, 60);
+    if (!can_step() || !scene_simulated())
+        scene_skip("no simulated driver");
+    REQUIRE(gpu_malloc(&block, MIB));
+    pid_t child = start_target(&in, &out);
+    REQUIRE(step(0, child));
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int i = 0; i < REQUESTS; i++)
+        refused += take(free_bytes() + 64 * MIB) != 0;
+    printf("lock again: %d\n", step(0, child));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double took_s = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
+    printf("%d refused, %s\n", refused, took_s < 0.5 ? "at once" : "late");
+    REQUIRE(step(3, child));
+    EXPECT(write(in, "x", 1) == 1);
+    EXPECT(waitpid(child, NULL, 0) == child);
+    return refused != REQUESTS;
+}
+
+/* No call but those of the checkpoint comes back before the unlock. */
+static int a_process_that_locks_itself_has_nothing_idle(void)
+{
+    uint64_t block = 0;
+    scene_start(1, 60);
+    if (!can_step() || !scene_simulated())
+        scene_skip("no simulated driver");
+    uint64_t (*used)(int) = NULL;
+    *(void **)&used = dlsym(RTLD_DEFAULT, "simDeviceBytesUsed");
+    EXPECT(used != NULL);
+    REQUIRE(gpu_malloc(&block, 256 * MIB));
+    REQUIRE(gpu_memset(block, 1, 256 * MIB));
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_sync());
+    printf("lock: %d\n", step(0, getpid()));
+    uint64_t bytes = used(0);
+    printf("unlock: %d\n", step(3, getpid()));
+    printf("%s\n", bytes < 64 * MIB ? "nothing is idle" : "much is idle");
+    return bytes >= 64 * MIB;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(what_was_checkpointed_goes_on),
+        ACT(a_process_is_put_back_where_another_has_freed_memory),
+        ACT(nobody_waits_for_a_locked_process),
+        ACT(a_process_that_locks_itself_has_nothing_idle),
+    };
+    const char *whom = getenv(inner_variable);
+    if (whom != NULL)
+        return helper(atoi(whom));
+    if (getenv(target_variable) != NULL)
+        return be_locked();
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
 }

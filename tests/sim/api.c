@@ -16,6 +16,7 @@
 #include "tests/sim/device.h"
 #include "tests/sim/fault.h"
 #include "tests/sim/inject.h"
+#include "tests/sim/shared.h"
 #include "tests/sim/thread.h"
 
 static const struct row {
@@ -175,6 +176,7 @@ CUresult api_enter(enum function function)
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY && !(row->flags & ANYTIME))
         return refuse(now);
+    shared_call_begins();
     api_lock();
     if (now == READY) {
         CUresult rc = fault_check(function);
@@ -191,6 +193,7 @@ CUresult api_leave(CUresult result)
 {
     uint64_t debt_ns = clock_take_debt();
     api_unlock();
+    shared_call_ends();
     if (debt_ns > 0)
         clock_pay(debt_ns);
     return result;

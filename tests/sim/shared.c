@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A shared-memory table with a row for each process. The row of a process that is gone is free, so
- * a crash gives its memory back, as with a real driver. No lock: each row has one writer. */
+ * a crash gives its memory back, as with a real driver. No lock: each row has one writer. It is the
+ * process itself, or, while that is locked, the one that takes its checkpoint. */
 #include "tests/sim/shared.h"
 
 #include <errno.h>
@@ -8,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/sim/config.h"
@@ -17,10 +19,13 @@
 
 struct row {
     _Atomic int process;
-    _Atomic uint64_t used_bytes[DEVICES_MAX];
+    _Atomic int state; /* CUprocessState; 0: it runs */
+    _Atomic int calls; /* of the driver, under way */
+    _Atomic uint64_t used_bytes[DEVICES_MAX], saved_bytes[DEVICES_MAX];
 };
 
 static struct row *rows, *mine;
+static __thread bool inside;
 
 static bool gone(int process)
 {
@@ -52,6 +57,10 @@ void shared_open(void)
     }
     for (int device = 0; mine != NULL && device < DEVICES_MAX; device++)
         atomic_store(&mine->used_bytes[device], 0);
+    if (mine != NULL) {
+        atomic_store(&mine->state, 0);
+        atomic_store(&mine->calls, 0);
+    }
 }
 
 void shared_publish(int device, uint64_t bytes)
@@ -69,4 +78,78 @@ uint64_t shared_others(int device)
             sum += used;
     }
     return sum;
+}
+
+static void pause_ms(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* The count rises before the look at the state, and a locker changes the state before it looks at
+ * the count. */
+void shared_call_begins(void)
+{
+    if (mine == NULL || inside)
+        return;
+    for (;;) {
+        atomic_fetch_add(&mine->calls, 1);
+        if (atomic_load(&mine->state) == 0)
+            break;
+        atomic_fetch_sub(&mine->calls, 1);
+        pause_ms();
+    }
+    inside = true;
+}
+
+void shared_call_ends(void)
+{
+    if (!inside)
+        return;
+    inside = false;
+    atomic_fetch_sub(&mine->calls, 1);
+}
+
+int shared_find(int process)
+{
+    for (int i = 0; rows != NULL && process > 0 && i < PROCESSES_MAX; i++)
+        if (atomic_load(&rows[i].process) == process && !gone(process))
+            return i;
+    return -1;
+}
+
+int shared_state(int row)
+{
+    return atomic_load(&rows[row].state);
+}
+
+bool shared_change(int row, int from, int to)
+{
+    return atomic_compare_exchange_strong(&rows[row].state, &from, to);
+}
+
+bool shared_is_quiet(int row)
+{
+    return atomic_load(&rows[row].calls) == 0;
+}
+
+void shared_save(int row)
+{
+    for (int device = 0; device < DEVICES_MAX; device++)
+        atomic_store(&rows[row].saved_bytes[device],
+                     atomic_exchange(&rows[row].used_bytes[device], 0));
+}
+
+bool shared_restore(int row, uint64_t capacity_bytes)
+{
+    for (int device = 0; device < DEVICES_MAX; device++) {
+        uint64_t sum = atomic_load(&rows[row].saved_bytes[device]);
+        for (int i = 0; i < PROCESSES_MAX; i++)
+            if (i != row && !gone(atomic_load(&rows[i].process)))
+                sum += atomic_load(&rows[i].used_bytes[device]);
+        if (sum > capacity_bytes)
+            return false;
+    }
+    for (int device = 0; device < DEVICES_MAX; device++)
+        atomic_store(&rows[row].used_bytes[device], atomic_load(&rows[row].saved_bytes[device]));
+    return true;
 }

@@ -60,8 +60,12 @@ static void reply(struct fake *f, struct page_slot *s)
         memcpy(f->ask, s->ask, PAGE_ASK_BYTES);
     atomic_fetch_add(&f->asked, 1);
     const char *bytes = strstr(s->ask, " bytes=");
-    assert_non_null(bytes);
-    wanted = strtoull(bytes + 7, NULL, 10);
+    if (!strncmp(s->ask, "flush ", 6)) {
+        wanted = UINT64_MAX;
+    } else {
+        assert_non_null(bytes);
+        wanted = strtoull(bytes + 7, NULL, 10);
+    }
     s->reply_value = wanted < f->has_bytes ? wanted : f->has_bytes;
     f->has_bytes -= s->reply_value;
     s->reply_code = PAGE_REPLY_DONE;

@@ -110,6 +110,28 @@ static void a_neighbour_whose_page_shows_nothing_idle_is_asked_too(void **state)
     assert_int_equal(bytes, MIB);
 }
 
+/* It gives all before, and is asked for nothing until it is unlocked. */
+static void a_neighbour_that_is_locked_is_not_asked(void **state)
+{
+    struct fake *locked = add(REPLIES, 512 * MIB), *other = add(REPLIES, 64 * MIB);
+    const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};
+    int pid = (int)locked->page->pid;
+    struct neighbour_wish w = wish(MIB);
+    uint64_t bytes, until_ns = state_clock_ns() + WAIT_NS;
+    errno = 77;
+    assert_int_equal(neighbour_flush(folder, &asker, 1 << 20, until_ns), 0);
+    assert_int_equal(neighbour_flush(folder, &asker, pid, until_ns), 512 * MIB);
+    assert_non_null(strstr(locked->ask, "flush wait="));
+    neighbour_set_locked(pid, true);
+    locked->has_bytes = 512 * MIB;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(atomic_load(&other->asked), 1);
+    neighbour_set_locked(pid, false);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(atomic_load(&locked->asked), 2);
+    assert_int_equal(errno, 77);
+}
+
 static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
 {
     struct fake *quick = add(REPLIES, 512 * MIB), *few = add(REPLIES, 64 * MIB);
@@ -369,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(the_neighbour_with_most_idle_memory_is_asked_first),
         CASE(a_neighbour_whose_page_shows_nothing_idle_is_asked_too),
+        CASE(a_neighbour_that_is_locked_is_not_asked),
         CASE(a_neighbour_that_took_memory_again_at_once_comes_last),
         CASE(a_neighbour_without_a_waiter_costs_a_moment_once),
         CASE(a_neighbour_that_hangs_costs_its_share_of_the_wait_once),
