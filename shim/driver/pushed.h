@@ -4,7 +4,8 @@
  * program's own is current again, whatever the driver answers.
  * 1. The driver may answer a push or a pop with the error of earlier work (documented), whether it
  *    did it or not. So after an error the current context tells, not the code.
- * 2. Where a pop was not done, NULL in place of our context takes it off the stack too (documented).
+ * 2. Where a pop was not done, NULL in place of our context takes it off the stack too
+ *    (documentation of cuCtxSetCurrent).
  * No state, no lock.
  */
 #ifndef SHIM_PUSHED_H

@@ -6,10 +6,10 @@
  * 1. So before the lock the process to be locked gives its idle memory back. The checkpoint of a
  *    process with 20 GiB idle took 17 s, and 0.4 s bare (H100). A process of ours is asked through
  *    its page, with a bounded wait. Behind the lock it could not: each of its driver calls blocks.
- * 2. Before a restore this process gives its idle memory back. The driver needs as much as it saved,
- *    and a restore that finds less fails with 2 and leaves the process locked out (H100). Where
- *    memory is still missing for a restore or an unlock, the call is made again after neighbours
- *    gave theirs (shim/entry/answer.h).
+ * 2. Before a restore this process gives its idle memory back. The driver needs as much as it
+ *    saved. A restore that finds less fails with 2, and an unlock is refused (401) after it (H100).
+ *    Where memory is still missing for a restore or an unlock, the call is made again after
+ *    neighbours gave theirs (shim/entry/answer.h).
  * 3. A process that this one has locked is not asked for memory until it is unlocked. One that
  *    others have locked costs requests one wait in a while, as one that does not reply
  *    (shim/share/neighbour.h).

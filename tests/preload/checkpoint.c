@@ -246,7 +246,8 @@ static int nobody_waits_for_a_locked_process(void)
         refused += take(free_bytes() + 64 * MIB) != 0;
     printf("lock again: %d\n", step(0, child));
     clock_gettime(CLOCK_MONOTONIC, &end);
-    double took_s = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
+    double took_s = (double)(end.tv_sec - start.tv_sec);
+    took_s += (double)(end.tv_nsec - start.tv_nsec) / 1e9;
     printf("%d refused, %s\n", refused, took_s < 0.5 ? "at once" : "late");
     REQUIRE(step(3, child));
     EXPECT(write(in, "x", 1) == 1);
