@@ -10,7 +10,6 @@ import bench_frugal
 import bench_memory
 import bench_peers
 import bench_refill
-import bench_spent
 import bench_store
 import bench_targets
 import suite as base
@@ -227,11 +226,6 @@ def frugal(rows):
     return [*table(heads, lines), *below]
 
 
-def spent(rows):
-    heads, lines, below = bench_spent.table(rows)
-    return [*table(heads, lines), *below]
-
-
 def refill(rows):
     return table(*bench_refill.table(rows))
 
@@ -311,17 +305,6 @@ SECTIONS = [
      "tells how far two processes differ that do the same. Whole chunks: free, and the pool could "
      "move them. Cut chunks: free, but other blocks lie there too.",
      frugal),
-    ("spent", "Where the time of random shapes goes",
-     "The same steps, as CUPTI sees them; all peers with the same shapes for a seed. A figure of a "
-     "step is the median of processes, each with another seed; single calls are those of all "
-     "processes together. GPU busy: the part of a step in which at least one kernel, copy or "
-     "memset runs; over native: of the process with the same seed. Calls for memory and fences: as "
-     "the driver gets them, whether PyTorch, NVIDIA's runtime or the library makes them. What "
-     "libraries ask cudaMalloc for is among them. The last column names calls with at least 1 % of "
-     "their time. Other calls of the driver: all others, such as launches, copies, and looks for "
-     "the current context. CUPTI makes steps longer, and each call in this table by some 0.15 us: "
-     "with cuCtxGetCurrent, of which the library makes three for each allocation, that is nearly "
-     "all of its time. What the library's own code takes is not in this table.", spent),
     ("refill", "A flush in the middle of training",
      "Training as above, with gpucache, once without flushes and once with a flush every 0.7 s "
      "after the first 3 s, at any place of a step. A flush gives back whole chunks: memory that is "

@@ -17,7 +17,7 @@ SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_
 KEYS = {"group": str, "name": str, "peer": str, "value": (int, float), "unit": str, "threads": int,
         "size_bytes": int, "streams": int}
 # By these the rows of several files are joined.
-OWN_KEYS = dict.fromkeys(("frugal", "spent"), {"seed": int, "machine": str})
+OWN_KEYS = {"frugal": {"seed": int, "machine": str}}
 
 
 def rounded(value):

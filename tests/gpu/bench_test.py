@@ -11,7 +11,6 @@
                                            file and in two that --results joins
   bench_test.py rounds                     part frugal plays the rounds that it is told to, and
                                            leaves the figures of each as soon as it has them
-  bench_test.py spent                      part spent (bench_spent_test.py)
   bench_test.py arguments                  numbers, names and files without sense are refused in
                                            one line, before anything is measured
   bench_test.py refill BUILD               what is made of given receipts and times; flushes of a
@@ -33,7 +32,6 @@ import bench_frugal  # noqa: E402
 import bench_peers  # noqa: E402
 import bench_refill  # noqa: E402
 import bench_results  # noqa: E402
-import bench_spent_test  # noqa: E402
 import bench_store  # noqa: E402
 import bench_targets  # noqa: E402
 import part_frameworks  # noqa: E402
@@ -454,5 +452,5 @@ def refill(build):
 
 if __name__ == "__main__":
     CHECKS = {"play": play, "page": page, "once": once, "frugal": frugal, "rounds": rounds,
-              "arguments": arguments, "refill": refill, "spent": bench_spent_test.spent}
+              "arguments": arguments, "refill": refill}
     sys.exit(CHECKS[sys.argv[1]](*sys.argv[2:]))

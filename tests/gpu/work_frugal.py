@@ -4,12 +4,10 @@ much an allocator reserves for what such programs hold. The shapes depend on --s
 each repetition of a workload adds 1.
 
 work_frugal.py [--turns] [--seed N] [--steps N] [--warm N] [--small] [--device NAME]
-               [--record FOLDER] [--spent LIBRARY] WORKLOAD..
+               [--record FOLDER] WORKLOAD..
   --turns   speaks the protocol of trainer.py; --steps are those of one turn, and the first turn
             begins with the --warm ones
   --record  names a file of the folder in RECORD, for record.c: WORKLOAD.csv
-  --spent   what the steps after the warm ones take of the GPU and in calls of the driver goes
-            with the figures. LIBRARY is made of spent.c. Not with --turns
   --small   sizes for a CPU
 
 The packages are imported once. Each workload is a process of its own, forked before CUDA starts.
@@ -22,7 +20,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 import time
 
 # A look for devices in the parent by NVML alone, which a forked child survives.
@@ -192,35 +189,12 @@ def figures(seconds):
     return result
 
 
-class Spent:
-    """What steps take of the GPU and in calls of the driver (spent.c)."""
-
-    def __init__(self, library):
-        self.library = ctypes.CDLL(library)
-
-    def begin(self):
-        code = self.library.spent_begin()
-        if code:
-            sys.exit(f"CUPTI answers {code}")
-
-    def end(self):
-        with tempfile.NamedTemporaryFile("r") as file:
-            code = self.library.spent_end(file.name.encode())
-            if code:
-                sys.exit(f"{file.name} cannot be written" if code == -1 else
-                         f"CUPTI answers {code}")
-            return {name: int(number) for name, number in (line.split() for line in file)}
-
-
-def play(workload, step, warm, before_measured=lambda: None):
-    """The steps of a turn after the warm ones: the seconds of each, and the loss of the last.
-    before_measured: called between the warm ones and these."""
+def play(workload, step, warm):
+    """The steps of a turn after the warm ones: the seconds of each, and the loss of the last."""
     part = PART.get(workload, 1)
     warm, steps = int(warm * part), max(round(OPTIONS.steps * part), 1)
     seconds, loss = [], 0.0
     for i in range(warm + steps):
-        if i == warm:
-            before_measured()
         start = time.perf_counter()
         loss = step(i)
         if i >= warm:
@@ -244,11 +218,9 @@ def run(workload, seed, build):
             print("turn", flush=True)
         print("done", json.dumps(figures(seconds)), flush=True)
     else:
-        spent = Spent(OPTIONS.spent) if OPTIONS.spent else None
-        seconds, loss = play(workload, step, OPTIONS.warm, *[spent.begin] if spent else [])
-        more = {"spent": spent.end()} if spent else {}
+        seconds, loss = play(workload, step, OPTIONS.warm)
         print(json.dumps({"workload": workload, "pid": os.getpid(), "loss": loss,
-                          **figures(seconds), **more}), flush=True)
+                          **figures(seconds)}), flush=True)
 
 
 def check_cuda_not_started():
@@ -272,11 +244,8 @@ def main():
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--record", metavar="FOLDER")
-    parser.add_argument("--spent", metavar="LIBRARY")
     parser.add_argument("workloads", choices=WORKLOADS, nargs="+")
     parser.parse_args(namespace=OPTIONS)
-    if OPTIONS.spent and OPTIONS.turns:
-        parser.error("--spent is not for --turns")
     # Each has imported its packages before the first is forked.
     runs = []
     for at, name in enumerate(OPTIONS.workloads):
