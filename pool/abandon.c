@@ -9,6 +9,28 @@
  * every list empty that leads to memory. The records of blocks stay, as all of the pool's host
  * memory does.
  *
+ * What a thread inside may still read. The driver frees segments with their context, before the
+ * pool learns of the end. From then on it may give their addresses to the next context's pool.
+ * 1. What the pool's own lists lead to is the pool's own: records of blocks, slabs, chunks and
+ *    fences. Records are never unmapped. So every walk stays within this pool.
+ * 2. What the map says of an address belongs to the lock of the pool that it names (map.h). A pool
+ *    that gets a range from the driver takes it from the pool that the map still names, under that
+ *    pool's lock (find_evict). It holds no lock of its own then, and names itself only afterwards,
+ *    under its own lock (map_claim). So a thread inside the old pool, which holds that pool's lock,
+ *    sees a record name its pool with all that belongs to it, or not name it.
+ * 3. A thread inside asks the map for a chunk by the name of its own pool (map_chunk), and takes a
+ *    block out of the map only where the map names its pool (map_clear). Where the map does not,
+ *    the memory is gone: there is no chunk, and the thread leaves out what it wanted of it.
+ * 4. The driver gives no range twice while its context lives, for the pool disowns a segment before
+ *    the segment goes back. So eviction proves that the context has ended. The evicted pool is lost
+ *    at once: it hands nothing out (request.c: take), be its range the next pool's or not. Nor does
+ *    it free a segment any more, because the driver may have given that address to anybody.
+ * 5. A pool may evict itself: its thread was in the driver for a segment when the context ended,
+ *    and the next life of a primary context has the same handle. Then the pool is lost as well, and
+ *    the segment goes with that life.
+ * 6. An arena's addresses are the pool's until pool_abandon unreserves them, after the last busy
+ *    thread. Nobody else gets them before.
+ *
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:

@@ -8,6 +8,7 @@
 
 #include "pool/chunk.h"
 #include "pool/ghost.h"
+#include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/peak.h"
 #include "pool/placement.h"
@@ -221,6 +222,7 @@ static int carry_out(struct backend *b, struct chunk *list)
     int code = 0;
     for (struct chunk *c = list; c && !code; c = c->plan) {
         map_touch(c->target->addr, c->size_bytes);
+        find_evict(c->target->addr, c->size_bytes);
         code = place(b, c);
     }
     for (struct chunk *c = list; is_placed(c);) {

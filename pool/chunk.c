@@ -22,11 +22,11 @@ void chunk_leave(struct chunk *c)
 }
 
 /* The chunk that starts at or after addr; NULL: none in this region. */
-static struct chunk *chunk_from(uint64_t addr, uint64_t end)
+static struct chunk *chunk_from(const struct pool *p, uint64_t addr, uint64_t end)
 {
-    struct chunk *c = addr < end ? map_find(addr)->chunk : NULL;
+    struct chunk *c = addr < end ? map_chunk(addr, p) : NULL;
     if (c && c->addr < addr)
-        c = c->addr + c->size_bytes < end ? map_find(c->addr + c->size_bytes)->chunk : NULL;
+        c = c->addr + c->size_bytes < end ? map_chunk(c->addr + c->size_bytes, p) : NULL;
     return c;
 }
 
@@ -67,7 +67,8 @@ static bool wants_more(const struct search *s)
 /* Seizes eligible chunks within one free block. */
 static void seize_within(struct search *s, struct block *b)
 {
-    struct chunk *c = chunk_from(b->addr, block_end(b));
+    const struct pool *p = b->zone->pool;
+    struct chunk *c = chunk_from(p, b->addr, block_end(b));
     while (c && c->addr + c->size_bytes <= block_end(b) && wants_more(s)) {
         uint64_t next = c->addr + c->size_bytes;
         if (eligible(s, c)) {
@@ -77,7 +78,7 @@ static void seize_within(struct search *s, struct block *b)
             if (!b || b->state != BLOCK_FREE)
                 return;
         }
-        c = chunk_from(next, block_end(b));
+        c = chunk_from(p, next, block_end(b));
     }
 }
 
@@ -104,7 +105,9 @@ static bool covered_by_idle(const struct block *b, const struct chunk *c, uint64
 static bool seize_one_dead(struct search *s, struct block *b, uint64_t complete_epoch, int *left)
 {
     for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
+        struct chunk *c = map_chunk(at, b->zone->pool);
+        if (unlikely(!c))
+            return false;
         if (eligible(s, c) && covered_by_idle(b, c, complete_epoch, left) && seize(s, c, b))
             return true;
         at = c->addr + c->size_bytes;
@@ -159,13 +162,16 @@ void chunk_unseize(struct chunk *list)
 }
 
 /* The pool disowns a segment right before its call: once the driver has it back, another thread may
- * get the same address. Before that nobody else may say what is there. */
+ * get the same address. Before that nobody else may say what is there. Once the pool is evicted,
+ * all its segments went with their context, and the driver may have given them to others. */
 static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *bytes)
 {
     state_lock(p);
+    bool ours = !p->evicted;
     map_disclaim(c, p);
     state_unlock(p);
-    p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
+    if (likely(ours))
+        p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
     *bytes += c->size_bytes;
     return c->plan;
 }

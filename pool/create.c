@@ -136,7 +136,7 @@ bool pool_revive(struct pool *p)
     p->arena = arena;
     fence_restart(&p->fences);
     single_stream_init(&p->fences, p->backend->single_stream);
-    p->abandoned = false;
+    p->abandoned = p->evicted = false;
     state_leave(p);
     preallocate(p);
     return true;

@@ -18,7 +18,7 @@ static void free_block(struct pool *p, struct block *b)
     if (unlikely(b->piece.exposed)) {
         p->stats.num_exposed++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
-            struct chunk *c = map_find(b->addr)->chunk;
+            struct chunk *c = map_chunk(b->addr, p);
             b->state = BLOCK_BUSY;
             c->cover = b;
             c->plan = NULL;

@@ -27,6 +27,21 @@ struct pool *find_owner(uint64_t addr, struct granule **g)
     }
 }
 
+void find_evict(uint64_t addr, uint64_t size_bytes)
+{
+    for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES) {
+        struct granule *g;
+        struct pool *p = find_owner(at, &g);
+        if (likely(!p))
+            continue;
+        const struct chunk rest = {.addr = at, .size_bytes = addr + size_bytes - at};
+        p->evicted = p->fences.lost = true;
+        fence_publish(&p->fences);
+        map_forget(&rest, p);
+        state_unlock(p);
+    }
+}
+
 bool pool_owns(uint64_t addr)
 {
     const struct granule *g = map_find(addr);
@@ -86,7 +101,7 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
                                .exposed = *f.exposed,
                                .sync_memops = *f.sync_memops};
     if (!f.pool->arena)
-        out->segment_addr = map_find(f.block->addr)->chunk->addr;
+        out->segment_addr = map_chunk(f.block->addr, f.pool)->addr;
     state_unlock(f.pool);
     return POOL_OK;
 }
@@ -120,16 +135,18 @@ struct range {
 
 /* The next chunks from *at on. They are copied to the stack, because host memory may be short, and
  * f runs without the lock. */
-static unsigned next_ranges(uint64_t *at, uint64_t end, struct range ranges[RANGES_AT_ONCE])
+static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
+                            struct range ranges[RANGES_AT_ONCE])
 {
     unsigned count = 0;
     for (unsigned looks = 0; looks < RANGE_LOOKS && count < RANGES_AT_ONCE && *at < end; looks++) {
-        const struct granule *g = map_find(*at);
-        if (g && g->chunk) {
-            ranges[count++] = (struct range){g->chunk->addr, g->chunk->size_bytes};
-            *at = g->chunk->addr + g->chunk->size_bytes;
+        const struct chunk *c = map_chunk(*at, p);
+        if (c) {
+            ranges[count++] = (struct range){c->addr, c->size_bytes};
+            *at = c->addr + c->size_bytes;
         } else {
-            *at = g ? *at + GRANULE_BYTES : round_down(*at, MAP_LEAF_BYTES) + MAP_LEAF_BYTES;
+            *at = map_find(*at) ? *at + GRANULE_BYTES
+                                : round_down(*at, MAP_LEAF_BYTES) + MAP_LEAF_BYTES;
         }
     }
     return count;
@@ -151,7 +168,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     for (int i = 0; i < 2; i++) {
         uint64_t end = zones[i]->base + zones[i]->size_bytes;
         for (uint64_t at = zones[i]->base; at < end;) {
-            unsigned count = next_ranges(&at, end, ranges);
+            unsigned count = next_ranges(p, &at, end, ranges);
             state_unlock(p);
             for (unsigned k = 0; k < count; k++)
                 f(arg, ranges[k].addr, ranges[k].size_bytes);

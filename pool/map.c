@@ -8,7 +8,6 @@
 #include "pool/chunk.h"
 #include "pool/fit.h"
 #include "pool/host_memory.h"
-#include "pool/spin.h"
 #include "pool/tuning.h"
 #include "pool/zone.h"
 
@@ -58,16 +57,6 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes)
         if (!leaf_ensure(root))
             return false;
     return true;
-}
-
-void map_await_forgotten(uint64_t addr, uint64_t size_bytes)
-{
-    for (uint64_t at = addr; at < addr + size_bytes; at += GRANULE_BYTES) {
-        const struct granule *g = map_find(at);
-        for (unsigned turn = 0;
-             turn < MAP_AWAIT_TURNS && atomic_load_explicit(&g->pool, memory_order_acquire); turn++)
-            spin_pause(turn);
-    }
 }
 
 void map_touch(uint64_t addr, uint64_t size_bytes)
@@ -125,13 +114,10 @@ static void give_up(struct granule *g)
     atomic_store_explicit(&g->pool, NULL, memory_order_release);
 }
 
-/* A pool whose context ended unseen, or whose thread is held up for long, has not forgotten it. */
 void map_claim(struct chunk *c, struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
-        if (unlikely(!is_of(g, NULL) && !is_of(g, owner)))
-            clear_starts(g, at);
         g->chunk = c;
         atomic_store_explicit(&g->pool, owner, memory_order_release);
     }
@@ -146,7 +132,7 @@ void map_disclaim(const struct chunk *c, const struct pool *owner)
     }
 }
 
-/* The owner last: the driver may have given the range to another pool, which waits for that. */
+/* The owner last: the driver may have given the range to another pool. */
 void map_forget(const struct chunk *c, const struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
@@ -200,8 +186,11 @@ void map_set(struct block *b)
 
 void map_clear(const struct block *b)
 {
+    const struct pool *owner = b->zone->pool;
     if (b->zone->kind == ZONE_LARGE) {
         struct granule *g = map_find(b->addr);
+        if (unlikely(!is_of(g, owner)))
+            return;
         start_clear(g->starts, g->start_units, b);
         if (!g->starts[0] && !g->starts[1])
             mark_large(b->addr, false);
@@ -209,6 +198,8 @@ void map_clear(const struct block *b)
     }
     uint64_t end = b->state == BLOCK_SLAB ? block_end(b) : b->addr + 1;
     for (uint64_t at = b->addr; at < end; at += SLAB_PAGE_BYTES) {
+        if (unlikely(!is_of(map_find(at), owner)))
+            continue;
         struct map_page *page = page_of(at);
         start_clear(page->starts, page->start_units, b);
     }

@@ -7,7 +7,9 @@
  * is no pool's costs a few loads. The words that lead to blocks (pages, starts, start_units) are
  * atomic, so any thread may read them too. By then the record that a word names may have another
  * block, or none. But records are never unmapped. Every other field belongs to the lock of the pool
- * named there. Leaves are made once and stay, with their pages.
+ * named there. Who holds that lock reads the pool field before the other fields: the driver may
+ * have given the range to another pool (abandon.c). A record that names no pool belongs to the pool
+ * that has the range from the driver. Leaves are made once and stay, with their pages.
  */
 #ifndef POOL_MAP_H
 #define POOL_MAP_H
@@ -60,22 +62,29 @@ static inline struct granule *map_find(uint64_t addr)
 
 /* Makes the records of a range. False: no host memory, or addresses beyond the map. */
 bool map_ensure(uint64_t addr, uint64_t size_bytes);
-/* The driver has just handed out a range for which the map may still name a pool. The context of
- * that pool has ended, and the pool is about to forget the range (map_forget). Waits for that, for
- * a bounded time. No lock held. */
-void map_await_forgotten(uint64_t addr, uint64_t size_bytes);
 /* Touches the host memory of these records, which are no pool's, so that it is there when they are
  * written under a lock. */
 void map_touch(uint64_t addr, uint64_t size_bytes);
-/* Names pool and chunk as owners of the chunk's range, whose records were ensured. Where they still
- * name another pool, its blocks are forgotten: the driver has given the range to this one. */
+/* Names pool and chunk as owners of the chunk's range, whose records were ensured. The range is
+ * nobody's: find_evict sees to that where the driver has just handed it out. */
 void map_claim(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. What another pool has claimed meanwhile stays its own. */
 void map_disclaim(const struct chunk *c, const struct pool *owner);
 /* The same, for a chunk whose blocks are still recorded: they are forgotten. */
 void map_forget(const struct chunk *c, const struct pool *owner);
 
-/* Records a live block by its start. Undone by map_clear. */
+/* The owner's chunk at addr. NULL: there is none, or another pool has the range by now. The
+ * owner's lock is held. */
+static inline struct chunk *map_chunk(uint64_t addr, const struct pool *owner)
+{
+    const struct granule *g = map_find(addr);
+    if (!g || atomic_load_explicit(&g->pool, memory_order_relaxed) != owner)
+        return NULL;
+    return g->chunk;
+}
+
+/* Records a live block by its start. Undone by map_clear, which leaves alone what is another
+ * pool's by now. */
 void map_set(struct block *b);
 void map_clear(const struct block *b);
 /* Does the map say that a block of the large zone starts in addr's granule? For pool_check. */

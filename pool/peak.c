@@ -15,12 +15,14 @@ static uint64_t minus(uint64_t a, uint64_t b)
 }
 
 /* Bytes of the chunks that lie within a range of free memory. Only the first and the last chunk can
- * reach beyond it. */
-static uint64_t whole_chunks(uint64_t start, uint64_t end)
+ * reach beyond it. 0: the context has ended, and another pool has the range. */
+static uint64_t whole_chunks(const struct pool *p, uint64_t start, uint64_t end)
 {
     if (start >= end)
         return 0;
-    const struct chunk *first = map_find(start)->chunk, *last = map_find(end - 1)->chunk;
+    const struct chunk *first = map_chunk(start, p), *last = map_chunk(end - 1, p);
+    if (unlikely(!first || !last))
+        return 0;
     uint64_t from = first->addr < start ? first->addr + first->size_bytes : start;
     return minus(last->addr + last->size_bytes > end ? last->addr : end, from);
 }
@@ -42,7 +44,7 @@ void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64
          b = placement_next(pl, b)) {
         uint64_t start = b == served ? b->addr + live_bytes : b->addr;
         free_bytes += block_end(b) - start;
-        whole_bytes += whole_chunks(start, block_end(b));
+        whole_bytes += whole_chunks(p, start, block_end(b));
     }
     s->at_peak_requested_bytes = s->requested_bytes + requested_bytes;
     s->at_peak_rounding_bytes =

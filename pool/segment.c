@@ -206,7 +206,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     if (odd)
         p->backend->ops->segment_free(p->backend, addr, true);
     else if (!failed)
-        map_await_forgotten(addr, bytes);
+        find_evict(addr, bytes);
     state_lock(p);
     p->planned_bytes -= bytes;
     p->busy--;

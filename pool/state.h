@@ -31,6 +31,7 @@ struct pool {
     void *owner;
     bool arena;              /* arena backing; else segments */
     bool abandoned;
+    bool evicted;            /* the driver gave its memory to others: the context has ended */
     unsigned inside;         /* threads in a function that may drop the lock on its way */
     unsigned busy;           /* threads that commit, move or release memory */
     uint64_t settled;        /* how often one of those threads was through */

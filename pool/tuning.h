@@ -20,7 +20,6 @@
 #define SPIN_YIELDS 64        /* turns that only yield: a bound */
 #define SPIN_SLEEP_NS 50000   /* the default timer slack of Linux: no sleep is much shorter */
 #define MAGAZINE_SPINS 100    /* looks before a turn: a magazine is held for tens of instructions */
-#define MAP_AWAIT_TURNS 600   /* about 30 ms, where forgetting a range takes some microseconds */
 #define FENCE_SUBMIT_TURNS (SPIN_YIELDS + 20) /* some 2 ms, where a record takes 1 us */
 
 /* Out of memory: how long a request waits where the program would fail at once without the pool */

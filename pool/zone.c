@@ -194,7 +194,9 @@ static void stamp_chunks(const struct block *b)
     if (likely(!p->config.idle_timeout_ns))
         return;
     for (uint64_t at = b->addr; at < block_end(b);) {
-        struct chunk *c = map_find(at)->chunk;
+        struct chunk *c = map_chunk(at, p);
+        if (unlikely(!c))
+            return;
         c->idle_since_ns = p->now_ns;
         at = c->addr + c->size_bytes;
     }

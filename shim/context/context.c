@@ -23,6 +23,8 @@ static struct context no_context;
 __thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
 /* How many calls of this thread, one inside the other, may be ending contexts. */
 static __thread int ends_here __attribute__((tls_model("initial-exec")));
+/* The same, for calls that may begin a life of a primary context. */
+static __thread int begins_here __attribute__((tls_model("initial-exec")));
 
 void context_remember(struct context *c)
 {
@@ -137,6 +139,7 @@ static bool condemn(struct context *c)
 void context_give_up(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
+    c->condemned = false;
     c->state = CONTEXT_ENDED;
     pthread_mutex_unlock(&lives_lock);
 }
@@ -211,17 +214,92 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
         spin_pause(turn);
 }
 
+/* Threads in a call that may begin a life of the device's primary context, and threads in a call
+ * that may end one; in the last row those for any device. The lock of lives protects them. */
+static struct {
+    unsigned beginners, enders;
+} primary_lives[DEVICES_MAX + 1];
+
+static unsigned row_of(CUdevice device)
+{
+    return device >= 0 && device < DEVICES_MAX ? (unsigned)device : DEVICES_MAX;
+}
+
+static void count_ender(struct context_end *e)
+{
+    pthread_mutex_lock(&lives_lock);
+    primary_lives[row_of(e->device)].enders++;
+    pthread_mutex_unlock(&lives_lock);
+    e->holds_begin = true;
+}
+
+static bool has_beginner(CUdevice device)
+{
+    bool any = false;
+    pthread_mutex_lock(&lives_lock);
+    for (unsigned i = 0; i <= DEVICES_MAX; i++)
+        any = any || ((row_of(device) == DEVICES_MAX || i == row_of(device)) &&
+                      primary_lives[i].beginners);
+    pthread_mutex_unlock(&lives_lock);
+    return any;
+}
+
 void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
     *e = (struct context_end){.device = device, .hides = reset, .begun = true};
     ends_here++;
-    if (!state_is_off())
-        begin_end(e);
+    if (state_is_off())
+        return;
+    count_ender(e);
+    for (unsigned turn = 0; !begins_here && turn < CONTEXT_AWAIT_TURNS && has_beginner(device);
+         turn++)
+        spin_pause(turn);
+    begin_end(e);
 }
 
 void context_end_over(const struct context_end *e)
 {
     ends_here -= e->begun;
+    if (!e->holds_begin)
+        return;
+    pthread_mutex_lock(&lives_lock);
+    primary_lives[row_of(e->device)].enders--;
+    pthread_mutex_unlock(&lives_lock);
+}
+
+/* Is a thread ending a life of the device's primary context, or about to abandon a pool of the
+ * device? Lock held. */
+static bool is_ending(CUdevice device)
+{
+    bool any = primary_lives[row_of(device)].enders || primary_lives[DEVICES_MAX].enders;
+    FOR_EACH_RECORD(c)
+        any = any || (c->device == device && (c->state == CONTEXT_ENDING || c->condemned));
+    return any;
+}
+
+bool context_life_begins(CUdevice device)
+{
+    bool may = false, waits = !context_ends_here();
+    if (state_is_off() || !atomic_load(&context_count))
+        return false;
+    for (unsigned turn = 0; !may; turn++) {
+        pthread_mutex_lock(&lives_lock);
+        may = !waits || turn >= CONTEXT_AWAIT_TURNS || !is_ending(device);
+        primary_lives[row_of(device)].beginners += may;
+        pthread_mutex_unlock(&lives_lock);
+        if (!may)
+            spin_pause(turn);
+    }
+    begins_here++;
+    return true;
+}
+
+void context_life_begun(CUdevice device)
+{
+    begins_here--;
+    pthread_mutex_lock(&lives_lock);
+    primary_lives[row_of(device)].beginners--;
+    pthread_mutex_unlock(&lives_lock);
 }
 
 bool context_ends_here(void)

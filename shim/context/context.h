@@ -33,6 +33,20 @@
  *    of lives chooses one.
  * 4. A thread asks the driver about a context only while no other thread destroys it. The handle of
  *    a created context may be invalid afterwards. A primary context's handle stays valid.
+ * 5. A primary context has the same handle in each life, and an arena outlives its context. If the
+ *    next life began before the arena went back, other threads could use memory of the last life
+ *    without an error. Their work would meet the unmapping, and the error of that sticks. Without
+ *    the library the driver refuses each use, and nothing sticks. So no thread is inside a retain
+ *    between an ender's call and the return of the arena (context_life_begins). Both sides count
+ *    themselves under the lock of lives. A thread that retains waits until there is no ender and no
+ *    record that is about to be abandoned, and then counts. An ender counts, and then waits until
+ *    no thread retains. So neither waits while the other waits for it. A thread that abandons a
+ *    record waits for neither, be it an ender, a maker, or one that found the life over. Both waits
+ *    end after some 2 s. A thread waits for no call that it is itself inside of.
+ * 6. Not covered: in segments the driver may give the next life the addresses of the last one, as
+ *    it does bare. Then a write by an old pointer is one to whatever the pool has there. If that is
+ *    idle, the pool may give it back beside the write, which then meets the error that sticks. The
+ *    driver's own free would have waited for the write.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -47,6 +61,10 @@
 #include <stdatomic.h>
 
 enum { CONTEXTS_MAX = 128 };
+/* Turns of spin.h that a thread waits for the end of a context: some 2 s. The driver takes some
+ * 100 ms to end one, and longer while it waits for work. The wait has a limit because that work may
+ * be a host function of the program that waits for the waiting thread. */
+enum { CONTEXT_AWAIT_TURNS = 20000 };
 
 enum context_state { CONTEXT_ENDED, CONTEXT_MAKING, CONTEXT_ALIVE, CONTEXT_ENDING };
 enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY };
@@ -146,6 +164,7 @@ struct context_end {
     unsigned long long life; /* of the created context */
     bool hides;              /* calls for all pools skip the records meanwhile */
     bool begun;              /* context_end_over lowers what the beginning has raised */
+    bool holds_begin;        /* .. and what context_life_begins waits for */
     uint64_t records[CONTEXTS_MAX / 64]; /* a bit for the index of each record withdrawn */
 };
 
@@ -186,6 +205,10 @@ void context_give_up(struct context *c);
 /* The maker has filled the record. True: allocations find it. False: the life is over, or an ender
  * holds the record. */
 bool context_made(struct context *c, CUcontext ctx);
+/* The calling thread is about to begin a life of the device's primary context (see 5). Waits for
+ * enders. False: nothing was counted. Else context_life_begun follows. */
+bool context_life_begins(CUdevice device);
+void context_life_begun(CUdevice device);
 /* Does an ender hold a record of ctx? Requests go to the driver meanwhile. */
 bool context_is_withdrawn(CUcontext ctx);
 

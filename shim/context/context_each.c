@@ -12,11 +12,6 @@
 
 #include <pthread.h>
 
-/* Of spin_pause: some 2 s. The driver takes some 100 ms to end a context, and longer while it waits
- * for work. The wait has a limit because that work may be a host function of the program that waits
- * for the waiting thread. */
-#define AWAIT_END_TURNS 20000
-
 void context_for_each_range(CUdevice device,
                             void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {
@@ -124,7 +119,7 @@ void context_look_for_loss(void)
 enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
 {
     enum pool_status found = pool_lookup(addr, block);
-    for (unsigned turn = 0; found != POOL_FOREIGN && turn < AWAIT_END_TURNS; turn++) {
+    for (unsigned turn = 0; found != POOL_FOREIGN && turn < CONTEXT_AWAIT_TURNS; turn++) {
         const struct context *c = pool_owner(block->pool);
         if (reservation_covers(addr, 1) || context_ends_here())
             break;

@@ -22,13 +22,28 @@ void device_set_asker(device_asker *to)
     atomic_store(&asker, to);
 }
 
+/* Once an arena has ended, the next ones are asked for at other addresses: each below the last one,
+ * in ARENA_PLACES places, as each place has host memory of the map (pool/map.h). With the same
+ * addresses, memory of the last life that the program still uses or frees would be another block of
+ * this life. Its work would then meet the pool's unmapping, and the error of that sticks. Where
+ * nothing is mapped the driver refuses the use, and the error does not stick, as without the
+ * library. The driver may choose other addresses. */
+enum { ARENA_PLACES = 32 };
+static _Atomic uint64_t lowest_arena;
+static _Atomic unsigned arenas_ended;
+
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
-    CUdeviceptr at = 0;
+    CUdeviceptr at = 0, wish = 0;
     struct driver_call v;
     if (!driver_call_begin(&v))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes);
+    uint64_t lowest = atomic_load(&lowest_arena);
+    if (atomic_load(&arenas_ended) % ARENA_PLACES && lowest > size_bytes)
+        wish = lowest - size_bytes;
+    CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes, wish);
+    if (rc == CUDA_SUCCESS)
+        atomic_store(&lowest_arena, wish ? wish : at);
     driver_call_end(&v);
     *addr = at;
     return (int)rc;
@@ -39,6 +54,7 @@ static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
     struct driver_call v;
     if (!driver_call_begin(&v))
         return;
+    atomic_fetch_add(&arenas_ended, 1); /* before the driver may give these addresses again */
     reservation_destroy(addr, size_bytes);
     driver_call_end(&v);
 }
@@ -144,6 +160,10 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     CUresult rc = CUDA_SUCCESS;
     if (!driver_call_enter(&v, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
+    if (atomic_load(&device_self(b)->gone)) {
+        driver_call_end(&v); /* it goes with its context; the next life may have the address */
+        return CUDA_SUCCESS;
+    }
     driver_call_wait_begins(); /* for GPU work, where queues are full: step 6 */
     if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);

@@ -95,9 +95,10 @@ static void forget(CUdeviceptr addr)
     change_ends();
 }
 
-CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes)
+CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes,
+                            CUdeviceptr wish)
 {
-    CUresult rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, 0, 0);
+    CUresult rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, wish, 0);
     if (rc == CUDA_SUCCESS)
         record(*addr, size_bytes);
     return rc;

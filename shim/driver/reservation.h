@@ -9,8 +9,10 @@
 #include "shim/driver/hooks.h"
 
 /* cuMemAddressReserve at a multiple of align_bytes, and cuMemAddressFree. The driver must have
- * both. To be called in a visit. */
-CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes);
+ * both. wish: where the caller would like it, 0: anywhere; the driver may choose another place. To
+ * be called in a visit. */
+CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes,
+                            CUdeviceptr wish);
 void reservation_destroy(CUdeviceptr addr, size_t size_bytes);
 
 /* Is addr, or any byte of [addr, addr + size_bytes), reserved so? Takes no lock, but a forked child

@@ -255,12 +255,14 @@ CUresult cuCtxDetach(CUcontext ctx)
 /* A primary context that comes to life again has the same handle. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
+    int cancel = cancel_forbid();
+    bool counted = context_life_begins(dev);
     CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
-    if (rc == CUDA_SUCCESS) {
-        int cancel = cancel_forbid();
+    if (counted)
+        context_life_begun(dev);
+    if (rc == CUDA_SUCCESS)
         retained(dev, *ctx);
-        cancel_allow(cancel);
-    }
+    cancel_allow(cancel);
     return rc;
 }
 
@@ -318,7 +320,13 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice dev, unsigned flags)
 {
     green_context_expect();
-    return answer_cuGreenCtxCreate(green, desc, dev, flags);
+    int cancel = cancel_forbid();
+    bool counted = context_life_begins(dev);
+    CUresult rc = answer_cuGreenCtxCreate(green, desc, dev, flags);
+    if (counted)
+        context_life_begun(dev);
+    cancel_allow(cancel);
+    return rc;
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)

@@ -252,7 +252,10 @@ static uint64_t unmap_one(struct model *m, uint64_t addr, uint64_t room_bytes)
 
 static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct model *m = enter(b);
+    struct model *m = (struct model *)(void *)b;
+    if (m->hook_unmap)
+        m->hook_unmap(m);
+    enter(b);
     m->unmaps++;
     for (uint64_t end = addr + size_bytes; addr < end;) {
         uint64_t taken_bytes = unmap_one(m, addr, end - addr);

@@ -107,6 +107,8 @@ struct model {
     void *hook_arg;
     /* The same, after a segment has gone back: another pool may have its addresses. */
     void (*hook_freed)(struct model *m, uint64_t addr);
+    /* Called, unlocked, before memory is unmapped. */
+    void (*hook_unmap)(struct model *m);
 };
 
 /* A device of so many bytes, with arena and order, many streams in use. */

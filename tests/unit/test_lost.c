@@ -85,6 +85,48 @@ static void nothing_is_handed_out_once_lost(void **state)
     EXPECT(losses > 200, "it was tried at many moments");
 }
 
+/* The request asks what is complete, to learn whether the larger segment may go back instead. */
+static bool ask_for_a_larger_segment(uint64_t at)
+{
+    struct rig *r = rig_create(GIB(4));
+    struct loss loss = {.at = at};
+    uint64_t addr;
+    int code;
+    r->config.backing = BACKING_SEGMENT;
+    r->model->backend.frees_beside = true;
+    rig_start(r);
+    for (int i = 0; i < 5; i++)
+        rig_alloc(r, MIB(40));
+    rig_free(r, rig_alloc(r, MIB(60)));
+    rig_settle(r);
+    uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(20), b);
+    rig_free(r, b);
+    EXPECT_EQ(rig_alloc(r, MIB(4)), b, "later work runs behind its old work");
+    rig_free(r, a);
+    loss.pool = r->pool;
+    r->model->hook_arg = &loss;
+    r->model->hook = lose_meanwhile;
+    bool served = pool_alloc(r->pool, MIB(44), &addr, &code) == POOL_OK;
+    r->model->hook = NULL;
+    if (loss.lost && served)
+        fail_msg("lost at call %llu: a larger segment was handed out after it",
+                 (unsigned long long)at);
+    r->lost = true;
+    model_drain(r->model);
+    rig_destroy(r);
+    return loss.lost;
+}
+
+static void a_larger_segment_does_not_serve_once_lost(void **state)
+{
+    uint64_t at = 1;
+    (void)state;
+    while (ask_for_a_larger_segment(at))
+        at++;
+    EXPECT(at > 3, "it was lost at each call");
+}
+
 /* Another thread leaves the one stream while this one waits for the driver, and cannot order. */
 static void leave_in_vain(struct model *m, enum model_row row)
 {
@@ -176,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_handed_out_once_lost),
+        cmocka_unit_test(a_larger_segment_does_not_serve_once_lost),
         RIG_TEST(memory_that_could_not_be_ordered_is_not_handed_out),
         cmocka_unit_test(a_fence_that_cannot_be_made_is_made_later),
         RIG_TEST(fences_that_are_there_serve_again),

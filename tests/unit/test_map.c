@@ -16,14 +16,18 @@
 static char owner_mark, other_mark;
 static struct pool *const owner = (struct pool *)(void *)&owner_mark;
 static struct pool *const other = (struct pool *)(void *)&other_mark;
-static struct zone *small_zone, *large_zone;
+static struct zone *small_zone, *large_zone, *other_small_zone, *other_large_zone;
 
 static int setup_group(void **state)
 {
     small_zone = calloc(1, sizeof *small_zone);
     large_zone = calloc(1, sizeof *large_zone);
+    other_small_zone = calloc(1, sizeof *other_small_zone);
+    other_large_zone = calloc(1, sizeof *other_large_zone);
     zone_init(small_zone, owner, ZONE_SMALL);
     zone_init(large_zone, owner, ZONE_LARGE);
+    zone_init(other_small_zone, other, ZONE_SMALL);
+    zone_init(other_large_zone, other, ZONE_LARGE);
     return 0;
 }
 
@@ -31,6 +35,8 @@ static int teardown_group(void **state)
 {
     free(small_zone);
     free(large_zone);
+    free(other_small_zone);
+    free(other_large_zone);
     return 0;
 }
 
@@ -160,7 +166,8 @@ static void a_hole_in_the_way_ends_the_walk(void **state)
     map_disclaim(&high, owner);
 }
 
-/* The driver has given the range to another pool, before the one whose context ended forgot it. */
+/* The driver has given a part of the range to another pool, and the one whose context ended has
+ * forgotten that part before the rest. */
 static void a_range_is_the_later_pools_whenever_the_earlier_one_forgets(void **state)
 {
     struct chunk ended, later;
@@ -170,11 +177,31 @@ static void a_range_is_the_later_pools_whenever_the_earlier_one_forgets(void **s
     map_set(&large);
     map_set(&small);
     later = (struct chunk){.addr = BASE + MIB(2), .size_bytes = MIB(4)};
-    map_claim(&later, other);
+    map_forget(&later, owner);
     EXPECT(!map_block(map_find(small.addr), small.addr), "what was there is not found");
-    struct block now = block(large_zone, BASE + MIB(4), MIB(2), BLOCK_LIVE);
+    EXPECT(!map_chunk(small.addr, owner) && map_chunk(BASE, owner) == &ended, "nor its memory");
+    map_claim(&later, other);
+    struct block now = block(other_large_zone, BASE + MIB(4), MIB(1) + 512, BLOCK_LIVE);
+    struct block behind = block(other_large_zone, BASE + MIB(5) + 512, MIB(1) - 512, BLOCK_LIVE);
+    struct block small_now = block(other_small_zone, BASE + MIB(2), KIB(32), BLOCK_LIVE);
+    struct block small_behind =
+        block(other_small_zone, BASE + MIB(2) + KIB(32), KIB(40), BLOCK_LIVE);
     map_set(&now);
+    map_set(&behind);
+    map_set(&small_now);
+    map_set(&small_behind);
     EXPECT(map_block(map_find(now.addr), now.addr) == &now, "what is there is");
+    EXPECT(!map_chunk(now.addr, owner) && map_chunk(now.addr, other) == &later, "for its pool");
+    struct block old = block(small_zone, BASE + MIB(2), KIB(300), BLOCK_LIVE);
+    struct block old_large = block(large_zone, BASE + MIB(4), MIB(1) + 512, BLOCK_LIVE);
+    map_clear(&old_large);
+    map_clear(&old);
+    EXPECT(map_block(map_find(now.addr), now.addr) == &now &&
+               map_block(map_find(behind.addr), behind.addr) == &behind,
+           "the earlier pool clears nothing there");
+    EXPECT(map_block(map_find(small_now.addr), small_now.addr) == &small_now &&
+               map_block(map_find(small_behind.addr), small_behind.addr) == &small_behind,
+           "nor in a page");
     map_forget(&ended, owner);
     EXPECT(!map_find(BASE)->pool && !map_find(BASE + MIB(6))->pool, "the rest is nobody's");
     EXPECT(!map_block(map_find(BASE), BASE), "with its blocks");
@@ -184,6 +211,9 @@ static void a_range_is_the_later_pools_whenever_the_earlier_one_forgets(void **s
     EXPECT(map_find(now.addr)->pool == other && map_find(now.addr)->chunk == &later,
            "it keeps them");
     map_clear(&now);
+    map_clear(&behind);
+    map_clear(&small_now);
+    map_clear(&small_behind);
     map_disclaim(&later, other);
 }
 

@@ -348,6 +348,28 @@ static void what_is_spent_on_overlap_is_a_part_of_the_program(void **state)
     EXPECT(more >= MIB(232) && more <= MIB(272), "no more than 256 MiB");
 }
 
+/* The work takes longer than a request waits for it. */
+static void a_wait_in_vain_is_not_made_again(void **state)
+{
+    struct rig *r = expect_arena(state);
+    for (unsigned i = 0; i < 40; i++) {
+        uint64_t a = rig_alloc(r, MIB(8));
+        rig_launch(r, i % 4, MS(1000000), a);
+        rig_free(r, a);
+        rig_launch(r, (i + 1) % 4, MS(1), 0);
+    }
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 1, "one request waited");
+    EXPECT(rig_stats(r).num_fence_orders > 4, "the others were served behind that work");
+    model_drain(r->model);
+    for (unsigned i = 0; i < 40; i++) {
+        uint64_t a = rig_alloc(r, MIB(8));
+        rig_launch(r, i % 4, MS(1000000), a);
+        rig_free(r, a);
+        rig_launch(r, (i + 1) % 4, MS(1), 0);
+    }
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 2, "once it is complete, one more did");
+}
+
 static void statistics_add_up(void **state)
 {
     struct rig *r = expect_arena(state);
@@ -464,6 +486,7 @@ int main(void)
         cmocka_unit_test(policies_choose_what_happens_to_pending_memory),
         RIG_TEST(with_several_streams_memory_is_spent_before_overlap),
         RIG_TEST(what_is_spent_on_overlap_is_a_part_of_the_program),
+        RIG_TEST(a_wait_in_vain_is_not_made_again),
         RIG_TEST(statistics_add_up),
         cmocka_unit_test(an_abandoned_pool_passes_everything_on),
         RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either),

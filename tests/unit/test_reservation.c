@@ -39,7 +39,7 @@ static void create(CUdeviceptr addr, size_t size_bytes)
 {
     CUdeviceptr got = 0;
     next = addr;
-    assert_int_equal(reservation_create(&got, size_bytes, PAGE), CUDA_SUCCESS);
+    assert_int_equal(reservation_create(&got, size_bytes, PAGE, 0), CUDA_SUCCESS);
     assert_true(got == addr);
 }
 

@@ -128,6 +128,43 @@ static void one_stream_is_not_enough_while_others_work(void **state)
     EXPECT_SOUND(r);
 }
 
+/* A thread that wants one stream to be enough, while another one has a record under way. */
+struct entry {
+    struct rig *rig;
+    uint64_t mark;
+    bool asked, entered;
+};
+
+static void enter_meanwhile(struct model *m, enum model_row row)
+{
+    struct entry *e = m->hook_arg;
+    if (row != MODEL_ROW_fence_record)
+        return;
+    m->hook = NULL;
+    e->asked = true;
+    e->entered = pool_enter_single_stream(e->rig->pool, e->mark, 2 << 3, &e->rig->breached);
+}
+
+static void one_stream_is_not_enough_while_a_record_is_under_way(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
+    rig_launch(r, 1, MS(5), b);
+    rig_launch(r, 2, 0, a); /* alone from here on */
+    struct entry e = {.rig = r, .mark = pool_mark(r->pool)};
+    rig_free(r, a);
+    rig_launch(r, 2, 0, 0); /* records */
+    model_drain(r->model);
+    EXPECT(pool_passed(r->pool, e.mark), "the other stream's work is complete");
+    rig_free(r, b);
+    r->model->hook_arg = &e;
+    r->model->hook = enter_meanwhile;
+    pool_seal(r->pool);
+    EXPECT(e.asked && !e.entered, "the record may be late: work may have come since the frees");
+    EXPECT(rig_enter_single(r), "once it is over one stream is enough");
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +172,7 @@ int main(void)
         RIG_TEST(a_thread_inside_a_magazine_is_waited_for),
         RIG_TEST(one_stream_is_not_enough_while_a_late_fence_runs),
         RIG_TEST(one_stream_is_not_enough_while_others_work),
+        RIG_TEST(one_stream_is_not_enough_while_a_record_is_under_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

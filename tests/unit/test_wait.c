@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * What a thread waits for that another thread of the program has in work: memory on its way to the
+ * driver, a record, the end of the single-stream mode.
+ */
+#include "pool/single_stream.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+#include "tests/unit/leaver.h"
+
+#include <semaphore.h>
+
+/* One thread gives memory back, and stops before the driver has it. Another one comes meanwhile. */
+struct scene {
+    struct rig *rig;
+    sem_t there, go_on;
+    pthread_t giver, comer;
+    atomic_bool is_through;
+    uint64_t size_bytes, addr;
+    bool some;
+};
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static void stop(struct model *m)
+{
+    struct scene *s = m->hook_arg;
+    m->hook_unmap = NULL;
+    sem_post(&s->there);
+    sem_wait(&s->go_on);
+}
+
+static void *give_back(void *arg)
+{
+    struct scene *s = arg;
+    pool_trim(s->rig->pool, &(struct pool_trim){.wait_ns = MS(1)});
+    return NULL;
+}
+
+static void *release(void *arg)
+{
+    struct scene *s = arg;
+    s->some = pool_release(s->rig->pool, POOL_RELEASE_IDLE);
+    atomic_store(&s->is_through, true);
+    return NULL;
+}
+
+static void *request(void *arg)
+{
+    struct scene *s = arg;
+    int code;
+    s->some = pool_alloc(s->rig->pool, s->size_bytes, &s->addr, &code) == POOL_OK;
+    atomic_store(&s->is_through, true);
+    return NULL;
+}
+
+/* Is the comer still waiting some time after it came? Then the giver goes on, and both end. */
+static bool waits(struct scene *s, void *(*come)(void *arg))
+{
+    sem_init(&s->there, 0, 0);
+    sem_init(&s->go_on, 0, 0);
+    s->rig->model->hook_arg = s;
+    s->rig->model->hook_unmap = stop;
+    EXPECT_EQ(pthread_create(&s->giver, NULL, give_back, s), 0, "a thread is made");
+    sem_wait(&s->there);
+    EXPECT_EQ(pthread_create(&s->comer, NULL, come, s), 0, "a thread is made");
+    for (int turn = 0; turn < 30 && !atomic_load(&s->is_through); turn++)
+        pause_ms(1);
+    bool waiting = !atomic_load(&s->is_through);
+    sem_post(&s->go_on);
+    pthread_join(s->giver, NULL);
+    pthread_join(s->comer, NULL);
+    sem_destroy(&s->there);
+    sem_destroy(&s->go_on);
+    return waiting;
+}
+
+/* The driver was short of memory for another call, which is made again after this. */
+static void a_release_waits_for_memory_on_its_way_to_the_driver(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct scene s = {.rig = r};
+    rig_alloc(r, MIB(4));
+    rig_free(r, rig_alloc(r, MIB(40)));
+    EXPECT(waits(&s, release), "another thread's idle memory is not yet the driver's");
+    EXPECT(s.some, "then some has gone back");
+    EXPECT_SOUND(r);
+}
+
+static void a_request_waits_for_memory_on_its_way_to_the_driver(void **state)
+{
+    struct rig *r = expect_arena(state);
+    struct scene s = {.rig = r, .size_bytes = MIB(200)};
+    rig_alloc(r, MIB(256));
+    rig_free(r, rig_alloc(r, MIB(240)));
+    EXPECT(waits(&s, request), "the driver has too little until then");
+    EXPECT(s.some, "then it is enough");
+    EXPECT_EQ(rig_stats(r).num_ooms, 0, "no request failed");
+    EXPECT_EQ(pool_free(s.addr), POOL_OK, "it has its memory");
+    EXPECT_SOUND(r);
+}
+
+/* While one thread leaves the stream, another one is about to submit work to a third stream. */
+struct leaving {
+    struct leaver second;
+    bool asked, was_through;
+};
+
+static void leave_too(struct model *m, enum model_row row)
+{
+    struct leaving *l = m->hook_arg;
+    if (row != MODEL_ROW_fence_order || l->asked)
+        return;
+    l->asked = true;
+    EXPECT_EQ(pthread_create(&l->second.thread, NULL, leave, &l->second), 0, "a thread is made");
+    for (int turn = 0; turn < 30 && !atomic_load(&l->second.is_through); turn++)
+        pause_ms(1);
+    l->was_through = atomic_load(&l->second.is_through);
+}
+
+static void leaving_waits_for_a_thread_that_leaves(void **state)
+{
+    struct rig *r = expect_single(state);
+    struct leaving l = {.second.pool = r->pool};
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 0, MS(20), a);
+    rig_free(r, a);
+    r->model->hook_arg = &l;
+    r->model->hook = leave_too;
+    pool_leave_single_stream(r->pool);
+    EXPECT(l.asked, "the first thread orders later work");
+    pthread_join(l.second.thread, NULL);
+    EXPECT(!l.was_through, "until then no work for another stream may be submitted");
+    r->several_streams = true;
+    EXPECT_SOUND(r);
+}
+
+static void submit_meanwhile(struct model *m, enum model_row row)
+{
+    struct rig *r = m->hook_arg;
+    if (row != MODEL_ROW_fence_record)
+        return;
+    m->hook = NULL;
+    pool_submit(r->pool, 1);
+}
+
+/* Work that is submitted before the record would make the fence late. */
+static void a_submission_waits_for_a_record_under_way(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(1), a);
+    rig_launch(r, 2, MS(1), a);
+    rig_free(r, a);
+    unsigned before = atomic_load(&turns_waited);
+    r->model->hook_arg = r;
+    r->model->hook = submit_meanwhile;
+    pool_seal(r->pool);
+    EXPECT(!r->model->hook, "a record was under way");
+    EXPECT_EQ(atomic_load(&turns_waited) - before, FENCE_SUBMIT_TURNS,
+              "it looked again until it may wait no longer");
+    EXPECT_SOUND(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(a_release_waits_for_memory_on_its_way_to_the_driver),
+        RIG_TEST(a_request_waits_for_memory_on_its_way_to_the_driver),
+        RIG_TEST(leaving_waits_for_a_thread_that_leaves),
+        RIG_TEST(a_submission_waits_for_a_record_under_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
