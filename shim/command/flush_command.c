@@ -35,14 +35,13 @@ enum { FRAMEWORKS_BYTES = 128 * NUM_FRAMEWORKS + 64 };
 static struct report_pool pools[CONTEXTS_MAX];
 static uint64_t flushed_before[CONTEXTS_MAX]; /* by all flushes of each pool */
 
-/* A request that waits for GPU work. */
+/* A request that waits for frameworks or for GPU work. */
 static struct waiting {
     struct empty_cache e;
     struct turns turns;
     uint64_t start_ns;
     uint64_t returned_bytes[CONTEXTS_MAX]; /* by this request */
     size_t num_pools;
-    struct framework_result frameworks[NUM_FRAMEWORKS];
 } waiting[PAGE_SLOTS];
 
 /* The device of gpu=UUID or gpu=N. False: no pool is there. */
@@ -170,18 +169,19 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
                               gpu);
         return false;
     }
-    if (frameworks)
-        flush_ask_frameworks(&w->e, FRAMEWORK_WAIT_NS, w->frameworks);
     flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * 1000000));
+    if (frameworks)
+        turns_await_answer(&w->turns, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
     return true;
 }
 
-/* done: no GPU work holds memory any more. */
+/* done: no GPU work holds memory any more. May have a flush follow. */
 static enum page_reply make_receipt(const struct waiting *w, bool done, struct command_reply *reply)
 {
+    struct framework_result frameworks[NUM_FRAMEWORKS];
     uint64_t pending_bytes = 0;
     size_t left_out = 0;
-    bool first = true;
+    bool first = true, all = flush_takes_answer(&w->e, w->turns.question, frameworks);
 
     text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", state_clock_ns() - w->start_ns);
     for (size_t i = 0; i < w->num_pools; i++) {
@@ -196,13 +196,11 @@ static enum page_reply make_receipt(const struct waiting *w, bool done, struct c
             left_out++;
     }
     text_add(&reply->text, "]");
-    add_frameworks(&reply->text, w->frameworks);
+    add_frameworks(&reply->text, frameworks);
     if (left_out)
         text_add(&reply->text, ",\"left_out\":%zu", left_out);
     text_add(&reply->text, "}");
-    bool follows = framework_any_is(w->frameworks, FRAMEWORK_LATE) ||
-                   framework_any_is(w->frameworks, FRAMEWORK_BUSY);
-    return follows || (pending_bytes && !done) ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
+    return !all || (pending_bytes && !done) ? PAGE_REPLY_PARTLY : PAGE_REPLY_DONE;
 }
 
 enum page_reply command_flush(const struct command *c, struct command_reply *reply)

@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 
-/* A request that waits for GPU work. */
+/* A request that waits for frameworks or for GPU work. */
 static struct {
     struct turns turns;
     uint64_t given_bytes;
@@ -32,12 +32,13 @@ enum page_reply command_give(const struct command *c, struct command_reply *repl
     if (!found)
         return command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
                              gpu);
-    if (*given_bytes < bytes && !turns_over(t, turns_done(t))) {
+    bool over = turns_over(t, turns_done(t));
+    if (c->again && *given_bytes < bytes)
+        *given_bytes += lend_give_rest(gpu, bytes - *given_bytes, t, over);
+    if (*given_bytes < bytes && !over) {
         reply->again_ns = turns_next_ns(t);
         return PAGE_REPLY_PARTLY;
     }
-    if (c->again && *given_bytes < bytes)
-        *given_bytes += lend_give_rest(gpu, bytes - *given_bytes);
     reply->value = *given_bytes;
     text_add(&reply->text, "{\"returned_bytes\":%" PRIu64 "}", reply->value);
     return reply->value >= bytes ? PAGE_REPLY_DONE : PAGE_REPLY_PARTLY;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See flush.h. The lock guards the latest request of the environment (`request`), and what a late
- * answer of the packages is to be followed by (`followed`, `follows`).
+ * See flush.h. The lock guards the latest request of the environment (`request`), and for which of
+ * them the packages are still to be asked (`unasked`, `asks`).
  */
 #include "shim/control/flush.h"
 
+#include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/control/frameworks.h"
 #include "shim/control/last_state.h"
 #include "shim/control/publish.h"
+#include "shim/control/signal.h"
 #include "shim/control/thread.h"
 #include "shim/control/turns.h"
 #include "shim/driver/capture.h"
@@ -22,7 +24,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,18 +38,20 @@
 /* How often limits and timeouts make the packages empty their caches, at most: a program that works
  * on takes the memory again. */
 #define ASK_AT_TICKS_NS (10000 * MS)
+/* Before a package that was busy is asked again. */
+#define ASK_AGAIN_NS (50 * MS)
+
+/* Why a flush comes after the packages' answer. */
+#define FOLLOWS "frameworks"
 
 _Atomic bool flush_requested;
 atomic_bool flush_at_oom;
 
-static struct sigaction chained;  /* the program's setting before our handler */
-static atomic_bool chained_gone; /* it was for one signal (SA_RESETHAND), which has come */
 static atomic_bool has_duties; /* from the start on; the thread that adds others is there */
-static int installed; /* the signal with our handler; 0: none */
 static pthread_mutex_t request_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct empty_cache request;
-static struct empty_cache followed; /* the flushes that packages were asked for */
-static bool follows;                /* one of them may still wait for an answer */
+static struct empty_cache unasked;
+static bool asks;
 
 uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
@@ -57,7 +60,8 @@ uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *
     uint64_t took_ns = state_clock_ns() - start_ns;
     log_info("flush (%s): gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
              (double)took_ns / 1e6);
-    publish_flush(why, back, took_ns);
+    if (back || strcmp(why, FOLLOWS)) /* where nothing more came, the flush before is the last */
+        publish_flush(why, back, took_ns);
     return back;
 }
 
@@ -68,17 +72,6 @@ static void widen(struct empty_cache *all, const struct empty_cache *e)
         all->device = -1;
     if (all->keep_bytes > e->keep_bytes)
         all->keep_bytes = e->keep_bytes;
-}
-
-/* Where several wait for one answer, the flush that follows does what any of them was to do. */
-static void set_followed(const struct empty_cache *e)
-{
-    pthread_mutex_lock(&request_lock);
-    if (!follows)
-        followed = *e;
-    widen(&followed, e);
-    follows = true;
-    pthread_mutex_unlock(&request_lock);
 }
 
 /* The flushes that wait for GPU work. The control thread's. */
@@ -117,29 +110,92 @@ static void flush_all_pools(const struct empty_cache *e, const char *why)
         control_due(&at_behind, turns_next_ns(&behind.turns));
 }
 
-/* gave: a package has answered after the flush that asked it. */
-static void flush_followed(bool gave)
+/* What is to be done again once the packages have answered. The control thread's. */
+static struct {
+    bool flushes, ticks;
+    struct empty_cache e;
+    uint64_t question; /* the latest one that counts */
+} following;
+
+static uint64_t run_answer(uint64_t now_ns);
+static uint64_t run_ask(uint64_t now_ns);
+static uint64_t run_tick(uint64_t now_ns);
+static struct duty at_answer = {.run = run_answer, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty to_ask = {.run = run_ask, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty at_tick = {.run = run_tick, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+static void answered(void)
 {
-    pthread_mutex_lock(&request_lock);
-    struct empty_cache e = followed;
-    follows = false;
-    pthread_mutex_unlock(&request_lock);
-    if (gave)
-        flush_all_pools(&e, "frameworks");
+    control_due(&at_answer, 0);
 }
 
-void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
-                          struct framework_result *results)
+uint64_t flush_ask_frameworks(void)
 {
-    set_followed(e);
-    frameworks_ask(wait_ns, flush_followed, results);
+    return frameworks_ask(answered);
+}
+
+static void follow(const struct empty_cache *e, uint64_t question)
+{
+    if (!question)
+        return;
+    if (!following.flushes)
+        following.e = *e;
+    widen(&following.e, e);
+    following.flushes = true;
+    following.question = max_u64(following.question, question);
+}
+
+/* 1. An answer may come before the question is noted here. So the notes are made on the control
+ *    thread, which runs at_answer later (thread.h, 5 and 6).
+ * 2. An answer to an earlier question ends no wait, because the packages may cache more before they
+ *    are asked the next time. It is followed by a flush all the same. Otherwise a program that is
+ *    flushed again and again would see none. */
+static uint64_t run_answer(uint64_t now_ns)
+{
+    struct framework_result results[NUM_FRAMEWORKS];
+    bool last = framework_has_answered(following.question, results);
+    if (following.ticks)
+        control_due(&at_tick, 0);
+    if (following.flushes && !(last && framework_all_are(results, FRAMEWORK_ABSENT)))
+        flush_all_pools(&following.e, FOLLOWS);
+    if (last && framework_any_is(results, FRAMEWORK_BUSY))
+        control_due(&to_ask, control_after(now_ns, ASK_AGAIN_NS));
+    else if (last)
+        following.flushes = following.ticks = false;
+    log_debug("frameworks: %s", last ? "answered" : "still asked");
+    return DUTY_NEVER;
+}
+
+/* The environment's requests, and packages that were busy. */
+static uint64_t run_ask(uint64_t now_ns)
+{
+    uint64_t question = flush_ask_frameworks();
+    pthread_mutex_lock(&request_lock);
+    struct empty_cache e = unasked;
+    bool from_environment = asks;
+    asks = false;
+    pthread_mutex_unlock(&request_lock);
+    following.question = max_u64(following.question, question);
+    if (from_environment)
+        follow(&e, question);
+    return DUTY_NEVER;
+}
+
+bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
+                        struct framework_result *results)
+{
+    if (framework_has_answered(question, results) && !framework_any_is(results, FRAMEWORK_BUSY))
+        return true;
+    follow(e, question);
+    control_due(&at_answer, 0); /* the answer may have come meanwhile */
+    return false;
 }
 
 /* On the control thread. */
 static void flush(const struct empty_cache *e, const char *why)
 {
-    flush_ask_frameworks(e, FRAMEWORK_WAIT_NS, NULL);
     flush_all_pools(e, why);
+    follow(e, flush_ask_frameworks());
 }
 
 static uint64_t run_start(uint64_t now_ns)
@@ -199,19 +255,13 @@ static uint64_t run_file(uint64_t now_ns)
     return control_after(now_ns, FILE_POLL_NS);
 }
 
-static void tick_pools(bool gave)
-{
-    if (gave)
-        context_tick();
-}
-
 static uint64_t run_tick(uint64_t now_ns)
 {
     static uint64_t asked_ns; /* the control thread's */
     if (context_tick() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {
         asked_ns = now_ns;
-        if (frameworks_ask(FRAMEWORK_WAIT_NS, tick_pools, NULL))
-            context_tick();
+        following.ticks = true;
+        following.question = max_u64(following.question, flush_ask_frameworks());
     }
     uint64_t tick_ns = context_tick_ns();
     return tick_ns ? control_after(now_ns, tick_ns) : DUTY_NEVER;
@@ -222,64 +272,6 @@ static struct duty on_set = {.run = run_set, .needs_calm = true, .due_ns = DUTY_
 static struct duty at_signal = {.run = run_signal, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_interval = {.run = run_interval, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty at_file = {.run = run_file, .needs_calm = true, .due_ns = DUTY_NEVER};
-static struct duty at_tick = {.run = run_tick, .needs_calm = true, .due_ns = DUTY_NEVER};
-
-static void on_signal(int signal_number, siginfo_t *info, void *context)
-{
-    int saved_errno = errno;
-    control_due(&at_signal, 0);
-    if ((chained.sa_flags & SA_RESETHAND) && atomic_exchange(&chained_gone, true)) {
-        /* The program's handler was for one signal only. */
-    } else if (chained.sa_flags & SA_SIGINFO) {
-        if (chained.sa_sigaction)
-            chained.sa_sigaction(signal_number, info, context);
-    } else if (chained.sa_handler != SIG_DFL && chained.sa_handler != SIG_IGN) {
-        chained.sa_handler(signal_number);
-    }
-    errno = saved_errno;
-}
-
-static bool is_ours(int signal_number)
-{
-    struct sigaction now;
-    return !sigaction(signal_number, NULL, &now) && (now.sa_flags & SA_SIGINFO) &&
-           now.sa_sigaction == on_signal;
-}
-
-/* A signal that the program ignores stays ignored. Children inherit that, but no handler: a child
- * of posix_spawn, vfork or system would die of the signal. Where the program has a handler, ours
- * keeps its mask, its stack and its way of interrupting calls. Where it has none, interrupted calls
- * are restarted, so that the program notices nothing. */
-static void install_handler(int signal_number)
-{
-    struct sigaction mine;
-    if (!signal_number || sigaction(signal_number, NULL, &chained))
-        return;
-    bool own = (chained.sa_flags & SA_SIGINFO) || chained.sa_handler != SIG_DFL;
-    if (chained.sa_handler == SIG_IGN) { /* the kernel looks at nothing else, whatever the flags */
-        log_info("the process ignores signal %d, and the library leaves it so: the signal gives no "
-                 "memory back; name another one with GPUCACHE_SIGNAL",
-                 signal_number);
-        return;
-    }
-    mine = chained;
-    mine.sa_sigaction = on_signal;
-    mine.sa_flags = SA_SIGINFO | (own ? chained.sa_flags & ~SA_RESETHAND : SA_RESTART | SA_ONSTACK);
-    if (!own)
-        sigemptyset(&mine.sa_mask);
-    if (!sigaction(signal_number, &mine, NULL))
-        installed = signal_number;
-}
-
-void flush_leave_signal(void)
-{
-    if (!installed || !is_ours(installed))
-        return;
-    if (atomic_load(&chained_gone))
-        chained = (struct sigaction){.sa_handler = SIG_DFL};
-    sigaction(installed, &chained, NULL);
-}
-
 static bool folder_is_there(const char *path)
 {
     char *folder = strdup(path);
@@ -356,8 +348,7 @@ bool flush_file_changed(void)
 void flush_start(void)
 {
     const struct options *o = state_options();
-    install_handler(o->signal);
-    publish_signal(installed);
+    publish_signal(signal_install(o->signal, &at_signal));
     warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
     if (!flush_file_changed())
@@ -412,6 +403,19 @@ void flush_request(const char *value)
     atomic_store(&flush_requested, true);
 }
 
+/* Under whatever lock the program holds: the control thread asks. */
+static void ask_later(const struct empty_cache *e)
+{
+    pthread_mutex_lock(&request_lock);
+    if (!asks)
+        unasked = *e;
+    widen(&unasked, e);
+    asks = true;
+    pthread_mutex_unlock(&request_lock);
+    control_due(&to_ask, 0);
+    control_ensure_thread();
+}
+
 void flush_serve_request(void)
 {
     struct empty_cache wanted;
@@ -422,8 +426,6 @@ void flush_serve_request(void)
     pthread_mutex_unlock(&request_lock);
     counter_add(COUNTER_ENVIRON, 1);
     flush_pools(&wanted, WAIT_OWN_NS, "environment");
-    if (state_options()->frameworks) {
-        set_followed(&wanted);
-        frameworks_ask_later(flush_followed);
-    }
+    if (state_options()->frameworks)
+        ask_later(&wanted);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A flush gives idle memory of the pools back to the driver. This file knows the reasons for one: a
- * signal, an interval, a touched file, the library's start, the environment, limits and timeouts.
+ * signal (signal.h), an interval, a touched file, the library's start, the environment, limits and
+ * timeouts.
  * The control thread makes all flushes but those of the environment. Each of its reasons is a duty
  * (thread.h) that needs calm: a flush synchronises, which would break a capture.
  *
- * Each flush first asks the packages that keep caches of their own (shim/framework/framework.h). A
- * flush on the program's own thread does not wait for them. It asks them afterwards, and a second
- * flush gives back what they freed.
+ * Each flush also asks the packages that keep caches of their own (shim/framework/framework.h), and
+ * does not wait for them. Their answer makes another flush due, which gives back what they freed.
  */
 #ifndef SHIM_FLUSH_H
 #define SHIM_FLUSH_H
@@ -22,8 +22,6 @@
 /* The library has started: installs the signal handler, if the options name a signal, and adds the
  * duties that the options ask for. */
 void flush_start(void);
-/* In a forked child: the signal has the program's handler again. */
-void flush_leave_signal(void);
 /* A pool exists. Makes the control thread if there is to be a page (publish.h), or if options give
  * the thread something to do. idle: memory may be idle before the program frees any, which is a
  * reason too. Otherwise control_ensure_thread makes the thread later. */
@@ -45,11 +43,13 @@ extern atomic_bool flush_at_oom __attribute__((visibility("hidden")));
  * open. */
 uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why);
 
-/* The first part of a flush, on the control thread with no lock held: asks the packages, and waits
- * at most that long. If one answers later, a flush with these settings follows. Fills
- * NUM_FRAMEWORKS results, unless `results` is NULL. The caller then gives back what is idle. */
-void flush_ask_frameworks(const struct empty_cache *e, uint64_t wait_ns,
-                          struct framework_result *results);
+/* For a request that tells the packages' answer. Asks them; no flush follows by itself. Returns the
+ * question's number (framework.h). */
+uint64_t flush_ask_frameworks(void);
+/* The request waits no longer. Fills NUM_FRAMEWORKS results. False: no answer yet, or a package was
+ * busy. Then a flush with these settings follows the answer. Both on the control thread. */
+bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
+                        struct framework_result *results);
 
 /* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
 void flush_request(const char *value);

@@ -5,7 +5,6 @@
 #include "shim/control/frameworks.h"
 
 #include "shim/context/context.h"
-#include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
@@ -13,50 +12,12 @@
 #include "shim/stats/counters.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
-
-/* Before a package that was busy is asked again. */
-#define AGAIN_NS UINT64_C(50000000)
+#include <stdbool.h>
 
 /* Only the framework thread uses it. It is relaxed for captures (driver_call.h): what the package
  * calls breaks none. The package may wait for a lock of the program. So this visit counts as one
  * that waits, and the exit waits 100 ms at most. */
 static struct driver_call visit;
-
-static atomic_bool ask_anew;
-/* What is to be called once the answer is there. */
-static _Atomic(void (*)(bool)) waiting[4];
-
-/* False: it waits already. */
-static bool add_follow(void (*follow)(bool gave))
-{
-    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++)
-        if (atomic_load(&waiting[i]) == follow)
-            return false;
-    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++) {
-        void (*none)(bool) = NULL;
-        if (atomic_compare_exchange_strong(&waiting[i], &none, follow))
-            return true;
-    }
-    return false;
-}
-
-static void remove_follow(void (*follow)(bool gave))
-{
-    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++) {
-        void (*before)(bool) = follow;
-        atomic_compare_exchange_strong(&waiting[i], &before, NULL);
-    }
-}
-
-static void call_follows(bool gave)
-{
-    for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++) {
-        void (*follow)(bool gave) = atomic_exchange(&waiting[i], NULL);
-        if (follow)
-            follow(gave);
-    }
-}
 
 /* Makes a primary context current that is there, so that the runtime of a package uses it. Else it
  * would make one on the first device. */
@@ -143,41 +104,7 @@ static uint64_t held_bytes(void)
 static const struct framework_host host = {
     .begin = begin, .end = end, .held_bytes = held_bytes, .devices = devices};
 
-static void through(bool anew);
-
-static uint64_t run_follow(uint64_t now_ns)
+uint64_t frameworks_ask(void (*answered)(void))
 {
-    struct framework_result results[NUM_FRAMEWORKS];
-    bool asks = atomic_exchange(&ask_anew, false);
-    if (!asks || framework_ask(&host, through, FRAMEWORK_WAIT_NS, results))
-        call_follows(!asks || framework_any_is(results, FRAMEWORK_DONE));
-    return DUTY_NEVER;
-}
-
-static struct duty at_answer = {.run = run_follow, .needs_calm = true, .due_ns = DUTY_NEVER};
-
-static void through(bool anew)
-{
-    if (anew)
-        atomic_store(&ask_anew, true);
-    control_due(&at_answer, anew ? control_after(state_clock_ns(), AGAIN_NS) : 0);
-}
-
-bool frameworks_ask(uint64_t wait_ns, void (*follow)(bool gave), struct framework_result *results)
-{
-    bool added = add_follow(follow);
-    bool came = framework_ask(&host, through, wait_ns, results);
-    if (came && added) { /* a request that waited before is still to be followed */
-        remove_follow(follow);
-        follow(false);
-    }
-    return came;
-}
-
-void frameworks_ask_later(void (*follow)(bool gave))
-{
-    add_follow(follow);
-    atomic_store(&ask_anew, true);
-    control_due(&at_answer, 0);
-    control_ensure_thread();
+    return framework_ask(&host, answered);
 }

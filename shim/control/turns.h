@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A wait of the control thread for GPU work, in turns. The thread looks whether the work is done,
- * and goes on with its other duties between two looks.
+ * A wait of the control thread for GPU work, and for the answer of frameworks before that, in
+ * turns. The thread looks whether that is over, and goes on with its other duties between two
+ * looks.
  *
  * Why a wait holds up nothing, and ends:
  *  1. turns_begin and turns_over wait for no GPU work. A look asks the driver once for each pool
@@ -18,12 +19,16 @@
  *  6. The marks are taken before that first wait. So the wait is for what was freed before then. A
  *     program that goes on to free memory behind more work does not prolong it.
  *
+ *  7. A wait for frameworks has a bound of its own, also where until_ns comes sooner. After it the
+ *     marks are taken anew, because the frameworks may have freed memory behind work.
+ *
  * No lock: the state of a wait belongs to the control thread.
  */
 #ifndef SHIM_TURNS_H
 #define SHIM_TURNS_H
 
 #include "shim/context/context.h"
+#include "shim/framework/framework.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,15 +38,21 @@
 #define FIRST_WAIT_NS UINT64_C(20000000)
 
 struct turns {
+    int device;
     uint64_t until_ns, pause_ns;
+    uint64_t question; /* to the frameworks (framework.h); 0: none */
+    bool awaits_answer;
+    uint64_t answer_until_ns;
     struct context_marks marks;
 };
 
 /* Begins a wait for what was freed on the device (-1: all). Returns how long the owner may wait for
  * it at once. */
 uint64_t turns_begin(struct turns *t, int device, uint64_t wait_ns);
+/* The wait is for the frameworks' answer to this question too, so long at most. */
+void turns_await_answer(struct turns *t, uint64_t question, uint64_t wait_ns);
 /* Is the work done? Then the wait is over; else when until_ns has come. */
-bool turns_done(const struct turns *t);
+bool turns_done(struct turns *t);
 bool turns_over(const struct turns *t, bool done);
 /* When the next look is due. */
 uint64_t turns_next_ns(struct turns *t);

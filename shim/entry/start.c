@@ -11,6 +11,7 @@
 #include "shim/control/flush.h"
 #include "shim/control/last_state.h"
 #include "shim/control/publish.h"
+#include "shim/control/signal.h"
 #include "shim/driver/driver_call.h"
 #include "shim/process/environ.h"
 #include "shim/process/fork_gate.h"
@@ -38,7 +39,7 @@ static void forked_child(void)
     fork_gate_forget();
     atomic_store(&pool_watch, 0);
     context_forget_thread();
-    flush_leave_signal();
+    signal_leave();
     listener_forget();
 }
 

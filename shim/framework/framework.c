@@ -12,29 +12,22 @@
 #include "shim/stats/counters.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Packages run deep in C++ there, and the interpreter may run finalizers. Only touched pages
  * count. */
 #define STACK_BYTES (4 << 20)
-#define SECOND UINT64_C(1000000000)
 
-static _Atomic uint32_t asked;    /* how many requests there were */
-static _Atomic uint32_t answered; /* the last request that has its answer; a futex */
+static _Atomic uint64_t asked;    /* the latest question */
+static _Atomic uint64_t answered; /* the latest question that has its answer */
 static atomic_bool there;         /* the thread is there, or its like never will be again */
-static atomic_bool late;          /* an asker gave up */
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct framework_result answer[NUM_FRAMEWORKS];
 static const struct framework_host *host;
-static void (*through)(bool anew);
+static void (*tell_answered)(void);
 /* Its destructor tells that the interpreter ended the thread. (pthread_cleanup_push is newer than
  * the C libraries that this library is to run with.) */
 static pthread_key_t at_thread_end;
@@ -48,10 +41,10 @@ static const struct {
 #undef FRAMEWORK
 };
 
-static void publish(uint32_t ticket)
+static void publish(uint64_t question)
 {
-    atomic_store(&answered, ticket);
-    syscall(SYS_futex, &answered, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    atomic_store(&answered, question);
+    tell_answered(); /* step 7 */
 }
 
 static void tell(const struct framework_result *results)
@@ -72,16 +65,13 @@ static void tell(const struct framework_result *results)
 static void run_once(void)
 {
     struct framework_result results[NUM_FRAMEWORKS];
-    uint32_t ticket = atomic_load(&asked);
+    uint64_t question = atomic_load(&asked);
     python_ask(host, results);
     tell(results);
     pthread_mutex_lock(&answer_lock);
     memcpy(answer, results, sizeof answer);
     pthread_mutex_unlock(&answer_lock);
-    publish(ticket);
-    bool anew = framework_any_is(results, FRAMEWORK_BUSY);
-    if (atomic_exchange(&late, false) || anew) /* step 7 */
-        through(anew);
+    publish(question);
 }
 
 /* The interpreter ended the thread by pthread_exit. `there` stays, so no other is made. */
@@ -93,7 +83,7 @@ static void interrupted(void *unused)
 
 static void run(void)
 {
-    uint32_t seen;
+    uint64_t seen;
     pthread_setspecific(at_thread_end, &at_thread_end);
     do {
         do {
@@ -114,28 +104,6 @@ static bool make_thread(void)
     return own_thread_start(&thread);
 }
 
-static bool has_answer(uint32_t ticket)
-{
-    return (int32_t)(atomic_load(&answered) - ticket) >= 0;
-}
-
-static bool await_answer(uint32_t ticket, uint64_t wait_ns)
-{
-    uint64_t end_ns = state_clock_ns() + wait_ns, now_ns;
-    while (!has_answer(ticket) && (now_ns = state_clock_ns()) < end_ns) {
-        struct timespec left = {.tv_sec = (time_t)((end_ns - now_ns) / SECOND),
-                                .tv_nsec = (long)((end_ns - now_ns) % SECOND)};
-        uint32_t now = atomic_load(&answered);
-        if ((int32_t)(now - ticket) < 0)
-            syscall(SYS_futex, &answered, FUTEX_WAIT_PRIVATE, now, &left, NULL, 0);
-    }
-    if (!has_answer(ticket)) {
-        atomic_store(&late, true); /* step 7 */
-        return has_answer(ticket);
-    }
-    return true;
-}
-
 static void fill(struct framework_result *results, enum framework_state state)
 {
     static const char *const names[NUM_FRAMEWORKS] = {
@@ -147,41 +115,39 @@ static void fill(struct framework_result *results, enum framework_state state)
         results[i] = (struct framework_result){.name = names[i], .state = state};
 }
 
-bool framework_ask(const struct framework_host *with, void (*then)(bool anew), uint64_t wait_ns,
-                   struct framework_result *results)
+uint64_t framework_ask(const struct framework_host *with, void (*then)(void))
 {
-    struct framework_result unused[NUM_FRAMEWORKS];
-    results = results ? results : unused;
-    fill(results, FRAMEWORK_ABSENT);
     if (!state_options()->frameworks)
-        return true;
+        return 0;
     fork_gate_enter(); /* python_is_loaded takes a lock that a child would find taken */
     bool may_ask = python_is_loaded();
     fork_gate_leave();
     if (!may_ask)
-        return true;
+        return 0;
     int saved_errno = errno;
-    uint32_t ticket = atomic_fetch_add(&asked, 1) + 1;
-    if (!atomic_exchange(&there, true)) {
+    uint64_t question = atomic_fetch_add(&asked, 1) + 1;
+    if (!atomic_exchange(&there, true)) { /* step 8 */
         host = with;
-        through = then;
+        tell_answered = then;
         if (!make_thread()) {
             atomic_store(&there, false);
-            errno = saved_errno;
-            return true;
+            question = 0;
         }
     }
-    bool came = await_answer(ticket, wait_ns);
-    if (came) {
+    errno = saved_errno;
+    return question;
+}
+
+bool framework_has_answered(uint64_t question, struct framework_result *results)
+{
+    bool has = atomic_load(&answered) >= question;
+    fill(results, question ? FRAMEWORK_LATE : FRAMEWORK_ABSENT);
+    if (question && has) {
         pthread_mutex_lock(&answer_lock);
         memcpy(results, answer, sizeof answer);
         pthread_mutex_unlock(&answer_lock);
-    } else {
-        fill(results, FRAMEWORK_LATE);
-        log_info("frameworks: no answer after %.0f ms", (double)wait_ns / 1e6);
     }
-    errno = saved_errno;
-    return came && !framework_any_is(results, FRAMEWORK_BUSY);
+    return has;
 }
 
 bool framework_any_is(const struct framework_result *results, enum framework_state state)
@@ -190,6 +156,14 @@ bool framework_any_is(const struct framework_result *results, enum framework_sta
         if (results[i].state == state)
             return true;
     return false;
+}
+
+bool framework_all_are(const struct framework_result *results, enum framework_state state)
+{
+    for (int i = 0; i < NUM_FRAMEWORKS; i++)
+        if (results[i].state != state)
+            return false;
+    return true;
 }
 
 const char *framework_state_name(enum framework_state state)

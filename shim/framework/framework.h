@@ -21,9 +21,9 @@
  *     for captures, and for other processes (S). It never waits for F, nor for C: when it is out of
  *     memory, only the pools are asked. A request of the environment that it carries out only sets
  *     a duty of C due. So it is no part of a circle with F or C in this process.
- *  2. C waits for F, at most for the time that the caller of framework_ask gives. C holds none of
- *     P, G, A and L meanwhile. It runs no Python, calls no dlopen, and looks for an interpreter
- *     without L. C may have the S of another process; that process's bound is its own.
+ *  2. C waits for no F. It asks, and goes on with its duties. It runs no Python, calls no dlopen,
+ *     and looks for an interpreter without L. Where a request of another process (S) is to tell the
+ *     answer, a duty of C looks for it in turns, FRAMEWORK_WAIT_NS at most (shim/control/turns.h).
  *  3. F waits for L, for G, then for A, and in its calls of the driver for P. It holds G and A as a
  *     thread of the program would that calls the same functions. torch.cuda.empty_cache waits for A
  *     without G. But for 10, F waits for nothing else: not for C, not for S, not for a capture. A
@@ -34,16 +34,14 @@
  *     and hold_fork (python.h, 7 and 11) wait for F, but they let G go first, and wait for a
  *     bounded time.
  *  5. Two processes may both be out of memory. In each a thread holds G and A, and waits for the
- *     other process (S) for a bounded time. Each C is free by 1. C waits for its F, which waits for
- *     G. C's wait is bounded. Then C gives back what the pools have, and answers. So both waits for
- *     S end within their bound.
- *  6. F may wait for ever (G is never let go). Then no second thread is made, flushes wait their
- *     bounded time, and the pools' memory goes back all the same. When F is through later, it calls
- *     `through`, and what the packages gave back follows by another flush.
- *  7. The futex of the answers: F stores the answer, then wakes. The asker that gives up sets
- *     `late`, then looks at the answer once more. F looks at `late` after it stored the answer. One
- *     sees the other, so the later flush is not lost.
- *  8. A request that comes while F runs: the asker counts the request, then looks whether F is
+ *     other process (S) for a bounded time. Each C is free by 1. C gives back what the pools have.
+ *     It answers after a bounded time, though its F waits for G. So both waits for S end within
+ *     their bound.
+ *  6. F may wait for ever (G is never let go). Then no second thread is made, and the pools' memory
+ *     goes back all the same.
+ *  7. F stores the answer, then calls `answered`, which makes a duty of C due. thread.h says why no
+ *     such call is lost. So what the packages freed goes back by another flush, however late F is.
+ *  8. A question that comes while F runs: the asker counts the question, then looks whether F is
  *     there. F says that it is not there any more, then looks at the count. So F runs again, or the
  *     asker makes a new one.
  *  9. A forked child has no F and makes none: the library is off there.
@@ -62,22 +60,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How long the control thread waits for the packages' answer in a flush. Beside a busy program the
+/* How long a request of another process waits for the packages' answer. Beside a busy program the
  * interpreter's lock takes some 5 ms (sys.getswitchinterval). */
 #define FRAMEWORK_WAIT_NS UINT64_C(100000000)
 
-/* Asks the packages, and waits that long for the answer. Fills NUM_FRAMEWORKS results, unless
- * `results` is NULL. False: no answer yet (FRAMEWORK_LATE), or some package was not asked
- * (FRAMEWORK_BUSY). Once the answer is there, `through` is called on another thread. It is to see
- * to another flush. If some package was not asked (anew), it is to ask again. True at once, with
- * all of them absent: there is no interpreter, GPUCACHE_FRAMEWORKS is off, or no thread can be
- * made. No thread of the program's may call it. Both pointers must stay valid, and be the same in
- * all calls. */
-bool framework_ask(const struct framework_host *host, void (*through)(bool anew), uint64_t wait_ns,
-                   struct framework_result *results);
+/* Asks the packages, and waits for nothing. Once they have answered, `answered` is called on
+ * another thread. Returns the number of the question. 0: none is asked, because there is no
+ * interpreter, GPUCACHE_FRAMEWORKS is off, or no thread can be made. On the control thread. Both
+ * pointers must stay valid, and be the same in all calls. */
+uint64_t framework_ask(const struct framework_host *host, void (*answered)(void));
+/* Has the question its answer? Fills NUM_FRAMEWORKS results: those of the latest answer, or
+ * FRAMEWORK_LATE. Question 0 has one: all are absent. Any thread. */
+bool framework_has_answered(uint64_t question, struct framework_result *results);
 
-/* Does one of the results have this state? */
+/* Does one of the results, or does each of them, have this state? */
 bool framework_any_is(const struct framework_result *results, enum framework_state state);
+bool framework_all_are(const struct framework_result *results, enum framework_state state);
 /* The state as a word: "absent", "idle", "done", "keeps", "failed", "busy", "late". Static. */
 const char *framework_state_name(enum framework_state state);
 

@@ -83,7 +83,7 @@ enum framework_state {
     FRAMEWORK_KEEPS,  /* its cache cannot be emptied from outside */
     FRAMEWORK_FAILED, /* raised an exception, or has an interpreter without `threading` */
     FRAMEWORK_BUSY,   /* not asked now: a capture is open, or the process just forks or ends */
-    FRAMEWORK_LATE,   /* no answer within the time: a later flush follows by itself */
+    FRAMEWORK_LATE,   /* no answer yet: a flush follows it by itself */
 };
 
 struct framework_result {

@@ -313,31 +313,35 @@ static void count_given(uint64_t back)
     publish_soon();
 }
 
-/* First what is idle already. Then what the frameworks of the process cache, and what the program
- * freed behind work. A wait would break a capture. A framework that answers late has a whole flush
- * follow (flush.h). */
+/* First what is idle already. Then what the program freed behind work, and what the frameworks of
+ * the process cache. A wait would break a capture. */
 uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t,
                    bool *found)
 {
-    struct empty_cache all = {.device = -1};
-    uint64_t back = give(uuid, bytes, 0, &all.device);
-    *found = all.device >= 0;
-    t->until_ns = 0;
+    int device = -1;
+    uint64_t back = give(uuid, bytes, 0, &device);
+    *found = device >= 0;
+    *t = (struct turns){.device = device};
     if (*found && back < bytes && wait_ns && !capture_open()) {
-        flush_ask_frameworks(&all, min_u64(wait_ns, FRAMEWORK_WAIT_NS), NULL);
-        uint64_t first_ns = turns_begin(t, all.device, wait_ns);
-        back += give(uuid, bytes - back, first_ns, &all.device);
+        uint64_t question = flush_ask_frameworks();
+        uint64_t first_ns = turns_begin(t, device, wait_ns);
+        turns_await_answer(t, question, min_u64(wait_ns, FRAMEWORK_WAIT_NS));
+        back += give(uuid, bytes - back, first_ns, &device);
     }
     counter_add(COUNTER_LEND_GIVEN, back > 0);
     count_given(back);
     return back;
 }
 
-uint64_t lend_give_rest(const char *uuid, uint64_t bytes)
+uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct turns *t, bool last)
 {
+    struct framework_result ignored[NUM_FRAMEWORKS];
+    const struct empty_cache all = {.device = t->device};
     int device;
     uint64_t back = capture_open() ? 0 : give(uuid, bytes, 0, &device);
     count_given(back);
+    if (last && back < bytes)
+        flush_takes_answer(&all, t->question, ignored);
     return back;
 }
 

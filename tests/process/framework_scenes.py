@@ -39,14 +39,26 @@ def await_true(condition, seconds=20):
         time.sleep(0.005)
 
 
+def lines_after(text, number):
+    """The log's lines after the one with the text that follows so many others. None: it is not
+    there yet."""
+    try:
+        with open(LOG, encoding="utf-8") as file:
+            lines = file.readlines()
+    except FileNotFoundError:
+        return None
+    found = [i for i, line in enumerate(lines) if text in line][number:]
+    return lines[found[0] + 1:] if found else None
+
+
 def flush(patient=True):
-    """A flush by signal, from its beginning to its end: a late answer makes it flush again."""
+    """A flush by signal, from its beginning to the one that follows the packages' answer."""
     before = count("flush (signal)")
-    late, again = count("frameworks: no answer"), count("flush (frameworks)")
     os.kill(os.getpid(), signal.SIGUSR1)
-    await_true(lambda: count("flush (signal)") > before)
-    if patient and count("frameworks: no answer") > late:
-        await_true(lambda: count("flush (frameworks)") > again)
+    await_true(lambda: lines_after("flush (signal)", before) is not None)
+    if patient:
+        await_true(lambda: any("frameworks: answered" in line
+                               for line in lines_after("flush (signal)", before)))
 
 
 def settle():
@@ -55,6 +67,12 @@ def settle():
     while seen != count("flush ("):
         seen = count("flush (")
         time.sleep(0.2)
+
+
+def device_bytes_used():
+    simulator = ctypes.CDLL("libcuda.so.1")
+    simulator.simDeviceBytesUsed.restype = ctypes.c_uint64
+    return simulator.simDeviceBytesUsed(0)
 
 
 def torch_of(size=160 * MIB, empty=None):
@@ -333,13 +351,45 @@ def act_others_hold_the_loaders_lock():
     """And, in most releases, the interpreter's: a plugin asks for a flush, and starts for a
     second. On a busy machine the flush may come only after that."""
     cache = torch_of()
-    before, late = count("flush (signal)"), count("frameworks: no answer")
-    again = count("flush (frameworks)")
+    before = count("flush (signal)")
     os.environ["SLOW_START"] = "yes"
     ctypes.CDLL(os.environ["SLOW_PLUGIN"])
     del os.environ["SLOW_START"]
-    await_true(lambda: cache.calls and count("flush (signal)") > before and
-               (count("frameworks: no answer") == late or count("flush (frameworks)") > again))
+    await_true(lambda: cache.calls and
+               any("flush (frameworks)" in line
+                   for line in lines_after("flush (signal)", before) or []))
+
+
+def act_a_request_beside_a_flush_loses_nothing():
+    """The program sets the variable while a package is at work for a flush. What the package caches
+    after that goes back too."""
+    cache = fakes.Cache()
+    inside = threading.Event()
+
+    def empty():
+        with cache.lock:
+            cache.calls += 1
+            mine, cache.kept = cache.kept, []
+        for address in mine:
+            fakes.free(address)
+        inside.set()
+        if cache.calls == 1:
+            libc.usleep(60000)
+    fakes.put_torch(cache, empty)
+    flush()
+    before = device_bytes_used()
+    inside.clear()
+    cache.calls = 0
+    cache.fill(32 * MIB)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert inside.wait(20)
+    cache.fill(64 * MIB)
+    os.environ["GPUCACHE_EMPTY_CACHE"] = "1"
+    small = fakes.malloc(MIB)
+    del os.environ["GPUCACHE_EMPTY_CACHE"]
+    await_true(lambda: not cache.kept)
+    await_true(lambda: device_bytes_used() < before + 8 * MIB)
+    fakes.free(small)
 
 
 def act_without_the_module_threading_it_is_asked_once():
@@ -365,7 +415,7 @@ def acts():
 def off():
     cache = torch_of()
     fakes.free(fakes.malloc(MIB))
-    flush()
+    flush(patient=False)
     assert cache.calls == 0 and not count("torch")
     assert threading.active_count() == 1
 

@@ -74,7 +74,7 @@ class Frameworks(unittest.TestCase):
         folder = tempfile.mkdtemp(dir=self.folder.name)
         log = os.path.join(folder, "log")
         env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-               "SLOW_PLUGIN": SLOW, "GPUCACHE_LOG": f"info:{log}", "PYTHONDONTWRITEBYTECODE": "1",
+               "SLOW_PLUGIN": SLOW, "GPUCACHE_LOG": f"debug:{log}", "PYTHONDONTWRITEBYTECODE": "1",
                **env}
         words = [{"LOG": log, "FOLDER": folder}.get(word, word) for word in command]
         child = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
