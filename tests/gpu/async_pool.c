@@ -82,7 +82,8 @@ static void fill(CUmemoryPool pool, size_t bytes, bool spins)
     keep_all(pool);
     DRIVER_CHECK(call_cuMemAllocFromPoolAsync(&block, bytes, pool, NULL));
     if (spins)
-        DRIVER_CHECK(driver.cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
+        DRIVER_CHECK(
+            driver.cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
     DRIVER_CHECK(driver.cuMemFreeAsync(block, NULL));
     if (!spins)
         DRIVER_CHECK(driver.cuCtxSynchronize());

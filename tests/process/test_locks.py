@@ -9,8 +9,8 @@ What meets there, in the letters of shim/framework/framework.h, for each of the 
  2. Its own pool takes P, tries what it has, lets P go, and has too little.
  3. It takes the lock of those that ask (neighbour.c) and a slot S of the other process.
  4. There C serves the slot. It takes P for the idle memory, and asks F for the package's.
- 5. F waits for G, which that main thread holds in its own step 3. C waits for F for a bounded time,
-    then replies.
+ 5. F waits for G, which that main thread holds in its own step 3. C looks for F's answer for a
+    bounded time, then replies.
  6. So each main thread has its reply long before its bound; it returns, and lets A and G go.
  7. Then F goes on: it takes G, then A, and what the package kept follows by a second flush."""
 import contextlib

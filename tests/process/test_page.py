@@ -439,6 +439,9 @@ class Request(Case):
             program.process.stdin.write("x")
             program.process.stdin.flush()
             program.process.stdout.readline()
+            self.wait_for(lambda: self.ask(page, "look") and
+                          not page.state()[1][0]["reserved_bytes"], "no flush follows")
+            program.do("cache.fill(64 << 20)")
             self.wait_for(lambda: page.ask("flush wait=0")[0] == T.PAGE_REPLY_DONE, "no answer")
             reply = self.wait_for(
                 lambda: (r := page.ask("flush"))[0] == T.PAGE_REPLY_DONE and r, "no answer again")
