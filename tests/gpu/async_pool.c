@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -209,6 +210,30 @@ static void trims(void)
     timed_trim("empty", standard, 0);
 }
 
+/* A thread to which no context is current, as the library's own. */
+static void *elsewhere(void *unused)
+{
+    cuuint64_t reserved = 0;
+    int get = call_cuMemPoolGetAttribute(standard, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+    uint64_t start_ns = driver_now_ns();
+    int trim = driver.cuMemPoolTrimTo(standard, 0);
+
+    printf("on a thread without a context: attribute %d (reserved %" PRIu64 " MiB), trim %d, "
+           "%.2f ms, graph trim %d\n",
+           get, reserved / MIB, trim, ms_since(start_ns), call_cuDeviceGraphMemTrim(0));
+    return NULL;
+}
+
+static void without_context(void)
+{
+    pthread_t thread;
+
+    fill(standard, 1024 * MIB, false);
+    if (!pthread_create(&thread, NULL, elsewhere, NULL))
+        pthread_join(thread, NULL);
+    print_pool("after", standard);
+}
+
 static void in_capture(const char *name, CUstreamCaptureMode mode, bool relaxed)
 {
     CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -304,11 +329,15 @@ int main(void)
     DRIVER_CHECK(driver.cuModuleLoadData(&module, kernels_ptx));
     DRIVER_CHECK(driver.cuModuleGetFunction(&spin, module, "spin"));
     DRIVER_CHECK(driver.cuDeviceGetDefaultMemPool(&standard, 0));
+    printf("the first question about memory of graphs: free before %zu KiB", free_bytes() / 1024);
+    call_cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &(cuuint64_t){0});
+    printf(", after %zu KiB\n", free_bytes() / 1024);
     who_gets("the standard pool", standard, false);
     who_gets("the standard pool", standard, true);
     own = new_pool();
     who_gets("a created pool", own, false);
     trims();
+    without_context();
     in_capture("global", CU_STREAM_CAPTURE_MODE_GLOBAL, false);
     in_capture("global", CU_STREAM_CAPTURE_MODE_GLOBAL, true);
     in_capture("thread-local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, true);

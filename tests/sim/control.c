@@ -30,6 +30,16 @@ void simAdvance_ns(uint64_t ns)
     api_leave(CUDA_SUCCESS);
 }
 
+int simGraphMemory(int device, uint64_t bytes)
+{
+    api_lock();
+    bool taken = device_valid(device) && device_take(device, bytes);
+    if (taken)
+        device_at(device)->graph_bytes += bytes;
+    api_unlock();
+    return taken ? 0 : -1;
+}
+
 uint64_t simDeviceBytesUsed(int device)
 {
     api_lock();

@@ -12,6 +12,8 @@ struct device {
     CUcontext primary; /* NULL until it is first retained */
     unsigned primary_retained;
     CUmemoryPool standard_pool; /* NULL until first asked for */
+    CUmemoryPool current_pool;  /* NULL: the standard one */
+    uint64_t graph_bytes;       /* that graphs keep and do not use */
     uint64_t used_bytes;        /* by this process */
 };
 

@@ -8,7 +8,11 @@
 #include "tests/sim/device.h"
 #include "tests/sim/handles.h"
 #include "tests/sim/memory.h"
+#include "tests/sim/physical.h"
 #include "tests/sim/thread.h"
+
+#include <stdio.h>
+#include <unistd.h>
 
 #define MAGIC 0x504f4f4cu
 
@@ -16,6 +20,11 @@ struct CUmemPoolHandle_st {
     uint32_t magic;
     int device;
     bool standard;
+    bool imported; /* of another process: it has no memory here */
+    uint64_t threshold_bytes;
+    uint64_t used_bytes, idle_bytes; /* the idle ones are taken from the device */
+    uint64_t used_high_bytes, reserved_high_bytes;
+    int reuse[3]; /* the attributes that say when memory may be used again */
 };
 
 static struct handles pools = {.size = sizeof(struct CUmemPoolHandle_st)};
@@ -28,8 +37,48 @@ static bool valid(CUmemoryPool pool)
 static CUmemoryPool pool_create(int device, bool standard)
 {
     CUmemoryPool pool = handles_take(&pools);
-    *pool = (struct CUmemPoolHandle_st){.magic = MAGIC, .device = device, .standard = standard};
+    *pool = (struct CUmemPoolHandle_st){
+        .magic = MAGIC, .device = device, .standard = standard, .reuse = {1, 1, 1}};
     return pool;
+}
+
+static void note_highs(CUmemoryPool pool)
+{
+    if (pool->used_bytes > pool->used_high_bytes)
+        pool->used_high_bytes = pool->used_bytes;
+    if (pool->used_bytes + pool->idle_bytes > pool->reserved_high_bytes)
+        pool->reserved_high_bytes = pool->used_bytes + pool->idle_bytes;
+}
+
+/* Keeps idle bytes only as far as the pool then has so many. */
+static void shrink(CUmemoryPool pool, uint64_t reserved_bytes)
+{
+    uint64_t keep = reserved_bytes > pool->used_bytes ? reserved_bytes - pool->used_bytes : 0;
+    if (pool->idle_bytes <= keep)
+        return;
+    device_give(pool->device, pool->idle_bytes - keep);
+    pool->idle_bytes = keep;
+}
+
+/* A free whose memory the pool keeps. */
+static void keep_idle(CUmemoryPool pool, uint64_t bytes)
+{
+    pool->used_bytes -= bytes;
+    if (pool->magic == MAGIC && device_take(pool->device, bytes))
+        pool->idle_bytes += bytes;
+    shrink(pool, pool->threshold_bytes);
+}
+
+/* The pool's idle bytes serve an allocation of its own first. */
+static CUresult take(CUcontext context, uint64_t bytes, CUmemoryPool pool, CUdeviceptr *out)
+{
+    uint64_t reused = bytes < pool->idle_bytes ? bytes : pool->idle_bytes;
+    device_give(pool->device, reused);
+    pool->idle_bytes -= reused;
+    CUresult rc = memory_alloc(context, bytes, out);
+    if (rc != CUDA_SUCCESS && device_take(pool->device, reused))
+        pool->idle_bytes += reused;
+    return rc;
 }
 
 static CUmemoryPool standard_pool(int ordinal)
@@ -38,6 +87,12 @@ static CUmemoryPool standard_pool(int ordinal)
     if (device->standard_pool == NULL)
         device->standard_pool = pool_create(ordinal, true);
     return device->standard_pool;
+}
+
+static CUmemoryPool current_pool(int ordinal)
+{
+    CUmemoryPool current = device_at(ordinal)->current_pool;
+    return current != NULL ? current : standard_pool(ordinal);
 }
 
 static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream handle)
@@ -55,19 +110,20 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (pool == NULL)
-        pool = standard_pool(stream->context->device);
-    if (!valid(pool))
+        pool = current_pool(stream->context->device);
+    if (!valid(pool) || pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     clock_run(); /* frees that have been reached by now count */
-    rc = memory_alloc(context_owner(stream->context), size, out);
-    while (rc == CUDA_ERROR_OUT_OF_MEMORY && clock_step())
-        rc = memory_alloc(context_owner(stream->context), size,
-                          out); /* waits for frees that are still on their way */
+    rc = take(context_owner(stream->context), size, pool, out);
+    while (rc == CUDA_ERROR_OUT_OF_MEMORY && clock_step()) /* frees are still on their way */
+        rc = take(context_owner(stream->context), size, pool, out);
     if (rc == CUDA_SUCCESS) {
         struct memory *memory = memory_find(*out);
         memory->pooled = true;
         memory->pool = pool;
         memory->device = pool->device;
+        pool->used_bytes += size;
+        note_highs(pool);
     }
     return rc;
 }
@@ -97,8 +153,13 @@ static CUresult release(CUdeviceptr addr, CUstream handle)
 void mempool_reclaim(uint64_t addr)
 {
     struct memory *memory = memory_find(addr);
-    if (memory != NULL && memory->freeing)
-        memory_give_back(memory);
+    if (memory == NULL || !memory->freeing)
+        return;
+    CUmemoryPool pool = memory->pool;
+    uint64_t bytes = memory->size;
+    memory_give_back(memory);
+    if (pool != NULL)
+        keep_idle(pool, bytes);
 }
 
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
@@ -106,7 +167,8 @@ static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
     if (out == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+         props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!device_valid(props->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
@@ -118,20 +180,114 @@ static CUresult destroy(CUmemoryPool pool)
 {
     if (!valid(pool) || pool->standard)
         return CUDA_ERROR_INVALID_VALUE;
+    if (device_at(pool->device)->current_pool == pool)
+        device_at(pool->device)->current_pool = NULL;
+    shrink(pool, 0);
     pool->magic = 0; /* the struct stays for allocations that are still alive */
     return CUDA_SUCCESS;
 }
 
-/* The pools keep no memory, so attributes have no effect. */
+/* The descriptor names the device alone: an imported pool has no memory here. */
+static CUresult export_pool(int *out, CUmemoryPool pool)
+{
+    char name[16];
+    snprintf(name, sizeof name, "pool %d", pool->device);
+    int fd = physical_memory_file(name);
+    if (fd < 0 || write(fd, &pool->device, sizeof pool->device) != sizeof pool->device)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *out = fd;
+    return CUDA_SUCCESS;
+}
+
+static CUresult import_pool(CUmemoryPool *out, int fd)
+{
+    int device;
+    if (pread(fd, &device, sizeof device, 0) != sizeof device || !device_valid(device))
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = pool_create(device, false);
+    (*out)->imported = true;
+    return CUDA_SUCCESS;
+}
+
+/* Only who has made the pool may trim it. */
+static CUresult trim(CUmemoryPool pool, size_t keep)
+{
+    if (pool->imported) {
+        fprintf(stderr, "sim: an imported pool is trimmed\n");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    clock_run(); /* frees that have been reached by now count */
+    shrink(pool, keep);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
+{
+    cuuint64_t *bytes = value;
+    switch ((int)which) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = pool->reuse[which - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *bytes = pool->threshold_bytes;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *bytes = pool->used_bytes + pool->idle_bytes;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *bytes = pool->reserved_high_bytes;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *bytes = pool->used_bytes;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *bytes = pool->used_high_bytes;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute which, const void *value)
 {
-    bool high =
-        which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || which == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-    bool settable = which >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
-                    which <= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    if (!valid(pool) || value == NULL || !(high || settable))
+    cuuint64_t bytes = *(const cuuint64_t *)value;
+    switch ((int)which) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        pool->reuse[which - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(const int *)value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        pool->threshold_bytes = bytes;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (bytes != 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(which == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high_bytes
+                                                 : &pool->reserved_high_bytes) = 0;
+        note_highs(pool);
+        return CUDA_SUCCESS;
+    default:
         return CUDA_ERROR_INVALID_VALUE;
-    return high && *(const cuuint64_t *)value != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
+}
+
+static CUresult graph_attribute(cuuint64_t *out, CUdevice device, CUgraphMem_attribute which)
+{
+    bool reserved = which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ||
+                    which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    *out = reserved ? device_at(device)->graph_bytes : 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult graph_trim(CUdevice device)
+{
+    device_give(device, device_at(device)->graph_bytes);
+    device_at(device)->graph_bytes = 0;
+    return CUDA_SUCCESS;
 }
 
 bool mempool_allows(CUmemoryPool pool, int device)
@@ -149,9 +305,30 @@ API_BOTH(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr addr, CUstream stream
 API(cuMemPoolCreate, (CUmemoryPool * out, const CUmemPoolProps *props), create(out, props))
 API(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
 API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep),
-    valid(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
+    NEEDS(valid(pool), INVALID_VALUE) trim(pool, keep))
 API(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
-    set_attribute(pool, which, value))
+    NEEDS(valid(pool) && value != NULL, INVALID_VALUE) set_attribute(pool, which, value))
+API(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
+    NEEDS(valid(pool) && value != NULL, INVALID_VALUE) get_attribute(pool, which, value))
+API(cuMemPoolExportToShareableHandle,
+    (void *out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
+    NEEDS(out != NULL && valid(pool) && !pool->standard && flags == 0, INVALID_VALUE)
+    NEEDS(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, INVALID_VALUE)
+    export_pool(out, pool))
+API(cuMemPoolImportFromShareableHandle,
+    (CUmemoryPool * out, void *handle, CUmemAllocationHandleType type, unsigned long long flags),
+    NEEDS(out != NULL && flags == 0, INVALID_VALUE)
+    NEEDS(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, INVALID_VALUE)
+    import_pool(out, (int)(intptr_t)handle))
+API(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device),
+    NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) GIVE(out, current_pool(device)))
+API(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool),
+    NEEDS_DEVICE(device) NEEDS(valid(pool) && pool->device == device, INVALID_VALUE)
+    GIVE(&device_at(device)->current_pool, pool))
+API(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute which, void *value),
+    NEEDS(value != NULL, INVALID_VALUE) NEEDS_DEVICE(device)
+    graph_attribute(value, device, which))
+API(cuDeviceGraphMemTrim, (CUdevice device), NEEDS_DEVICE(device) graph_trim(device))
 API(cuMemPoolGetAccess, (CUmemAccess_flags * out, CUmemoryPool pool, CUmemLocation *location),
     NEEDS(out != NULL && location != NULL && valid(pool), INVALID_VALUE)
     NEEDS(location->type == CU_MEM_LOCATION_TYPE_DEVICE, INVALID_VALUE)

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Stream-ordered allocation. The pools keep nothing: when the stream reaches the free, the memory
- * goes back to the device. Driver lock. */
+/* Stream-ordered allocation. When the stream reaches the free, the memory stays with its pool, up to
+ * the release threshold. (A real driver keeps it until the next synchronisation.) The bytes that a
+ * pool keeps count as taken; they have no addresses. Other allocations do not get them, so a program
+ * has to trim. Memory nodes of graphs are not simulated, but for bytes that a test says graphs keep.
+ * Driver lock. */
 #ifndef SIM_MEMPOOL_H
 #define SIM_MEMPOOL_H
 

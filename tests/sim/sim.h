@@ -40,6 +40,10 @@ SIM_EXPORT void simHazardReset(void);
  * symbols. */
 SIM_EXPORT uint64_t simCallCount(const char *symbol);
 
+/* The device's graphs keep this much memory that they do not use: cuDeviceGraphMemTrim gives it
+ * back. Returns -1 if the device has less left, else 0. */
+SIM_EXPORT int simGraphMemory(int device, uint64_t bytes);
+
 /* The memory around the address has SYNC_MEMOPS. 0 if there is no memory. */
 SIM_EXPORT int simSyncMemops(uint64_t addr);
 

@@ -334,6 +334,56 @@ static void async_free_takes_plain_memory(void **state)
     assert_int_equal(before - used(), 4 * MIB);
 }
 
+static cuuint64_t pool_bytes(CUmemoryPool pool, CUmemPool_attribute which)
+{
+    cuuint64_t bytes = 0;
+    OK(cuMemPoolGetAttribute(pool, which, &bytes));
+    return bytes;
+}
+
+/* Freed memory of a pool stays taken up to the threshold, serves the pool, and goes by a trim. */
+static void pools_keep_what_their_threshold_says(void **state)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    cuuint64_t all = UINT64_MAX;
+    CUmemoryPool pool, current;
+    CUdeviceptr at, other;
+    size_t before = used();
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuDeviceSetMemPool(0, pool));
+    OK(cuDeviceGetMemPool(&current, 0));
+    assert_ptr_equal(current, pool);
+    OK(cuMemAllocAsync(&at, 8 * MIB, NULL));
+    OK(cuMemFreeAsync(at, NULL));
+    OK(cuCtxSynchronize());
+    assert_int_equal(used(), before);
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    OK(cuMemAllocAsync(&at, 8 * MIB, NULL));
+    OK(cuMemAllocAsync(&other, 4 * MIB, NULL));
+    OK(cuMemFreeAsync(at, NULL));
+    OK(cuMemPoolTrimTo(pool, 0)); /* the free may not have been reached: it waits for nothing */
+    OK(cuCtxSynchronize());
+    OK(cuMemAllocAsync(&at, 6 * MIB, NULL));
+    OK(cuMemFreeAsync(at, NULL));
+    OK(cuCtxSynchronize());
+    uint64_t reserved = pool_bytes(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    assert_int_equal(pool_bytes(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 4 * MIB);
+    assert_int_equal(pool_bytes(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 12 * MIB);
+    assert_in_range(reserved, 10 * MIB, 12 * MIB);
+    assert_int_equal(used() - before, reserved);
+    OK(cuMemPoolTrimTo(pool, 5 * MIB));
+    assert_int_equal(used() - before, 5 * MIB);
+    OK(cuMemFreeAsync(other, NULL));
+    OK(cuCtxSynchronize());
+    assert_int_equal(used() - before, 5 * MIB);
+    OK(cuMemPoolDestroy(pool));
+    assert_int_equal(used(), before);
+    OK(cuDeviceGetMemPool(&current, 0));
+    assert_ptr_not_equal(current, pool);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolTrimTo(pool, 0));
+}
+
 /* Peer access between contexts does not matter for memory of a pool. */
 static void memory_of_a_pool_is_for_its_device(void **state)
 {
@@ -376,6 +426,7 @@ int main(void)
         TEST(kernels_cannot_touch_what_is_not_there),
         TEST(host_memory_is_read_and_written_by_kernels),
         TEST(async_free_takes_plain_memory),
+        TEST(pools_keep_what_their_threshold_says),
         TEST(memory_of_a_pool_is_for_its_device),
     };
     return RUN(tests);
