@@ -36,6 +36,9 @@ static const struct entry stats[] = {
 #define POOL_STAT(field, kind, unit, help) {#field, UNIT_##unit ", " KIND_##kind, help},
 #include "pool/stats.def"
 #undef POOL_STAT
+#define ASYNC_STAT(field, kind, unit, help) {#field, UNIT_##unit ", " KIND_##kind, help},
+#include "shim/stats/async_stats.def"
+#undef ASYNC_STAT
 };
 
 static const struct entry counters[] = {

@@ -59,6 +59,11 @@ static void print_python_tables(void)
         (const char *[]){"name", #field, "kind", #kind, "unit", #unit, "help", help, NULL});
 #include "pool/stats.def"
 #undef POOL_STAT
+#define ASYNC_STAT(field, kind, unit, help)                                                        \
+    put_python_row(                                                                                \
+        (const char *[]){"name", #field, "kind", #kind, "unit", #unit, "help", help, NULL});
+#include "shim/stats/async_stats.def"
+#undef ASYNC_STAT
     puts("]\n\nCOUNTERS = [");
 #define COUNTER(name, field, help)                                                                 \
     put_python_row((const char *[]){"name", #field, "help", help, NULL});
@@ -118,7 +123,7 @@ static bool print_python_layout(void)
                         puts("}\n\nPAGE_GPU = {");
     FIELD(uuid)
     FIELD(idle_bytes)
-    FIELD(allocated_bytes) FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(zero)
+    FIELD(allocated_bytes) FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(async_idle_bytes)
 #undef FIELD
 #define FIELD(field) slot += PUT_FIELD(page_slot, field);
         puts("}\n\nPAGE_SLOT = {");

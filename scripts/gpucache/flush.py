@@ -160,7 +160,8 @@ def _gpu_words(its_gpu, ns):
     if figure("partly_live_bytes"):
         stays.append(f"{text.size(figure('partly_live_bytes'))} idle beside live blocks")
     rest = figure("idle_bytes") - figure("partly_live_bytes")
-    if rest > 0:
+    rest = max(0, rest) + figure("async_idle_bytes")
+    if rest:
         stays.append(f"{text.size(rest)} kept")
     return words + (f"; {', '.join(stays)}" if stays else "")
 

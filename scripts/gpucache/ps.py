@@ -21,8 +21,8 @@ def rows_of(found):
     head = [found.shown_pid(), found.user]
     if not found.gpus:
         return [head + ["-"] * 6 + tail]
-    return [head + [gpu.shown(), text.size(gpu["allocated_bytes"]), text.size(gpu["idle_bytes"]),
-                    text.size(gpu["reserved_bytes"]), text.size(gpu["reserved_peak_bytes"]),
+    return [head + [gpu.shown(), text.size(gpu.live()), text.size(gpu.idle()),
+                    text.size(gpu.reserved()), text.size(gpu["reserved_peak_bytes"]),
                     text.share(gpu["num_hits"], gpu["num_allocs"])] + tail
             for gpu in found.gpus]
 

@@ -40,6 +40,11 @@ def label(name):
     return words.replace("_", " ")
 
 
+def is_async(row):
+    """Is it a figure of the driver's own pools, which few programs have?"""
+    return row["name"].startswith("async_")
+
+
 def figure(value, unit):
     if unit == "BYTES":
         return text.size(value)
@@ -60,7 +65,7 @@ def _gpu_lines(its_gpu):
     yield _line(MORE, "", "now", "peak", True)
     rows = tables.STATS
     for i, row in enumerate(rows):
-        if row["kind"] == "GAUGE":
+        if row["kind"] == "GAUGE" and (its_gpu[row["name"]] or not is_async(row)):
             peak = rows[i + 1] if i + 1 < len(rows) and rows[i + 1]["kind"] == "PEAK" else None
             yield _line(WHO if row["name"] in FIRST else MORE, label(row["name"]),
                         figure(its_gpu[row["name"]], row["unit"]),

@@ -45,6 +45,17 @@ class Gpu:
     def __getitem__(self, field):
         return self.figures[field]
 
+    # With the driver's own pools (cudaMallocAsync, graphs).
+    def live(self):
+        return self["allocated_bytes"] + max(0, self["async_reserved_bytes"] -
+                                             self["async_idle_bytes"])
+
+    def idle(self):
+        return self["idle_bytes"] + self["async_idle_bytes"]
+
+    def reserved(self):
+        return self["reserved_bytes"] + self["async_reserved_bytes"]
+
     def shown(self):
         """The number of the machine if NVML tells it, else the number in the process."""
         return str(self.device if self.index is None else self.index)

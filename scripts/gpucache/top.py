@@ -24,9 +24,9 @@ SPARK = 16
 KEYS = "up/down choose  f flush  l limit  s sort  r reverse  q quit"
 # Column -> what it sorts by.
 SORTS = {
-    "LIVE": lambda line: line.gpu["allocated_bytes"],
-    "IDLE": lambda line: line.gpu["idle_bytes"],
-    "RESERVED": lambda line: line.gpu["reserved_bytes"],
+    "LIVE": lambda line: line.gpu.live(),
+    "IDLE": lambda line: line.gpu.idle(),
+    "RESERVED": lambda line: line.gpu.reserved(),
     "PEAK": lambda line: line.gpu["reserved_peak_bytes"],
     "HITS": lambda line: line.gpu["num_hits"] / max(1, line.gpu["num_allocs"]),
     "PID": lambda line: -(line.process.pid or line.process.inner_pid),
@@ -169,8 +169,8 @@ def _cells(line, width):
     gpu = line.gpu
     return {
         "PID": line.process.shown_pid(), "USER": line.process.user, "GPU": gpu.shown(),
-        "LIVE": text.size(gpu["allocated_bytes"]), "IDLE": text.size(gpu["idle_bytes"]),
-        "RESERVED": text.size(gpu["reserved_bytes"]),
+        "LIVE": text.size(gpu.live()), "IDLE": text.size(gpu.idle()),
+        "RESERVED": text.size(gpu.reserved()),
         "PEAK": text.size(gpu["reserved_peak_bytes"]),
         "HITS": text.share(gpu["num_hits"], gpu["num_allocs"]),
         "LIVE, LATELY": text.spark(line.history, width), "LIMITS": line.process.limits(),
@@ -242,8 +242,8 @@ def picture(screen, console):
 
 
 def _title(screen, num_shown):
-    total = sum(line.gpu["allocated_bytes"] for line in screen.lines)
-    idle = sum(line.gpu["idle_bytes"] for line in screen.lines)
+    total = sum(line.gpu.live() for line in screen.lines)
+    idle = sum(line.gpu.idle() for line in screen.lines)
     number = len({line.process.page.name for line in screen.lines})
     words = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
             f"{text.size(idle)} idle"

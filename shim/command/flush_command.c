@@ -4,7 +4,7 @@
  * state belongs to the control thread.
  *
  *   {"ns":11000000,"gpus":[{"uuid":"GPU-...","device":0,"returned_bytes":N,"idle_bytes":N,
- *    "pending_bytes":N,"allocated_bytes":N,"partly_live_bytes":N}],
+ *    "pending_bytes":N,"allocated_bytes":N,"partly_live_bytes":N,"async_idle_bytes":N}],
  *    "frameworks":[{"name":"torch","state":"done","returned_bytes":N,"ns":N}]}
  *
  * frameworks: the packages that are loaded, with what they made idle in the pools or gave back to
@@ -16,7 +16,8 @@
  * ns: how long it took. returned_bytes: went back to the driver. The others are what is left.
  * allocated_bytes are live. pending_bytes are freed, and GPU work may still use them. idle_bytes
  * are the rest of what is reserved. Of the idle bytes, partly_live_bytes are beyond what was to be
- * kept: they lie in pieces of memory (pool/README.md) that hold live blocks too.
+ * kept: they lie in pieces of memory (pool/README.md) that hold live blocks too. async_idle_bytes
+ * are left in the driver's own pools (shim/driver/async_pool.h); returned_bytes have theirs too.
  */
 #include "shim/command/command.h"
 #include "shim/context/context.h"
@@ -64,7 +65,7 @@ static bool find_device(const char *gpu, size_t num_pools, int *device)
 
 /* What one GPU has, and what went back there. */
 struct receipt {
-    uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes;
+    uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes, async_idle_bytes;
 };
 
 static struct receipt sum(int device, const struct waiting *w)
@@ -80,6 +81,7 @@ static struct receipt sum(int device, const struct waiting *w)
         r.reserved_bytes += s->reserved_bytes;
         r.allocated_bytes += s->allocated_bytes;
         r.pending_bytes += s->pending_bytes;
+        r.async_idle_bytes += pools[i].async.async_idle_bytes;
     }
     return r;
 }
@@ -105,9 +107,9 @@ static bool add_gpu(struct text *t, const struct report_pool *p, const struct re
     text_add(t,
              ",\"device\":%d,\"returned_bytes\":%" PRIu64 ",\"idle_bytes\":%" PRIu64
              ",\"pending_bytes\":%" PRIu64 ",\"allocated_bytes\":%" PRIu64
-             ",\"partly_live_bytes\":%" PRIu64 "}",
+             ",\"partly_live_bytes\":%" PRIu64 ",\"async_idle_bytes\":%" PRIu64 "}",
              p->device, r->returned_bytes, idle, r->pending_bytes, r->allocated_bytes,
-             idle > keep_bytes ? idle - keep_bytes : 0);
+             idle > keep_bytes ? idle - keep_bytes : 0, r->async_idle_bytes);
     if (t->used_bytes + FRAMEWORKS_BYTES < t->size_bytes)
         return true;
     *t = before;
@@ -137,17 +139,22 @@ static void add_frameworks(struct text *t, const struct framework_result *result
     text_add(t, "]");
 }
 
+static uint64_t returned_bytes(const struct report_pool *p)
+{
+    return p->stats.flushed_bytes + p->async.async_returned_bytes;
+}
+
 /* Gives back what is idle, and counts it. */
 static void flush_once(struct waiting *w, uint64_t wait_ns)
 {
     size_t num_before = context_report(pools, CONTEXTS_MAX);
 
     for (size_t i = 0; i < num_before; i++)
-        flushed_before[i] = pools[i].stats.flushed_bytes;
+        flushed_before[i] = returned_bytes(&pools[i]);
     flush_pools(&w->e, wait_ns, "request");
     w->num_pools = context_report(pools, CONTEXTS_MAX);
     for (size_t i = 0; i < num_before && i < w->num_pools; i++)
-        w->returned_bytes[i] += pools[i].stats.flushed_bytes - flushed_before[i];
+        w->returned_bytes[i] += returned_bytes(&pools[i]) - flushed_before[i];
 }
 
 /* False: the reply says what is wrong with the request. */

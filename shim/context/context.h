@@ -227,7 +227,9 @@ size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner
 void context_for_each_pool(void (*f)(struct pool *p));
 /* Work is about to be submitted: see pool_submit. */
 void context_submit(uint64_t stream);
-/* Gives idle memory back, of one device or of all (-1). Returns the bytes. */
+/* Gives idle memory back, of one device or of all (-1): that of the pools, then that of the
+ * driver's own (shim/driver/async_pool.h). The driver's keep what ours left of keep_bytes. Returns
+ * the bytes. context_release and context_tick have the driver's own too. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
 /* pool_settle and pool_has_settled of the same pools. */
 struct context_marks {

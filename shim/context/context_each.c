@@ -5,7 +5,9 @@
  */
 #include "shim/context/context.h"
 
+#include "pool/bits.h"
 #include "pool/spin.h"
+#include "shim/driver/async_pool.h"
 #include "shim/driver/error.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/cancel.h"
@@ -43,12 +45,33 @@ void context_submit(uint64_t stream)
         pool_submit(c->pool, stream);
 }
 
+/* Is it the first of its device that a call for all pools reaches? What belongs to the whole device
+ * goes by that one. */
+static bool is_first_of_device(const struct context *c)
+{
+    FOR_EACH_CONTEXT(other)
+        if (other->device == c->device)
+            return other == c;
+    return false;
+}
+
+/* Our own pools keep first. */
+static uint64_t trim_async(CUdevice device, const struct pool_trim *trim)
+{
+    uint64_t own = context_idle_bytes(device);
+    uint64_t keep = trim->keep_bytes > own ? trim->keep_bytes - own : 0;
+    return async_pool_trim(device, keep, trim->most_bytes ? trim->most_bytes : UINT64_MAX);
+}
+
 uint64_t context_trim(int device, const struct pool_trim *trim)
 {
     uint64_t back = 0;
     FOR_EACH_CONTEXT(c)
         if (device < 0 || device == c->device)
             back += pool_trim(c->pool, trim);
+    FOR_EACH_CONTEXT(c)
+        if ((device < 0 || device == c->device) && is_first_of_device(c))
+            back += trim_async(c->device, trim);
     return back;
 }
 
@@ -75,6 +98,9 @@ bool context_release(uint64_t devices, enum pool_release step)
     FOR_EACH_CONTEXT(c)
         if (device_bit(c->device) & devices)
             some = pool_release(c->pool, step) || some;
+    FOR_EACH_CONTEXT(c)
+        if (step == POOL_RELEASE_IDLE && (device_bit(c->device) & devices) && is_first_of_device(c))
+            some = async_pool_release(c->device) || some;
     return some;
 }
 
@@ -177,9 +203,43 @@ void context_set_configs(void)
         context_set_config(c);
 }
 
+/* Bytes by which the driver's free memory is below MIN_FREE. */
+static uint64_t free_shortage(struct context *c, uint64_t min_free_bytes)
+{
+    uint64_t free_bytes, total_bytes;
+    struct backend *b = &c->backend.base;
+    if (!min_free_bytes || !context_asks(c))
+        return 0;
+    int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+    context_asked(c);
+    return code || free_bytes >= min_free_bytes ? 0 : min_free_bytes - free_bytes;
+}
+
+/* The limits hold for idle memory of both kinds together. Ours is kept first. */
+static uint64_t tick_async(struct context *c)
+{
+    struct pool_config config;
+    uint64_t back = 0, own = context_idle_bytes(c->device);
+    if (!async_pool_any())
+        return 0;
+    state_pool_config(c->device, c->backend.base.total_bytes, &config);
+    if (config.max_idle_bytes != UINT64_MAX)
+        back += async_pool_trim(
+            c->device, config.max_idle_bytes - min_u64(own, config.max_idle_bytes), UINT64_MAX);
+    uint64_t short_bytes = free_shortage(c, config.min_free_bytes);
+    if (short_bytes > own)
+        back += async_pool_trim(c->device, 0, short_bytes - own);
+    if (config.idle_timeout_ns)
+        back += async_pool_expire(c->device, config.idle_timeout_ns);
+    return back;
+}
+
 uint64_t context_tick(void)
 {
     uint64_t back = 0;
+    FOR_EACH_CONTEXT(c)
+        if (pool_tick_ns(c->pool) && is_first_of_device(c))
+            back += tick_async(c);
     FOR_EACH_CONTEXT(c)
         if (pool_tick_ns(c->pool))
             back += pool_tick(c->pool);
@@ -216,6 +276,15 @@ bool context_can_report(void)
     return true;
 }
 
+/* Does no row before this one have the figures of the device's own pools? */
+static bool is_first_row(const struct report_pool *out, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (out[i].device == out[count].device)
+            return false;
+    return true;
+}
+
 /* A pool's figures sum up all contexts that had it. So the report shows it after its context has
  * ended too. */
 size_t context_report(struct report_pool *out, size_t max)
@@ -236,6 +305,8 @@ size_t context_report(struct report_pool *out, size_t max)
             state_pool_config(c->device, out[count].total_bytes, &out[count].config);
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
+            if (is_first_row(out, count))
+                async_pool_stats(c->device, &out[count].async);
             count++;
         }
     return count;

@@ -121,6 +121,7 @@ static size_t sum_by_gpu(size_t num_pools)
         gpus[g].allocated_bytes += used;
         gpus[g].reserved_bytes += s->reserved_bytes;
         gpus[g].idle_bytes += s->reserved_bytes > used ? s->reserved_bytes - used : 0;
+        gpus[g].async_idle_bytes += pools[i].async.async_idle_bytes;
     }
     return count;
 }
@@ -139,8 +140,10 @@ uint64_t publish_digest(const struct report *r)
 {
     uint64_t sum = UINT64_C(14695981039346656037);
 
-    for (size_t i = 0; i < r->num_pools; i++)
+    for (size_t i = 0; i < r->num_pools; i++) {
         sum = add_to_digest(sum, &r->pools[i].stats, sizeof(r->pools[i].stats));
+        sum = add_to_digest(sum, &r->pools[i].async, sizeof(r->pools[i].async));
+    }
     for (int i = 0; i < NUM_COUNTERS; i++) {
         uint64_t value = counter_get((enum counter)i);
 

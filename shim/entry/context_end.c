@@ -9,6 +9,7 @@
 #include "shim/context/context.h"
 #include "shim/context/green_context.h"
 #include "shim/context/stream_watch.h"
+#include "shim/driver/async_pool.h"
 #include "shim/driver/device.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
@@ -271,8 +272,10 @@ static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     struct ending end;
     int cancel = cancel_forbid();
+    async_pool_context_begins(dev);
     release_begins(&end, dev, reset);
     CUresult rc = how(dev);
+    async_pool_context_over(dev);
     finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
@@ -306,8 +309,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);
+    async_pool_context_begins(-1);
     release_begins(&end, -1, false);
     CUresult rc = real.cuGreenCtxDestroy(green);
+    async_pool_context_over(-1);
     if (rc == CUDA_SUCCESS && ctx) {
         green_context_forget(ctx);
         entry_captures_closed(capture_forget(ctx));

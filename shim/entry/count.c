@@ -6,6 +6,7 @@
 #include "shim/entry/answer.h"
 #include "shim/entry/current.h"
 #include "shim/stats/counters.h"
+#include "shim/control/thread.h"
 #include "shim/driver/hooks.h"
 #include "shim/process/state.h"
 
@@ -24,6 +25,8 @@ static inline void note_memory(enum counter kind)
 {
     if (unlikely(state_is_new()) && kind != COUNTER_HOST)
         current_context();
+    if (kind == COUNTER_ASYNC) /* the driver may keep that memory when it is freed */
+        control_ensure_thread();
 }
 
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \

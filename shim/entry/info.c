@@ -6,6 +6,7 @@
 #include "pool/bits.h"
 #include "shim/entry/answer.h"
 #include "shim/context/context.h"
+#include "shim/driver/async_pool.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
 #include "shim/share/export.h"
@@ -14,7 +15,8 @@
 #include "shim/context/redzone.h"
 #include "shim/process/state.h"
 
-/* Programs size themselves by free memory, and idle memory is available to them. */
+/* Programs size themselves by free memory, and idle memory is available to them. So is that of the
+ * driver's own pools: a call that finds no memory trims them (shim/entry/answer.h). */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
@@ -27,7 +29,9 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
         all = *total;
     else
         real.cuDeviceTotalMem_v2(&all, device);
-    uint64_t sum = *free + context_idle_bytes(device);
+    struct async_stats async;
+    async_pool_stats(device, &async);
+    uint64_t sum = *free + context_idle_bytes(device) + async.async_idle_bytes;
     *free = sum < all ? sum : all;
     return rc;
 }

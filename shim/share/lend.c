@@ -9,6 +9,7 @@
 #include "shim/control/flush.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/driver/async_pool.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
@@ -241,14 +242,17 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
     }
 }
 
-/* Other contexts of the process come first: their memory costs no question. */
+/* Other contexts of the process come first, and the driver's own pools: their memory costs no
+ * question. */
 static bool ask_for_pool(CUdevice device, uint64_t bytes, uint64_t *series)
 {
     if (!series) {
         ask_in_background(device, bytes);
         return false;
     }
-    if (!*series && lend_is_on() && context_release(device_bit(device), POOL_RELEASE_IDLE)) {
+    bool first = !*series;
+    if (first && (lend_is_on() ? context_release(device_bit(device), POOL_RELEASE_IDLE)
+                               : async_pool_release(device))) {
         *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
         return true;
     }
@@ -301,6 +305,8 @@ static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *de
             if (back < bytes)
                 back += give_pool(c, bytes - back, wait_ns);
         }
+    if (*device >= 0 && back < bytes)
+        back += async_pool_trim(*device, 0, bytes - back);
     return back;
 }
 
@@ -337,7 +343,7 @@ uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct turns *t,
 {
     struct framework_result ignored[NUM_FRAMEWORKS];
     const struct empty_cache all = {.device = t->device};
-    int device;
+    int device = -1;
     uint64_t back = capture_open() ? 0 : give(uuid, bytes, 0, &device);
     count_given(back);
     if (last && back < bytes)

@@ -199,7 +199,7 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
     if (!g)
         return;
     struct candidate c = {.thrashes = thrashes(g, now_ns),
-                          .idle_bytes = g->idle_bytes,
+                          .idle_bytes = g->idle_bytes + g->async_idle_bytes,
                           .reserved_bytes = g->reserved_bytes,
                           .tie = question_jitter()};
     snprintf(c.name, sizeof c.name, "%s", name);

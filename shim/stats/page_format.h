@@ -48,7 +48,7 @@ struct page_gpu {
     uint64_t reserved_bytes;
     uint64_t returned_ns; /* CLOCK_MONOTONIC: last gave memory to another; 0: never */
     uint64_t regrown_ns;  /* the same: first took memory after that; 0: not yet */
-    uint64_t zero;
+    uint64_t async_idle_bytes; /* in the driver's own pools (shim/driver/async_pool.h) */
 };
 
 /* One request and its reply. Both are text. `ask` is a verb of shim/command/command.def and

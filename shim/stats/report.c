@@ -32,9 +32,15 @@ static const struct row rows[] = {
 #define POOL_STAT(field, kind, unit, help) {#field, kind, unit},
 #include "pool/stats.def"
 #undef POOL_STAT
+#define ASYNC_STAT(field, kind, unit, help) {#field, kind, unit},
+#include "shim/stats/async_stats.def"
+#undef ASYNC_STAT
 };
 
-enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
+enum {
+    NUM_ROWS = sizeof(rows) / sizeof(rows[0]),
+    FIRST_ASYNC_ROW = NUM_ROWS - (int)(sizeof(struct async_stats) / sizeof(uint64_t)),
+};
 
 static const char *const counter_fields[NUM_COUNTERS] = {
 #define COUNTER(name, field, help) #field,
@@ -42,13 +48,16 @@ static const char *const counter_fields[NUM_COUNTERS] = {
 #undef COUNTER
 };
 
-static void copy_stats(const struct pool_stats *s, uint64_t values[NUM_ROWS])
+static void copy_stats(const struct report_pool *p, uint64_t values[NUM_ROWS])
 {
     size_t i = 0;
 
-#define POOL_STAT(field, kind, unit, help) values[i++] = s->field;
+#define POOL_STAT(field, kind, unit, help) values[i++] = p->stats.field;
 #include "pool/stats.def"
 #undef POOL_STAT
+#define ASYNC_STAT(field, kind, unit, help) values[i++] = p->async.field;
+#include "shim/stats/async_stats.def"
+#undef ASYNC_STAT
 }
 
 /* Statistics may change while they are copied, so a difference could fall below zero. */
@@ -222,7 +231,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     uint64_t v[NUM_ROWS];
     char words[512];
 
-    copy_stats(&p->stats, v);
+    copy_stats(p, v);
     snprintf(words, sizeof(words), "device %d: %s", p->device, or_unknown(p->name));
     add_words(t, words);
     snprintf(words, sizeof(words), "%s backing: %s", or_unknown(p->backing), or_unknown(p->reason));
@@ -231,7 +240,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     add_rule(t, '-');
     add_row(t, "", "now", "peak");
     for (size_t i = 0; i < NUM_ROWS; i++) {
-        if (rows[i].kind != GAUGE)
+        if (rows[i].kind != GAUGE || (i >= FIRST_ASYNC_ROW && !v[i]))
             continue;
         bool has_peak = i + 1 < NUM_ROWS && rows[i + 1].kind == PEAK;
         add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text,
@@ -360,7 +369,7 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
         const struct report_pool *p = &r->pools[i];
         uint64_t v[NUM_ROWS];
 
-        copy_stats(&p->stats, v);
+        copy_stats(p, v);
         text_add(&t, "%s{\"device\":%d,", i ? "," : "", p->device);
         text_add_json_string(&t, "name", p->name);
         text_add(&t, ",");

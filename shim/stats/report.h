@@ -4,8 +4,8 @@
  * without CUDA. It includes only process/ and what the pool has for outsiders. Its one seam is that
  * figures come in as copies: no file here looks at a pool or at a context.
  *
- * A report is text for people or one JSON object. Its fields are those of pool/stats.def and
- * shim/stats/counters.def. Takes no lock.
+ * A report is text for people or one JSON object. Its fields are those of pool/stats.def,
+ * shim/stats/async_stats.def and shim/stats/counters.def. Takes no lock.
  */
 #ifndef SHIM_REPORT_H
 #define SHIM_REPORT_H
@@ -13,6 +13,7 @@
 #include "pool/config.h"
 #include "pool/stats.h"
 #include "shim/process/options.h"
+#include "shim/stats/async_stats.h"
 #include "shim/stats/counters.h"
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@ struct report_pool {
     uint64_t returned_ns, regrown_ns; /* as struct page_gpu has them */
     struct pool_config config; /* the options in force */
     struct pool_stats stats;
+    struct async_stats async; /* with the first row of a device; else all 0 */
 };
 
 /* The last flush. */

@@ -11,6 +11,7 @@
 #include "tests/sim/config.h"
 #include "tests/sim/device.h"
 #include "tests/sim/memory.h"
+#include "tests/sim/mempool.h"
 #include "tests/sim/module.h"
 
 /* All structs that were ever made, in slabs; each slab is twice as long as the one before. The list
@@ -101,6 +102,8 @@ void context_destroy(CUcontext context)
     while (context->streams != NULL)
         stream_destroy(context->streams);
     memory_free_context(context);
+    if (context->primary)
+        mempool_device_ends(context->device);
     module_unload_context(context);
     work_assign(&context->gate, NULL);
     work_assign(&context->orphans, NULL);

@@ -123,7 +123,8 @@ CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out)
 
 void memory_give_back(struct memory *memory)
 {
-    uint64_t addr = memory->range.lo, extent = memory->range.hi - addr;
+    uint64_t addr = memory->range.lo, extent = memory->range.hi - addr, size = memory->size;
+    CUmemoryPool pool = memory->pool;
     switch (memory->kind) {
     case MEMORY_SMALL:
         small_free(memory);
@@ -141,6 +142,8 @@ void memory_give_back(struct memory *memory)
         break;
     }
     memory_drop(memory);
+    if (pool != NULL)
+        mempool_gets_back(pool, size);
 }
 
 void memory_free_context(CUcontext context)

@@ -34,6 +34,14 @@ static bool valid(CUmemoryPool pool)
     return (uintptr_t)pool >= 4096 && pool->magic == MAGIC;
 }
 
+/* No program uses a pool that it has destroyed: a real driver reads memory that it has freed. */
+static bool alive(CUmemoryPool pool)
+{
+    if ((uintptr_t)pool >= 4096 && pool->magic == 0)
+        fprintf(stderr, "sim: a pool is used that was destroyed\n");
+    return valid(pool);
+}
+
 static CUmemoryPool pool_create(int device, bool standard)
 {
     CUmemoryPool pool = handles_take(&pools);
@@ -60,8 +68,7 @@ static void shrink(CUmemoryPool pool, uint64_t reserved_bytes)
     pool->idle_bytes = keep;
 }
 
-/* A free whose memory the pool keeps. */
-static void keep_idle(CUmemoryPool pool, uint64_t bytes)
+void mempool_gets_back(CUmemoryPool pool, uint64_t bytes)
 {
     pool->used_bytes -= bytes;
     if (pool->magic == MAGIC && device_take(pool->device, bytes))
@@ -153,13 +160,21 @@ static CUresult release(CUdeviceptr addr, CUstream handle)
 void mempool_reclaim(uint64_t addr)
 {
     struct memory *memory = memory_find(addr);
-    if (memory == NULL || !memory->freeing)
-        return;
-    CUmemoryPool pool = memory->pool;
-    uint64_t bytes = memory->size;
-    memory_give_back(memory);
-    if (pool != NULL)
-        keep_idle(pool, bytes);
+    if (memory != NULL && memory->freeing)
+        memory_give_back(memory);
+}
+
+void mempool_device_ends(int ordinal)
+{
+    for (size_t i = 0; i < pools.count; i++) {
+        CUmemoryPool pool = pools.all[i];
+        if (pool->magic != MAGIC || pool->device != ordinal)
+            continue;
+        shrink(pool, 0);
+        if (!pool->standard)
+            pool->magic = 0;
+    }
+    device_at(ordinal)->current_pool = NULL;
 }
 
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
@@ -305,11 +320,11 @@ API_BOTH(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr addr, CUstream stream
 API(cuMemPoolCreate, (CUmemoryPool * out, const CUmemPoolProps *props), create(out, props))
 API(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
 API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep),
-    NEEDS(valid(pool), INVALID_VALUE) trim(pool, keep))
+    NEEDS(alive(pool), INVALID_VALUE) trim(pool, keep))
 API(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
     NEEDS(valid(pool) && value != NULL, INVALID_VALUE) set_attribute(pool, which, value))
 API(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *value),
-    NEEDS(valid(pool) && value != NULL, INVALID_VALUE) get_attribute(pool, which, value))
+    NEEDS(alive(pool) && value != NULL, INVALID_VALUE) get_attribute(pool, which, value))
 API(cuMemPoolExportToShareableHandle,
     (void *out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
     NEEDS(out != NULL && valid(pool) && !pool->standard && flags == 0, INVALID_VALUE)

@@ -30,7 +30,13 @@ struct context *current_context(void)
     return NULL;
 }
 
-/* There is no control thread. */
+/* There is no control thread, nor is one to be made. */
+atomic_bool control_started = true;
+
+void control_make_thread(void)
+{
+}
+
 void control_due(struct duty *duty, uint64_t due_ns)
 {
 }

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See async_pool.h, also for the argument; the numbers below are those of its steps. The lock
+ * guards the rows, and is held over no driver call.
+ */
+#include "shim/driver/async_pool.h"
+
+#include "pool/bits.h"
+#include "pool/spin.h"
+#include "shim/driver/device.h"
+#include "shim/driver/driver_call.h"
+#include "shim/process/state.h"
+#include "shim/stats/counters.h"
+
+#include <pthread.h>
+
+/* The first DEVICES_MAX rows are the devices' default pools, with the graphs' memory. */
+enum { ROWS = DEVICES_MAX + ASYNC_POOLS_MAX };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct row {
+    CUmemoryPool pool; /* NULL: none; the default ones are asked for each time */
+    CUdevice device;
+    unsigned takers;
+    bool leaving; /* a thread destroys the pool */
+    /* The control thread's: what was idle at each look since `since_ns` (0: no look yet). */
+    uint64_t least_idle_bytes, since_ns;
+} rows[ROWS];
+static _Atomic int rows_used = DEVICES_MAX; /* behind them no row was ever used */
+static unsigned enders[DEVICES_MAX]; /* threads that may end the device's primary context */
+static _Atomic uint64_t returned_bytes[DEVICES_MAX];
+static _Atomic uint64_t returned_ns[DEVICES_MAX]; /* the last time; 0: never */
+static struct async_stats latest[DEVICES_MAX];
+
+/* From a failure of the driver to async_pool_release. */
+#define LATELY_NS UINT64_C(100000000)
+
+static bool is_default(const struct row *r)
+{
+    return r < rows + DEVICES_MAX;
+}
+
+static CUdevice device_of(const struct row *r)
+{
+    return is_default(r) ? (CUdevice)(r - rows) : r->device;
+}
+
+/* Lock held. */
+static bool is_of(const struct row *r, CUdevice device)
+{
+    return (is_default(r) || r->pool) && (device < 0 || device_of(r) == device);
+}
+
+/* Step 1. Finds the next row of the device, from *i on. NULL: there is no more. */
+static struct row *take_next(CUdevice device, int *i)
+{
+    struct row *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (; *i < rows_used && !found && !enders[device]; ++*i)
+        if (is_of(&rows[*i], device) && !rows[*i].leaving) {
+            found = &rows[*i];
+            found->takers++;
+        }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void put(struct row *r)
+{
+    pthread_mutex_lock(&lock);
+    r->takers--;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lock held, and let go meanwhile. Steps 2 and 4. */
+static void await_takers(const struct row *r)
+{
+    for (unsigned turn = 0; r->takers && !driver_call_depth; turn++) {
+        pthread_mutex_unlock(&lock);
+        spin_pause(turn);
+        pthread_mutex_lock(&lock);
+    }
+}
+
+void async_pool_made(CUmemoryPool pool, const CUmemPoolProps *props)
+{
+    CUdevice device = props->location.id;
+    if (state_is_off() || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
+        device >= DEVICES_MAX)
+        return;
+    pthread_mutex_lock(&lock);
+    int i = DEVICES_MAX;
+    while (i < rows_used && (rows[i].pool || rows[i].takers))
+        i++;
+    if (i < ROWS) {
+        rows[i] = (struct row){.pool = pool, .device = device};
+        rows_used = i < rows_used ? rows_used : i + 1;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lock held. */
+static struct row *find(CUmemoryPool pool, bool leaving)
+{
+    for (int i = DEVICES_MAX; i < rows_used && pool; i++)
+        if (rows[i].pool == pool && rows[i].leaving == leaving)
+            return &rows[i];
+    return NULL;
+}
+
+void async_pool_destroy_begins(CUmemoryPool pool)
+{
+    if (state_is_off()) /* step 5 */
+        return;
+    pthread_mutex_lock(&lock);
+    struct row *r = find(pool, false);
+    if (r) {
+        r->leaving = true;
+        await_takers(r);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Another pool may have got the handle by now, in a row of its own. */
+void async_pool_destroy_over(CUmemoryPool pool, bool done)
+{
+    if (state_is_off())
+        return;
+    pthread_mutex_lock(&lock);
+    struct row *r = find(pool, true);
+    if (r) {
+        r->pool = done ? NULL : pool;
+        r->leaving = false;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Lock held. */
+static void count_ender(CUdevice device, unsigned by)
+{
+    for (CUdevice i = 0; i < DEVICES_MAX; i++)
+        if (device < 0 || device == i)
+            enders[i] += by;
+}
+
+void async_pool_context_begins(CUdevice device)
+{
+    if (state_is_off() || device >= DEVICES_MAX)
+        return;
+    pthread_mutex_lock(&lock);
+    count_ender(device, 1);
+    for (int i = 0; i < rows_used; i++)
+        if (is_of(&rows[i], device))
+            await_takers(&rows[i]);
+    pthread_mutex_unlock(&lock);
+}
+
+/* A bit for each device on which the program has made pools. */
+static uint64_t devices_of_rows(CUdevice device)
+{
+    uint64_t devices = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = DEVICES_MAX; i < rows_used; i++)
+        if (is_of(&rows[i], device))
+            devices |= device_bit(rows[i].device);
+    pthread_mutex_unlock(&lock);
+    return devices;
+}
+
+void async_pool_context_over(CUdevice device)
+{
+    uint64_t ended = 0;
+    if (state_is_off() || device >= DEVICES_MAX)
+        return;
+    uint64_t devices = devices_of_rows(device);
+    for (CUdevice i = 0; i < DEVICES_MAX; i++)
+        if ((devices & device_bit(i)) && !device_primary_is_active(i))
+            ended |= device_bit(i);
+    pthread_mutex_lock(&lock);
+    for (int i = DEVICES_MAX; i < rows_used; i++)
+        if (rows[i].pool && (ended & device_bit(rows[i].device)))
+            rows[i].pool = NULL;
+    count_ender(device, -1u);
+    pthread_mutex_unlock(&lock);
+}
+
+bool async_pool_any(void)
+{
+    return counter_get(COUNTER_ASYNC) || rows_used > DEVICES_MAX;
+}
+
+/* In a visit. NULL: there is none, or the program has made no stream-ordered allocation. */
+static CUmemoryPool pool_of(const struct row *r)
+{
+    CUmemoryPool pool = NULL;
+    if (!is_default(r))
+        return r->pool;
+    if (!counter_get(COUNTER_ASYNC) || !real.cuDeviceGetDefaultMemPool ||
+        real.cuDeviceGetDefaultMemPool(&pool, device_of(r)) != CUDA_SUCCESS)
+        return NULL;
+    return pool;
+}
+
+struct memory {
+    uint64_t reserved_bytes, idle_bytes;
+};
+
+static struct memory memory_of(uint64_t reserved, uint64_t used)
+{
+    return (struct memory){reserved, reserved > used ? reserved - used : 0};
+}
+
+static struct memory pool_memory(CUmemoryPool pool)
+{
+    cuuint64_t reserved = 0, used = 0;
+    if (!pool || !real.cuMemPoolGetAttribute ||
+        real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+        real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
+        return (struct memory){0};
+    return memory_of(reserved, used);
+}
+
+static struct memory graph_memory(CUdevice device)
+{
+    cuuint64_t reserved = 0, used = 0;
+    if (!counter_get(COUNTER_ASYNC) || !real.cuDeviceGetGraphMemAttribute ||
+        !device_primary_is_active(device) ||
+        real.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                          &reserved) ||
+        real.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used))
+        return (struct memory){0};
+    return memory_of(reserved, used);
+}
+
+static uint64_t less(struct memory before, struct memory after)
+{
+    return before.reserved_bytes > after.reserved_bytes
+               ? before.reserved_bytes - after.reserved_bytes
+               : 0;
+}
+
+/* What is to be left, and what may still go. */
+struct share {
+    uint64_t keep_bytes, most_bytes;
+};
+
+static uint64_t trim_pool(CUmemoryPool pool, struct share *s)
+{
+    struct memory m = pool_memory(pool);
+    uint64_t kept = min_u64(m.idle_bytes, s->keep_bytes);
+    uint64_t goes = min_u64(m.idle_bytes - kept, s->most_bytes), back = 0;
+    s->keep_bytes -= kept;
+    if (goes && real.cuMemPoolTrimTo &&
+        real.cuMemPoolTrimTo(pool, m.reserved_bytes - goes) == CUDA_SUCCESS)
+        back = less(m, pool_memory(pool));
+    s->most_bytes -= min_u64(back, s->most_bytes);
+    return back;
+}
+
+static uint64_t trim_graphs(CUdevice device, struct share *s)
+{
+    struct memory m = graph_memory(device);
+    if (m.idle_bytes <= s->keep_bytes || !s->most_bytes || !real.cuDeviceGraphMemTrim ||
+        real.cuDeviceGraphMemTrim(device) != CUDA_SUCCESS)
+        return 0;
+    return less(m, graph_memory(device));
+}
+
+static void count(CUdevice device, uint64_t back)
+{
+    if (!back)
+        return;
+    atomic_fetch_add(&returned_bytes[device], back);
+    atomic_store(&returned_ns[device], state_clock_ns());
+}
+
+uint64_t async_pool_trim(CUdevice device, uint64_t keep_bytes, uint64_t most_bytes)
+{
+    struct share s = {keep_bytes, most_bytes};
+    struct driver_call v;
+    struct row *r;
+    uint64_t back = 0;
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))
+        return 0;
+    for (int i = 0; (r = take_next(device, &i));) {
+        back += trim_pool(pool_of(r), &s);
+        put(r);
+    }
+    int i = device; /* graphs come last; the default pool's row stands for them */
+    if ((r = take_next(device, &i))) {
+        if (is_default(r))
+            back += trim_graphs(device, &s);
+        put(r);
+    }
+    driver_call_end(&v);
+    count(device, back);
+    return back;
+}
+
+/* Another thread may have given back what there was, after the driver failed here. */
+bool async_pool_release(CUdevice device)
+{
+    if (async_pool_trim(device, 0, UINT64_MAX))
+        return true;
+    uint64_t last_ns = device >= 0 && device < DEVICES_MAX ? atomic_load(&returned_ns[device]) : 0;
+    return last_ns && state_clock_ns() - last_ns < LATELY_NS;
+}
+
+/* What was idle throughout goes. The program may have used it meanwhile and freed it again between
+ * two looks. */
+static uint64_t expire(struct row *r, uint64_t timeout_ns, uint64_t now_ns)
+{
+    CUmemoryPool pool = pool_of(r);
+    uint64_t idle = pool_memory(pool).idle_bytes, back = 0;
+    r->least_idle_bytes = r->since_ns ? min_u64(r->least_idle_bytes, idle) : idle;
+    r->since_ns = r->since_ns ? r->since_ns : now_ns;
+    if (now_ns - r->since_ns < timeout_ns)
+        return 0;
+    if (r->least_idle_bytes)
+        back = trim_pool(pool, &(struct share){0, r->least_idle_bytes});
+    r->since_ns = now_ns;
+    r->least_idle_bytes = idle - min_u64(idle, back);
+    return back;
+}
+
+uint64_t async_pool_expire(CUdevice device, uint64_t timeout_ns)
+{
+    uint64_t now_ns = state_clock_ns(), back = 0;
+    struct driver_call v;
+    struct row *r;
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))
+        return 0;
+    for (int i = 0; (r = take_next(device, &i));) {
+        back += expire(r, timeout_ns, now_ns);
+        put(r);
+    }
+    driver_call_end(&v);
+    count(device, back);
+    return back;
+}
+
+static void add(struct async_stats *sum, struct memory m)
+{
+    sum->async_reserved_bytes += m.reserved_bytes;
+    sum->async_idle_bytes += m.idle_bytes;
+}
+
+void async_pool_stats(CUdevice device, struct async_stats *out)
+{
+    struct async_stats sum = {0};
+    struct driver_call v;
+    struct row *r;
+    *out = sum;
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any())
+        return;
+    if (driver_call_begin(&v)) {
+        for (int i = 0; (r = take_next(device, &i));) {
+            add(&sum, pool_memory(pool_of(r)));
+            if (is_default(r))
+                add(&sum, graph_memory(device));
+            put(r);
+        }
+        driver_call_end(&v);
+        sum.async_returned_bytes = atomic_load(&returned_bytes[device]);
+        pthread_mutex_lock(&lock);
+        latest[device] = sum;
+        pthread_mutex_unlock(&lock);
+    }
+    pthread_mutex_lock(&lock);
+    *out = latest[device];
+    pthread_mutex_unlock(&lock);
+}

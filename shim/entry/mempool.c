@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The wrapped functions that make and destroy stream-ordered pools of the driver's. The library
+ * trims those pools (shim/driver/async_pool.h). No lock.
+ */
+#include "shim/driver/async_pool.h"
+#include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/process/cancel.h"
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+    CUresult rc = answer_cuMemPoolCreate(pool, props);
+    if (rc == CUDA_SUCCESS) {
+        int cancel = cancel_forbid();
+        async_pool_made(*pool, props);
+        cancel_allow(cancel);
+    }
+    return rc;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    int cancel = cancel_forbid();
+    async_pool_destroy_begins(pool);
+    CUresult rc = real.cuMemPoolDestroy(pool);
+    async_pool_destroy_over(pool, rc == CUDA_SUCCESS);
+    cancel_allow(cancel);
+    return rc;
+}

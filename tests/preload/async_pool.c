@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The driver's own pools (cuMemAllocAsync, graphs) keep idle memory too. What gives idle memory of
+ * the library's pools back gives theirs back. Bare, the program trims them itself.
+ */
+#include "tests/preload/scene.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+static CUmemoryPool standard;
+
+static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which)
+{
+    cuuint64_t bytes = 0;
+    REQUIRE(cuMemPoolGetAttribute(pool, which, &bytes));
+    return bytes;
+}
+
+static uint64_t idle_bytes(CUmemoryPool pool)
+{
+    return attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) -
+           attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+}
+
+static CUmemoryPool make_pool(CUmemAllocationHandleType type)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handleTypes = type,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemoryPool pool = NULL;
+    REQUIRE(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+/* Leaves so many bytes idle in the pool. */
+static void fill(CUmemoryPool pool, size_t size_bytes)
+{
+    cuuint64_t all = UINT64_MAX;
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    REQUIRE(cuMemAllocFromPoolAsync(&block, size_bytes, pool, NULL));
+    REQUIRE(cuMemFreeAsync(block, NULL));
+    REQUIRE(cuCtxSynchronize());
+}
+
+static void start(void)
+{
+    CUdeviceptr block = 0;
+    scene_start(1, 120);
+    REQUIRE(cuDeviceGetDefaultMemPool(&standard, 0));
+    REQUIRE(cuMemAllocAsync(&block, 4096, NULL));
+    REQUIRE(cuMemFreeAsync(block, NULL));
+    REQUIRE(cuCtxSynchronize());
+}
+
+/* By the environment, so that the memory is back when it returns. */
+static void flush(const char *how)
+{
+    uint64_t block = 0;
+    if (!scene_preloaded())
+        return;
+    REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", how, 1));
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_free(block));
+    REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
+}
+
+static void trim_bare(CUmemoryPool pool, size_t keep_bytes)
+{
+    if (!scene_preloaded())
+        REQUIRE(cuMemPoolTrimTo(pool, keep_bytes));
+}
+
+/* ---- a flush trims the pools that the program has */
+
+static int a_flush_trims_default_created_and_current_pools(void)
+{
+    start();
+    CUmemoryPool created = make_pool(CU_MEM_HANDLE_TYPE_NONE);
+    CUmemoryPool current = make_pool(CU_MEM_HANDLE_TYPE_NONE);
+    CUdeviceptr live = 0;
+    REQUIRE(cuDeviceSetMemPool(0, current));
+    REQUIRE(cuMemAllocFromPoolAsync(&live, 4 * MIB, created, NULL));
+    for (int round = 0; round < 2; round++) {
+        fill(standard, 64 * MIB);
+        fill(created, 32 * MIB);
+        fill(current, 16 * MIB);
+        EXPECT(idle_bytes(standard) == 64 * MIB && idle_bytes(current) == 16 * MIB);
+        if (round == 0) {
+            flush("1");
+        } else if (scene_preloaded()) {
+            REQUIRE(raise(SIGUSR1));
+            for (int i = 0; i < 2000 && idle_bytes(standard) + idle_bytes(created) +
+                                            idle_bytes(current) > 0; i++)
+                scene_sleep_ms(5);
+        }
+        trim_bare(standard, 0);
+        trim_bare(created, 0);
+        trim_bare(current, 0);
+        printf("round %d: idle %d, %d, %d MiB\n", round, (int)(idle_bytes(standard) / MIB),
+               (int)(idle_bytes(created) / MIB), (int)(idle_bytes(current) / MIB));
+    }
+    EXPECT(scene_wrong_words(live, 0, 0, NULL) == 0);
+    REQUIRE(cuMemFreeAsync(live, NULL));
+    REQUIRE(cuMemPoolDestroy(created));
+    REQUIRE(cuMemPoolDestroy(current));
+    flush("1");
+    return 0;
+}
+
+/* The simulated driver says so on stderr if it is trimmed. */
+static int an_imported_pool_is_left_alone(void)
+{
+    start();
+    CUmemoryPool exported = make_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), imported = NULL;
+    int fd = -1;
+    REQUIRE(cuMemPoolExportToShareableHandle(&fd, exported,
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    fill(exported, 16 * MIB);
+    int rc = cuMemPoolImportFromShareableHandle(&imported, (void *)(intptr_t)fd,
+                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    flush("1");
+    trim_bare(exported, 0);
+    printf("idle %d MiB\n", (int)(idle_bytes(exported) / MIB));
+    if (rc == 0)
+        REQUIRE(cuMemPoolDestroy(imported));
+    REQUIRE(cuMemPoolDestroy(exported));
+    return 0;
+}
+
+/* Ours first, then the default one, then those that the program has made. */
+static int what_is_to_be_kept_is_kept_in_order(void)
+{
+    uint64_t block = 0;
+    start();
+    CUmemoryPool created = make_pool(CU_MEM_HANDLE_TYPE_NONE);
+    REQUIRE(gpu_malloc(&block, 64 * MIB));
+    REQUIRE(gpu_free(block));
+    fill(standard, 64 * MIB);
+    fill(created, 64 * MIB);
+    flush("keep=160M");
+    trim_bare(created, 32 * MIB);
+    uint64_t first = idle_bytes(standard), second = idle_bytes(created);
+    printf("the default pool keeps %s, the other %s\n", first == 64 * MIB ? "all" : "less",
+           second >= 16 * MIB && second <= 32 * MIB ? "some" : second > 0 ? "all" : "none");
+    flush("1");
+    trim_bare(standard, 0);
+    trim_bare(created, 0);
+    printf("idle %d, %d MiB\n", (int)(idle_bytes(standard) / MIB),
+           (int)(idle_bytes(created) / MIB));
+    REQUIRE(cuMemPoolDestroy(created));
+    return 0;
+}
+
+/* A trim waits for nothing: what is freed behind work stays until the work is done. */
+static int a_flush_waits_for_no_work(void)
+{
+    CUdeviceptr block = 0;
+    CUstream stream = NULL;
+    start();
+    fill(standard, 32 * MIB);
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(cuMemAllocAsync(&block, 32 * MIB, stream));
+    REQUIRE(gpu_spin(500 * MS_NS, stream));
+    REQUIRE(cuMemFreeAsync(block, stream));
+    flush("1");
+    EXPECT(gpu_stream_query(stream) == CUDA_ERROR_NOT_READY);
+    REQUIRE(gpu_sync());
+    flush("1");
+    trim_bare(standard, 0);
+    printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
+    REQUIRE(gpu_stream_destroy(stream));
+    return 0;
+}
+
+/* ---- pools end beside trims */
+
+enum { ROUNDS = 60 };
+
+static atomic_int makers;
+
+static int make_and_destroy(int index, void *context)
+{
+    (void)index, (void)context;
+    REQUIRE(gpu_open(0));
+    for (int i = 0; i < ROUNDS; i++) {
+        CUmemoryPool pool = make_pool(CU_MEM_HANDLE_TYPE_NONE);
+        fill(pool, 4 * MIB);
+        REQUIRE(cuMemPoolDestroy(pool));
+    }
+    atomic_fetch_sub(&makers, 1);
+    return 0;
+}
+
+static int flush_beside(int index, void *context)
+{
+    if (index < 3)
+        return make_and_destroy(index, context);
+    REQUIRE(gpu_open(0));
+    while (atomic_load(&makers) > 0)
+        flush("1");
+    return 0;
+}
+
+static int pools_are_destroyed_beside_flushes(void)
+{
+    start();
+    atomic_store(&makers, 3);
+    int wrong = scene_threads(4, flush_beside, NULL);
+    fill(standard, 16 * MIB);
+    flush("1");
+    trim_bare(standard, 0);
+    printf("%d wrong, idle %d MiB\n", wrong, (int)(idle_bytes(standard) / MIB));
+    return wrong;
+}
+
+/* The end of the primary context ends its device's pools, as far as the library knows. */
+static int pools_end_with_their_context(void)
+{
+    CUcontext primary = NULL;
+    start();
+    make_pool(CU_MEM_HANDLE_TYPE_NONE);
+    flush("1");
+    REQUIRE(cuDevicePrimaryCtxReset(0));
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    fill(standard, 16 * MIB);
+    flush("1");
+    trim_bare(standard, 0);
+    printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
+    return 0;
+}
+
+/* ---- captures stay whole */
+
+static int captures_stay_whole(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstream stream = NULL;
+    CUgraph graph = NULL;
+    size_t free_bytes = 0, idle = 0;
+    start();
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    idle = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
+    fill(standard, idle);
+    REQUIRE(gpu_stream_create(&stream, false));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(gpu_spin(MS_NS, stream));
+    flush("1"); /* comes after the capture */
+    EXPECT(idle_bytes(standard) == idle);
+    trim_bare(standard, 0);
+    REQUIRE(cuThreadExchangeStreamCaptureMode(&mode));
+    int rc = cuMemCreate(&handle, idle, &prop, 0);
+    REQUIRE(cuThreadExchangeStreamCaptureMode(&mode));
+    printf("physical memory in a capture: %d\n", rc);
+    REQUIRE(cuMemRelease(handle));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_stream_destroy(stream));
+    return 0;
+}
+
+/* ---- idle memory of one pool is there for every call */
+
+static int idle_memory_serves_every_call(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemGenericAllocationHandle handle = 0;
+    size_t free_bytes = 0, after = 0;
+    CUdeviceptr async = 0;
+    uint64_t block = 0;
+    start();
+    CUmemoryPool other = make_pool(CU_MEM_HANDLE_TYPE_NONE);
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    const size_t most = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
+
+    fill(standard, most);
+    if (scene_preloaded()) {
+        REQUIRE(gpu_mem_info(&after, NULL));
+        EXPECT(after + 8 * MIB >= free_bytes);
+    }
+    trim_bare(standard, 0);
+    int rc = gpu_malloc(&block, most);
+    printf("memory of the pool: %d\n", rc);
+    REQUIRE(gpu_free(block));
+
+    fill(standard, most);
+    trim_bare(standard, 0);
+    rc = cuMemCreate(&handle, most, &prop, 0);
+    printf("physical memory: %d\n", rc);
+    REQUIRE(cuMemRelease(handle));
+
+    fill(standard, most);
+    trim_bare(standard, 0);
+    fill(other, most);
+    printf("another pool of the driver's: idle %d MiB in the first\n",
+           (int)(idle_bytes(standard) / MIB));
+    trim_bare(other, 0);
+    rc = cuMemAllocAsync(&async, most, NULL);
+    printf("the default one: %d\n", rc);
+    return 0;
+}
+
+/* ---- limits and timers */
+
+static void await_idle(CUmemoryPool pool, uint64_t most)
+{
+    trim_bare(pool, most);
+    for (int i = 0; i < 2000 && idle_bytes(pool) > most; i++)
+        scene_sleep_ms(5);
+}
+
+static int limits_count_it(void)
+{
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_MAX_IDLE", "8M", 1));
+    start();
+    fill(standard, 64 * MIB);
+    await_idle(standard, 8 * MIB);
+    printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
+    return 0;
+}
+
+static int what_is_idle_for_long_goes(void)
+{
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_IDLE_TIMEOUT", "200ms", 1));
+    start();
+    fill(standard, 64 * MIB);
+    await_idle(standard, 0);
+    printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
+    return 0;
+}
+
+/* ---- graphs: what they keep is simulated alone */
+
+static int graphs_give_back_what_they_keep(void)
+{
+    start();
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    int (*keep)(int, uint64_t) = (int (*)(int, uint64_t))(uintptr_t)dlsym(handle, "simGraphMemory");
+    cuuint64_t bytes = 0;
+    if (!keep)
+        return SCENE_SKIP;
+    REQUIRE(keep(0, 32 * MIB));
+    flush("1");
+    if (!scene_preloaded())
+        REQUIRE(cuDeviceGraphMemTrim(0));
+    REQUIRE(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes));
+    printf("graphs keep %d MiB\n", (int)(bytes / MIB));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene_act acts[] = {
+        ACT(a_flush_trims_default_created_and_current_pools),
+        ACT(an_imported_pool_is_left_alone),
+        ACT(what_is_to_be_kept_is_kept_in_order),
+        ACT(a_flush_waits_for_no_work),
+        ACT(pools_are_destroyed_beside_flushes),
+        ACT(pools_end_with_their_context),
+        ACT(captures_stay_whole),
+        ACT(idle_memory_serves_every_call),
+        ACT(limits_count_it),
+        ACT(what_is_idle_for_long_goes),
+        ACT(graphs_give_back_what_they_keep),
+    };
+    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+}
