@@ -3,6 +3,7 @@
  *   take BYTES PIECE   allocates so much in pieces: "code bytes microseconds"
  *   other KIND         64 MiB by another way: create, async, managed, array, host: "code"
  *   drop               frees all of it: "0"
+ *   async BYTES        leaves so much idle in the default stream-ordered pool: "code"
  *   free               what the driver has free, by cuMemGetInfo: "bytes"
  * With an argument a second thread does so, and the first one ends. */
 #include <cuda.h>
@@ -65,6 +66,22 @@ static int take_otherwise(const char *kind)
     }
 }
 
+static int leave_in_pool(uint64_t bytes)
+{
+    cuuint64_t all = UINT64_MAX;
+    CUmemoryPool pool;
+    CUdeviceptr block;
+    CUresult rc = cuDeviceGetDefaultMemPool(&pool, 0);
+    if (rc == CUDA_SUCCESS)
+        rc = cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
+    if (rc == CUDA_SUCCESS)
+        rc = cuMemAllocAsync(&block, bytes, NULL);
+    if (rc == CUDA_SUCCESS)
+        rc = cuMemFreeAsync(block, NULL);
+    cuCtxSynchronize();
+    return rc;
+}
+
 static void *serve(void *arg)
 {
     CUcontext context;
@@ -78,6 +95,8 @@ static void *serve(void *arg)
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "take %" SCNu64 " %" SCNu64, &bytes, &piece) == 2) {
             take(bytes, piece);
+        } else if (sscanf(line, "async %" SCNu64, &bytes) == 1) {
+            printf("%d\n", leave_in_pool(bytes));
         } else if (strncmp(line, "other ", 6) == 0) {
             printf("%d\n", take_otherwise(line + 6));
         } else if (strncmp(line, "drop", 4) == 0) {

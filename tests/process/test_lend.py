@@ -324,6 +324,24 @@ class Lend(unittest.TestCase):
         self.assertEqual(asker.take(600), NO_MEMORY)
         self.assertEqual(giver.end()["num_lends"], 0)
 
+    def test_what_the_drivers_own_pools_keep_is_lent(self):
+        """Memory idle in a stream-ordered pool of one process serves another's request. The one
+        with most idle memory is asked, of whatever kind."""
+        gpu = Gpu(self)
+        holder, other, asker = gpu.start(), gpu.start(), gpu.start()
+        other.cache(64)
+        self.assertEqual(holder.do(f"async {800 * MIB}"), [0])
+        holder.await_page()
+        self.assertEqual(asker.take(600), 0)
+        self.assertGreaterEqual(holder.end()["lent_bytes"], 430 * MIB)
+
+    def test_a_process_takes_what_its_own_pools_of_the_driver_keep(self):
+        for share in "0", SHARE:
+            process = Gpu(self).start(GPUCACHE_SHARE=share)
+            self.assertEqual(process.do(f"async {800 * MIB}"), [0])
+            self.assertGreaterEqual(process.do("free")[0], 900 * MIB)
+            self.assertEqual(process.take(600), 0)
+
     def test_what_a_framework_caches_is_lent_where_the_pools_have_too_little(self):
         gpu = Gpu(self)
         holder = subprocess.Popen(

@@ -269,6 +269,7 @@ class Show(Case):
     def test_stat_shows_every_figure(self):
         figures = {row["name"]: i + 1 for i, row in enumerate(tables.STATS)
                    if row["kind"] == "COUNTER"}
+        figures.update(async_reserved_bytes=96 * MIB, async_idle_bytes=64 * MIB)
         self.page(body(pool(**{n: v for n, v in figures.items()
                                if n not in ("num_allocs", "num_hits", "num_frees")}),
                        options={"GPUCACHE_MAX_IDLE": "2G"},
@@ -281,6 +282,14 @@ class Show(Case):
         for part in ("options: MAX_IDLE=2G", "signal, 5 MiB in 1 ms; 3 in all", "98.5 %", UUID):
             self.assertIn(part, out)
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_the_drivers_own_pools_count_where_there_are_some(self):
+        self.page(body(pool(async_reserved_bytes=96 * MIB, async_idle_bytes=64 * MIB)))
+        cells = tool("ps").out.splitlines()[1]
+        for size in 32 + 32, 156 + 64, 188 + 96:  # live, idle, reserved
+            self.assertIn(f"{size} MiB", cells)
+        self.page(body(pool()))
+        self.assertNotIn("async idle", tool("stat", os.getpid()).out)
 
     def test_stat_in_json_has_the_same(self):
         self.page()

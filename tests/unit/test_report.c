@@ -192,6 +192,7 @@ static void the_json_has_every_field_with_its_value(void **state)
     pool_config_init(&pools[1].config);
     pools[1].config.max_idle_bytes = 99;
     pools[1].stats.reserved_bytes = UINT64_MAX;
+    pools[1].async = (struct async_stats){2001, 2002, 2003};
     set_counters(UINT64_MAX, 4);
 #define POOL_STAT(field, kind, unit, help)                                                         \
     used += (size_t)snprintf(statements + used, sizeof(statements) - used,                         \
@@ -199,6 +200,12 @@ static void the_json_has_every_field_with_its_value(void **state)
                              pools[1].stats.field);
 #include "pool/stats.def"
 #undef POOL_STAT
+#define ASYNC_STAT(field, kind, unit, help)                                                        \
+    used += (size_t)snprintf(statements + used, sizeof(statements) - used,                         \
+                             "assert d[\"pools\"][1].pop(\"%s\") == %" PRIu64 "\n", #field,        \
+                             pools[1].async.field);
+#include "shim/stats/async_stats.def"
+#undef ASYNC_STAT
     snprintf(statements + used, sizeof(statements) - used,
              "p = d[\"pools\"][1]\n"
              "assert p.pop(\"device\") == 3 and p.pop(\"name\") == \"NVIDIA H200\" and "
