@@ -123,7 +123,8 @@ static bool print_python_layout(void)
                         puts("}\n\nPAGE_GPU = {");
     FIELD(uuid)
     FIELD(idle_bytes)
-    FIELD(allocated_bytes) FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(async_idle_bytes)
+    FIELD(allocated_bytes)
+    FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(async_idle_bytes)
 #undef FIELD
 #define FIELD(field) slot += PUT_FIELD(page_slot, field);
         puts("}\n\nPAGE_SLOT = {");
