@@ -405,6 +405,15 @@ class Completion(Case):
         self.assertIn("MAX_IDLE=", " ".join(offered("gpucache set MAX_I")))
 
 
+    def test_without_its_package_a_shell_is_offered_nothing(self):
+        script = ("import sys; sys.modules['argcomplete'] = None\nsys.path.insert(0, sys.argv[1])\n"
+                  "from gpucache import cli; sys.exit(cli.main())")
+        done = subprocess.run([sys.executable, "-c", script, TOOL], capture_output=True, text=True,
+                              timeout=60, env={**os.environ, "_ARGCOMPLETE": "1",
+                                               "COMP_LINE": "gpucache ", "COMP_POINT": "9"})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "", ""))
+
+
 class Figures(unittest.TestCase):
     def test_sizes(self):
         for value, shown in ((0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"),
