@@ -117,7 +117,8 @@ def _driver(found):
     gpus = machine.gpus()
     for gpu in gpus:
         more = [gpu.get("memory.total"), gpu.get("compute_cap") and "compute " + gpu["compute_cap"],
-                "MIG on" if gpu.get("mig.mode.current") == "Enabled" else "", gpu.get("compute_mode")]
+                "MIG on" if gpu.get("mig.mode.current") == "Enabled" else "",
+                gpu.get("compute_mode")]
         found.fact(f"GPU {gpu['index']}", ", ".join([gpu["name"], *filter(None, more)]))
         if gpu.get("compute_mode") == "Prohibited":
             found.warn(f"GPU {gpu['index']} takes no compute work (compute mode Prohibited)",
