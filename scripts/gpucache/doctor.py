@@ -10,7 +10,7 @@ import stat
 import sys
 import textwrap
 
-from gpucache import fault, library, machine, options, page, process, state, tables, text
+from gpucache import fault, host, library, options, page, process, state, tables, text
 from gpucache.fault import DONE, NOT_SHOWN, Fault
 
 WIDTH, NAMES = 100, 13
@@ -60,8 +60,8 @@ def _library(found):
         found.warn(str(why), "scripts/install, or a package of scripts/package")
         return
     found.fact("library", f"{tables.VERSION}, {mine}")
-    by_name, _ = machine.preloaded("libgpucache.so")
-    by_path, says = (by_name, "") if by_name else machine.preloaded(mine)
+    by_name, _ = host.preloaded("libgpucache.so")
+    by_path, says = (by_name, "") if by_name else host.preloaded(mine)
     use = f"LD_PRELOAD={mine}, or gpucache run"
     if by_name and os.path.realpath(by_name) != mine:
         found.warn(f"the loader finds another library by the name libgpucache.so: {by_name}", use)
@@ -89,20 +89,20 @@ def _tool(found):
 
 
 def _system(found):
-    c_library = machine.c_library()
-    found.fact("system", f"{machine.system()}, {c_library or 'an unknown C library'}")
+    c_library = host.c_library()
+    found.fact("system", f"{host.system()}, {c_library or 'an unknown C library'}")
     if c_library == "musl":
         found.warn("the C library is musl, for which there is no driver for CUDA: the library "
                    "loads and does nothing", "use a system with glibc")
-    inside = machine.container()
+    inside = host.container()
     job = process.job("self")
     found.fact("container", ", ".join([*inside, *([job] if job else [])]) or "none seen")
-    if machine.is_wsl():
+    if host.is_wsl():
         found.warn("this is WSL, where the library was not tried", "please report how it goes")
 
 
 def _driver(found):
-    driver = machine.driver()
+    driver = host.driver()
     cuda = driver["cuda"]
     if not driver["library"]:
         found.fact("driver", driver["version"] or "none")
@@ -114,7 +114,7 @@ def _driver(found):
                    f"{driver['library']}")
     if 0 < cuda < CUDA_LEAST:
         found.warn("the driver is older than CUDA 12", "install driver 525 or newer")
-    gpus = machine.gpus()
+    gpus = host.gpus()
     for gpu in gpus:
         more = [gpu.get("memory.total"), gpu.get("compute_cap") and "compute " + gpu["compute_cap"],
                 "MIG on" if gpu.get("mig.mode.current") == "Enabled" else "",
@@ -127,7 +127,7 @@ def _driver(found):
         found.fact("GPU", "none seen")
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         found.fact("visible", f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}")
-    found.fact("MPS", machine.mps() or "no service seen")
+    found.fact("MPS", host.mps() or "no service seen")
 
 
 def _preloads(found, words):
@@ -198,7 +198,7 @@ def _page_folder(found, folder):
 
 
 def _packages(found, folders):
-    packages = machine.packages(folders)
+    packages = host.packages(folders)
     found.fact("packages", ", ".join(f"{n} {v}" for n, v in packages.items()) or "none that matter")
 
 
@@ -267,7 +267,7 @@ def show(args):
     _system(found)
     _driver(found)
     if args.pid is None:
-        _preloads(found, machine.preloads())
+        _preloads(found, host.preloads())
         _options(found, os.environ)
         _packages(found, sys.path)
     _pages(found)

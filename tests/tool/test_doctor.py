@@ -14,7 +14,7 @@ import unittest.mock
 from fake import MAPPER, PIPES, TOOL, map_page, tool
 from test_page import Case
 
-from gpucache import doctor, machine, process, tables
+from gpucache import doctor, host, process, tables
 
 # Nothing of the machine that runs the test.
 PLAIN = {"library": "/lib/libcuda.so.1", "version": "580.159.04", "cuda": 13000}
@@ -38,7 +38,7 @@ class Told(Case):
             self.addCleanup(patch.stop)
 
     def answer(self, name, value):
-        patch = unittest.mock.patch.object(machine, name, lambda *_: value)
+        patch = unittest.mock.patch.object(host, name, lambda *_: value)
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -71,18 +71,18 @@ class Told(Case):
     def test_a_gpu_with_parts_and_one_that_takes_no_work(self):
         rows = (("0", "NVIDIA H200", "143771 MiB", "9.0", "Enabled", "Default"),
                 ("1", "NVIDIA T4", "15360 MiB", "7.5", "[N/A]", "Prohibited"))
-        self.answer("gpus", [dict(zip(machine.GPU_FIELDS, row)) for row in rows])
+        self.answer("gpus", [dict(zip(host.GPU_FIELDS, row)) for row in rows])
         facts, warnings = self.told()
         self.assertEqual(facts["GPU 0"], "NVIDIA H200, 143771 MiB, compute 9.0, MIG on, Default")
         self.assertEqual(list(warnings), ["GPU 1 takes no compute work (compute mode Prohibited)"])
 
     def test_a_loader_that_finds_the_full_name_alone_or_another_file(self):
         mine = doctor.library.path()
-        machine.preloaded = lambda name: ("", "") if name != mine else (mine, "")
+        host.preloaded = lambda name: ("", "") if name != mine else (mine, "")
         self.warned("the loader does not find libgpucache.so by its bare name")
-        machine.preloaded = lambda name: ("", "ERROR: ld.so: wrong ELF class")
+        host.preloaded = lambda name: ("", "ERROR: ld.so: wrong ELF class")
         self.warned(f"the loader does not load {mine}: ERROR: ld.so: wrong ELF class")
-        machine.preloaded = lambda _: ("/opt/old/libgpucache.so", "")
+        host.preloaded = lambda _: ("/opt/old/libgpucache.so", "")
         self.warned("the loader finds another library by the name libgpucache.so: "
                     "/opt/old/libgpucache.so")
 
@@ -194,38 +194,38 @@ class Machine(Case):
             file.write("#!/bin/sh\necho '0, NVIDIA L4, 23034 MiB, 8.9, [N/A], Default'\n")
         os.chmod(program, 0o755)
         with unittest.mock.patch.dict(os.environ, {"PATH": self.folder + ":" + os.environ["PATH"]}):
-            self.assertEqual(machine.gpus()[0]["compute_cap"], "8.9")
+            self.assertEqual(host.gpus()[0]["compute_cap"], "8.9")
             os.unlink(program)
             info = os.path.join(self.folder, "gpus", "0000:01:00.0")
             os.makedirs(info)
             with open(info + "/information", "w", encoding="utf-8") as file:
                 file.write("Model: \t\t NVIDIA L4\nIRQ: 7\n")
-            with unittest.mock.patch.object(machine, "GPU_FILES", self.folder + "/gpus"), \
+            with unittest.mock.patch.object(host, "GPU_FILES", self.folder + "/gpus"), \
                     unittest.mock.patch.dict(os.environ, {"PATH": self.folder}):
-                self.assertEqual(machine.gpus(), [{"index": "0", "name": "NVIDIA L4"}])
+                self.assertEqual(host.gpus(), [{"index": "0", "name": "NVIDIA L4"}])
 
     def test_of_a_name_that_the_loader_does_not_find(self):
-        path, words = machine.preloaded("libgpucache-none.so")
+        path, words = host.preloaded("libgpucache-none.so")
         self.assertEqual(path, "")
-        if "glibc" in machine.c_library():
+        if "glibc" in host.c_library():
             self.assertIn("cannot be preloaded", words)
 
     def test_of_a_program_that_hangs(self):
-        with unittest.mock.patch.object(machine, "PATIENCE_S", 0.2):
-            self.assertEqual(machine.said(["sleep", "60"]), ("", ""))
-        self.assertEqual(machine.said(["/none/program"]), ("", ""))
+        with unittest.mock.patch.object(host, "PATIENCE_S", 0.2):
+            self.assertEqual(host.said(["sleep", "60"]), ("", ""))
+        self.assertEqual(host.said(["/none/program"]), ("", ""))
 
     def test_of_the_service_and_the_file_of_preloads(self):
         with unittest.mock.patch.dict(os.environ, {"CUDA_MPS_PIPE_DIRECTORY": self.folder}):
-            self.assertEqual(machine.mps(), "")
+            self.assertEqual(host.mps(), "")
             with open(self.folder + "/control", "w", encoding="utf-8"):
                 pass
-            self.assertEqual(machine.mps(), self.folder)
+            self.assertEqual(host.mps(), self.folder)
         with open(self.folder + "/preload", "w", encoding="utf-8") as file:
             file.write("# a word\n/b.so /c.so\n")
-        with unittest.mock.patch.object(machine, "PRELOAD_FILE", self.folder + "/preload"), \
+        with unittest.mock.patch.object(host, "PRELOAD_FILE", self.folder + "/preload"), \
                 unittest.mock.patch.dict(os.environ, {"LD_PRELOAD": "/a.so"}):
-            self.assertEqual(machine.preloads(), ["/a.so", "/b.so", "/c.so"])
+            self.assertEqual(host.preloads(), ["/a.so", "/b.so", "/c.so"])
 
 
 class Anywhere(Case):
