@@ -68,10 +68,10 @@ def _library(found):
     if not by_path:
         found.warn(f"the loader does not load {mine}: {says or 'it says nothing'}",
                    "install it for this machine: scripts/install, or a package")
-    elif not by_name:
+    elif not by_name and "libgpucache.so" in host.preloads():
         found.warn("the loader does not find libgpucache.so by its bare name", use)
     found.fact("loader", f"takes {by_name} for libgpucache.so" if by_name else
-               "finds it by its full name alone" if by_path else "does not load it")
+               f"finds it by its full name alone: {use}" if by_path else "does not load it")
 
 
 def _tool(found):

@@ -79,7 +79,12 @@ class Told(Case):
     def test_a_loader_that_finds_the_full_name_alone_or_another_file(self):
         mine = doctor.library.path()
         host.preloaded = lambda name: ("", "") if name != mine else (mine, "")
+        facts, warnings = self.told()
+        self.assertIn("finds it by its full name alone: LD_PRELOAD=" + mine, facts["loader"])
+        self.assertEqual(warnings, {})
+        host.preloads = lambda: ["libgpucache.so"]
         self.warned("the loader does not find libgpucache.so by its bare name")
+        host.preloads = lambda: []
         host.preloaded = lambda name: ("", "ERROR: ld.so: wrong ELF class")
         self.warned(f"the loader does not load {mine}: ERROR: ld.so: wrong ELF class")
         host.preloaded = lambda _: ("/opt/old/libgpucache.so", "")
