@@ -50,6 +50,10 @@ VERBS = {
     "metrics": ("metrics", "print or serve the figures for Prometheus",
                 "Without --listen and --textfile: prints them once. Needs the Python package "
                 "prometheus_client."),
+    "doctor": ("doctor", "tell what matters of this machine, for a report of a fault",
+               "Prints one page to paste: library, loader, driver, GPUs, containers, other "
+               "preloads, options, Python packages; and what is wrong, with its remedy. With a PID "
+               "it tells of that process too. It needs no GPU and no driver."),
     "completion": ("completion", "print a script that completes commands in a shell",
                    'For example: eval "$(gpucache completion bash)". Needs the Python package '
                    "argcomplete."),
@@ -141,6 +145,9 @@ def _add_arguments(verb, add):
         add("--listen", metavar="HOST:PORT", help="serve them here, such as 127.0.0.1:9465")
         add("--textfile", metavar="FILE",
             help="write them into this file, for the textfile collector of node_exporter")
+    elif verb == "doctor":
+        _with_completer(add("pid", type=_pid, nargs="?", metavar="PID",
+                            help="a process to tell of too"), complete_pids)
     elif verb == "completion":
         add("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
@@ -213,7 +220,10 @@ def main(words=None):
     _open_closed_streams()
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:
-        import argcomplete  # pylint: disable=import-outside-toplevel,import-error
+        try:
+            import argcomplete  # pylint: disable=import-outside-toplevel,import-error
+        except ImportError:
+            return fault.MISSING  # a shell asks at each press of a key: nothing may be said
         argcomplete.autocomplete(parser)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a name may have letters that the terminal lacks

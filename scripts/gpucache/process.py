@@ -129,6 +129,12 @@ def environ(pid, variable):
     return None
 
 
+def environment(pid):
+    """All variables that the process had at its start, as far as one may know."""
+    items = [item.partition(b"=") for item in (_read(pid, "environ") or b"").split(b"\0")]
+    return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in items if equals}
+
+
 def mapped(pid, pattern):
     """What of the mapped files' names matches, as a set. None: as of maps."""
     data = _read(pid, "maps")

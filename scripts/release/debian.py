@@ -19,7 +19,7 @@ Homepage: {homepage}
 Installed-Size: {kib}
 Depends: libc6 (>= {glibc})
 Recommends: python3 (>= 3.8)
-Suggests: python3-rich, python3-prometheus-client, python3-pynvml
+Suggests: python3-rich, python3-prometheus-client, python3-argcomplete, python3-pynvml
 Section: libs
 Priority: optional
 Description: {summary}

@@ -20,13 +20,16 @@ SETTINGS = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
 # Under a name of its own: packages of the new system write the usual one.
 CERTIFICATES = "etc/own-certificates.crt"
 VARIABLES = re.compile(r"PIP_.*|(https?|no)_proxy", re.IGNORECASE)
-# The new system's own processes, /proc and shared memory, which end with the command. Its devices
-# are those that debootstrap made. Its / is a mount point: rpm 4.20 makes it private.
+# The new system's own processes, /proc, terminals and shared memory, which end with the command.
+# Its other devices are those that debootstrap made. Its / is a mount point: rpm 4.20 makes it
+# private.
 ENTER = """set -e
 mount --bind "$1" "$1"
 cd "$1"
 mount -t proc proc "$1/proc"
-mkdir -p "$1/dev/shm"
+mkdir -p "$1/dev/pts" "$1/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666 pts "$1/dev/pts"
+ln -sf pts/ptmx "$1/dev/ptmx"
 mount -t tmpfs -o mode=1777 shm "$1/dev/shm"
 root=$1; shift
 exec chroot "$root" "$@"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What README.md and the pages below scripts/ name exists: each option, the target of each relative
-link, and the heading that a link points at. The index of the recipes links every page."""
+"""What README.md, other pages for users and those below scripts/ name exists: each option, the
+target of each relative link, and the heading that a link points at. The index of the recipes links
+every page. Each row of SECURITY.md's table names a test that is there."""
 
 import pathlib
 import re
@@ -55,6 +56,22 @@ def check_links(pages, exists, page):
     return found
 
 
+def check_tests(text, known):
+    """known: names of test files and programs, and the texts of tests."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        cells = [cell.strip() for cell in line.strip('|').split('|')]
+        if not line.startswith('|') or len(cells) != 4 or cells[3] in ('test', '---'):
+            continue
+        names = [name for name in re.findall(r'`([^`]+)`|\b(\w*_\w+_\w+)\b|: (\w+)', cells[3])]
+        names = [one or two or three for one, two, three in names]
+        if not names:
+            found.append(f'SECURITY.md:{number}: no test is named')
+        found += [f'SECURITY.md:{number}: there is no test {name}' for name in names
+                  if not any(name in one for one in known)]
+    return found
+
+
 def check(pages, options, exists):
     """pages: {path from the root: text}. exists: tells whether a path from the root is there."""
     found = []
@@ -75,8 +92,11 @@ def main():
     options = options_of(*lint.sources('pool', 'shim', suffixes=('.def',)).values())
     if len(options) < 15:
         lint.verdict([f'the tables have {len(options)} options only: they were not read'], {})
-    pages = {'README.md': (lint.ROOT / 'README.md').read_text(),
-             **lint.sources('scripts', suffixes=('.md',))}
+    pages = {name: (lint.ROOT / name).read_text()
+             for name in ('README.md', 'CONTRIBUTING.md', 'SECURITY.md', 'shim/README.md')}
+    pages.update(lint.sources('scripts', suffixes=('.md',)))
+    known = [part for path, text in lint.sources('tests', suffixes=('.c', '.py', '.build')).items()
+             for part in (path, text)]
 
     def exists(path):
         return (lint.ROOT / path).exists()
@@ -85,7 +105,7 @@ def main():
         return check({INDEX: text, **more}, {'GPUCACHE', 'GPUCACHE_STATS'}, {INDEX}.__contains__)
 
     lint.verdict(
-        check(pages, options, exists) + doctored('`GPUCACHE=0`, [a](#b-c)\n# B, c\n[d](https://e)\n'),
+        check(pages, options, exists) + check_tests(pages['SECURITY.md'], known) + doctored('`GPUCACHE=0`, [a](#b-c)\n# B, c\n[d](https://e)\n'),
         {'an option that does not exist': doctored('`GPUCACHE_STATISTICS=exit`\n'),
          'an option with another ending': doctored('`GPUCACHE_STAT_FILE`\n'),
          'an option in a block of code': doctored('```sh\nGPUCACHE_STATSX=1 ./a\n```\n'),
@@ -93,6 +113,9 @@ def main():
          'a link to a file beside the folder': doctored('[a](../README.md)\n'),
          'a link to no heading': doctored('# A heading\n[a](#another)\n'),
          'a heading in a block of code': doctored('```sh\n# a\n```\n[a](#a)\n'),
+         'a threat without a test': check_tests('| a | b | c | |\n', known),
+         'a threat whose test is not there': check_tests('| a | b | c | `x`: no_such_' + 'test |\n',
+                                                         known),
          'a page that the index forgets': doctored('', **{'scripts/recipes/x.md': '# X\n'})})
 
 

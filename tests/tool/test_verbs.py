@@ -305,6 +305,15 @@ class Show(Case):
         self.assertEqual(len(lines), 3)
         self.assertIn("32 MiB  156 MiB   188 MiB  1 GiB  98.5 %  MAX_IDLE=2G", lines[1])
 
+    def test_the_readme_shows_the_columns_of_ps(self):
+        def heads(words):
+            return next(line.split() for line in words.splitlines() if line.split()[:1] == ["PID"])
+        with open(os.path.join(os.path.dirname(__file__), "../../README.md"),
+                  encoding="utf-8") as file:
+            shown = file.read().split("$ gpucache ps\n")[1]
+        self.page()
+        self.assertEqual(heads(shown), heads(tool("ps").out))
+
     def test_no_colours_but_on_a_terminal(self):
         self.page()
         self.assertNotIn("\x1b", tool("ps").out + tool("stat", os.getpid()).out)
@@ -412,6 +421,15 @@ class Completion(Case):
         self.assertIn("--max-idle ", offered("gpucache run --max-i"))
         self.assertIn(str(os.getpid()), " ".join(offered("gpucache stat ")))
         self.assertIn("MAX_IDLE=", " ".join(offered("gpucache set MAX_I")))
+
+
+    def test_without_its_package_a_shell_is_offered_nothing(self):
+        script = ("import sys; sys.modules['argcomplete'] = None\nsys.path.insert(0, sys.argv[1])\n"
+                  "from gpucache import cli; sys.exit(cli.main())")
+        done = subprocess.run([sys.executable, "-c", script, TOOL], capture_output=True, text=True,
+                              timeout=60, env={**os.environ, "_ARGCOMPLETE": "1",
+                                               "COMP_LINE": "gpucache ", "COMP_POINT": "9"})
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "", ""))
 
 
 class Figures(unittest.TestCase):
