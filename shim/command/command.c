@@ -38,6 +38,7 @@ static char reply_text[PAGE_REPLY_BYTES + 1];
 static struct {
     bool waits;
     int row;
+    unsigned file;
     uint32_t sequence;
     uint64_t again_ns;
 } waiting[PAGE_SLOTS];
@@ -53,11 +54,11 @@ static void pause_before(void)
         nanosleep(&(struct timespec){.tv_nsec = (long)(due_ns - now_ns)}, NULL);
 }
 
-/* Does the request wait for its next turn? An asker that gave up may have left the slot to another,
- * whose request has another number. */
+/* Step 8. */
 static bool is_waiting(void)
 {
-    return waiting[request.slot].waits && waiting[request.slot].sequence == request.sequence;
+    return waiting[request.slot].waits && waiting[request.slot].file == request.file &&
+           waiting[request.slot].sequence == request.sequence;
 }
 
 /* Step 7. */
@@ -74,6 +75,7 @@ static enum page_reply run_row(int row, bool again, struct command_reply *reply)
     if (reply->again_ns) {
         waiting[request.slot].waits = true;
         waiting[request.slot].row = row;
+        waiting[request.slot].file = request.file;
         waiting[request.slot].sequence = request.sequence;
         waiting[request.slot].again_ns = reply->again_ns;
         control_due(&turns, reply->again_ns);
@@ -136,10 +138,13 @@ static uint64_t run_turns(uint64_t now_ns)
     uint64_t next_ns = DUTY_NEVER;
 
     for (unsigned slot = 0; slot < PAGE_SLOTS; slot++) {
-        if (waiting[slot].waits && waiting[slot].again_ns <= now_ns &&
-            page_read_request(slot, &request) && is_waiting())
+        bool due = waiting[slot].waits && waiting[slot].again_ns <= now_ns;
+
+        if (due && page_read_request(slot, &request) && is_waiting())
             serve(true, true);
-        if (waiting[slot].waits && waiting[slot].again_ns > now_ns)
+        else if (due)
+            waiting[slot].waits = false; /* it is gone: step 8 */
+        if (waiting[slot].waits)
             next_ns = min_u64(next_ns, waiting[slot].again_ns);
     }
     return next_ns;

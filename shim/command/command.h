@@ -17,15 +17,20 @@
  *     is to be called again. Meanwhile the thread does other work. Such work begins
  *     COMMAND_PAUSE_NS after the end of the last such work, or later: the thread sleeps until then.
  *
- * Why each request gets a reply:
- *  5. The duty `look` finds every request that is not served (page.h, steps 7 and 8). Where the
- *     verb needs calm, it calls for the duty `calm`, which finds the request again. thread.h says
- *     why no such call is lost, also while captures are open.
+ * Why each request gets a reply, while its page keeps its file:
+ *  5. The duty `look` finds every request that is not served (page.h, steps 7 and 8), but for those
+ *     that wait. Where the verb needs calm, it calls for the duty `calm`, which finds the request
+ *     again. thread.h says why no such call is lost, also while captures are open.
  *  6. Each request that a duty finds ends in page_answer_request, or stays unserved with a call for
  *     another pass.
  *  7. A request that waits is looked at again by the duty `turns`, which needs no calm, and by no
  *     other. Its text is read and parsed anew each time. A text that says something else by then is
  *     refused. So is a text of no words, by which an asker withdraws its request.
+ *  8. A request is known by its slot, its number and the page's file. An asker that gave up may
+ *     have left the slot to another, whose request has another number. In a new file the numbers
+ *     begin again. So a request that waits is never taken for another one, and none for it. Once
+ *     its slot holds another one, or none, the request that waits is forgotten.
+ *  9. page.h, step 8, says what becomes of the requests when the page gets another file.
  */
 #ifndef SHIM_COMMAND_H
 #define SHIM_COMMAND_H

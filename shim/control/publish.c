@@ -229,7 +229,10 @@ bool publish_now(void)
         now = make() ? THERE : GONE;
     } else if (now == THERE) {
         collect(&state, false);
-        bool renewed = page_is_lost() && page_renew(&state);
+        bool lost = page_is_lost();
+        if (lost)
+            page_refuse_requests();
+        bool renewed = lost && page_renew(&state);
         if (renewed && bell && !page_renew_bell())
             complain_of_bell();
         /* A file that was cut off, and cannot be made anew now, may come later. */

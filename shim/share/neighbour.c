@@ -14,8 +14,8 @@
  *    locks of the program's that the asking threads hold do not matter.
  * 4. A thread waits for `asking`, for a slot and for a reply until until_ns at the latest. Nothing
  *    in a page prolongs that.
- * 5. A neighbour that does not reply is skipped for SKIP_NS, or until its reply stands in the page.
- *    So it costs the wait at most once in that time.
+ * 5. A neighbour that does not reply is skipped for SKIP_NS, until its reply stands in the page, or
+ *    until its page has a new file. So it costs the wait at most once in that time.
  */
 #include "shim/share/neighbour.h"
 
@@ -172,7 +172,7 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
     if (!k)
         return false;
     return k->locked || k->emptied_in == w->until_ns ||
-           (k->skip_until_ns > now_ns && !question_has_reply(folder, name, &k->late));
+           (k->skip_until_ns > now_ns && !question_may_be_asked(folder, name, &k->late));
 }
 
 /* The search in the directory. */

@@ -26,6 +26,8 @@
  * machine the bell's thread may be slow to come back to its wait. */
 #define PAUSE_NS (10 * MS)
 #define PROBES 20
+/* So long a neighbour that was there counts as there. */
+#define LOOK_NS (200 * MS)
 
 uint32_t question_jitter(void)
 {
@@ -55,7 +57,7 @@ static size_t slot_offset(unsigned slot, size_t field)
     return offsetof(struct page, slots) + slot * sizeof(struct page_slot) + field;
 }
 
-bool question_has_reply(int folder, const char *name, const struct question_place *late)
+bool question_may_be_asked(int folder, const char *name, const struct question_place *late)
 {
     struct stat st;
     uint32_t sequence;
@@ -64,10 +66,11 @@ bool question_has_reply(int folder, const char *name, const struct question_plac
         return false;
     off_t at = (off_t)slot_offset((unsigned)late->slot,
                                   offsetof(struct page_slot, reply_sequence));
-    bool replied = pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
-                   sequence == late->sequence;
+    bool may_be = st.st_ino != late->file ||
+                  (pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
+                   sequence == late->sequence);
     close(fd);
-    return replied;
+    return may_be;
 }
 
 /* Copies between the caller's memory and a mapped page. False: the file has become shorter, or its
@@ -242,33 +245,54 @@ static enum life look_at(const struct question *q)
     return life;
 }
 
-/* Waits for the reply to sequence + 1. While the thread of a neighbour's bell is at work, a wake
- * finds no waiter. If that happens twice and the process can be seen, its state decides. */
+/* What the asker knows of the neighbour while it waits. */
+struct watch {
+    bool is_there; /* at the last look a thread waited at its bell, or its process was seen */
+    unsigned misses; /* looks since then */
+    uint64_t look_ns; /* the next look */
+};
+
+/* While the thread of a neighbour's bell is at work, a wake finds no waiter. If that happens twice
+ * and the process can be seen, its state decides. False: no reply comes. */
+static bool look_again(struct watch *w, struct page *page, const struct question *q)
+{
+    w->is_there = has_waiter(page);
+    if (!w->is_there && ++w->misses >= 2) {
+        enum life life = look_at(q);
+        if (life == GONE)
+            return false;
+        w->is_there = life == LIVES;
+    }
+    if (w->is_there)
+        w->misses = 0;
+    return w->misses < PROBES;
+}
+
+/* Waits for the reply to sequence + 1. What is known of the neighbour ages: it may be killed after
+ * it heard the bell, and it may be seen, or heard, while its last threads end. So whatever the last
+ * look said, there is a next one. */
 static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
                         const struct question *q)
 {
     size_t offset = slot_offset(slot, offsetof(struct page_slot, reply_sequence));
-    bool woken = ring(page);
-    for (int probes = 0;;) {
+    struct watch w = {.is_there = ring(page)};
+    for (;;) {
         uint32_t replied;
-        uint64_t now_ns = state_clock_ns(), left_ns = q->until_ns - now_ns;
+        uint64_t now_ns = state_clock_ns();
         if (!read_word(page, offset, &replied))
             return false;
         if (replied == sequence + 1)
             return true;
-        if (now_ns >= q->until_ns || replied != sequence || (!woken && probes++ == PROBES))
+        if (now_ns >= q->until_ns || replied != sequence ||
+            (w.look_ns && now_ns >= w.look_ns && !look_again(&w, page, q)))
             return false;
-        if (!woken && left_ns > PAUSE_NS)
-            left_ns = PAUSE_NS;
+        if (now_ns >= w.look_ns)
+            w.look_ns = now_ns + (w.is_there ? LOOK_NS : PAUSE_NS);
+        uint64_t left_ns = min_u64(w.look_ns, q->until_ns) - now_ns;
         struct timespec t = {.tv_sec = (time_t)(left_ns / (1000 * MS)),
                              .tv_nsec = (long)(left_ns % (1000 * MS))};
         if (syscall(SYS_futex, (char *)page + offset, FUTEX_WAIT, sequence, &t, NULL, 0) &&
             errno == EFAULT)
-            return false;
-        woken = woken || has_waiter(page);
-        enum life life = woken || probes < 2 ? UNKNOWN : look_at(q);
-        woken = woken || life == LIVES;
-        if (life == GONE)
             return false;
     }
 }
@@ -295,7 +319,8 @@ static enum question_result ask_mapped(int fd, struct page *page, const struct q
     }
     if (!await_reply(page, slot, sequence, q)) {
         withdraw_request(page, slot);
-        *late = (struct question_place){taken, sequence + 1};
+        late->slot = taken;
+        late->sequence = sequence + 1;
         return QUESTION_LOST;
     }
     return copy(page, slot_offset(slot, offsetof(struct page_slot, reply_value)), bytes,
@@ -318,6 +343,7 @@ enum question_result question_ask(int folder, const struct question *q, uint64_t
         result = ask_mapped(fd, page, q, bytes, late);
         munmap(page, sizeof(struct page));
     }
+    late->file = st.st_ino;
     kernel_close_own(fd, &st);
     return result;
 }

@@ -43,14 +43,15 @@ enum question_result {
 struct question_place {
     int slot; /* -1: nowhere */
     uint32_t sequence;
+    ino_t file; /* of the page: each has sequences of its own */
 };
 
 /* Asks. *bytes is the reply's value. *late is where the reply is missing, if it is. The directory
  * of the pages is open as `folder`. Any thread. */
 enum question_result question_ask(int folder, const struct question *q, uint64_t *bytes,
                                   struct question_place *late);
-/* Has the reply come since? */
-bool question_has_reply(int folder, const char *name, const struct question_place *late);
+/* Has the reply come since, or the page a new file, where none is missing? */
+bool question_may_be_asked(int folder, const char *name, const struct question_place *late);
 
 /* Opens a neighbour's page. *st tells the file. -1: it is none that is to be read. */
 int question_open(int folder, const char *name, int access, struct stat *st);

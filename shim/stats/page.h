@@ -32,7 +32,12 @@
  *     who waits at a file that was cut off. Then another thread waits at the new one, and the first
  *     until the process ends.
  *  8. A request counts as served once its reply is on the page. A request that must wait (for the
- *     end of a capture) stays unserved, and is found by the next pass.
+ *     end of a capture, or for GPU work) stays unserved, and is found by the next pass. All that is
+ *     known of requests holds for one file: in the next one the numbers begin again. Before a file
+ *     is replaced, each request in it is refused (page_refuse_requests), so that its asker asks at
+ *     the new one. A request that is written between that pass and the new mapping gets no reply,
+ *     some 100 us after somebody removed the file. Nor does one in a file that was cut off, where
+ *     nothing can be written. Their askers give up when their time is up.
  *
  * Why a reader does not mistake a torn state for a whole one:
  *  9. The sequence is odd before the first byte of the new state is written, and even after the

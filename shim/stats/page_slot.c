@@ -47,6 +47,7 @@ bool page_read_request(unsigned slot, struct page_request *out)
         !page_get(out->ask, slot_at(slot) + offsetof(struct page_slot, ask), PAGE_ASK_BYTES))
         return false;
     out->slot = slot;
+    out->file = served_file;
     out->ask_bytes = ask_bytes <= PAGE_ASK_BYTES ? ask_bytes : PAGE_ASK_BYTES; /* step 2 */
     out->ask[out->ask_bytes] = '\0';
     return true;
@@ -64,7 +65,7 @@ _Static_assert(sizeof(struct reply_head) ==
 
 void page_answer_request(const struct page_request *r, const struct page_answer *answer)
 {
-    if (page_copy_count() != served_file) /* the asker is at the file before */
+    if (page_copy_count() != r->file) /* the asker is at the file before */
         return;
     size_t at = slot_at(r->slot), sequence_at = at + offsetof(struct page_slot, reply_sequence);
     size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
@@ -76,6 +77,18 @@ void page_answer_request(const struct page_request *r, const struct page_answer 
     served[r->slot] = r->sequence; /* step 8 */
     if (page_put_all(pieces, 2) && page_put(&r->sequence, sequence_at, sizeof(r->sequence)))
         page_wake(sequence_at);
+}
+
+void page_refuse_requests(void)
+{
+    static const char text[] = "{\"error\":\"the page is made anew: ask again there\"}";
+    static struct page_request r;
+
+    for (unsigned slot = 0; slot < PAGE_SLOTS; slot++)
+        if (page_read_request(slot, &r))
+            page_answer_request(&r, &(struct page_answer){.code = PAGE_REPLY_REFUSED,
+                                                          .text = text,
+                                                          .text_bytes = sizeof(text) - 1});
 }
 
 static void listen(void)

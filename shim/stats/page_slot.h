@@ -18,6 +18,7 @@
 /* A request, copied. */
 struct page_request {
     unsigned slot;
+    unsigned file; /* page_copy_count: the sequences of each file begin at 0 */
     uint32_t sequence;
     size_t ask_bytes;
     char ask[PAGE_ASK_BYTES + 1]; /* with a NUL; other bytes may be anything */
@@ -35,6 +36,9 @@ bool page_read_request(unsigned slot, struct page_request *out);
 /* Writes the answer, wakes the asker, and counts the request as served. Does nothing if the page
  * has another file since the request was read. */
 void page_answer_request(const struct page_request *r, const struct page_answer *answer);
+/* Before page_renew: refuses all requests, those that wait too. No reply comes at a file that was
+ * replaced, so the askers have to ask at the new one. */
+void page_refuse_requests(void);
 
 /* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
  * requests are not heard. rang must take no lock. */

@@ -140,6 +140,41 @@ class Turns(waiting.Waiting):
         self.assertEqual(flush.finish()[0], T.PAGE_REPLY_BAD)
         self.assertEqual(self.page.ask("look")[0], T.PAGE_REPLY_DONE)
 
+    def test_an_asker_that_gave_up_leaves_its_slot_to_the_next_one(self):
+        self.start()
+        at, number = self.page.put_ask(f"flush wait={LONG_MS} frameworks=0")
+        self.page.ring()
+        self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "no flush")
+        self.page.put("ask", b"look", "PAGE_SLOT", at)
+        self.page.put("ask_bytes", 4, "PAGE_SLOT", at)
+        self.page.put("ask_sequence", number + 1, "PAGE_SLOT", at)
+        self.page.ring()
+        code, _, reply = self.page.await_reply(at, number + 1, 5)
+        self.assertEqual(code, T.PAGE_REPLY_DONE, reply)
+
+    def test_a_request_at_a_page_made_anew_is_none_that_waits_since_before(self):
+        """Its slot and its number are those of a flush that waits behind GPU work."""
+        self.start()
+        for words in "flush wait=0 frameworks=0", "look":
+            with self.subTest(words=words):
+                waits = Question(self.path, f"flush wait={LONG_MS} frameworks=0")
+                self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "no flush")
+                number = os.stat(self.path).st_ino
+                os.unlink(self.path)
+                self.page.ring()  # a reason to look at the file
+                self.wait_for(lambda: os.path.exists(self.path) and
+                              os.stat(self.path).st_ino != number, "no page", 15)
+                self.page = page_client.Page(T, self.path)
+                self.addCleanup(self.page.close)
+                code, _, reply = self.page.ask(words, 5)
+                expected = T.PAGE_REPLY_PARTLY if words != "look" else T.PAGE_REPLY_DONE
+                self.assertEqual(code, expected, reply)
+                # Who waits at the file before hears that no reply comes there.
+                waits.join(5)
+                code, value, reply = waits.answer
+                self.assertEqual((code, value), (T.PAGE_REPLY_REFUSED, 0), reply)
+                self.assertIn("ask again", reply["error"])
+
     def test_a_flush_by_signal_holds_up_no_request_and_is_finished_later(self):
         self.start()
         self.process.send_signal(signal.SIGUSR1)

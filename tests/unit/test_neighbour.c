@@ -178,6 +178,26 @@ static void a_neighbour_that_replied_late_is_not_skipped(void **state)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
 }
 
+/* The number of the reply that is missing says nothing there. */
+static void a_neighbour_whose_page_has_a_new_file_is_not_skipped(void **state)
+{
+    char path[160];
+    struct fake *slow = add(HANGS, 512 * MIB);
+    struct neighbour_wish w = wish(64 * MIB);
+    uint64_t bytes;
+    w.until_ns = state_clock_ns() + 200 * MS;
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    w = wish(64 * MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    snprintf(path, sizeof path, "%s/new", folder);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_int_equal(pwrite(fd, slow->page, sizeof *slow->page, 0), sizeof *slow->page);
+    close(fd);
+    assert_int_equal(rename(path, slow->path), 0);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+}
+
 /* Of a process that has ended or is stopped no thread waits at the bell. */
 static void a_neighbour_without_a_waiter_costs_a_moment_once(void **state)
 {
@@ -396,6 +416,7 @@ int main(void)
         CASE(a_neighbour_without_a_waiter_costs_a_moment_once),
         CASE(a_neighbour_that_hangs_costs_its_share_of_the_wait_once),
         CASE(a_neighbour_that_replied_late_is_not_skipped),
+        CASE(a_neighbour_whose_page_has_a_new_file_is_not_skipped),
         CASE(a_page_that_is_truncated_meanwhile_harms_nobody),
         CASE(what_is_no_page_of_this_user_and_version_is_not_asked),
         CASE(a_page_of_another_user_is_not_asked),

@@ -38,8 +38,9 @@ uint64_t state_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* What the neighbour's process is. LEADERLESS: its first thread has ended. */
-enum kind { HAS_PAGE, OTHER_PROGRAM, LEADERLESS, LEADERLESS_OTHER };
+/* What the neighbour's process is. LEADERLESS: its first thread has ended. LISTENS: it waits at the
+ * bell. */
+enum kind { HAS_PAGE, OTHER_PROGRAM, LEADERLESS, LEADERLESS_OTHER, LISTENS };
 
 static char folder[64], name[64], path[160];
 static struct page *page;
@@ -61,6 +62,10 @@ static void be_neighbour(enum kind kind, int ready)
     static int fd;
     fd = ready;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (kind == LISTENS && write(ready, "x", 1) == 1)
+        for (;;)
+            syscall(SYS_futex, &page->bell, FUTEX_WAIT, __atomic_load_n(&page->bell, 0), NULL, NULL,
+                    0);
     if (kind == OTHER_PROGRAM || kind == LEADERLESS_OTHER)
         munmap(page, sizeof *page); /* as exec does */
     if (kind == HAS_PAGE || kind == OTHER_PROGRAM)
@@ -114,6 +119,8 @@ static void start(enum kind kind)
     assert_int_equal(renameat(dir, "making", dir, name), 0);
     if (kind == LEADERLESS || kind == LEADERLESS_OTHER)
         await_state('Z');
+    if (kind == LISTENS)
+        await_state('S');
 }
 
 static int setup(void **state)
@@ -244,6 +251,36 @@ static void nor_one_that_has_ended(void **state)
     loses_soon();
 }
 
+/* Kills the neighbour when the asker knows that it is there. */
+static void *kill_later(void *unused)
+{
+    for (bool asked = false; !asked; usleep(1000))
+        for (int i = 0; i < PAGE_SLOTS; i++)
+            asked = asked || __atomic_load_n(&page->slots[i].ask_sequence, __ATOMIC_SEQ_CST);
+    usleep(400000);
+    kill(child, SIGKILL);
+    return NULL;
+}
+
+static void loses_soon_one_that_is_killed(enum kind kind)
+{
+    pthread_t thread;
+    start(kind);
+    assert_int_equal(pthread_create(&thread, NULL, kill_later, NULL), 0);
+    loses_soon();
+    pthread_join(thread, NULL);
+}
+
+static void nor_one_that_is_killed_after_it_was_seen(void **state)
+{
+    loses_soon_one_that_is_killed(HAS_PAGE);
+}
+
+static void nor_one_that_is_killed_after_it_heard_the_bell(void **state)
+{
+    loses_soon_one_that_is_killed(LISTENS);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -255,6 +292,8 @@ int main(void)
         CASE(a_stopped_process_is_not_waited_for),
         CASE(nor_a_stopped_one_whose_first_thread_has_ended),
         CASE(nor_one_that_has_ended),
+        CASE(nor_one_that_is_killed_after_it_was_seen),
+        CASE(nor_one_that_is_killed_after_it_heard_the_bell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
