@@ -129,7 +129,8 @@ def _add_arguments(verb, add):
         _with_completer(add("pids", type=_pid, nargs="*", metavar="PID", help="the processes"),
                         complete_pids)
         add("--all", action="store_true", help="all processes of the user under the library")
-        add("--name", metavar="GLOB", help="those whose name matches a pattern, such as 'python*'")
+        add("--name", metavar="GLOB", help="those whose program, or the file that runs it, has a "
+            "name that matches a pattern, such as 'python*'")
         add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
         add("--keep", type=_size, default=0, metavar="SIZE",
             help="leave up to this much idle memory, on each GPU")

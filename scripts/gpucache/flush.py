@@ -311,7 +311,7 @@ def _targets(args):
         raise Fault("flush needs process ids, --all or --name", USAGE)
     found, complaints = state.running(args.all_users, args.gpus)
     chosen = [p for p in found
-              if (not args.name or fnmatch.fnmatchcase(p.name, args.name))
+              if (not args.name or any(fnmatch.fnmatchcase(n, args.name) for n in p.names))
               and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
     complaints = page.sum_up(complaints)
     if not chosen:

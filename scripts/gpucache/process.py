@@ -110,6 +110,14 @@ def identity(pid):
 
 
 def name(pid):
+    """The name of the file that runs, which GPUCACHE_ONLY knows too; where the caller may not know
+    it, what the process calls itself."""
+    try:
+        path = os.readlink(f"/proc/{pid}/exe")
+        return text.printable(re.sub(r" \(deleted\)$", "", os.path.basename(path)))
+    except OSError as error:
+        if error.errno in OWN_TROUBLES:
+            raise
     data = _read(pid, "comm")
     return text.printable(data.decode(errors="replace").rstrip("\n")) if data else None
 

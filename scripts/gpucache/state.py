@@ -91,8 +91,11 @@ class Process:
         # None: it just ended. What the page says of its user proves nothing.
         self.user = process.user_name(its_page.folder.owner if uid is None else uid)
         body = self.body
-        self.name = (self.pid and process.name(self.pid)) or \
-            word(body.get("program") or "?")
+        # The names that GPUCACHE_ONLY knows: what the program was started as, and the file that
+        # runs. What the process calls itself since may be anything.
+        program, file = body.get("program"), self.pid and process.name(self.pid)
+        self.name = word(program) if isinstance(program, str) and program else file or "?"
+        self.names = {self.name, file or self.name}
         self.command = (self.pid and process.command(self.pid)) or \
             text.printable(str(body.get("command") or self.name))
         self.job = process.job(self.pid) if self.pid else ""

@@ -5,6 +5,7 @@
  */
 #include "shim/process/options.h"
 
+#include "shim/process/program.h"
 #include "shim/process/show.h"
 
 #include <errno.h>
@@ -253,9 +254,17 @@ static void warn_default_kept(size_t row, const char *value)
     options_warn_value(option_rows[row].env, value, instead);
 }
 
+/* Does what the program was started as match, or the file that runs? */
+static bool matches_program(const struct option_globs *globs)
+{
+    char file[PROGRAM_NAME_MAX];
+
+    return parse_globs_match(globs->list, program_name()) ||
+           (program_file_name(file, sizeof(file)) && parse_globs_match(globs->list, file));
+}
+
 bool options_enabled_early(void)
 {
-    const char *name = program_invocation_short_name;
     struct option_globs globs;
     const char *value;
     atomic_bool on;
@@ -266,10 +275,10 @@ bool options_enabled_early(void)
     if (value && parse_SWITCH(value, &on) && !on)
         return false;
     value = value_of(PREFIX "_ONLY");
-    if (value && parse_GLOBS(value, &globs) && !parse_globs_match(globs.list, name))
+    if (value && parse_GLOBS(value, &globs) && !matches_program(&globs))
         return false;
     value = value_of(PREFIX "_SKIP");
-    return !(value && parse_GLOBS(value, &globs) && parse_globs_match(globs.list, name));
+    return !(value && parse_GLOBS(value, &globs) && matches_program(&globs));
 }
 
 bool options_load(struct options *o)

@@ -6,6 +6,7 @@
  */
 #include "shim/stats/report.h"
 
+#include "shim/process/program.h"
 #include "shim/process/text.h"
 
 #include <errno.h>
@@ -272,7 +273,7 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
 
     add_rule(&t, '=');
     snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
-             (long)getpid(), program_invocation_short_name,
+             (long)getpid(), program_name(),
              r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
              r->running ? ", still running then" : "");
     add_words(&t, words);
@@ -362,7 +363,7 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
 
     text_add(&t, "{\"library\":\"libgpucache\",\"version\":\"%s\",\"pid\":%ld,", GPUCACHE_VERSION,
              (long)getpid());
-    text_add_json_string(&t, "program", program_invocation_short_name);
+    text_add_json_string(&t, "program", program_name());
     text_add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[",
              r->elapsed_ns, call_ns(r));
     for (size_t i = 0; i < r->num_pools; i++) {

@@ -71,6 +71,37 @@ class Reports(unittest.TestCase):
                 self.assertEqual(done.returncode, 5)
                 self.assertEqual(done.stderr.count(f"gpucache: warning: {words}"), 1, done.stderr)
 
+    def run_titled(self, command, **options):
+        """The report of a program that has written a title over its name; None: it is off."""
+        done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": LIBRARY,
+                                            "LD_LIBRARY_PATH": FOLDERS,
+                                            "GPUCACHE_STATS": "exit-json", **options},
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        return json.loads(done.stderr) if done.stderr else None
+
+    def test_the_name_is_the_one_of_the_start(self):
+        name = os.path.basename(PROGRAM)
+        titled = [PROGRAM, "exit titled"]
+        with tempfile.TemporaryDirectory() as folder:
+            link = os.path.join(folder, "trainer")
+            os.symlink(os.path.abspath(PROGRAM), link)
+            script = os.path.join(folder, "serve")
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(f"#!{link} exit titled\n")
+            os.chmod(script, 0o700)
+            self.assertEqual(self.run_titled(titled)["program"], name)
+            self.assertEqual(self.run_titled([link, "exit titled"])["program"], "trainer")
+            self.assertEqual(self.run_titled([script])["program"], "serve")
+            # What was started, and the file that runs.
+            for command, names in ((titled, [name]), ([link, "exit titled"], ["trainer", name]),
+                                   ([script], ["serve", name])):
+                for each in names:
+                    self.assertIsNotNone(self.run_titled(command, GPUCACHE_ONLY=each), each)
+                    self.assertIsNone(self.run_titled(command, GPUCACHE_SKIP=f"x,{each[:3]}*"))
+                self.assertIsNone(self.run_titled(command, GPUCACHE_ONLY="ENGINE*,worker*,8"))
+                self.assertIsNotNone(self.run_titled(command, GPUCACHE_SKIP="ENGINE*,8,*orker*"))
+
     def run_with(self, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
         done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True,
                               timeout=60,

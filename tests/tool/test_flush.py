@@ -287,12 +287,16 @@ class Flush(Case):
             page.close()
 
     def test_by_name_and_all_of_them(self):
+        """What the process calls itself now is none of its names."""
         page = self.serve()
-        with open("/proc/self/comm", encoding="utf-8") as file:
-            name = file.read().strip()
+        file = os.path.basename(os.readlink("/proc/self/exe"))
+        with open("/proc/self/comm", "w", encoding="utf-8") as comm:
+            comm.write("ENGINE")
         self.assertEqual(tool("flush", "--all").status, 0)
-        self.assertEqual(tool("flush", "--name", name[:2] + "*").status, 0)
-        self.assertEqual(len(page.asked), 2)
+        self.assertEqual(tool("flush", "--name", file[:2] + "*").status, 0)
+        self.assertEqual(tool("flush", "--name", "trainer").status, 0)
+        self.assertEqual(len(page.asked), 3)
+        self.says(tool("flush", "--name", "ENGINE"), 1, "no process whose name matches ENGINE")
         self.says(tool("flush", "--name", "nosuch*"), 1, "no process whose name matches nosuch*")
         self.says(tool("flush", "--all", "--gpu", "9"), 1, "no process under libgpucache on GPU 9")
         self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See program.h.
+ */
+#include "shim/process/program.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+static const char *without_folders(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* Where the loader was started with the program as an argument, the kernel has mapped no loader
+ * (AT_BASE is 0) and knows the loader's name only. The C library then has taken the loader's
+ * arguments away. fexecve has the number of a descriptor for a path. */
+const char *program_name(void)
+{
+    const char *path = (const char *)getauxval(AT_EXECFN);
+
+    if (!path || !*path || !getauxval(AT_BASE) || strncmp(path, "/dev/fd/", 8) == 0)
+        return program_invocation_short_name;
+    return without_folders(path);
+}
+
+bool program_file_name(char *out, size_t size_bytes)
+{
+    static const char deleted[] = " (deleted)";
+    char path[PROGRAM_PATH_MAX];
+    int saved_errno = errno;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+    errno = saved_errno;
+    if (n <= 0 || (size_t)n == sizeof(path) - 1) /* maybe cut */
+        return false;
+    path[n] = '\0';
+    size_t tail = sizeof(deleted) - 1;
+    if ((size_t)n > tail && strcmp(path + n - tail, deleted) == 0)
+        path[(size_t)n - tail] = '\0';
+    snprintf(out, size_bytes, "%s", without_folders(path));
+    return true;
+}
