@@ -6,6 +6,7 @@ The words of the protocol are read and written by pread and pwrite. The only use
 give the kernel an address for futex calls, which fail where the file was cut short."""
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import mmap
@@ -19,6 +20,7 @@ from gpucache import process, tables, text
 from gpucache.fault import Fault, reason
 
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
+F_OFD_SETLK = 37  # fcntl has it from Python 3.9 on
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221}.get(platform.machine())
 MASK = 0xffffffff
 # Another asker may write the same number to the bell; who waits rings again.
@@ -32,6 +34,18 @@ WATCH_NS = 5 * 10**9
 # Requests under way, as (line, slot); None: the tool ends, and nothing more is asked.
 _UNDER_WAY = {"requests": set()}
 _LOCK = threading.RLock()  # a signal may come while the main thread holds it
+
+
+def _lock(fd, kind, start):
+    """Locks or unlocks a byte without a wait. The lock is the descriptor's: other threads read the
+    same page. Some sandboxes have locks of the process only."""
+    try:
+        fcntl.fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        command = fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB
+        fcntl.lockf(fd, command, 1, start)
 
 
 class _Timespec(ctypes.Structure):
@@ -147,7 +161,7 @@ class Line:
             for index in range(tables.PAGE_SLOTS):
                 start = tables.PAGE["slots"][0] + index * tables.PAGE_SLOT_BYTES
                 try:
-                    fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, start)
+                    _lock(self.fd, fcntl.F_WRLCK, start)
                 except OSError:
                     continue
                 if self._get(tables.PAGE_SLOT, "ask_sequence", start) == \
@@ -156,7 +170,7 @@ class Line:
                 if spare is None:
                     spare = start
                 else:
-                    fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
+                    _lock(self.fd, fcntl.F_UNLCK, start)
             if spare is not None:
                 return spare
             if time.monotonic() > end:
@@ -204,7 +218,7 @@ class Line:
                     self.withdraw(start)
                 (_UNDER_WAY["requests"] or set()).discard((self, start))
             word.close()
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, start)
+            _lock(self.fd, fcntl.F_UNLCK, start)
 
     def withdraw(self, start):
         """Nobody waits for the reply any more: a request of no words is refused, not carried

@@ -71,6 +71,8 @@ class Folder:
     """A directory of pages, open. Faults if it is not its owner's own."""
 
     def __init__(self, path, owner):
+        # Before a slash or a dot the kernel would follow a symbolic link.
+        path = re.sub(r"(?<=.)(/+\.?)+$", "", path)
         self.path, self.owner, self.fd = path, owner, -1
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -134,7 +136,7 @@ class Page:
     """One file. `pid` is the number of its process here; None: it has ended, or is not visible."""
 
     def __init__(self, folder, name, pid):
-        self.folder, self.name, self.pid = folder, name, pid
+        self.folder, self.name, self.pid, self._boot_id = folder, name, pid, None
         numbers = [int(n) for n in NAME.fullmatch(name).groups()]
         self.namespace, self.inner_pid, self.start_ticks = numbers
 
@@ -142,9 +144,30 @@ class Page:
     def path(self):
         return os.path.join(self.folder.path, self.name)
 
+    def boot_id(self):
+        """b"": it does not say."""
+        if self._boot_id is None:
+            try:
+                fd = self.open()
+            except (Fault, OSError):
+                return b""
+            try:
+                offset, form = tables.PAGE["boot_id"]
+                found = os.pread(fd, struct.calcsize(form), offset)
+            finally:
+                os.close(fd)
+            self._boot_id = found if any(found) else b""
+        return self._boot_id
+
     def is_ours(self):
-        """Is its pid namespace the one of the tool? Then a process that /proc lacks has ended."""
-        return self.namespace == process.namespace("self")
+        """Are its boot and its pid namespace those of the tool? Then a process that /proc lacks has
+        ended."""
+        return self.namespace == process.namespace("self") and \
+            self.boot_id() == process.boot_id() != b""
+
+    def is_foreign(self):
+        """Is it of another boot: of another machine that shares the folder, as a rule?"""
+        return self.boot_id() not in (b"", process.boot_id())
 
     def open(self, flags=os.O_RDONLY):
         return self.folder.open(self.name, flags)

@@ -101,6 +101,16 @@ def inner_pid(pid):
     return int(match[1].split()[-1]) if match else None
 
 
+@lru_cache(maxsize=None)
+def boot_id():
+    """Of this machine's kernel, as a page has it. b"": /proc does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return b""
+
+
 def identity(pid):
     """(namespace or None, pid there, start): what the name of a page has. None: it has ended."""
     start, inner = start_ticks(pid), inner_pid(pid)

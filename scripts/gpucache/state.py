@@ -190,6 +190,12 @@ def _stale(pages):
     return {p for p in pages if not p.pid and p.is_ours()} | set(ask.without_waiter(hidden))
 
 
+def _far(pages):
+    """Those of other machines that share the folder: nothing here can ask their processes. A
+    container may show a boot of its own, but its processes hear."""
+    return set(ask.without_waiter([p for p in pages if not p.pid and p.is_foreign()]))
+
+
 def _clean(its_page):
     """Removes the page of a process that has ended, once its last state is some minutes old."""
     try:
@@ -210,7 +216,8 @@ def running(all_users=False, gpus=None, clean=False):
     removed."""
     pages, complaints = page.find_all(all_users)
     stale = _stale(pages)
-    alive = [its_page for its_page in pages if its_page not in stale]
+    far = _far([its_page for its_page in pages if its_page not in stale])
+    alive = [its_page for its_page in pages if its_page not in stale | far]
     for its_page in stale if clean else ():
         _clean(its_page)
     refresh(alive)

@@ -23,6 +23,7 @@
 #define SEC_NS UINT64_C(1000000000)
 #define WATCHED_EVERY_NS SEC_NS
 #define IDLE_EVERY_NS (10 * SEC_NS)
+#define AT_LEAST_EVERY_NS (3600 * SEC_NS)
 /* A reader may say at most so long ahead that it looks on (page_format.h). */
 #define WATCHED_MOST_NS (10 * SEC_NS)
 
@@ -249,7 +250,8 @@ static bool publish_if_changed(void)
 {
     struct page_state state;
 
-    if (!collect(&state, true) && !page_is_lost())
+    bool fresh = state_clock_ns() < published_ns + AT_LEAST_EVERY_NS;
+    if (!collect(&state, true) && !page_is_lost() && fresh)
         return true;
     return publish_now();
 }

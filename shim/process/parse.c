@@ -255,12 +255,24 @@ bool parse_PATH(const char *text, struct option_path *out)
     return true;
 }
 
+/* Slashes, and dots behind them: they name the same directory, but the kernel would follow a
+ * symbolic link before them. */
+static void strip_tail(char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && (path[n - 1] == '/' || (path[n - 1] == '.' && path[n - 2] == '/')))
+        path[--n] = '\0';
+}
+
 bool parse_DIR(const char *text, struct option_dir *out)
 {
     bool none = word_is(text, "none");
 
     if (!none && !absolute_path(text, false, out->path))
         return false;
+    if (!none)
+        strip_tail(out->path);
     out->none = none;
     if (none)
         out->path[0] = '\0';

@@ -96,19 +96,26 @@ static bool write_word(struct page *page, size_t offset, uint32_t word)
 
 enum { NO_SLOT = -1, NO_PAGE = -2 };
 
-/* A slot that is free: no process has its lock, and its last request has its reply. The lock lasts
- * until fd is closed. NO_SLOT: there is none. NO_PAGE: the kernel does not copy from the page. */
+/* F_WRLCK or F_UNLCK of a range, without a wait. The lock is the descriptor's: other descriptors of
+ * the file come and go in this process. Some sandboxes have locks of the process only. */
+static bool lock(int fd, short type, size_t start, size_t bytes)
+{
+    struct flock range = {.l_type = type,
+                          .l_whence = SEEK_SET,
+                          .l_start = (off_t)start,
+                          .l_len = (off_t)bytes};
+    return !fcntl(fd, F_OFD_SETLK, &range) || (errno == EINVAL && !fcntl(fd, F_SETLK, &range));
+}
+
+/* A slot that is free: nobody has its lock, and its last request has its reply. It is locked then.
+ * NO_SLOT: there is none. NO_PAGE: the kernel does not copy from the page. */
 static int take_slot(int fd, struct page *page, uint32_t *sequence)
 {
     unsigned first = question_jitter();
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
         unsigned slot = (first + i) % PAGE_SLOTS;
         uint32_t asked, replied;
-        struct flock range = {.l_type = F_WRLCK,
-                              .l_whence = SEEK_SET,
-                              .l_start = (off_t)slot_offset(slot, 0),
-                              .l_len = 1};
-        if (fcntl(fd, F_SETLK, &range))
+        if (!lock(fd, F_WRLCK, slot_offset(slot, 0), 1))
             continue;
         if (!read_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)), &asked) ||
             !read_word(page, slot_offset(slot, offsetof(struct page_slot, reply_sequence)),
@@ -118,8 +125,7 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
             *sequence = replied;
             return (int)slot;
         }
-        range.l_type = F_UNLCK;
-        fcntl(fd, F_SETLK, &range);
+        lock(fd, F_UNLCK, slot_offset(slot, 0), 1);
     }
     return NO_SLOT;
 }
@@ -344,6 +350,8 @@ enum question_result question_ask(int folder, const struct question *q, uint64_t
         munmap(page, sizeof(struct page));
     }
     late->file = st.st_ino;
+    /* A child that was forked meanwhile has the descriptor too, so that its close ends no lock. */
+    lock(fd, F_UNLCK, 0, sizeof(struct page));
     kernel_close_own(fd, &st);
     return result;
 }

@@ -11,8 +11,8 @@
  * A page is opened only if it is a regular file with one link, of the process's own effective user,
  * with no rights for others. All descriptors are closed before the return.
  *
- * No lock and no static data. One thread of the process may ask at a time. A record lock belongs to
- * the process, and ends when any thread closes a descriptor of the file.
+ * No lock and no static data. One thread of the process may ask at a time: where a slot's lock is
+ * one of the process (page_format.h), two threads would share it.
  */
 #ifndef SHIM_QUESTION_H
 #define SHIM_QUESTION_H

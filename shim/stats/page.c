@@ -79,6 +79,7 @@ struct head {
     uint32_t version, size_bytes;
     uint64_t pid, start_ticks, pid_namespace, uid, started_unix_ns;
     char library_version[32];
+    unsigned char boot_id[PAGE_BOOT_BYTES];
 };
 
 _Static_assert(sizeof(struct head) == offsetof(struct page, zero1), "layout");
@@ -93,6 +94,7 @@ static bool write_head(const struct page_id *id)
                         .uid = geteuid(),
                         .started_unix_ns = clock_ns(CLOCK_REALTIME)};
 
+    page_boot_id(head.boot_id);
     memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
     snprintf(head.library_version, sizeof(head.library_version), "%s", GPUCACHE_VERSION);
     return page_put(&head, 0, sizeof(head));

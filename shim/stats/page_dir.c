@@ -20,28 +20,61 @@
 
 #define DAY_NS (UINT64_C(86400) * 1000000000u)
 
+/* The bytes that the kernel has in the file, at most size_bytes - 1, with a NUL. < 0: none, with
+ * errno. */
+static ssize_t read_text(const char *path, char *text, size_t size_bytes)
+{
+    struct stat opened;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return -1;
+    bool known = !kernel_fstat(fd, &opened);
+    ssize_t n = pread(fd, text, size_bytes - 1, 0);
+    int saved_errno = errno;
+    if (known)
+        kernel_close_own(fd, &opened);
+    errno = saved_errno;
+    text[n > 0 ? n : 0] = '\0';
+    return n;
+}
+
 /* Field 22 of /proc/PID/stat. Field 2 is the name of the process and may hold blanks and
  * parentheses. False, with errno: there is no such process, or it cannot be read. */
 static bool read_start(const char *path, uint64_t *pid, uint64_t *start_ticks)
 {
     char stat[1024];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+
+    if (read_text(path, stat, sizeof(stat)) <= 0)
         return false;
-    struct stat opened;
-    bool known = !kernel_fstat(fd, &opened);
-    ssize_t n = pread(fd, stat, sizeof(stat) - 1, 0);
-    int saved_errno = errno;
-    if (known)
-        kernel_close_own(fd, &opened);
-    errno = saved_errno;
-    if (n <= 0)
-        return false;
-    stat[n] = '\0';
     const char *p = stat, *rest = strrchr(stat, ')');
     for (int field = 2; rest && field < 22; field++)
         rest = strchr(rest + 1, ' ');
     return rest && number_read(&p, pid) && *++rest && number_read(&rest, start_ticks);
+}
+
+static int digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool page_boot_id(unsigned char boot_id[PAGE_BOOT_BYTES])
+{
+    char text[64];
+    unsigned count = 0;
+
+    memset(boot_id, 0, PAGE_BOOT_BYTES);
+    if (read_text("/proc/sys/kernel/random/boot_id", text, sizeof(text)) <= 0)
+        return false;
+    for (const char *p = text; *p && count < 2 * PAGE_BOOT_BYTES; p++)
+        if (digit(*p) >= 0) {
+            boot_id[count / 2] = (unsigned char)(boot_id[count / 2] << 4 | digit(*p));
+            count++;
+        }
+    if (count == 2 * PAGE_BOOT_BYTES)
+        return true;
+    memset(boot_id, 0, PAGE_BOOT_BYTES);
+    return false;
 }
 
 bool page_id_self(struct page_id *id)
@@ -78,12 +111,25 @@ bool page_dir_default(unsigned index, char *path, size_t size_bytes)
     return true;
 }
 
+/* The kernel follows a symbolic link before a slash or a dot. */
+static bool ends_in_name(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
+
+    return *last && strcmp(last, ".") != 0 && strcmp(last, "..") != 0;
+}
+
 /* The folder above is not checked. If a process can exchange the directory there, it can only put
  * another one of this user's there, or one that the checks refuse. */
 int page_dir_open(const char *path, const char **why)
 {
     struct stat st;
 
+    if (!ends_in_name(path)) {
+        *why = "its name ends in a slash or a dot";
+        errno = 0;
+        return -1;
+    }
     *why = "it cannot be opened";
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0) {
@@ -128,6 +174,8 @@ static void allow_owner(const char *path)
 int page_dir_make(const char *path, const char **why)
 {
     *why = "it cannot be made";
+    if (!ends_in_name(path))
+        return page_dir_open(path, why);
     if (!mkdir(path, 0700))
         allow_owner(path);
     else if (errno != EEXIST)
@@ -146,15 +194,27 @@ static bool is_process_gone(const struct page_id *id)
     return errno == ENOENT || errno == ESRCH;
 }
 
-static bool is_a_day_old(int fd)
+/* A file without a state may be one that is being made at this moment. */
+static bool is_a_day_old(int fd, const struct stat *st)
 {
     uint64_t then_ns = 0;
     struct timespec now;
 
     clock_gettime(CLOCK_REALTIME, &now);
-    return pread(fd, &then_ns, sizeof(then_ns), offsetof(struct page, published_unix_ns)) !=
-               (ssize_t)sizeof(then_ns) ||
-           (uint64_t)now.tv_sec * 1000000000u > then_ns + DAY_NS;
+    if (pread(fd, &then_ns, sizeof(then_ns), offsetof(struct page, published_unix_ns)) !=
+            (ssize_t)sizeof(then_ns) ||
+        !then_ns)
+        then_ns = (uint64_t)st->st_mtime * 1000000000u;
+    return (uint64_t)now.tv_sec * 1000000000u > then_ns + DAY_NS;
+}
+
+static bool is_of_this_boot(int fd)
+{
+    unsigned char its[PAGE_BOOT_BYTES], own[PAGE_BOOT_BYTES];
+
+    return page_boot_id(own) &&
+           pread(fd, its, sizeof(its), offsetof(struct page, boot_id)) == (ssize_t)sizeof(its) &&
+           memcmp(its, own, sizeof(own)) == 0;
 }
 
 /* Rings: a thread that waits looks around and waits again. */
@@ -182,7 +242,7 @@ static bool is_stale(int dir, const char *name, const struct page_id *id,
     if (fd < 0 || kernel_fstat(fd, &st))
         return false;
     if (S_ISREG(st.st_mode) && st.st_uid == geteuid())
-        stale = (near || is_a_day_old(fd)) && !has_waiter(fd);
+        stale = ((near && is_of_this_boot(fd)) || is_a_day_old(fd, &st)) && !has_waiter(fd);
     kernel_close_own(fd, &st);
     return stale;
 }

@@ -8,13 +8,21 @@
  *
  * The file is called NAMESPACE-PID-START.page, with decimal numbers. They are the inode of the
  * process's pid namespace, its pid there, and its start in ticks since the boot (field 22 of
- * /proc/PID/stat).
+ * /proc/PID/stat). Machines that share the directory have the same first namespace. So they, and
+ * the boots of one machine, are told apart by boot_id (/proc/sys/kernel/random/boot_id). Zeroes say
+ * nothing of the boot.
+ *
+ * Removing: a process removes its own page. A page that is left belongs to nobody. Any process that
+ * makes a page, and the tool, may remove it: at once if it is of this boot and pid namespace and
+ * its process is gone, else if its state is older than a day (without a state: if the file is). A
+ * process publishes every hour at least. If its page is removed all the same, it makes another one.
  *
  * Reading: read `sequence`, then what is wanted, then `sequence` again. Both are the same even
  * number: what was read belongs together. Else read again.
  *
- * Asking: take a write lock on the first byte of a slot that no process holds (fcntl F_SETLK, a
- * lock of the process). If a slot's ask_sequence is not its reply_sequence, an asker gave up and
+ * Asking: take a write lock on the first byte of a slot that nobody holds: fcntl F_OFD_SETLK, a
+ * lock of the descriptor. F_SETLK serves where the kernel lacks that. But it is a lock of the
+ * process, which ends when any of its threads closes any descriptor of the file. If a slot's ask_sequence is not its reply_sequence, an asker gave up and
  * the reply is still to come. Take such a slot only if there is no other. Write `ask` and
  * `ask_bytes`, then add one to ask_sequence. In a slot that was left, reply_sequence + 1 would be
  * the number of a request that was made before. Add one to `bell`, and wake one waiter of it
@@ -35,6 +43,7 @@ enum {
     PAGE_REPLY_BYTES = 3072,
     PAGE_BODY_BYTES = 57344,
     PAGE_WAIT_MS = 10000, /* the longest wait that a request may ask for */
+    PAGE_BOOT_BYTES = 16,
 };
 
 #define PAGE_MAGIC "GPUCACHE"
@@ -83,7 +92,8 @@ struct page {
     uint64_t uid;
     uint64_t started_unix_ns; /* the library's start, CLOCK_REALTIME */
     char library_version[32];
-    unsigned char zero1[40];
+    unsigned char boot_id[PAGE_BOOT_BYTES]; /* the digits of the text, without its dashes */
+    unsigned char zero1[24];
     /* Guarded by `sequence`, as are `gpus` and `body`. */
     uint64_t sequence;          /* odd: being written */
     uint64_t published_ns;      /* CLOCK_MONOTONIC */

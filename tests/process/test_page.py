@@ -319,15 +319,21 @@ class Folder(Case):
         target = os.path.join(self.scratch.name, "target")
         os.mkdir(target, 0o700)
         os.symlink(target, self.folder)
-        with Program(self.folder) as program:
-            program.do("alloc(64)", "free()", "alloc(1)")
-            error = program.process.stderr.readline()
-            time.sleep(0.3)
-            status, more = program.finish()
-            error += more
-        self.assertEqual((status, os.listdir(target)), (0, []))
-        self.assertEqual(error.count("\n"), 1, error)
-        self.assertRegex(error, "gpucache: warning: GPUCACHE_DIR=.*symbolic link")
+        for tail in "", "/", "/.", "/.//":
+            with self.subTest(tail=tail), Program(self.folder + tail) as program:
+                program.do("alloc(64)", "free()", "alloc(1)")
+                error = program.process.stderr.readline()
+                time.sleep(0.3)
+                status, more = program.finish()
+                error += more
+                self.assertEqual((status, os.listdir(target)), (0, []))
+                self.assertEqual(error.count("\n"), 1, error)
+                self.assertRegex(error, "gpucache: warning: GPUCACHE_DIR=.*symbolic link")
+        with Program(target + "/./") as program:
+            program.do("alloc(64)")
+            program.folder = target
+            program.page().close()
+            self.assertEqual(program.finish(), (0, ""))
 
     def test_of_the_user_by_default(self):
         folder = f"/dev/shm/gpucache-{os.geteuid()}"

@@ -88,7 +88,7 @@ class FakePage:
     done at a request to look, which is not among those that are asked."""
 
     def __init__(self, folder, text=None, pid=None, start=None, namespace=None, answer=None,
-                 version=tables.PAGE_VERSION, age_s=0, uid=None):
+                 version=tables.PAGE_VERSION, age_s=0, uid=None, boot_id=None):
         own = process.identity(os.getpid())
         self.namespace = own[0] if namespace is None else namespace
         self.pid = own[1] if pid is None else pid
@@ -107,6 +107,7 @@ class FakePage:
         self.put("uid", os.getuid() if uid is None else uid)
         self.put("started_unix_ns", time.time_ns() - age_s * 10**9)
         self.put("library_version", b"0.1.0")
+        self.put("boot_id", process.boot_id() if boot_id is None else boot_id)
         self.asked, self.sequence, self.text = [], 0, b"{}"
         self.publish(body(pool()) if text is None else text, age_s)
         self.answer, self.look, self.going = answer, lambda: None, True

@@ -235,6 +235,10 @@ class Refusing(Case):
         os.chmod(self.folder, 0o700)
         link = self.folder + "/link"
         os.symlink(self.folder, link)
+        for tail in ("/", "/.", "//./"):
+            self.says(tool("ps", GPUCACHE_DIR=link + tail), 1,
+                      f"{link} is not used: it is no directory")
+            self.assertEqual(tool("ps", GPUCACHE_DIR=self.folder + tail).err, "")
         self.says(tool("ps", GPUCACHE_DIR=link), 1, f"{link} is not used: it is no directory")
         self.says(tool("ps", GPUCACHE_DIR="/etc/passwd"), 1,
                   "/etc/passwd is not used: it is no directory")
@@ -323,6 +327,19 @@ class Stale(Case):
         self.assertEqual(len(tool("ps", "--json").json["processes"]), 1)
         self.assertFalse(os.path.exists(old.path))
         self.assertTrue(os.path.exists(new.path))
+
+    def test_a_page_of_another_machine_is_left_alone_for_a_day(self):
+        """Its number, and its namespace, may well be those of a process that has ended here."""
+        other = bytes(range(16))
+        self.dead(age_s=3600)
+        new = self.dead(pid=4194302, age_s=80000, boot_id=other)
+        self.assertEqual(self.pids(), [])
+        self.assertEqual(os.listdir(self.folder), [new.name])
+        self.assertEqual(tool("flush", "--all").err, tool("flush", "--all", GPUCACHE_DIR="").err)
+        self.assertTrue(os.path.exists(new.path))
+        old = self.dead(pid=4194301, age_s=90000, boot_id=other)
+        self.assertEqual(self.pids(), [])
+        self.assertFalse(os.path.exists(old.path))
 
     def test_ten_thousand_of_them(self):
         page = self.dead(age_s=3600)

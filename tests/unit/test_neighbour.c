@@ -12,7 +12,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -356,6 +358,69 @@ static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
     }
 }
 
+struct long_question {
+    struct neighbour_wish w;
+    enum neighbour_answer answer;
+};
+
+static void *ask_long(void *arg)
+{
+    struct long_question *q = arg;
+    uint64_t bytes;
+    q->answer = ask(&q->w, &bytes);
+    return NULL;
+}
+
+/* How many slots another process finds locked. */
+static int locked_slots(const struct fake *f)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        int count = 0, fd = open(f->path, O_RDWR);
+        for (int i = 0; i < PAGE_SLOTS; i++) {
+            struct flock range = {.l_type = F_WRLCK,
+                                  .l_start = (off_t)(8192 + 4096 * i),
+                                  .l_len = 1};
+            count += fcntl(fd, F_SETLK, &range) != 0;
+        }
+        _exit(count);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* A close of any descriptor of the file ends a process's locks there, but not those of a
+ * descriptor. A child may have the descriptor too. */
+static void a_slot_stays_locked_while_the_own_process_looks_for_stale_pages(void **state)
+{
+    struct fake *f = add(HANGS, 512 * MIB);
+    struct long_question q = {.w = wish(64 * MIB)};
+    pthread_t thread;
+    bool asked = false;
+    assert_int_equal(pthread_create(&thread, NULL, ask_long, &q), 0);
+    for (int n = 0; !asked && n < 20000; n++, usleep(100))
+        for (int i = 0; i < PAGE_SLOTS; i++)
+            asked = asked || __atomic_load_n(&f->page->slots[i].ask_sequence, __ATOMIC_SEQ_CST);
+    assert_int_equal(locked_slots(f), 1);
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        sleep(30);
+        _exit(0);
+    }
+    int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    page_dir_clean(dir, &self);
+    close(dir);
+    assert_int_equal(locked_slots(f), 1);
+    pthread_join(thread, NULL);
+    assert_int_equal(q.answer, NEIGHBOUR_GONE);
+    assert_int_equal(locked_slots(f), 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
 static void requests_without_a_wait_go_to_each_idle_neighbour_once(void **state)
 {
     struct fake *a = add(REPLIES, 64 * MIB), *b = add(REPLIES, 32 * MIB), *none = add(REPLIES, 0);
@@ -422,6 +487,7 @@ int main(void)
         CASE(a_page_of_another_user_is_not_asked),
         CASE(the_own_page_and_those_of_ended_processes_are_not_asked),
         CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone),
+        CASE(a_slot_stays_locked_while_the_own_process_looks_for_stale_pages),
         CASE(requests_without_a_wait_go_to_each_idle_neighbour_once),
         CASE(twenty_threads_ask_one_after_the_other),
     };

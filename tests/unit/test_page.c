@@ -27,6 +27,8 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
     REQUIRE(p->size_bytes == sizeof(*p) && p->uid == geteuid());
     REQUIRE(p->pid == id.pid && p->start_ticks == id.start_ticks && id.start_ticks);
     REQUIRE(p->pid_namespace == id.pid_namespace && p->started_unix_ns);
+    unsigned char boot[PAGE_BOOT_BYTES];
+    REQUIRE(page_boot_id(boot) && !memcmp(p->boot_id, boot, sizeof(boot)));
     REQUIRE(!strcmp(p->library_version, GPUCACHE_VERSION));
     REQUIRE(p->sequence == 2 && p->body_bytes == 2 && !memcmp(p->body, "{}", 2));
     REQUIRE(p->num_gpus == 1 && p->gpus[0].idle_bytes == 7);

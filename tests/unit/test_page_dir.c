@@ -27,6 +27,12 @@ CASE(a_directory_that_does_not_serve_is_refused_with_the_reason)
     snprintf(path, sizeof(path), "%s/link", root);
     REQUIRE(!symlink(dir, path));
     refuses(path, "symbolic link");
+    /* The kernel follows a link before a slash, whatever O_NOFOLLOW says. */
+    static const char *const tails[] = {"/", "//", "/.", "/./", "/.."};
+    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+        snprintf(path, sizeof(path), "%s/link%s", root, tails[i]);
+        refuses(path, "ends in");
+    }
     snprintf(path, sizeof(path), "%s/file", root);
     close(open(path, O_CREAT | O_WRONLY, 0700));
     refuses(path, "no directory");
@@ -94,6 +100,8 @@ CASE(a_directory_that_was_removed_does_not_come_back_at_the_end)
     REQUIRE(access(dir, F_OK));
 }
 
+static unsigned char boot[16]; /* of the pages that touch makes */
+
 static void touch(const char *name, uint64_t published_unix_ns)
 {
     char path[PATH_MAX];
@@ -101,6 +109,7 @@ static void touch(const char *name, uint64_t published_unix_ns)
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     int fd = open(path, O_CREAT | O_RDWR, 0600);
     REQUIRE(fd >= 0 && !ftruncate(fd, sizeof(struct page)));
+    REQUIRE(pwrite(fd, boot, sizeof(boot), offsetof(struct page, boot_id)) == sizeof(boot));
     REQUIRE(pwrite(fd, &published_unix_ns, 8, offsetof(struct page, published_unix_ns)) == 8);
     close(fd);
 }
@@ -148,7 +157,7 @@ CASE(stale_pages_are_removed_and_no_others)
     pthread_t thread;
     const char *why;
 
-    REQUIRE(page_id_self(&self) && !mkdir(dir, 0700));
+    REQUIRE(page_id_self(&self) && page_boot_id(boot) && !mkdir(dir, 0700));
     pid_t child = fork();
     if (child == 0)
         _exit(0);
@@ -184,6 +193,38 @@ CASE(stale_pages_are_removed_and_no_others)
     REQUIRE(is_there("1-2-5.pages") && is_there("1-2.page") && is_there(own_name()));
 }
 
+/* The folder may be shared with another machine, and all have the same first pid namespace. A file
+ * of zeroes is one that a process there makes at this moment. */
+CASE(pages_of_another_machine_are_removed_after_a_day)
+{
+    char name[PAGE_NAME_MAX], old[PAGE_NAME_MAX], made[PAGE_NAME_MAX + 8], late[PATH_MAX];
+    uint64_t now_ns = (uint64_t)time(NULL) * 1000000000u, day_ns = UINT64_C(86400) * 1000000000u;
+    struct page_id id;
+    const char *why;
+
+    REQUIRE(page_id_self(&id) && page_boot_id(boot) && !mkdir(dir, 0700));
+    boot[0] ^= 1;
+    id.pid = 3999999;
+    page_id_name(&id, name);
+    touch(name, now_ns - day_ns + 60 * UINT64_C(1000000000));
+    id.pid = 3999998;
+    page_id_name(&id, old);
+    touch(old, now_ns - day_ns - UINT64_C(1000000000));
+    memset(boot, 0, sizeof(boot));
+    id.pid = 3999997;
+    page_id_name(&id, made);
+    strcat(made, PAGE_UNFINISHED);
+    touch(made, 0);
+    touch("1-2-6.page", 0);
+    touch("1-2-7.page", 0);
+    snprintf(late, sizeof(late), "%s/1-2-7.page", dir);
+    const struct timespec then[2] = {{.tv_sec = time(NULL) - 86402}, {.tv_sec = time(NULL) - 86402}};
+    REQUIRE(!utimensat(AT_FDCWD, late, then, 0));
+    REQUIRE(make(dir, &why));
+    REQUIRE(is_there(name) && !is_there(old) && is_there(made) && is_there("1-2-6.page"));
+    REQUIRE(!is_there("1-2-7.page"));
+}
+
 CASE(so_many_stale_pages_at_a_time_and_no_more)
 {
     char name[PAGE_NAME_MAX];
@@ -192,7 +233,7 @@ CASE(so_many_stale_pages_at_a_time_and_no_more)
     REQUIRE(!mkdir(dir, 0700));
     for (unsigned i = 0; i < PAGE_CLEAN_MAX + 6; i++) {
         snprintf(name, sizeof(name), "1-%u-3.page", i);
-        touch(name, 0);
+        touch(name, 1);
     }
     REQUIRE(make(dir, &why) && entries_of(dir) == 7);
 }
@@ -228,6 +269,7 @@ int main(void)
         cmocka_unit_test(a_directory_of_another_user_is_refused),
         cmocka_unit_test(a_full_or_read_only_file_system_leaves_nothing_behind),
         cmocka_unit_test(stale_pages_are_removed_and_no_others),
+        cmocka_unit_test(pages_of_another_machine_are_removed_after_a_day),
         cmocka_unit_test(so_many_stale_pages_at_a_time_and_no_more),
         cmocka_unit_test(names_of_pages_are_read_strictly),
     };
