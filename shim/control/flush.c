@@ -19,6 +19,7 @@
 #include "shim/process/log.h"
 #include "shim/process/scope.h"
 #include "shim/process/state.h"
+#include "shim/process/text.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
@@ -58,8 +59,8 @@ uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
     uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
     uint64_t took_ns = state_clock_ns() - start_ns;
-    log_info("flush (%s): gave back %.1f MiB in %.1f ms", why, (double)back / (1 << 20),
-             (double)took_ns / 1e6);
+    log_info("flush (%s): gave back %s MiB in %s ms", why, text_fixed(back, 1 << 20, 1).text,
+             text_fixed(took_ns, 1000000, 1).text);
     if (back || strcmp(why, FOLLOWS)) /* where nothing more came, the flush before is the last */
         publish_flush(why, back, took_ns);
     return back;

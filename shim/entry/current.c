@@ -17,6 +17,7 @@
 #include "shim/process/cancel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
+#include "shim/process/text.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -37,9 +38,9 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
 {
     if (c->pool && given_bytes < c->config.prealloc_bytes)
         log_once(LOG_LEVEL_WARN,
-                 "GPUCACHE_PREALLOC asks for %.1f MiB, but device %d gave only %.1f MiB",
-                 (double)c->config.prealloc_bytes / (1 << 20), c->device,
-                 (double)given_bytes / (1 << 20));
+                 "GPUCACHE_PREALLOC asks for %s MiB, but device %d gave only %s MiB",
+                 text_fixed(c->config.prealloc_bytes, 1 << 20, 1).text, c->device,
+                 text_fixed(given_bytes, 1 << 20, 1).text);
 }
 
 /* Two pools cannot each rely on the order of one stream, so the first pool is told before there is

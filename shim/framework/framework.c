@@ -9,6 +9,7 @@
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
 #include "shim/process/state.h"
+#include "shim/process/text.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
@@ -56,9 +57,9 @@ static void tell(const struct framework_result *results)
             counter_add(counters[i].bytes, r->returned_bytes);
         }
         if (r->state != FRAMEWORK_ABSENT)
-            log_info("%s: %s, gave %.1f MiB back in %.1f ms", r->name,
-                     framework_state_name(r->state), (double)r->returned_bytes / (1 << 20),
-                     (double)r->ns / 1e6);
+            log_info("%s: %s, gave %s MiB back in %s ms", r->name, framework_state_name(r->state),
+                     text_fixed(r->returned_bytes, 1 << 20, 1).text,
+                     text_fixed(r->ns, 1000000, 1).text);
     }
 }
 

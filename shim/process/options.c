@@ -7,6 +7,7 @@
 
 #include "shim/process/program.h"
 #include "shim/process/show.h"
+#include "shim/process/text.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -322,14 +323,14 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
 #define convert_REUSE(value) (value)
 #define convert_SWITCH(value) (value)
 
-#define GIB_OF(bytes) ((double)(bytes) / (1 << 30))
+#define GIB_OF(bytes) text_fixed(bytes, 1 << 30, 1).text
 /* device_total_bytes is 0 if the driver does not say. */
 #define WARN_BEYOND(name, bytes, least_bytes, consequence)                                         \
     do {                                                                                           \
         if (device_total_bytes && (bytes) >= (least_bytes))                                        \
             log_once(LOG_LEVEL_WARN,                                                               \
                      PREFIX "_" name                                                               \
-                            " asks for %.1f GiB, and device %d has %.1f GiB: " consequence,        \
+                            " asks for %s GiB, and device %d has %s GiB: " consequence,            \
                      GIB_OF(bytes), device, GIB_OF(device_total_bytes));                           \
     } while (0)
 

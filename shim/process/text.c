@@ -4,8 +4,19 @@
  */
 #include "shim/process/text.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+
+struct figure text_fixed(uint64_t value, uint64_t unit, unsigned decimals)
+{
+    uint64_t scale = decimals == 2 ? 100 : 10;
+    struct figure f;
+
+    snprintf(f.text, sizeof(f.text), "%" PRIu64 ".%0*" PRIu64, value / unit, (int)decimals,
+             value % unit * scale / unit);
+    return f;
+}
 
 void text_add(struct text *t, const char *format, ...)
 {

@@ -7,6 +7,16 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+/* A figure for people. */
+struct figure {
+    char text[32];
+};
+
+/* value in units, with one or two decimals, rounded down. printf would print the decimal comma of
+ * the program's locale. */
+struct figure text_fixed(uint64_t value, uint64_t unit, unsigned decimals);
 
 /* used_bytes counts the letters that did not fit, too. */
 struct text {

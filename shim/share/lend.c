@@ -17,6 +17,7 @@
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
+#include "shim/process/text.h"
 #include "shim/share/neighbour.h"
 #include "shim/stats/counters.h"
 #include "shim/stats/page.h"
@@ -156,8 +157,8 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
         case NEIGHBOUR_GAVE:
             counter_add(COUNTER_BORROWED_BYTES, got);
             run_note(device, got);
-            log_debug("device %d was full: another process gave back %.1f MiB", device,
-                      (double)got / (1 << 20));
+            log_debug("device %d was full: another process gave back %s MiB", device,
+                      text_fixed(got, 1 << 20, 1).text);
             return true;
         case NEIGHBOUR_NONE:
             return false;

@@ -87,18 +87,12 @@ static const char *or_unknown(const char *text)
     return text && text[0] ? text : "unknown";
 }
 
-/* A figure for people: a number and its unit. */
-struct figure {
-    char text[32];
-};
-
 static struct figure fixed(uint64_t value, uint64_t unit, unsigned decimals, const char *suffix)
 {
-    uint64_t scale = decimals == 2 ? 100 : 10;
-    struct figure f;
+    struct figure f = text_fixed(value, unit, decimals);
+    size_t used = strlen(f.text);
 
-    snprintf(f.text, sizeof(f.text), "%" PRIu64 ".%0*" PRIu64 " %s", value / unit, (int)decimals,
-             value % unit * scale / unit, suffix);
+    snprintf(f.text + used, sizeof(f.text) - used, " %s", suffix);
     return f;
 }
 
