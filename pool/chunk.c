@@ -152,6 +152,21 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     return s.list;
 }
 
+uint64_t chunk_behind_work_bytes(struct zone *z)
+{
+    uint64_t complete = z->pool->fences.complete_epoch, bytes = 0;
+    for (struct block *b = placement_largest(&z->placement); b && b->size_bytes >= GRANULE_BYTES;
+         b = placement_next(&z->placement, b)) {
+        struct chunk *c =
+            b->piece.epoch > complete ? chunk_from(b->addr, block_end(b)) : NULL;
+        while (c && c->addr + c->size_bytes <= block_end(b)) {
+            bytes += c->size_bytes;
+            c = chunk_from(c->addr + c->size_bytes, block_end(b));
+        }
+    }
+    return bytes;
+}
+
 void chunk_unseize(struct chunk *list)
 {
     while (list) {

@@ -51,6 +51,8 @@ struct pool;
  * most. */
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes);
+/* What chunk_seize_idle leaves out of the zone's free blocks, because GPU work may use it. */
+uint64_t chunk_behind_work_bytes(struct zone *z);
 /* Releases the chunks that hold only dead and free memory, if there is enough of it. Without this a
  * program that shares 2000 blocks of 8 MiB in turn reserves 16.3 GiB instead of 324 MiB. Drops the
  * lock. */

@@ -34,7 +34,8 @@ static struct list *unmap_run(struct backend *b, struct list *node, const struct
     return node;
 }
 
-void ghost_reap(struct pool *p, bool all)
+/* Looks at GHOSTS_AT_ONCE of them. True: some of those went, and there are more. */
+static bool reap_some(struct pool *p, bool all)
 {
     struct list list;
     int left = GHOSTS_AT_ONCE;
@@ -52,7 +53,7 @@ void ghost_reap(struct pool *p, bool all)
         p->ghost_bytes -= b->size_bytes;
     }
     if (list_empty(&list))
-        return;
+        return false;
     p->busy++;
     state_unlock(p);
     for (struct list *n = list.next; n != &list;)
@@ -64,6 +65,12 @@ void ghost_reap(struct pool *p, bool all)
         zone_make_hole(list_entry(n, struct block, link));
     }
     state_broadcast(p);
-    if (left < 0)
-        ghost_reap(p, all);
+    return left < 0;
+}
+
+/* A loop, as threads of programs may have small stacks. */
+void ghost_reap(struct pool *p, bool all)
+{
+    while (reap_some(p, all))
+        continue;
 }

@@ -156,6 +156,15 @@ bool pool_has_settled(struct pool *p, uint64_t mark)
     return settled;
 }
 
+uint64_t pool_behind_work_bytes(struct pool *p)
+{
+    state_enter(p);
+    uint64_t bytes =
+        p->abandoned ? 0 : chunk_behind_work_bytes(&p->large) + chunk_behind_work_bytes(&p->small);
+    state_leave(p);
+    return bytes;
+}
+
 /* MAX_RESERVED may have been lowered below what is reserved. Live memory stays, so what is over the
  * limit goes back as it becomes idle. */
 void trim_set_tick(struct pool *p)

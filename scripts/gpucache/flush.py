@@ -226,7 +226,10 @@ def by_page(found, args, uuid=None):
             return Receipt(found, "partly", f"{', '.join(failed)} could not empty its cache", total)
         return Receipt(found, "done", total=total)
     if reply.code in (tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY):
-        return Receipt(found, "partly", f"not all was done within {args.wait:g} s", total)
+        waits = sum(state.number(g.get("pending_bytes")) for g in total.gpus.values()
+                    if isinstance(g, dict))
+        return Receipt(found, "partly", f"not all was done within {args.wait:g} s" +
+                       (f": {text.size(waits)} wait for GPU work" if waits else ""), total)
     return Receipt(found, "failed", reply.why())
 
 

@@ -14,10 +14,11 @@
  * what they free later. No receipt has those bytes.
  *
  * ns: how long it took. returned_bytes: went back to the driver. The others are what is left.
- * allocated_bytes are live. pending_bytes are freed, and GPU work may still use them. idle_bytes
- * are the rest of what is reserved. Of the idle bytes, partly_live_bytes are beyond what was to be
- * kept: they lie in pieces of memory (pool/README.md) that hold live blocks too. async_idle_bytes
- * are left in the driver's own pools (shim/driver/async_pool.h); returned_bytes have theirs too.
+ * allocated_bytes are live. pending_bytes are freed, and GPU work may still use them: also where
+ * the order of one stream lets the pool hand them out before. idle_bytes are the rest of what is
+ * reserved. Of the idle bytes, partly_live_bytes are beyond what was to be kept: they lie in pieces
+ * of memory (pool/README.md) that hold live blocks too. async_idle_bytes are left in the driver's
+ * own pools (shim/driver/async_pool.h); returned_bytes have theirs too.
  */
 #include "shim/command/command.h"
 #include "shim/context/context.h"
@@ -83,6 +84,7 @@ static struct receipt sum(int device, const struct waiting *w)
         r.pending_bytes += s->pending_bytes;
         r.async_idle_bytes += pools[i].async.async_idle_bytes;
     }
+    r.pending_bytes += context_behind_work_bytes(device);
     return r;
 }
 

@@ -267,6 +267,15 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
+uint64_t context_behind_work_bytes(int device)
+{
+    uint64_t bytes = 0;
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device)
+            bytes += pool_behind_work_bytes(c->pool);
+    return bytes;
+}
+
 bool context_can_report(void)
 {
     FOR_EACH_RECORD(c)

@@ -3,6 +3,7 @@
  * line by line, and prints a line after each:
  *   hold IDLE BUSY   allocates so many MiB twice, frees the first, starts a kernel that waits for a
  *                    flag, and frees the second
+ *   one IDLE BUSY    the same, with all work on one stream, whose order is enough for the pool
  *   let              sets the flag */
 #include "tests/preload/scene.h"
 
@@ -10,10 +11,11 @@
 #include <string.h>
 
 /* Work of two streams: the order of one does not tell what is complete. */
-static void use(uint64_t block, CUstream stream)
+static void use(uint64_t block, CUstream stream, bool one)
 {
     REQUIRE(gpu_fill(block, 1024, 1, stream));
-    REQUIRE(gpu_fill(block + 4096, 1024, 1, NULL));
+    if (!one)
+        REQUIRE(gpu_fill(block + 4096, 1024, 1, NULL));
 }
 
 int main(void)
@@ -29,10 +31,11 @@ int main(void)
     __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
-        if (sscanf(line, "hold %u %u", &idle_mib, &busy_mib) == 2) {
+        bool one = sscanf(line, "one %u %u", &idle_mib, &busy_mib) == 2;
+        if (one || sscanf(line, "hold %u %u", &idle_mib, &busy_mib) == 2) {
             REQUIRE(gpu_malloc(&idle, (size_t)idle_mib << 20));
             REQUIRE(gpu_malloc(&busy, (size_t)busy_mib << 20));
-            use(busy, stream);
+            use(busy, stream, one);
             REQUIRE(gpu_sync());
             REQUIRE(gpu_free(idle));
             REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));

@@ -54,7 +54,7 @@ class Turns(waiting.Waiting):
         self.addCleanup(scratch.cleanup)
         self.folder, self.log = os.path.join(scratch.name, "p"), os.path.join(scratch.name, "log")
 
-    def start(self, **options):
+    def start(self, hold="hold 64 32", **options):
         env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
                "GPUCACHE_DIR": self.folder, "GPUCACHE_LOG": f"info:{self.log}", **options}
         self.process = subprocess.Popen([HOLDER], env=env, text=True, stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ class Turns(waiting.Waiting):
         self.addCleanup(self.process.wait, 30)
         self.addCleanup(self.process.stdout.close)
         self.addCleanup(self.process.stdin.close)
-        self.do("hold 64 32")
+        self.do(hold)
         self.wait_for(lambda: page_client.pages_in(self.folder), "no page")
         self.path = self.wait_for(lambda: [p for p in page_client.pages_in(self.folder)
                                            if p.endswith(".page")], "no page")[0]
@@ -111,6 +111,20 @@ class Turns(waiting.Waiting):
         self.assertEqual((code, value), (T.PAGE_REPLY_PARTLY, 64 * MIB))
         self.assertEqual(receipt["gpus"][0]["pending_bytes"], 32 * MIB)
         self.assertGreaterEqual(receipt["ns"], 300 * 10**6)
+
+    def test_what_waits_for_the_work_of_one_stream_is_told_too(self):
+        """The pool could hand it out at once, in the order of the stream. The driver cannot have it
+        back yet."""
+        self.start("one 64 32")
+        code, value, receipt = self.page.ask("flush wait=50")
+        gpu = receipt["gpus"][0]
+        self.assertEqual((code, value), (T.PAGE_REPLY_PARTLY, 0), receipt)
+        self.assertEqual((gpu["pending_bytes"], gpu["idle_bytes"], gpu["partly_live_bytes"]),
+                         (96 * MIB, 0, 0))
+        self.do("let")
+        code, value, receipt = self.page.ask("flush")
+        self.assertEqual((code, value), (T.PAGE_REPLY_DONE, 96 * MIB), receipt)
+        self.assertEqual(receipt["gpus"][0]["pending_bytes"], 0)
 
     def test_who_needs_memory_gets_it_when_the_work_ends(self):
         self.start()

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * pool/ghost.c: memory that moves while old work uses it, and the old mappings that stay for that
- * work.
+ * work. The file is included, so that the tests choose how many ghosts are looked at together.
  */
-#include "pool/ghost.h"
+#include "pool/tuning.h"
 
-#include "pool/state.h"
+static int at_once = GHOSTS_AT_ONCE;
+#undef GHOSTS_AT_ONCE
+#define GHOSTS_AT_ONCE at_once
+#include "pool/ghost.c"
 #include "tests/unit/expect.h"
 
 #include <pthread.h>
@@ -179,6 +182,40 @@ static void a_thread_that_unmaps_a_ghost_is_waited_for(void **state)
     sem_destroy(&i.go_on);
 }
 
+/* Where the stack is when ghosts are unmapped. */
+static const struct backend_ops *ops_before;
+static uintptr_t stack_least, stack_most;
+
+static void note_stack(struct backend *b, uint64_t addr, uint64_t size_bytes)
+{
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    stack_least = !stack_least || here < stack_least ? here : stack_least;
+    stack_most = here > stack_most ? here : stack_most;
+    ops_before->unmap(b, addr, size_bytes);
+}
+
+/* Threads of programs have stacks of 16 KiB. */
+static void many_ghosts_need_no_more_stack_than_one(void **state)
+{
+    struct rig *r = ordering(state);
+    uint64_t a[120];
+    free_behind_work(r, a, 120, 120, 2);
+    for (int i = 0; i < 12; i++)
+        rig_alloc(r, MIB(16));
+    EXPECT(r->pool->ghost_bytes >= MIB(100), "many ghosts");
+    model_advance(r->model, MS(100));
+    struct backend_ops ops = *(ops_before = r->model->backend.ops);
+    ops.unmap = note_stack;
+    r->model->backend.ops = &ops;
+    at_once = 1;
+    rig_trim(r, GIB(1), true);
+    r->model->backend.ops = ops_before;
+    at_once = 1024;
+    EXPECT_EQ(r->pool->ghost_bytes, 0, "none is left");
+    EXPECT_EQ(stack_most - stack_least, 0, "each was unmapped at the same depth");
+    EXPECT_SOUND(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +224,7 @@ int main(void)
         RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
         RIG_TEST(addresses_of_moved_memory_do_not_run_out),
         RIG_TEST(a_thread_that_unmaps_a_ghost_is_waited_for),
+        RIG_TEST(many_ghosts_need_no_more_stack_than_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,23 @@ static void pending_memory_is_waited_for_if_asked(void **state)
     EXPECT_EQ(rig_stats(r).flush_ns, MS(30), "for as long as it took");
 }
 
+/* With one stream nothing is pending. */
+static void what_can_go_back_only_after_its_work_is_told(void **state)
+{
+    struct rig *r = expect_single(state);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_alloc(r, MIB(2));
+    EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "all is live");
+    rig_launch(r, 0, MS(30), a);
+    rig_free(r, a);
+    EXPECT_EQ(rig_trim(r, 0, false), 0, "its work is running");
+    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "it could be handed out");
+    EXPECT_EQ(pool_behind_work_bytes(r->pool), MIB(8), "but not given back");
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "waited for");
+    EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "nothing works any more");
+    EXPECT_SOUND(r);
+}
+
 static void the_wait_is_bounded(void **state)
 {
     struct rig *r = expect_arena(state);
@@ -245,6 +262,7 @@ int main(void)
         RIG_TEST(many_chunks_go_back_some_at_a_time),
         RIG_TEST(what_is_to_be_kept_is_kept),
         RIG_TEST(pending_memory_is_waited_for_if_asked),
+        RIG_TEST(what_can_go_back_only_after_its_work_is_told),
         RIG_TEST(the_wait_is_bounded),
         RIG_TEST(a_wait_in_turns_is_for_what_was_freed_before_it),
         RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending),
