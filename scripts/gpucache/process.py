@@ -125,9 +125,8 @@ def name(pid):
     try:
         path = os.readlink(f"/proc/{pid}/exe")
         return text.printable(re.sub(r" \(deleted\)$", "", os.path.basename(path)))
-    except OSError as error:
-        if error.errno in OWN_TROUBLES:
-            raise
+    except OSError:
+        pass
     data = _read(pid, "comm")
     return text.printable(data.decode(errors="replace").rstrip("\n")) if data else None
 

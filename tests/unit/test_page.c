@@ -215,6 +215,21 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     REQUIRE(entries_of(dir) == 0);
 }
 
+/* Another program of the process may have a page of its own there. */
+CASE(another_file_under_the_name_of_the_page_stays_at_the_end)
+{
+    char path[PATH_MAX], other[PATH_MAX];
+    const char *why;
+
+    REQUIRE(make(dir, &why));
+    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
+    snprintf(other, sizeof(other), "%s/other", dir);
+    int fd = open(other, O_CREAT | O_WRONLY, 0600);
+    REQUIRE(fd >= 0 && !close(fd) && !rename(other, path));
+    page_remove();
+    REQUIRE(entries_of(dir) == 1 && !access(path, F_OK));
+}
+
 /* Nobody can wake the bell's thread there. */
 CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
 {
@@ -454,6 +469,7 @@ int main(void)
         cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
         cmocka_unit_test(a_page_outlives_the_first_thread),
         cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),
+        cmocka_unit_test(another_file_under_the_name_of_the_page_stays_at_the_end),
         cmocka_unit_test(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard),
         cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
         cmocka_unit_test(threads_read_the_folder_while_the_page_is_made),

@@ -225,6 +225,21 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
     REQUIRE(!is_there("1-2-7.page"));
 }
 
+CASE(a_stale_page_of_another_user_stays)
+{
+    char path[PATH_MAX];
+    const char *why;
+
+    if (geteuid())
+        _exit(SKIP);
+    REQUIRE(!mkdir(dir, 0700));
+    touch("1-2-8.page", 1);
+    touch("1-2-9.page", 1);
+    snprintf(path, sizeof(path), "%s/1-2-8.page", dir);
+    REQUIRE(!chown(path, NOBODY, NOBODY));
+    REQUIRE(make(dir, &why) && is_there("1-2-8.page") && !is_there("1-2-9.page"));
+}
+
 CASE(so_many_stale_pages_at_a_time_and_no_more)
 {
     char name[PAGE_NAME_MAX];
@@ -270,6 +285,7 @@ int main(void)
         cmocka_unit_test(a_full_or_read_only_file_system_leaves_nothing_behind),
         cmocka_unit_test(stale_pages_are_removed_and_no_others),
         cmocka_unit_test(pages_of_another_machine_are_removed_after_a_day),
+        cmocka_unit_test(a_stale_page_of_another_user_stays),
         cmocka_unit_test(so_many_stale_pages_at_a_time_and_no_more),
         cmocka_unit_test(names_of_pages_are_read_strictly),
     };
