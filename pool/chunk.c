@@ -158,10 +158,10 @@ uint64_t chunk_behind_work_bytes(struct zone *z)
     for (struct block *b = placement_largest(&z->placement); b && b->size_bytes >= GRANULE_BYTES;
          b = placement_next(&z->placement, b)) {
         struct chunk *c =
-            b->piece.epoch > complete ? chunk_from(b->addr, block_end(b)) : NULL;
+            b->piece.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
         while (c && c->addr + c->size_bytes <= block_end(b)) {
             bytes += c->size_bytes;
-            c = chunk_from(c->addr + c->size_bytes, block_end(b));
+            c = chunk_from(z->pool, c->addr + c->size_bytes, block_end(b));
         }
     }
     return bytes;

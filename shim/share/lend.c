@@ -209,8 +209,8 @@ void lend_flush(int pid, uint64_t wait_ns)
     if (find_place(&place)) {
         uint64_t bytes = neighbour_flush(place.folder, &place.self, pid,
                                          control_after(state_clock_ns(), wait_ns));
-        log_debug("process %d is to be locked: it gave back %.1f MiB", pid,
-                  (double)bytes / (1 << 20));
+        log_debug("process %d is to be locked: it gave back %s MiB", pid,
+                  text_fixed(bytes, 1 << 20, 1).text);
     }
     errno = saved_errno;
 }
