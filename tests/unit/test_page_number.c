@@ -8,7 +8,7 @@
 static int victim = -1;   /* the number under which the program's own file is */
 static char own_path[96]; /* of that file */
 static const char words[] = "the program's own file";
-static bool takes_file, takes_folder;
+static bool takes_file, takes_folder, takes_at_once;
 
 static void take_number(int fd)
 {
@@ -44,6 +44,23 @@ int fallocate(int fd, int mode, off_t offset, off_t size_bytes)
     return (int)rc;
 }
 
+/* The same; the file is the program's before the library looks at it for the first time. */
+int openat(int at, const char *path, int flags, ...)
+{
+    mode_t mode = 0;
+    va_list args;
+    va_start(args, flags);
+    if (flags & O_CREAT)
+        mode = va_arg(args, mode_t);
+    va_end(args);
+    int fd = (int)syscall(SYS_openat, at, path, flags, mode);
+    if (takes_at_once && flags & O_CREAT) {
+        takes_at_once = false;
+        take_number(fd);
+    }
+    return fd;
+}
+
 static void expect_own_file_untouched(void)
 {
     char text[sizeof words] = "";
@@ -68,6 +85,20 @@ CASE(a_file_of_the_programs_under_the_number_of_the_page_is_left_alone)
     expect_own_file_untouched();
 }
 
+CASE(a_file_of_the_programs_that_has_the_number_at_once_is_left_alone)
+{
+    const char *why;
+    umask(0);
+    snprintf(own_path, sizeof own_path, "%s/own", root);
+    takes_at_once = true;
+    struct page_state s = state_of("{\"a\":1}");
+    REQUIRE(!page_make(dir, &s, &why) && why && !takes_at_once);
+    expect_own_file_untouched();
+    REQUIRE(entries_of(dir) == 0);
+    page_remove();
+    expect_own_file_untouched();
+}
+
 CASE(a_file_of_the_programs_under_the_number_of_the_folder_is_left_open)
 {
     const char *why;
@@ -85,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_of_the_programs_under_the_number_of_the_page_is_left_alone),
+        cmocka_unit_test(a_file_of_the_programs_that_has_the_number_at_once_is_left_alone),
         cmocka_unit_test(a_file_of_the_programs_under_the_number_of_the_folder_is_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
