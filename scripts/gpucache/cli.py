@@ -117,7 +117,7 @@ def _add_arguments(verb, add):
     elif verb == "top":
         add("--interval", type=_interval, default=1.0, metavar="TIME",
             help="time between two looks (default: 1s)")
-        add("--sort", choices=("LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "PID", "NAME"),
+        add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "HITS", "PID", "NAME"),
             default="LIVE", help="the column to sort by (default: LIVE)")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
@@ -169,6 +169,10 @@ def make_parser():
         sub.add_argument("--json", action="store_true", help={
             "run": "print what would be run, as JSON, and do not run it",
         }.get(verb, "print JSON"))
+        if verb in ("ps", "top", "stat"):
+            sub.add_argument("--no-ask", action="store_true",
+                             help="do not ask Python packages what they keep; CACHED is not known "
+                             "then")
         if verb in ("ps", "top", "flush", "metrics"):
             sub.add_argument("--all-users", action="store_true",
                              help="processes of all users (root only); of one user at most "

@@ -278,7 +278,7 @@ def _at_once():
     return max(1, (wanted - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH)
 
 
-def _each(targets, args):
+def each(targets, args):
     """The receipts in the order of their targets, each once it is there. The threads are daemons:
     the tool can end (ctrl-C) while they wait."""
     todo, results = queue.SimpleQueue(), []
@@ -329,7 +329,7 @@ def show(args):
     names = {device["uuid"]: device["index"] for device in args.gpus.devices}
     receipts = []
     try:
-        for receipt in _each(targets, args):
+        for receipt in each(targets, args):
             receipts.append(receipt)
             for line in () if args.json else receipt.lines(names):
                 print(line, flush=True)
