@@ -48,6 +48,7 @@ class Screen(View):
         self.machine = machine.Machine()
         self.asking = None  # the method that takes what was typed
         self.changed = False  # something was asked of a process, or is to be looked at anew
+        self.unicode = text.is_unicode()  # rich puts something of its own in stdout's place later
 
     def look(self):
         """Reads all pages, and asks the driver and the packages."""
@@ -276,7 +277,7 @@ def _watch(screen, view, console, fd, resizes):
         with contextlib.suppress(AttributeError):  # an old rich, which knows another size for 0x0
             console.size = terminal.size()
         size = terminal.size()
-        view.update(render(screen.machine, *size, screen, text.is_unicode()), refresh=True)
+        view.update(render(screen.machine, *size, screen, screen.unicode), refresh=True)
         if not resizes.wait(due, fd)[1]:
             continue
         data = os.read(fd, 256).decode(errors="replace")
