@@ -3,15 +3,15 @@
 The library asks them when somebody looks, on a thread of its own, and never by itself. So the
 figures may be late, and old ones have their age."""
 import queue
-import threading
 import time
 
 from gpucache import ask, tables, text
-from gpucache.fault import Fault
+from gpucache.fault import Fault, start_thread
 
 EVERY_S = 3.0       # a look asks a process again after so long
 OLD_S = 4.0         # figures that are older have their age
 PATIENCE_S = 0.5    # one look waits so long for all replies together
+GRACE_S = 0.1       # for threads to end that are late
 THREADS = 32
 WAIT_MS = 300       # so long the library waits for the packages
 FIGURES = ("done", "idle")  # states of a package that has told its figures
@@ -56,15 +56,34 @@ class Answer:
         return time.monotonic() - self.at
 
 
-def _one(process):
-    """The Answer; None: the process does not answer, or its library knows no such request."""
+def _one(process, end):
+    """The Answer; None: the process does not answer in time, or its library knows no such
+    request."""
     try:
         with ask.Line(process.page) as line:
-            reply = line.ask(f"cached wait={WAIT_MS}", PATIENCE_S)
+            reply = line.ask(f"cached wait={WAIT_MS}", max(0.0, end - time.monotonic()))
     except (Fault, OSError):
         return None
     told = reply.code in (tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY)
     return Answer(reply.body) if told else None
+
+
+def _each(processes, end):
+    """(name of the page, Answer or None) of those that answered in time."""
+    todo, told = queue.SimpleQueue(), []
+    for process in processes:
+        todo.put(process)
+
+    def work():
+        while time.monotonic() < end:
+            try:
+                process = todo.get_nowait()
+            except queue.Empty:
+                return
+            told.append((process.page.name, _one(process, end)))
+    for thread in [start_thread(work) for _ in processes[:THREADS]]:
+        thread.join(max(0.0, end - time.monotonic()) + GRACE_S)
+    return list(told)
 
 
 class Memory:
@@ -90,26 +109,9 @@ class Memory:
                 process.cached = Answer({})  # it was asked, and has said nothing
 
     def _ask(self, processes, now):
-        todo, done = queue.SimpleQueue(), queue.SimpleQueue()
         for process in processes:
             self.asked_at[process.page.name] = now
-            todo.put(process)
-
-        def work():
-            while True:
-                try:
-                    process = todo.get_nowait()
-                except queue.Empty:
-                    return
-                done.put((process.page.name, _one(process)))
-        for _ in processes[:THREADS]:
-            threading.Thread(target=work, daemon=True).start()
-        end = now + PATIENCE_S
-        for _ in processes:
-            try:
-                name, answer = done.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                break
+        for name, answer in _each(processes, now + PATIENCE_S):
             before = self.answers.get(name)
             if answer and not (before and before.bytes and (answer.late or answer.unknown)):
                 self.answers[name] = answer

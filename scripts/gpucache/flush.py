@@ -7,12 +7,11 @@ import queue
 import resource
 import signal
 import sys
-import threading
 import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
 from gpucache.fault import (DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order,
-                            reason)
+                            reason, start_thread)
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
@@ -297,7 +296,7 @@ def each(targets, args):
             except BaseException as error:  # pylint: disable=broad-except # the main thread has it
                 result.set_exception(error)
     for _ in targets[:_at_once()]:
-        threading.Thread(target=work, daemon=True).start()
+        start_thread(work)
     for result in results:
         yield result.result()
 

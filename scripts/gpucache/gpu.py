@@ -12,6 +12,7 @@ import threading
 import time
 
 from gpucache import nvml as nvml_module
+from gpucache.fault import start_thread
 
 PATIENCE_S = 3.0
 SMI_S = 10.0  # after this nvidia-smi is ended
@@ -161,8 +162,7 @@ class Gpus:
         """Looks anew, and waits that long for it at most. A look that is late is taken once it has
         ended."""
         if self.thread is None or not self.thread.is_alive():
-            self.thread = threading.Thread(target=self._look, daemon=True)
-            self.thread.start()
+            self.thread = start_thread(self._look)
         patience_s = PATIENCE_S if patience_s is None else patience_s
         self.thread.join(patience_s)
         old = self.at is None or time.monotonic() - self.at > PATIENCE_S

@@ -166,7 +166,7 @@ class Machine:
         card.cached = sum(holder.kept for holder in mine)
         reserved = sum(holder.reserved for holder in mine)
         # What GPU work still uses counts as live here: the parts add up to the whole.
-        card.live = max(0, reserved - card.idle - card.cached)
+        card.live = max(sum(holder.live for holder in mine), reserved - card.idle - card.cached)
         if card.used is not None:
             card.others = max(0, card.used - reserved)
 

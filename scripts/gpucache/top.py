@@ -32,7 +32,7 @@ STEPS = {"up": -1, "down": 1, "home": -1 << 30, "end": 1 << 30}
 KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
 CLICK = re.compile(r"\x1b\[<([0-9]+);([0-9]+);([0-9]+)M")
 WHEEL = {64: "up", 65: "down"}
-MOUSE_ON, MOUSE_OFF = "\033[?1000h\033[?1006h", "\033[?1006l\033[?1000l"
+MOUSE_ON, MOUSE_OFF = b"\033[?1000h\033[?1006h", b"\033[?1006l\033[?1000l"
 STOP = "\x1a"  # ctrl-Z
 
 
@@ -248,15 +248,16 @@ def _single_keys(fd):
 
 @contextlib.contextmanager
 def _mouse():
-    """The terminal tells clicks."""
+    """The terminal tells clicks. Nothing of it waits in a buffer: a terminal that is stopped would
+    hold up the end of the tool."""
+    fd = sys.stdout.fileno()
     try:
-        sys.stdout.write(MOUSE_ON)
-        sys.stdout.flush()
+        os.write(fd, MOUSE_ON)
         yield
     finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.write(MOUSE_OFF)
-            sys.stdout.flush()
+        if select.select([], [fd], [], 0)[1]:
+            with contextlib.suppress(OSError):
+                os.write(fd, MOUSE_OFF)
 
 
 def _hold_endings():
@@ -309,12 +310,12 @@ def _print_json(args):
 def show(args):
     if args.json:
         _print_json(args)
+    live, console = needed("rich.live", "top"), needed("rich.console", "top").Console()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Fault("top needs a terminal; gpucache top --json does not", USAGE)
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         raise Fault("top needs a terminal that can place its cursor, and TERM says that this one "
                     "cannot; gpucache ps and gpucache top --json need none", USAGE)
-    live, console = needed("rich.live", "top"), needed("rich.console", "top").Console()
     screen = Screen(args)
     end_in_order()
     fd, key = sys.stdin.fileno(), STOP

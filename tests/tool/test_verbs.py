@@ -300,10 +300,13 @@ class Show(Case):
     def test_ps_shows_limits_and_a_line_for_each_gpu(self):
         self.page(body(pool(), pool(1, UUID_B), options={"GPUCACHE_MAX_IDLE": "2G"}))
         lines = tool("ps").out.splitlines()
-        self.assertEqual(lines[0].split(), ["PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED",
-                                            "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
-        self.assertEqual(len(lines), 3)
-        self.assertIn("32 MiB  156 MiB   188 MiB  1 GiB  98.5 %  MAX_IDLE=2G", lines[1])
+        self.assertEqual(lines[:3], [
+            f"GPU {i}: Simulated GPU, 80 GiB; a flush would give back up to 156 MiB"
+            for i in range(2)] + [""])
+        self.assertEqual(lines[3].split(), ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE",
+                                            "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
+        self.assertEqual(len(lines), 6)
+        self.assertRegex(lines[4], r"32 MiB +\? +156 MiB +188 MiB +1 GiB +98.5 % +MAX_IDLE=2G")
 
     def test_the_readme_shows_the_columns_of_ps(self):
         def heads(words):
@@ -355,7 +358,8 @@ def nvmlDeviceGetComputeRunningProcesses(device):
     def test_without_nvml_the_reason_is_told_when_asked(self):
         sys.modules["pynvml"] = None
         try:
-            self.assertIn("nvidia-ml-py is not installed", tool("ps", "-v").out)
+            self.assertIn("processes without the library are not listed: there is no NVIDIA driver",
+                          tool("ps", "-v", PATH="").out)
         finally:
             del sys.modules["pynvml"]
 
