@@ -112,7 +112,7 @@ class FakePage:
         self.publish(body(pool()) if text is None else text, age_s)
         self.answer, self.look, self.going = answer, lambda: None, True
         # What it says of its packages; None: it knows no such request.
-        self.cached = None
+        self.cached, self.looks = None, 0
         self.thread = threading.Thread(target=self._serve, daemon=True)
         if answer:
             self.thread.start()
@@ -152,6 +152,7 @@ class FakePage:
         size = self.get("ask_bytes", tables.PAGE_SLOT, start)
         words = os.fsdecode(os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]))
         if words.startswith("cached "):
+            self.looks += 1
             answer = (tables.PAGE_REPLY_BAD, 0, {"error": "no such request"}) \
                 if self.cached is None else (tables.PAGE_REPLY_DONE, 0, self.cached)
         elif words == "look":
