@@ -26,7 +26,7 @@ class Picture(Two):
         screen = self.look()
         long = "PID 1: " + "what the library says of it, " * 9
         wide = "PID 1: " + "\u6f22" * 60
-        for height in *range(1, 14), 20, 24, 40, 50:
+        for height in [*range(1, 14), 20, 24, 40, 50]:
             for width in 1, 8, 20, 40, 60, 100, 200:
                 for screen.message, screen.typed in (
                         ("", None), (long, None), (wide, None), ("", "x" * 50 + "1G")):
