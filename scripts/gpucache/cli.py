@@ -5,8 +5,10 @@ import argparse
 import difflib
 import importlib
 import os
+import shutil
 import signal
 import sys
+import textwrap
 
 from gpucache import fault, options, page, process, tables, text
 from gpucache.fault import Fault, complain
@@ -17,21 +19,24 @@ VERBS = {
     "library": ("library", "print the full name of libgpucache.so",
                 "For LD_PRELOAD."),
     "run": ("run", "run a program under the library",
-            "Options come as flags, or as words NAME=VALUE before the command; both are checked "
-            "before anything starts. NAME may lack its GPUCACHE_ if it is an option; any other "
-            "NAME=VALUE sets a variable for the command. What LD_PRELOAD names already stays "
-            "preloaded."),
-    "ps": ("ps", "list processes and their GPU memory",
-           "One line for each process and GPU. LIVE is held by the program, IDLE can be given "
-           "back, RESERVED is taken from the driver, PEAK is the most of it so far. HITS is the "
-           "share of allocations that needed no driver call. With nvidia-ml-py, processes without "
-           "the library are listed too, with what they use in the column RESERVED. ps removes "
-           "pages of processes that were killed more than ten minutes ago."),
-    "top": ("top", "show processes and their GPU memory, live",
-            "Up and down choose a process, also by pages; f empties its cache; l sets a limit (a "
-            "size for MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns the order; q "
-            "ends. On a narrow terminal some columns are left out. Needs the Python package "
-            "rich."),
+            "Options come as flags, or as words NAME=VALUE before the command, without their "
+            "GPUCACHE_. All are checked before anything starts. Another NAME=VALUE sets a variable "
+            "for the command. What LD_PRELOAD names already stays preloaded."),
+    "ps": ("ps", "list GPUs, and who holds how much of which",
+           "First a line for each GPU, then one for each process on it. LIVE is held by the "
+           "program. CACHED is what its Python packages keep of the memory that they took. IDLE is "
+           "kept by the library. A flush gives CACHED and IDLE back. RESERVED is taken from the "
+           "driver, PEAK is the most of it so far. HITS is the share of allocations that needed no "
+           "driver call. Processes without the library have what the driver counts of them in the "
+           "column RESERVED. ps removes pages of processes that were killed more than ten minutes "
+           "ago."),
+    "top": ("top", "show GPUs and their processes, live",
+            "A bar for each GPU is as wide as its memory. The process that is chosen by the keys up "
+            "and down, or by a click, has a box with more. f empties its cache; F those of all; l "
+            "sets a limit (a size for MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns "
+            "the order; / shows some processes alone; ? shows all keys; q ends. A column of small "
+            "bars shows the last looks; its full height is the figure in MAX. On a narrow terminal "
+            "some columns are left out. Needs the Python package rich."),
     "stat": ("stat", "show all that is known of one process",
              "Also of a process that was killed: its last state. Where the terminal is too small "
              "for all, --watch shows the figures that matter most, and how many lines are left "
@@ -59,6 +64,11 @@ VERBS = {
                    "argcomplete."),
 }
 RUNNING_PIDS_SHOWN = 50
+# Where Python's own would be half a page, or does not know that words are of two kinds.
+USAGES = {
+    "run": "gpucache run [--json] [--OPTION VALUE]... [NAME=VALUE]... [--] COMMAND",
+    "set": "gpucache set [-h] [--json] PID ... NAME=VALUE ...",
+}
 
 
 def _pid(words):
@@ -110,15 +120,18 @@ def _add_arguments(verb, add):
     """The arguments of one verb."""
     if verb == "run":
         for env, row in options.ROWS.items():
-            add(options.flag(env), dest=env, metavar="VALUE",
-                help=f"{row['help']} ({row['allowed']})".replace("%", "%%"))
-        add("command", nargs=argparse.REMAINDER, metavar="[NAME=VALUE ...] [--] COMMAND ...",
-            help="the command with its arguments")
+            flag = add(options.flag(env), dest=env, metavar=options.kind_of(row),
+                       help=options.in_short(row["help"]).replace("%", "%%"))
+            flag.full = f"{row['help']} ({row['allowed']})".replace("%", "%%")
+        command = add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS,
+                      metavar="[NAME=VALUE ...] [--] COMMAND ...")
+        command.full = "the command with its arguments"
     elif verb == "top":
         add("--interval", type=_interval, default=1.0, metavar="TIME",
             help="time between two looks (default: 1s)")
-        add("--sort", choices=("LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "PID", "NAME"),
-            default="LIVE", help="the column to sort by (default: LIVE)")
+        add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "HITS", "PID", "NAME"),
+            default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
+            "RESERVED, PEAK, HITS, PID or NAME (default: LIVE)")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":
@@ -153,6 +166,29 @@ def _add_arguments(verb, add):
         add("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Room for the longest flag beside its help; the epilog has its own lines."""
+
+    def __init__(self, prog):
+        super().__init__(prog, max_help_position=27, width=shutil.get_terminal_size().columns)
+
+    def _fill_text(self, text, width, indent):  # pylint: disable=redefined-outer-name
+        if "\n" in text:
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def _values():
+    """What the values of run's flags may be: each kind once."""
+    kinds = {options.kind_of(row): options.grammar(row) for row in options.ROWS.values()
+             if row["type"] not in ("PATH", "DIR", "SWITCH")}
+    width = max(map(len, kinds)) + 4
+    lines = ["values (man 7 gpucache says more of each option):"]
+    for kind, words in kinds.items():
+        lines += textwrap.wrap(f"  {kind:<{width - 2}}{words}", 80, subsequent_indent=" " * width)
+    return "\n".join(lines)
+
+
 def make_parser():
     codes = "\n".join(f"  {code:<4}{meaning}" for code, meaning in fault.EXIT_CODES)
     parser = argparse.ArgumentParser(
@@ -162,14 +198,18 @@ def make_parser():
     parser.add_argument("--version", action="version", version=f"gpucache {tables.VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for verb, (_, line, more) in VERBS.items():
-        # Python does not know that the words of set are of two kinds.
-        usage = "gpucache set [-h] [--json] PID ... NAME=VALUE ..." if verb == "set" else None
-        sub = verbs.add_parser(verb, help=line, usage=usage,
-                               description=f"{line[0].upper()}{line[1:]}. {more}")
+        sub = verbs.add_parser(verb, help=line, usage=USAGES.get(verb),
+                               description=f"{line[0].upper()}{line[1:]}. {more}",
+                               formatter_class=_Formatter, epilog=_values() if verb == "run" else
+                               None)
         _add_arguments(verb, sub.add_argument)
         sub.add_argument("--json", action="store_true", help={
             "run": "print what would be run, as JSON, and do not run it",
         }.get(verb, "print JSON"))
+        if verb in ("ps", "top", "stat"):
+            sub.add_argument("--no-ask", action="store_true",
+                             help="do not ask Python packages what they keep; CACHED is not known "
+                             "then, and counts as LIVE")
         if verb in ("ps", "top", "flush", "metrics"):
             sub.add_argument("--all-users", action="store_true",
                              help="processes of all users (root only); of one user at most "

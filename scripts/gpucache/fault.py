@@ -3,6 +3,7 @@
 import importlib
 import signal
 import sys
+import threading
 
 from gpucache import text
 
@@ -56,6 +57,18 @@ def hold_endings(hold):
     """The signals that end the tool wait from now on, or no longer."""
     signal.pthread_sigmask(signal.SIG_BLOCK if hold else signal.SIG_UNBLOCK,
                            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+
+def start_thread(target):
+    """A thread that ends with the tool. No signal comes to it: those that wait in the main thread
+    would not wait there."""
+    thread = threading.Thread(target=target, daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return thread
 
 
 def ending(error):

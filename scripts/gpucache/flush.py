@@ -7,12 +7,11 @@ import queue
 import resource
 import signal
 import sys
-import threading
 import time
 
 from gpucache import ask, gpu, page, signals, state, tables, text
 from gpucache.fault import (DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order,
-                            reason)
+                            reason, start_thread)
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
@@ -281,7 +280,7 @@ def _at_once():
     return max(1, (wanted - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH)
 
 
-def _each(targets, args):
+def each(targets, args):
     """The receipts in the order of their targets, each once it is there. The threads are daemons:
     the tool can end (ctrl-C) while they wait."""
     todo, results = queue.SimpleQueue(), []
@@ -300,7 +299,7 @@ def _each(targets, args):
             except BaseException as error:  # pylint: disable=broad-except # the main thread has it
                 result.set_exception(error)
     for _ in targets[:_at_once()]:
-        threading.Thread(target=work, daemon=True).start()
+        start_thread(work)
     for result in results:
         yield result.result()
 
@@ -332,7 +331,7 @@ def show(args):
     names = {device["uuid"]: device["index"] for device in args.gpus.devices}
     receipts = []
     try:
-        for receipt in _each(targets, args):
+        for receipt in each(targets, args):
             receipts.append(receipt)
             for line in () if args.json else receipt.lines(names):
                 print(line, flush=True)

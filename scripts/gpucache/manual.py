@@ -3,10 +3,43 @@
 import argparse
 import re
 import sys
+import textwrap
 
 from gpucache import cli, fault, tables
 
-DATE = "2026-11-22"
+DATE = "2026-11-25"
+WIDTH = 72  # man indents by some columns
+
+
+CACHED = (
+    ".SH CACHED MEMORY",
+    "PyTorch, CuPy and Numba keep memory that no tensor or array uses.",
+    "For the library such memory is live.",
+    "ps, stat and top ask each process how much it is, and top does so every three seconds.",
+    "The library never asks by itself, and with \\-\\-no\\-ask nobody asks.",
+    "The question runs on a thread of the library's own, which waits for the interpreter's lock.",
+    "If no answer comes within 0.3 s, the last figure is shown with its age; ? if there is none.",
+    ".PP",
+    "PyTorch tells the figure under a lock of its allocator.",
+    "So it is not asked while a thread of the program waits in the driver for GPU work, or while a",
+    "graph is being captured: the lock may be held then.",
+    "The library tries again until the time is over.",
+    ".PP",
+    "? stands for what cannot be known safely.",
+    "RMM tells the size of its pools, and not how much of it is free.",
+    "PyTorch in a free\\-threaded Python is not asked, as other threads might have to wait for the "
+    "answer.",
+    "A process with an older libgpucache knows no such question.",
+    "JAX and TensorFlow have no cache that a flush could empty, and count as LIVE.",
+)
+NVML = (
+    ".SH PROCESSES WITHOUT THE LIBRARY",
+    "ps and top take them from the driver: by the Python package nvidia\\-ml\\-py if it is there, "
+    "else by libnvidia\\-ml.so.1, else by the program nvidia\\-smi.",
+    "If the driver does not answer within three seconds, they go on without it, and say so.",
+    "In a container the driver may tell process ids of the host.",
+    "What is no process here with the driver's files mapped is shown as not visible here.",
+)
 
 
 def roff(words):
@@ -30,15 +63,17 @@ def _arguments(parser):
             yield f".B {roff(name)}"
         else:
             yield f'.BI "{roff(name)} " "{roff(value)}"'
-        yield roff((action.help or "").rstrip(".")[:1].upper()
-                   + (action.help or "").rstrip(".")[1:]) + "."
+        words = getattr(action, "full", action.help or "").rstrip(".")
+        yield roff(words[:1].upper() + words[1:]) + "."
 
 
 def _synopsis(parser):
+    """Lines that are no wider than a terminal."""
     usage = re.sub(r"\s+", " ", parser.format_usage().replace("usage: ", "", 1)).strip()
-    if "--max-idle" in usage:  # one flag for each option would be half a page
-        usage = "gpucache run [--json] [--OPTION VALUE ...] [NAME=VALUE ...] [--] COMMAND ..."
-    return usage.replace(" [-h]", "")
+    # No break inside of brackets.
+    words = re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", "\0"), usage.replace(" [-h]", ""))
+    return [line.replace("\0", " ") for line in
+            textwrap.wrap(words, WIDTH, subsequent_indent=" " * 6, break_on_hyphens=False)]
 
 
 def page():
@@ -53,7 +88,7 @@ def page():
     yield ".SH SYNOPSIS"
     yield ".nf"
     for sub in subs.values():
-        yield roff(_synopsis(sub))
+        yield from map(roff, _synopsis(sub))
     yield ".fi"
     yield ".SH DESCRIPTION"
     yield roff(parser.description + " The library keeps the state of each process in a page, a "
@@ -64,6 +99,8 @@ def page():
         yield f".SH GPUCACHE {verb.upper()}"
         yield roff(sub.description)
         yield from _arguments(sub)
+    yield from CACHED
+    yield from NVML
     yield ".SH EXIT STATUS"
     for code, meaning in fault.EXIT_CODES:
         yield f".TP\n.B {code}\n{roff(meaning[0].upper() + meaning[1:])}."

@@ -42,6 +42,7 @@ ITEM_BYTES = 256
 TIMES_NS = {unit: round(seconds * 10**9) for unit, seconds in text.TIMES.items()}
 TOO_MUCH = 1 << 64
 AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z%]*)", re.IGNORECASE)
+NEAR = 0.6  # a name that is less like an option's is none that was mistyped
 ROWS = {row["env"]: row for row in tables.OPTIONS}
 
 
@@ -64,6 +65,28 @@ def full(name):
     return None
 
 
+# How the kind of a value is called where it is not called as its type.
+KINDS = {"LIMIT": "SIZE", "BYTES": "SIZE", "SECONDS": "TIME", "GLOBS": "NAMES", "PATH": "FILE",
+         "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "STATS": "REPORT", "LOG": "LEVEL",
+         "SWITCH": "0|1"}
+
+
+def kind_of(row):
+    """SIZE, TIME, SWITCH ...: the word that stands for the value of an option."""
+    return KINDS.get(row["type"], row["type"])
+
+
+def grammar(row):
+    """What a value of this kind may be; what none means depends on the option."""
+    return re.sub(r" \((?:0|no limit)\)$", "", row["allowed"])
+
+
+def in_short(words):
+    """The first sentence, without what is in brackets or follows a colon late in it."""
+    words = re.sub(r" \([^)]*\)", "", re.split(r"\.(?: |$)", words)[0])
+    return re.sub(r"(.{20}[^:]*): .*", r"\1", words)
+
+
 def nearest(name, likeness):
     """The option whose name is most like this one, without prefix. None: none is so much like
     it."""
@@ -76,7 +99,7 @@ def known(name):
     env = full(name)
     if env:
         return env
-    near = nearest(name, 0.4)
+    near = nearest(name, NEAR)
     hint = f"; the nearest is {near}" if near else ""
     raise Fault(f"there is no option {name}{hint}", USAGE)
 

@@ -1,82 +1,94 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache ps: one line for each process and GPU, with or without the library."""
+"""gpucache ps: a line for each GPU, then one for each process on it, with or without the library."""
 import json
 import os
 import shutil
 import sys
 
+from gpucache import cached, machine, page, process, state, text
 from gpucache import gpu as gpu_module
-from gpucache import page, process, state, text
 from gpucache.fault import DONE, NOT_DONE, complain
 
-HEADS = ("PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME")
-SPARED = ("PEAK", "HITS", "LIMITS", "JOB")
+HEADS = ("PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "HITS", "LIMITS",
+         "JOB", "NAME")
+# On a narrow terminal these columns go if they say nothing, then the others of them from the left.
+SPARED = ("LIMITS", "JOB", "PEAK", "HITS", "USER", "CACHED")
 LEFT = ("USER", "LIMITS", "JOB", "NAME")
 
 
-def rows_of(found):
-    """The lines of one process, as lists of cells in the order of HEADS."""
-    note = f" ({found.note})" if found.note else ""
-    tail = [found.limits() or "-", found.job or "-", found.name + note]
-    head = [found.shown_pid(), found.user]
-    if not found.gpus:
-        return [head + ["-"] * 6 + tail]
-    return [head + [gpu.shown(), text.size(gpu.live()), text.size(gpu.idle()),
-                    text.size(gpu.reserved()), text.size(gpu["reserved_peak_bytes"]),
-                    text.share(gpu["num_hits"], gpu["num_allocs"])] + tail
-            for gpu in found.gpus]
+def row_of(holder):
+    """The line of a process on one GPU, as cells in the order of HEADS."""
+    mine = holder.live is not None
+    if mine and not holder.gpu_known:
+        cells = ["-"] * 7
+    elif mine:
+        cells = [holder.gpu, text.size(holder.live), holder.cached_words(), text.size(holder.idle),
+                 text.size(holder.reserved), text.size(holder.peak),
+                 text.share(holder.hits, holder.allocs)]
+    else:
+        cells = [holder.gpu, "-", "-", "-", text.size(holder.used), "-", "-"]
+    note = f" ({holder.note})" if holder.note else ""
+    return [holder.shown_pid, holder.user, *cells, holder.limits or "-", holder.job or "-",
+            holder.name + note]
 
 
-def others(gpus, found, all_users):
-    """Processes on a GPU that have no page, as NVML lists them: of the user, or of everybody."""
-    known = {p.pid for p in found}
-    listed = []
-    for entry in gpus.processes:
-        pid = entry["pid"]
-        uid = process.uid(pid)
-        if pid in known or uid is None or not (all_users or uid == process.uid("self")):
-            continue
-        loaded = process.has_library(pid)
-        listed.append({"pid": pid, "user": process.user_name(uid), "name": process.name(pid) or "?",
-                       "job": process.job(pid), "gpu_uuid": entry["gpu_uuid"],
-                       "gpu": gpus.index(entry["gpu_uuid"]), "used_bytes": entry["used_bytes"],
-                       "library": loaded})
-    return listed
+def card_line(card):
+    """GPU 0: its name, 24 GiB, 5.8 GiB free; a flush would give 6 GiB back."""
+    free = "" if card.free is None else f", {text.size(card.free)} free"
+    back = f"; a flush would give back up to {text.size(card.back())}" if card.back() else ""
+    return f"GPU {card.gpu}: {card.name or 'a GPU without a name'}, " \
+           f"{text.size(card.total) if card.total else 'of unknown size'}{free}{back}"
 
 
 def _table(rows):
-    """Columns without a word are left out where a terminal has no room for all."""
-    whole = text.table(HEADS, rows, LEFT)
+    """Some columns are left out where a terminal has no room for all, those without a word
+    first."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    if not rows or not width or max(map(len, whole.splitlines()[1:])) <= width:
-        return whole
-    said = [i for i, head in enumerate(HEADS)
-            if head not in SPARED or any(row[i] != "-" for row in rows)]
-    return text.table([HEADS[i] for i in said], [[row[i] for i in said] for row in rows], LEFT)
+
+    def made(heads):
+        at = [HEADS.index(head) for head in heads]
+        return text.table(heads, [[row[i] for i in at] for row in rows], LEFT)
+
+    def too_wide(heads):
+        return width and max(map(len, made(heads).splitlines()[1:])) > width
+    heads = list(HEADS)
+    for is_empty in True, False:
+        for head in SPARED:
+            says = any(row[HEADS.index(head)] != "-" for row in rows)
+            if too_wide(heads) and head in heads and says != is_empty:
+                heads.remove(head)
+    return made(heads)
+
+
+def _print(now, found, args):
+    for card in now.cards:
+        print(card_line(card))
+    holders = sorted(now.holders, key=lambda h: (machine.place(h.gpu), -(h.held() or 0)))
+    if holders:
+        print(*[""] * bool(now.cards), _table([row_of(holder) for holder in holders]), sep="\n")
+    else:
+        whose = "" if args.all_users else f" of {process.user_name(os.geteuid())}"
+        print(f"no process{whose} is under libgpucache" +
+              ("" if now.why else ", and none is on a GPU"))
+    if any(p.status == "elsewhere" for p in found):
+        print("* a pid in another pid namespace, which is not visible here")
+    if now.why and (args.verbose or not holders):
+        print(f"processes without the library are not listed: {now.why}")
 
 
 def show(args):
     gpus = gpu_module.Gpus()
     found, complaints = state.running(args.all_users, gpus, clean=True)
-    without = others(gpus, found, args.all_users)
+    if not args.no_ask:
+        cached.Memory().look(found)
+    now = machine.Machine()
+    now.add(found, gpus)
     if args.json:
-        print(json.dumps({"processes": [p.as_json() for p in found], "without_page": without,
+        print(json.dumps({"processes": [p.as_json() for p in found],
+                          "without_page": machine.without_page(gpus, found),
                           "gpus": gpus.devices, "nvml": gpus.why or "ok"}))
     else:
-        rows = [row for p in found for row in rows_of(p)]
-        for entry in without:
-            mark = "no page" if entry["library"] else "without the library"
-            rows.append([str(entry["pid"]), entry["user"], str(entry["gpu"]), "-", "-",
-                         text.size(entry["used_bytes"]), "-", "-", "-", entry["job"] or "-",
-                         f"{entry['name']} ({mark})"])
-        print(_table(rows))
-        if not rows and text.is_terminal():
-            whose = "" if args.all_users else f" of {process.user_name(os.geteuid())}"
-            print(f"no process{whose} is under libgpucache")
-        if any(p.status == "elsewhere" for p in found):
-            print("* a pid in another pid namespace, which is not visible here")
-        if gpus.why and args.verbose:
-            print(f"processes without the library are not listed: {gpus.why}")
+        _print(now, found, args)
     for sentence in page.sum_up(complaints):
         complain(sentence)
     return NOT_DONE if complaints else DONE

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 
-from gpucache import fault, gpu, state, tables, terminal, text
+from gpucache import cached, fault, gpu, state, tables, terminal, text
 
 WIDTH = 76
 
@@ -55,7 +55,16 @@ def _line(rank, name, now, peak="", strong=False):
     return Line(rank, f"{name:<34}{now:>20}{peak:>22}".rstrip(), strong)
 
 
-def _gpu_lines(its_gpu):
+def _cached_words(answer, its_gpu):
+    """What the packages keep of what is allocated, with the age of an old figure."""
+    size = answer.of(its_gpu.device)
+    if size is None:
+        return "?"
+    old = answer.age_s() >= cached.OLD_S
+    return text.size(size) + (f", {text.age(answer.age_s())} ago" if old else "")
+
+
+def _gpu_lines(its_gpu, answer):
     what = its_gpu.name or "a GPU without a name"
     yield Line(WHO, f"GPU {its_gpu.shown()}: {what}, {text.size(its_gpu.total_bytes)}", True)
     pools = "" if its_gpu.num_pools == 1 else f", {its_gpu.num_pools} contexts together"
@@ -71,6 +80,8 @@ def _gpu_lines(its_gpu):
                         figure(its_gpu[row["name"]], row["unit"]),
                         figure(its_gpu[peak["name"]], peak["unit"]) if peak else "")
     yield _line(WHO, "idle", text.size(its_gpu["idle_bytes"]))
+    if answer and answer.names:
+        yield _line(WHO, f"cached by {', '.join(answer.names)}", _cached_words(answer, its_gpu))
     yield THIN
     yield _line(PAST, "when reserved peaked", text.size(its_gpu["reserved_peak_bytes"]))
     for row in rows:
@@ -84,17 +95,6 @@ def _gpu_lines(its_gpu):
         yield _line(RATE, "hit rate", text.share(its_gpu["num_hits"], its_gpu["num_allocs"]))
         yield _line(COUNTS, "driver calls saved", text.count(its_gpu["num_driver_calls_saved"]))
         yield _line(COUNTS, "time saved, at least", text.duration(its_gpu["saved_ns"]))
-
-
-def _flush_line(last):
-    if not isinstance(last, dict) or not state.number(last.get("count")):
-        return "last flush: none was asked for yet"
-    when = last.get("unix_ns", last.get("unix_time_ns", 0))
-    return f"last flush: {text.moment(state.number(when))}, " \
-           f"{text.printable(str(last.get('reason') or 'unknown reason'))}, " \
-           f"{text.size(state.number(last.get('bytes')))} in " \
-           f"{text.duration(state.number(last.get('ns')))}; " \
-           f"{text.count(state.number(last.get('count')))} in all"
 
 
 def summary(found):
@@ -115,13 +115,13 @@ def summary(found):
         yield Line(WHO, f"Nothing more is known: {found.note}.", False)
     for its_gpu in found.gpus:
         yield RULE
-        yield from _gpu_lines(its_gpu)
+        yield from _gpu_lines(its_gpu, found.cached)
     yield RULE
     if not found.note:
         changed = found.changed_options()
         yield Line(RATE, "options: " + (" ".join(f"{n}={v}" for n, v in changed.items())
                                         or "all at their defaults"), False)
-        yield Line(RATE, _flush_line(found.body.get("flush")), False)
+        yield Line(RATE, "last flush: " + state.last_flush(found.body.get("flush")), False)
         for row in tables.COUNTERS:
             value = found.counters().get(row["name"], 0)
             if value:
@@ -150,43 +150,57 @@ def fitted(lines, columns, rows):
     return [_shown(line, columns) for line in lines]
 
 
-def _once(pid, gpus, as_json):
-    found = state.one(pid, gpus)
-    return json.dumps(found.as_json()) if as_json else "\n".join(map(_shown, summary(found)))
+class _Look:
+    """One look after the other at one process."""
+
+    def __init__(self, args):
+        self.args, self.gpus = args, gpu.Gpus()
+        self.packages = None if args.no_ask else cached.Memory()
+
+    def process(self):
+        found = state.one(self.args.pid, self.gpus)
+        if self.packages:
+            self.packages.look([found])
+        return found
+
+    def words(self, found):
+        return json.dumps(found.as_json()) if self.args.json else \
+            "\n".join(map(_shown, summary(found)))
 
 
-def _draw(args, gpus):
+def _draw(look):
     """One picture, drawn again and again."""
     fault.end_in_order()
     picture, resized = terminal.Picture(sys.stdout), False
     with terminal.Resizes() as resizes:
         try:
             while True:
-                found = state.one(args.pid, gpus)
+                found = look.process()
                 picture.draw(fitted(summary(found), *terminal.size()), resized)
                 if found.status == "ended":
                     return
-                resized, _ = resizes.wait(time.monotonic() + args.watch)
+                resized, _ = resizes.wait(time.monotonic() + look.args.watch)
         finally:
             picture.end()
 
 
-def _watch(args, gpus):
+def _watch(look):
     """Until the process ends. On a terminal one picture; else one after the other."""
-    if not args.json and text.is_terminal():
-        _draw(args, gpus)
+    if not look.args.json and text.is_terminal():
+        _draw(look)
         return
     while True:
-        print(_once(args.pid, gpus, args.json), flush=True)
-        if state.one(args.pid, gpus, fresh=False).status == "ended":
+        found = look.process()
+        print(look.words(found), flush=True)
+        if found.status == "ended":
             return
-        time.sleep(args.watch)
+        time.sleep(look.args.watch)
 
 
 def show(args):
-    gpus = gpu.Gpus()
+    look = _Look(args)
     if args.watch:
-        _watch(args, gpus)
+        _watch(look)
     else:
-        print(_once(args.pid, gpus, args.json))
+        print(look.words(look.process()))
     return fault.DONE

@@ -26,6 +26,17 @@ def word(value):
     return words if len(words) <= LONGEST else words[:LONGEST - 3] + "..."
 
 
+def last_flush(last):
+    """Words about the last flush that a page tells."""
+    if not isinstance(last, dict) or not number(last.get("count")):
+        return "none was asked for yet"
+    when = last.get("unix_ns", last.get("unix_time_ns", 0))
+    return f"{text.moment(number(when))}, " \
+           f"{text.printable(str(last.get('reason') or 'unknown reason'))}, " \
+           f"{text.size(number(last.get('bytes')))} in {text.duration(number(last.get('ns')))}; " \
+           f"{text.count(number(last.get('count')))} in all"
+
+
 class Gpu:
     """What a process has on one GPU, in all its contexts together."""
 
@@ -80,7 +91,9 @@ class Gpu:
 
 
 class Process:
-    """status: running, ended, or elsewhere (in a pid namespace that is not visible here)."""
+    """status: running, ended, or elsewhere (in a pid namespace that is not visible here). cached:
+    what its Python packages keep, as cached.Answer; None: they were not asked."""
+    cached = None
 
     def __init__(self, its_page, gpus=None):
         self.page, self.pid, self.inner_pid = its_page, its_page.pid, its_page.inner_pid
@@ -147,7 +160,15 @@ class Process:
                 "started_unix_ns": contents.started_unix_ns,
                 "published_unix_ns": contents.published_unix_ns, "age_ns": contents.age_ns(),
                 "note": self.note, "options": self.options(), "counters": self.counters(),
-                "flush": self.body.get("flush"), "gpus": [gpu.as_json() for gpu in self.gpus]}
+                "flush": self.body.get("flush"),
+                "gpus": [{**gpu.as_json(), **self._cached(gpu)} for gpu in self.gpus]}
+
+    def _cached(self, gpu):
+        """What its packages keep on a GPU; None: not asked, or not known."""
+        answer = self.cached
+        size = answer.of(gpu.device) if answer else None
+        return {"cached_bytes": size,
+                "cached_age_ns": None if size is None else int(answer.age_s() * 1e9)}
 
 
 def refresh(pages):

@@ -22,10 +22,24 @@ def _cells(letter):
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
+def width(words):
+    """How many columns the words take."""
+    return sum(map(_cells, words))
+
+
+def fit(words, columns, right=False):
+    """The words in exactly so many columns, at their left or right edge."""
+    words = cut(words, columns)
+    blanks = " " * (columns - width(words))
+    return blanks + words if right else words + blanks
+
+
 def cut(words, columns):
     """The words, no longer than so many columns. A … says that something is missing."""
-    if sum(map(_cells, words)) <= columns:
+    if width(words) <= columns:
         return words
+    if columns < 1:
+        return ""
     kept, room = "", columns - 1
     for letter in words:
         room -= _cells(letter)

@@ -9,6 +9,8 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 BARS = "▁▂▃▄▅▆▇█"
+# What stands for a sign where the terminal has ASCII alone; each is one letter.
+ASCII = str.maketrans("█▓▒▚·▁▂▃▄▅▆▇▌│┌┐└┘─┤┬▲▼↑↓…–", "#=-%.._:-=+*>|++++-|+^v^v~-")
 
 
 def size(num_bytes):
@@ -39,6 +41,14 @@ def duration(ns):
             value = ns / unit
             return f"{value:.0f} {name}" if value >= 10 else f"{value:.2g} {name}"
     return f"{ns} ns"
+
+
+def age(seconds):
+    """5s, 3min, 2h: as short as a cell needs it."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f}{name}"
+    return f"{seconds:.0f}s"
 
 
 def moment(unix_ns):
@@ -84,6 +94,16 @@ def spark(values, width):
     values = list(values)[-width:]
     top = max(values, default=0)
     return "".join(BARS[min(7, int(7 * v / top + 0.5))] if top else BARS[0] for v in values)
+
+
+def is_unicode(stream=None):
+    """Can the stream, or else stdout, write more than ASCII?"""
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "ascii"
+    try:
+        BARS.encode(encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 def is_terminal():

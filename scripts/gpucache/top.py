@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache top: the processes, live. Keys: up and down choose a process, f empties its cache, l
-sets a limit of it, s and r sort, q ends, ctrl-Z stops."""
+"""gpucache top: the GPUs and their processes, live. This file has the terminal and the keys;
+picture.py draws."""
 import collections
 import contextlib
 import json
@@ -10,92 +10,70 @@ import select
 import signal
 import sys
 import termios
-import textwrap
 import time
 import tty
 import types
 
-from gpucache import flush, options, page, setting, state, terminal, text
+from gpucache import cached, flush, machine, options, page, setting, state, terminal, text
 from gpucache import gpu as gpu_module
 from gpucache.fault import DONE, USAGE, Fault, end_in_order, hold_endings, needed
+from gpucache.machine import PARTS
+from gpucache.picture import render
+from gpucache.view import SORTS, View
 
-HISTORY = 120
-SPARK = 16
-KEYS = "up/down choose  f flush  l limit  s sort  r reverse  q quit"
-# Column -> what it sorts by.
-SORTS = {
-    "LIVE": lambda line: line.gpu.live(),
-    "IDLE": lambda line: line.gpu.idle(),
-    "RESERVED": lambda line: line.gpu.reserved(),
-    "PEAK": lambda line: line.gpu["reserved_peak_bytes"],
-    "HITS": lambda line: line.gpu["num_hits"] / max(1, line.gpu["num_allocs"]),
-    "PID": lambda line: -(line.process.pid or line.process.inner_pid),
-    "NAME": lambda line: line.process.name,
-}
+HISTORY = 240  # looks
+DRIVER_PATIENCE_S = 0.2  # later answers are taken by the next look
+LEAST_S, MOST_S = 0.1, 3600.0
 ESCAPES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "k": "up",
-           "j": "down", "\x1b[5~": "page up", "\x1b[6~": "page down"}
+           "j": "down", "\x1b[5~": "page up", "\x1b[6~": "page down", "\x1b[H": "home",
+           "\x1b[F": "end", "\x1bOH": "home", "\x1bOF": "end", "\x1b[1~": "home", "\x1b[4~": "end"}
+STEPS = {"up": -1, "down": 1, "home": -1 << 30, "end": 1 << 30}
 # A key, or all that a key without a letter sends.
 KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])|.", re.DOTALL)
+CLICK = re.compile(r"\x1b\[<([0-9]+);([0-9]+);([0-9]+)M")
+WHEEL = {64: "up", 65: "down"}
+MOUSE_ON, MOUSE_OFF = b"\033[?1000h\033[?1006h", b"\033[?1006l\033[?1000l"
 STOP = "\x1a"  # ctrl-Z
-# On a narrow terminal these columns go, the first one first.
-SPARED = ("LIMITS", "USER", "PEAK", "HITS", "LIVE, LATELY", "RESERVED", "GPU", "NAME", "IDLE")
-LONG = {"USER": 12, "LIMITS": 12, "NAME": 12}  # columns whose cells may be cut to so many letters
-LINES_AROUND = 5  # of the picture, beside those of processes and the last ones, if there is room
-
-Line = collections.namedtuple("Line", "key process gpu history")
 
 
-class Screen:
+class Screen(View):
     """What is shown, and what a key does to it. Knows no terminal."""
 
     def __init__(self, args):
+        super().__init__(args.sort)
         self.args = args
-        self.gpus = gpu_module.Gpus()
+        self.gpus = gpu_module.Gpus(stays=True)
+        self.packages = None if args.no_ask else cached.Memory()
         self.history = {}
-        self.lines, self.chosen = [], None
-        self.sort, self.reverse = args.sort, False
-        self.typed = None  # the text of the question for a limit
-        self.message = ""
-        self.changed = False  # something was asked of a process
-        self.first, self.room = 0, 1  # of the lines that the terminal has room for
+        self.machine = machine.Machine()
+        self.asking = None  # the method that takes what was typed
+        self.changed = False  # something was asked of a process, or is to be looked at anew
+        self.unicode = text.is_unicode()  # rich puts something of its own in stdout's place later
 
     def look(self):
-        """Reads all pages."""
+        """Reads all pages, and asks the driver and the packages."""
         found, complaints = state.running(self.args.all_users, self.gpus)
+        self.gpus.refresh(DRIVER_PATIENCE_S)
+        if self.packages:
+            self.packages.look(found)
         if complaints:
             self.message = page.sum_up(complaints)[0]
-        lines, history = [], {}
-        for process in found:
-            for gpu in process.gpus or [state.Gpu("", 0)]:
-                key = (process.page.name, gpu.uuid, gpu.device)
-                past = self.history.get(key) or collections.deque(maxlen=HISTORY)
-                past.append(gpu["allocated_bytes"])
-                history[key] = past
-                lines.append(Line(key, process, gpu, past))
-        self.history = history
-        self.lines = lines
-        self._order()
+        now = machine.Machine()
+        now.add(found, self.gpus)
+        now.interval_s, now.unix_ns = self.args.interval, time.time_ns()
+        history = {}
+        for record, value in [(holder, holder.held()) for holder in now.holders] + \
+                [(card, [getattr(card, part) or 0 for part in PARTS]) for card in now.cards]:
+            key = getattr(record, "key", record.uuid)
+            past = self.history.get(key) or collections.deque(maxlen=HISTORY)
+            past.append(value)
+            history[key] = past
+            record.history = list(past)
+        self.history, self.machine = history, now
 
-    def _order(self):
-        self.lines.sort(key=lambda line: line.key)
-        self.lines.sort(key=SORTS[self.sort], reverse=(self.sort != "NAME") != self.reverse)
-        if self.lines and self.chosen not in [line.key for line in self.lines]:
-            self.chosen = self.lines[0].key
-
-    def _index(self):
-        return next((i for i, line in enumerate(self.lines) if line.key == self.chosen), 0)
-
-    def _move(self, step):
-        if self.lines:
-            place = max(0, min(len(self.lines) - 1, self._index() + step))
-            self.chosen = self.lines[place].key
-
-    def visible(self, room):
-        """The lines that are shown where there is room for so many, among them the chosen one."""
-        self.room = max(1, room)
-        self.first = min(self.first, self._index(), max(0, len(self.lines) - self.room))
-        self.first = max(self.first, self._index() - self.room + 1)
-        return self.lines[self.first:self.first + self.room]
+    def _chosen(self):
+        lines = self.lines(self.machine)
+        return lines[self.index(lines)] if lines else None
 
     def press(self, key):
         """False: the user wants to leave."""
@@ -103,43 +81,115 @@ class Screen:
             self._type(key)
             return True
         self.message = ""
+        if self.help:
+            self.help = False
+            return key != "\x03"
         if key in ("q", "Q", "\x03"):
             return False
-        if key in ("up", "down"):
-            self._move(-1 if key == "up" else 1)
-        elif key in ("page up", "page down"):
-            self._move(-self.room if key == "page up" else self.room)
-        elif key == "s":
-            names = list(SORTS)
-            self.sort = names[(names.index(self.sort) + 1) % len(names)]
-            self._order()
-        elif key == "r":
-            self.reverse = not self.reverse
-            self._order()
-        elif key == "f" and self.lines:
-            self._flush(self.lines[self._index()])
-        elif key == "l" and self.lines:
-            self.typed = ""
+        pages = {"page up": -self.room, "page down": self.room}
+        click = CLICK.fullmatch(key)
+        if click:
+            self._click(*map(int, click.groups()))
+        elif key in STEPS or key in pages:
+            self.move(self.lines(self.machine), STEPS.get(key) or pages[key])
+        elif key in self.keys:
+            self.keys[key](self)
         return True
 
-    def _flush(self, line):
+    def _click(self, button, column, row):
+        if button in WHEEL:
+            self.move(self.lines(self.machine), STEPS[WHEEL[button]])
+        elif button == 0:
+            self.chosen = self.row_at.get(row - 1, self.chosen)
+            for (at, first, last), head in self.head_at.items():
+                if at == row - 1 and first <= column - 1 <= last and head in SORTS:
+                    self.reverse = not self.reverse if self.sort == head else False
+                    self.sort = head
+
+    def _sort(self, step):
+        self.next_sort(step)
+
+    def _turn(self):
+        self.reverse = not self.reverse
+
+    def _help(self):
+        self.help = True
+
+    def _pause(self):
+        self.paused = not self.paused
+
+    def _faster(self, factor):
+        self.args.interval = min(MOST_S, max(LEAST_S, self.args.interval * factor))
+        self.machine.interval_s = self.args.interval
+
+    def _next_gpu(self):
+        known = [None] + [card.gpu for card in self.machine.cards]
+        at = known.index(self.gpu) if self.gpu in known else 0
+        self.gpu = known[(at + 1) % len(known)]
+
+    def _all_users(self):
+        if os.geteuid():
+            self.message = "only root sees the pages of all users"
+        else:
+            self.args.all_users = not self.args.all_users
+            self.changed = True
+
+    def _ask(self, question, then):
+        self.question, self.typed, self.asking = question, "", then
+
+    def _ask_limit(self):
+        if self._chosen():
+            self._ask("MAX_IDLE, or NAME=VALUE: ", self._set)
+
+    def _ask_filter(self):
+        self._ask("show those with: ", self._find)
+
+    def _find(self, words):
+        self.filter = words
+
+    def _flush(self):
+        holder = self._chosen()
+        if holder:
+            self._flush_all([holder])
+
+    def _ask_all(self):
+        mine = [holder for holder in self.lines(self.machine) if holder.process]
+        if mine:
+            number = len({holder.process.page.name for holder in mine})
+            self._ask(f"flush {number} process{'' if number == 1 else 'es'}? y or n: ",
+                      lambda words: words.lower() in ("y", "yes") and self._flush_all(mine))
+
+    def _flush_all(self, holders):
+        """Of one process on one GPU the whole receipt; of more their sum."""
         self.changed = True
-        args = types.SimpleNamespace(wait=1.0, keep=0, gpu=None, no_frameworks=False)
+        args = types.SimpleNamespace(wait=1.0, keep=0, gpu=None, no_frameworks=False,
+                                     gpus=self.gpus)
         try:
-            receipt = flush.by_page(line.process, args, line.gpu.uuid or None)
-            names = {line.gpu.uuid: line.gpu.shown()}
-            said = list(receipt.lines(names))
-            if receipt.status in ("failed", "partly"):
-                said.append(f"PID {receipt.pid}: {receipt.why}")
-            self.message = "; ".join(said)
-        except (Fault, FileNotFoundError) as error:
-            self.message = f"PID {line.process.shown_pid()}: {error}"
+            if len(holders) == 1:
+                holder = holders[0]
+                if holder.process is None:
+                    raise Fault("it runs without libgpucache")
+                receipt = flush.by_page(holder.process, args, holder.uuid or None)
+                said = list(receipt.lines({holder.uuid: holder.gpu}))
+                if receipt.status in ("failed", "partly"):
+                    said.append(f"PID {receipt.pid}: {receipt.why}")
+                self.message = "; ".join(said)
+                return
+            targets = list({holder.process.page.name: holder.process
+                            for holder in holders}.values())
+            receipts = list(flush.each(targets, args))
+            undone = [receipt for receipt in receipts if receipt.status in ("failed", "partly")]
+            self.message = f"{text.size(sum(r.returned_bytes for r in receipts))} returned by " \
+                           f"{len(receipts)} processes"
+            if undone:
+                self.message += f"; of {len(undone)} not all: PID {undone[0].pid}: {undone[0].why}"
+        except (Fault, OSError) as error:
+            self.message = f"PID {holders[0].shown_pid}: {error}"
 
     def _type(self, key):
         if key in ("\r", "\n"):
             words, self.typed = self.typed, None
-            if words:
-                self._set(self.lines[self._index()] if self.lines else None, words)
+            self.asking(words)
         elif key in ("\x1b", "\x03"):
             self.typed = None
         elif key in ("\x7f", "\b"):
@@ -147,110 +197,32 @@ class Screen:
         elif len(key) == 1 and key.isprintable():
             self.typed += key
 
-    def _set(self, line, words):
+    def _set(self, words):
+        if not words:
+            return
         self.changed = True
+        holder = self._chosen()
         try:
-            if line is None:
+            if holder is None:
                 raise Fault("it has ended")
+            if holder.process is None:
+                raise Fault("it runs without libgpucache")
             pairs = []
             for word in words.split():
                 name, equals, value = word.partition("=")
                 pairs.append(options.checked(*((name, value) if equals else ("MAX_IDLE", name))))
-            changes = setting.change(line.process, pairs)
-            self.message = f"PID {line.process.shown_pid()}: " \
+            changes = setting.change(holder.process, pairs)
+            self.message = f"PID {holder.shown_pid}: " \
                            + ", ".join(setting.line_of(entry) for entry in changes)
-        except (Fault, FileNotFoundError) as error:
-            self.message = f"PID {line.process.shown_pid() if line else '?'}: {error}"
+        except (Fault, OSError) as error:
+            self.message = f"PID {holder.shown_pid if holder else '?'}: {error}"
 
-
-def _cells(line, width):
-    """Column -> what a line has there, on a terminal of this width."""
-    width = SPARK if width >= 100 else len("LIVE, LATELY")
-    gpu = line.gpu
-    return {
-        "PID": line.process.shown_pid(), "USER": line.process.user, "GPU": gpu.shown(),
-        "LIVE": text.size(gpu.live()), "IDLE": text.size(gpu.idle()),
-        "RESERVED": text.size(gpu.reserved()),
-        "PEAK": text.size(gpu["reserved_peak_bytes"]),
-        "HITS": text.share(gpu["num_hits"], gpu["num_allocs"]),
-        "LIVE, LATELY": text.spark(line.history, width), "LIMITS": line.process.limits(),
-        "NAME": line.process.name,
-    }
-
-
-def _widths(rows, width):
-    """Column -> its width, of those that fit with three blanks between two. LIMITS takes what the
-    others leave."""
-    heads = ["PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED", "PEAK", "HITS", "LIVE, LATELY",
-             "LIMITS", "NAME"]
-    hidden = {"LIMITS", "USER"} if width < 110 else set()
-    hidden |= {"PEAK"} if width < 90 else set()
-    heads = [h for h in heads if h not in hidden]
-    needs = {h: max([len(h) + (h in SORTS)] + [min(len(row[h]), LONG.get(h, width))
-                                               for row in rows]) + 3 for h in heads}
-    for head in SPARED:
-        if head in needs and sum(needs.values()) > width:
-            del needs[head]
-    if "LIMITS" in needs:
-        needs["LIMITS"] += max(0, width - sum(needs.values()))
-    return {head: need - 3 for head, need in needs.items()}
-
-
-def _bottom(screen, width, rows):
-    """The last lines: the question and what was typed, a message, or the keys; of that what so many
-    rows hold. What is typed is seen at its end."""
-    if screen.typed is not None:
-        question = f"MAX_IDLE, or NAME=VALUE: {screen.typed}_"
-        question = [question[i:i + width] for i in range(0, len(question), width)]
-        return question if len(question) <= rows else [f"{screen.typed}_"[-width:]]
-    lines = textwrap.wrap(screen.message or KEYS, width)
-    return lines if len(lines) <= rows else [*lines[:rows - 1],
-                                             terminal.cut(" ".join(lines[rows - 1:]), width)]
-
-
-def picture(screen, console):
-    """The screen as something that rich can show, no larger than the terminal. On a terminal with
-    few rows the chosen process and the last line stay longest."""
-    box, rich_text = needed("rich.box", "top"), needed("rich.text", "top").Text
-    width, height = console.width, console.height
-    bottom = _bottom(screen, width, max(1, height // 2))
-    room = height - len(bottom)
-    roomy = room > LINES_AROUND
-    has_title, has_heads = room > 1, room > 2
-    shown = screen.visible(room - (LINES_AROUND if roomy else has_title + has_heads))
-    if room < 1:  # one row: the question or the message, or else the process
-        shown, bottom = ([], bottom) if screen.typed is not None or screen.message else (shown, [])
-    parts = [rich_text(_title(screen, len(shown)), style="bold", no_wrap=True,
-                       overflow="ellipsis")] if has_title else []
-    table = needed("rich.table", "top").Table(box=box.SIMPLE_HEAD if roomy else None, expand=True,
-                                              pad_edge=False, show_header=has_heads)
-    rows = [_cells(line, width) for line in shown]
-    widths = _widths(rows, width)
-    for head, widest in widths.items():
-        mark = ("^" if screen.reverse else "v") if head == screen.sort else ""
-        table.add_column(head + mark, no_wrap=True, overflow="ellipsis",
-                         justify="left" if head in ("USER", "LIMITS", "NAME", "LIVE, LATELY")
-                         else "right", ratio=1 if head == "NAME" else None,
-                         max_width=widest if head in ("USER", "LIMITS") else None)
-    for line, cells in zip(shown, rows):
-        table.add_row(*(rich_text(cells[head]) for head in widths),
-                      style="reverse" if line.key == screen.chosen else "")
-    if shown or has_heads:
-        parts.append(table)
-    parts += [rich_text(line, no_wrap=True, overflow="ellipsis") for line in bottom]
-    return needed("rich.console", "top").Group(*parts)
-
-
-def _title(screen, num_shown):
-    total = sum(line.gpu.live() for line in screen.lines)
-    idle = sum(line.gpu.idle() for line in screen.lines)
-    number = len({line.process.page.name for line in screen.lines})
-    words = f"{number} process{'' if number == 1 else 'es'}, {text.size(total)} live, " \
-            f"{text.size(idle)} idle"
-    if num_shown < len(screen.lines):
-        words += f"; lines {screen.first + 1} to {screen.first + num_shown} " \
-                 f"of {len(screen.lines)}"
-    return words
+    # Key -> what it does.
+    keys = {"s": lambda self: self._sort(1), ">": lambda self: self._sort(1),
+            "<": lambda self: self._sort(-1), "r": _turn, "?": _help, "h": _help, " ": _pause,
+            "f": _flush, "F": _ask_all, "l": _ask_limit, "/": _ask_filter, "g": _next_gpu,
+            "a": _all_users, "+": lambda self: self._faster(0.5),
+            "-": lambda self: self._faster(2.0)}
 
 
 def keys_of(data):
@@ -274,6 +246,20 @@ def _single_keys(fd):
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
+@contextlib.contextmanager
+def _mouse():
+    """The terminal tells clicks. Nothing of it waits in a buffer: a terminal that is stopped would
+    hold up the end of the tool."""
+    fd = sys.stdout.fileno()
+    try:
+        os.write(fd, MOUSE_ON)
+        yield
+    finally:
+        if select.select([], [fd], [], 0)[1]:
+            with contextlib.suppress(OSError):
+                os.write(fd, MOUSE_OFF)
+
+
 def _hold_endings():
     """The signals that end the tool wait: half a way in or back would leave the terminal between.
     They do not wait where the terminal is stopped, because then nothing would end the tool."""
@@ -285,11 +271,14 @@ def _watch(screen, view, console, fd, resizes):
     due = 0.0
     while True:
         if time.monotonic() >= due:
-            screen.look()
+            if not screen.paused or screen.changed:
+                screen.look()
+            screen.changed = False
             due = time.monotonic() + screen.args.interval
         with contextlib.suppress(AttributeError):  # an old rich, which knows another size for 0x0
             console.size = terminal.size()
-        view.update(picture(screen, console), refresh=True)
+        size = terminal.size()
+        view.update(render(screen.machine, *size, screen, screen.unicode), refresh=True)
         if not resizes.wait(due, fd)[1]:
             continue
         data = os.read(fd, 256).decode(errors="replace")
@@ -302,20 +291,32 @@ def _watch(screen, view, console, fd, resizes):
                 return key
         if screen.changed:
             due = 0.0
-            screen.changed = False
+
+
+def _print_json(args):
+    """A line for each look."""
+    screen = Screen(args)
+    while True:
+        found, complaints = state.running(args.all_users, screen.gpus)
+        screen.gpus.refresh(DRIVER_PATIENCE_S)
+        if screen.packages:
+            screen.packages.look(found)
+        print(json.dumps({"processes": [p.as_json() for p in found],
+                          "gpus": screen.gpus.devices, "nvml": screen.gpus.why or "ok",
+                          "complaints": page.sum_up(complaints)}), flush=True)
+        time.sleep(args.interval)
 
 
 def show(args):
-    screen = Screen(args)
     if args.json:
-        while True:
-            found, complaints = state.running(args.all_users, screen.gpus)
-            print(json.dumps({"processes": [p.as_json() for p in found],
-                              "complaints": page.sum_up(complaints)}), flush=True)
-            time.sleep(args.interval)
+        _print_json(args)
     live, console = needed("rich.live", "top"), needed("rich.console", "top").Console()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Fault("top needs a terminal; gpucache top --json does not", USAGE)
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        raise Fault("top needs a terminal that can place its cursor, and TERM says that this one "
+                    "cannot; gpucache ps and gpucache top --json need none", USAGE)
+    screen = Screen(args)
     end_in_order()
     fd, key = sys.stdin.fileno(), STOP
     while True:
@@ -325,6 +326,7 @@ def show(args):
             stack.enter_context(_single_keys(fd))
             resizes = stack.enter_context(terminal.Resizes())
             view = stack.enter_context(live.Live(console=console, screen=True, auto_refresh=False))
+            stack.enter_context(_mouse())
             hold_endings(False)
             try:
                 key = _watch(screen, view, console, fd, resizes)

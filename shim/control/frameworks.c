@@ -101,10 +101,24 @@ static uint64_t held_bytes(void)
     return live + (used > reserved ? used - reserved : 0);
 }
 
-static const struct framework_host host = {
-    .begin = begin, .end = end, .held_bytes = held_bytes, .devices = devices};
+/* The visit of the framework thread is one of those under way. */
+static bool is_quiet(void)
+{
+    return atomic_load(&driver_call_count) <= 1 && atomic_load(&driver_call_program_waits) == 0;
+}
+
+static const struct framework_host host = {.begin = begin,
+                                           .end = end,
+                                           .held_bytes = held_bytes,
+                                           .devices = devices,
+                                           .is_quiet = is_quiet};
 
 uint64_t frameworks_ask(void (*answered)(void))
 {
     return framework_ask(&host, answered);
+}
+
+uint64_t frameworks_look(void)
+{
+    return framework_look(&host);
 }

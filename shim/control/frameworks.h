@@ -11,5 +11,7 @@
 
 /* framework_ask, with what the packages need of CUDA. */
 uint64_t frameworks_ask(void (*answered)(void));
+/* framework_look, in the same way. */
+uint64_t frameworks_look(void);
 
 #endif

@@ -13,6 +13,7 @@
 
 atomic_bool driver_call_no_more;
 atomic_int driver_call_count;
+atomic_int driver_call_program_waits;
 atomic_int driver_call_waiting;
 __thread int driver_call_depth __attribute__((tls_model("initial-exec")));
 

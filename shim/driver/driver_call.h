@@ -39,6 +39,10 @@ extern atomic_bool driver_call_no_more
 extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
 extern atomic_int driver_call_waiting __attribute__((visibility("hidden"))); /* of them, step 6 */
 
+/* Threads of the program that are in a call of the driver's that waits for GPU work. A thread that
+ * leaves such a call by no return counts for ever. */
+extern atomic_int driver_call_program_waits __attribute__((visibility("hidden")));
+
 /* The visits that the calling thread is in. Raised before the count, and lowered after it. So a
  * signal handler that finds the count raised by its own thread finds the depth raised too. */
 extern __thread int driver_call_depth

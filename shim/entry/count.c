@@ -7,6 +7,7 @@
 #include "shim/entry/current.h"
 #include "shim/stats/counters.h"
 #include "shim/control/thread.h"
+#include "shim/driver/driver_call.h"
 #include "shim/driver/hooks.h"
 #include "shim/process/state.h"
 
@@ -29,6 +30,17 @@ static inline void note_memory(enum counter kind)
         control_ensure_thread();
 }
 
+/* Does the call wait for GPU work? A compile-time constant. */
+static inline bool waits(enum hook_id hook)
+{
+#if CUDA_VERSION >= 13000
+    if (hook == HOOK_cuCtxSynchronize_v2)
+        return true;
+#endif
+    return hook == HOOK_cuCtxSynchronize || hook == HOOK_cuStreamSynchronize ||
+           hook == HOOK_cuStreamSynchronize_ptsz || hook == HOOK_cuEventSynchronize;
+}
+
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     CUresult symbol params                                                                         \
     {                                                                                              \
@@ -42,6 +54,11 @@ static inline void note_memory(enum counter kind)
 #define HOOK_PASSED(symbol, pfn, params, args, devices)                                            \
     CUresult symbol params                                                                         \
     {                                                                                              \
-        return answer_##symbol args;                                                               \
+        if (!waits(HOOK_##symbol))                                                                 \
+            return answer_##symbol args;                                                           \
+        atomic_fetch_add(&driver_call_program_waits, 1);                                           \
+        CUresult rc = answer_##symbol args;                                                        \
+        atomic_fetch_sub(&driver_call_program_waits, 1);                                           \
+        return rc;                                                                                 \
     }
 #include "shim/driver/hooks.def"

@@ -22,13 +22,18 @@
  * count. */
 #define STACK_BYTES (4 << 20)
 
-static _Atomic uint64_t asked;    /* the latest question */
-static _Atomic uint64_t answered; /* the latest question that has its answer */
+/* The packages are to give their caches back, or to tell how large these are. */
+enum kind { FLUSH, LOOK, NUM_KINDS };
+/* Of each kind: the latest question, the latest that has its answer, and the answer. */
+static struct {
+    _Atomic uint64_t asked, answered;
+    struct framework_result answer[NUM_FRAMEWORKS];
+} kinds[NUM_KINDS];
+static struct framework_cached cached_answer[NUM_FRAMEWORKS]; /* of a look */
 static atomic_bool there;         /* the thread is there, or its like never will be again */
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct framework_result answer[NUM_FRAMEWORKS];
 static const struct framework_host *host;
-static void (*tell_answered)(void);
+static _Atomic(void (*)(void)) tell_answered; /* of a flush */
 /* Its destructor tells that the interpreter ended the thread. (pthread_cleanup_push is newer than
  * the C libraries that this library is to run with.) */
 static pthread_key_t at_thread_end;
@@ -37,15 +42,25 @@ static bool has_key; /* only the thread that makes the framework thread uses it 
 static const struct {
     enum counter count, bytes;
 } counters[NUM_FRAMEWORKS] = {
-#define FRAMEWORK(name, module, text) {COUNTER_##name##_CACHE, COUNTER_##name##_BYTES},
+#define FRAMEWORK(name, module, flush, look) {COUNTER_##name##_CACHE, COUNTER_##name##_BYTES},
 #include "shim/framework/frameworks.def"
 #undef FRAMEWORK
 };
 
-static void publish(uint64_t question)
+static void publish(enum kind kind, uint64_t question)
 {
-    atomic_store(&answered, question);
-    tell_answered(); /* step 7 */
+    atomic_store(&kinds[kind].answered, question);
+    if (kind == FLUSH)
+        atomic_load(&tell_answered)(); /* step 7 */
+}
+
+/* How many questions there were, of all kinds. */
+static uint64_t num_asked(void)
+{
+    uint64_t sum = 0;
+    for (int kind = 0; kind < NUM_KINDS; kind++)
+        sum += atomic_load(&kinds[kind].asked);
+    return sum;
 }
 
 static void tell(const struct framework_result *results)
@@ -63,23 +78,37 @@ static void tell(const struct framework_result *results)
     }
 }
 
+static void run_one(enum kind kind)
+{
+    static struct framework_cached cached[NUM_FRAMEWORKS]; /* only this thread uses it */
+    struct framework_result results[NUM_FRAMEWORKS];
+    uint64_t question = atomic_load(&kinds[kind].asked);
+    if (question == atomic_load(&kinds[kind].answered))
+        return;
+    python_ask(host, results, kind == LOOK ? cached : NULL);
+    if (kind == FLUSH)
+        tell(results);
+    pthread_mutex_lock(&answer_lock);
+    memcpy(kinds[kind].answer, results, sizeof results);
+    if (kind == LOOK)
+        memcpy(cached_answer, cached, sizeof cached);
+    pthread_mutex_unlock(&answer_lock);
+    publish(kind, question);
+}
+
 static void run_once(void)
 {
-    struct framework_result results[NUM_FRAMEWORKS];
-    uint64_t question = atomic_load(&asked);
-    python_ask(host, results);
-    tell(results);
-    pthread_mutex_lock(&answer_lock);
-    memcpy(answer, results, sizeof answer);
-    pthread_mutex_unlock(&answer_lock);
-    publish(question);
+    for (int kind = 0; kind < NUM_KINDS; kind++)
+        run_one(kind);
 }
 
 /* The interpreter ended the thread by pthread_exit. `there` stays, so no other is made. */
 static void interrupted(void *unused)
 {
     python_interrupted(host);
-    publish(atomic_load(&asked));
+    for (int kind = 0; kind < NUM_KINDS; kind++)
+        if (atomic_load(&kinds[kind].asked))
+            publish(kind, atomic_load(&kinds[kind].asked));
 }
 
 static void run(void)
@@ -88,11 +117,11 @@ static void run(void)
     pthread_setspecific(at_thread_end, &at_thread_end);
     do {
         do {
-            seen = atomic_load(&asked);
+            seen = num_asked();
             run_once();
-        } while (atomic_load(&asked) != seen);
+        } while (num_asked() != seen);
         atomic_store(&there, false); /* step 8 */
-    } while (atomic_load(&asked) != seen && !atomic_exchange(&there, true));
+    } while (num_asked() != seen && !atomic_exchange(&there, true));
     pthread_setspecific(at_thread_end, NULL);
 }
 
@@ -108,7 +137,7 @@ static bool make_thread(void)
 static void fill(struct framework_result *results, enum framework_state state)
 {
     static const char *const names[NUM_FRAMEWORKS] = {
-#define FRAMEWORK(name, module, text) module,
+#define FRAMEWORK(name, module, flush, look) module,
 #include "shim/framework/frameworks.def"
 #undef FRAMEWORK
     };
@@ -116,7 +145,7 @@ static void fill(struct framework_result *results, enum framework_state state)
         results[i] = (struct framework_result){.name = names[i], .state = state};
 }
 
-uint64_t framework_ask(const struct framework_host *with, void (*then)(void))
+static uint64_t ask(enum kind kind, const struct framework_host *with)
 {
     if (!state_options()->frameworks)
         return 0;
@@ -126,10 +155,9 @@ uint64_t framework_ask(const struct framework_host *with, void (*then)(void))
     if (!may_ask)
         return 0;
     int saved_errno = errno;
-    uint64_t question = atomic_fetch_add(&asked, 1) + 1;
+    uint64_t question = atomic_fetch_add(&kinds[kind].asked, 1) + 1;
     if (!atomic_exchange(&there, true)) { /* step 8 */
         host = with;
-        tell_answered = then;
         if (!make_thread()) {
             atomic_store(&there, false);
             question = 0;
@@ -139,16 +167,41 @@ uint64_t framework_ask(const struct framework_host *with, void (*then)(void))
     return question;
 }
 
-bool framework_has_answered(uint64_t question, struct framework_result *results)
+uint64_t framework_ask(const struct framework_host *with, void (*then)(void))
 {
-    bool has = atomic_load(&answered) >= question;
+    atomic_store(&tell_answered, then);
+    return ask(FLUSH, with);
+}
+
+uint64_t framework_look(const struct framework_host *with)
+{
+    return ask(LOOK, with);
+}
+
+static bool has_answered(enum kind kind, uint64_t question, struct framework_result *results,
+                         struct framework_cached *cached)
+{
+    bool has = atomic_load(&kinds[kind].answered) >= question;
     fill(results, question ? FRAMEWORK_LATE : FRAMEWORK_ABSENT);
     if (question && has) {
         pthread_mutex_lock(&answer_lock);
-        memcpy(results, answer, sizeof answer);
+        memcpy(results, kinds[kind].answer, sizeof kinds[kind].answer);
+        if (cached)
+            memcpy(cached, cached_answer, sizeof cached_answer);
         pthread_mutex_unlock(&answer_lock);
     }
     return has;
+}
+
+bool framework_has_answered(uint64_t question, struct framework_result *results)
+{
+    return has_answered(FLUSH, question, results, NULL);
+}
+
+bool framework_has_looked(uint64_t question, struct framework_result *results,
+                          struct framework_cached *cached)
+{
+    return has_answered(LOOK, question, results, cached);
 }
 
 bool framework_any_is(const struct framework_result *results, enum framework_state state)

@@ -49,6 +49,16 @@
  *     bounded. The moments that a fork waits for are short: in them C and F wait for none of these
  *     locks.
  *
+ * 11. A look asks what the packages keep, and empties nothing. PyTorch tells it under A, and waits
+ *     for A with G held. PyTorch's own order is G before A. So no thread that holds A waits for G
+ *     itself. But a thread may hold A while it waits for GPU work, and that work may wait for a host
+ *     function that needs G. So F asks PyTorch only while no thread of the program waits in the
+ *     driver for GPU work, and none is in a driver call of the library's (is_quiet). Else the
+ *     package is FRAMEWORK_BUSY. A thread that holds A in another state gives it back soon: it waits
+ *     for no GPU work, and for other processes a second at most. Not covered: a thread that takes A
+ *     and begins such a wait in the microseconds between F's look at the threads and its call.
+ * 12. A look is asked for by a request of another process alone.
+ *
  * C++ programs (libtorch without Python) are not asked: c10::cuda::CUDACachingAllocator::emptyCache
  * is a C++ function whose name and table change between releases.
  */
@@ -72,6 +82,13 @@ uint64_t framework_ask(const struct framework_host *host, void (*answered)(void)
 /* Has the question its answer? Fills NUM_FRAMEWORKS results: those of the latest answer, or
  * FRAMEWORK_LATE. Question 0 has one: all are absent. Any thread. */
 bool framework_has_answered(uint64_t question, struct framework_result *results);
+
+/* Asks the packages how much memory they only keep, and waits for nothing. Else as framework_ask;
+ * nobody is called. A thread that runs either question runs the other too. */
+uint64_t framework_look(const struct framework_host *host);
+/* Fills NUM_FRAMEWORKS of `cached` too, if the question has its answer. */
+bool framework_has_looked(uint64_t question, struct framework_result *results,
+                          struct framework_cached *cached);
 
 /* Does one of the results, or does each of them, have this state? */
 bool framework_any_is(const struct framework_result *results, enum framework_state state);

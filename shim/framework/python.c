@@ -102,6 +102,7 @@ static const char prelude[] =
     "            return None\n"
     "    return names.get(name)\n"
     "devices = [number for number in range(64) if mask >> number & 1]\n"
+    "cached = {}\n"
     "state = 0\n";
 
 /* `thread` is the number of the run's thread. 3.8 has no list of functions to call at shutdown, but
@@ -126,9 +127,9 @@ static const char leave_text[] =
     "    modules['threading'].__dict__['_active'].pop(thread, None)\n";
 
 static const struct {
-    const char *module, *text;
+    const char *module, *flush, *look;
 } frameworks[NUM_FRAMEWORKS] = {
-#define FRAMEWORK(name, module, text) {module, text},
+#define FRAMEWORK(name, module, flush, look) {module, flush, look},
 #include "shim/framework/frameworks.def"
 #undef FRAMEWORK
 };
@@ -265,16 +266,39 @@ static long number_in(py *names, const char *name)
     return number;
 }
 
-static enum framework_state run_text(const char *text, py *modules, uint64_t devices)
+static bool put_constants(py *names)
+{
+    return put_number(names, "IDLE", FRAMEWORK_IDLE) && put_number(names, "DONE", FRAMEWORK_DONE) &&
+           put_number(names, "KEEPS", FRAMEWORK_KEEPS) && put_number(names, "BUSY", FRAMEWORK_BUSY);
+}
+
+/* What a look put into `cached`. */
+static void take_cached(py *names, struct framework_cached *out)
+{
+    py *cached = api.PyDict_GetItemString(names, "cached");
+    for (int device = 0; cached && device < FRAMEWORK_DEVICES; device++) {
+        char key[] = {(char)('0' + device / 10), (char)('0' + device % 10), '\0'};
+        long bytes = number_in(cached, device < 10 ? key + 1 : key);
+        if (bytes >= 0) {
+            out->devices |= UINT64_C(1) << device;
+            out->bytes[device] = (uint64_t)bytes;
+        }
+    }
+}
+
+/* cached: of a look, else NULL. */
+static enum framework_state run_text(const char *text, py *modules, uint64_t devices, bool quiet,
+                                     struct framework_cached *cached)
 {
     enum framework_state state = FRAMEWORK_FAILED;
     py *names = make_names(modules);
-    if (names && put_number(names, "mask", devices) && put_function(names, &take) &&
-        put_number(names, "IDLE", FRAMEWORK_IDLE) && put_number(names, "DONE", FRAMEWORK_DONE) &&
-        put_number(names, "KEEPS", FRAMEWORK_KEEPS) && evaluate(prelude, names) &&
+    if (names && put_number(names, "mask", devices) && put_number(names, "quiet", quiet) &&
+        put_function(names, &take) && put_constants(names) && evaluate(prelude, names) &&
         evaluate(text, names)) {
         long said = number_in(names, "state");
         state = said > FRAMEWORK_ABSENT ? (enum framework_state)said : FRAMEWORK_IDLE;
+        if (cached)
+            take_cached(names, cached);
     }
     if (names)
         drop_names(names);
@@ -291,20 +315,31 @@ static uint64_t held_bytes(const struct framework_host *host)
     return bytes;
 }
 
+static void flush_one(const struct framework_host *host, const char *text, py *modules,
+                      uint64_t devices, struct framework_result *r)
+{
+    uint64_t before = held_bytes(host), start_ns = state_clock_ns();
+    r->state = run_text(text, modules, devices, false, NULL);
+    r->ns = state_clock_ns() - start_ns;
+    uint64_t after = held_bytes(host);
+    if (r->state == FRAMEWORK_DONE && before > after)
+        r->returned_bytes = before - after;
+}
+
 static void run_texts(const struct framework_host *host, py *modules,
-                      struct framework_result *results)
+                      struct framework_result *results, struct framework_cached *cached)
 {
     uint64_t devices = host->devices();
     for (int i = 0; i < NUM_FRAMEWORKS; i++) {
-        struct framework_result *r = &results[i];
         if (!api.PyDict_GetItemString(modules, frameworks[i].module))
             continue;
-        uint64_t before = held_bytes(host), start_ns = state_clock_ns();
-        r->state = run_text(frameworks[i].text, modules, devices);
-        r->ns = state_clock_ns() - start_ns;
-        uint64_t after = held_bytes(host);
-        if (r->state == FRAMEWORK_DONE && before > after)
-            r->returned_bytes = before - after;
+        if (!cached) {
+            flush_one(host, frameworks[i].flush, modules, devices, &results[i]);
+            continue;
+        }
+        results[i].state = run_text(frameworks[i].look, modules, devices, host->is_quiet(),
+                                    &cached[i]);
+        cached[i].at_ns = state_clock_ns();
     }
 }
 
@@ -317,7 +352,7 @@ static void set_loaded(py *modules, struct framework_result *results, enum frame
 
 /* The interpreter's lock is held, and the phase is IN. */
 static void run_all(const struct framework_host *host, py *modules,
-                    struct framework_result *results)
+                    struct framework_result *results, struct framework_cached *cached)
 {
     py *names = make_names(modules);
     bool ready = names && put_number(names, "first", !registered) &&
@@ -329,7 +364,7 @@ static void run_all(const struct framework_host *host, py *modules,
         atomic_store(&closed, true); /* step 9 */
     has_begun = ready && !atomic_load(&closed) && !atomic_load(&barred) && host->begin();
     if (has_begun)
-        run_texts(host, modules, results);
+        run_texts(host, modules, results, cached);
     else /* what the interpreter lacks (step 1) does not come by waiting */
         set_loaded(modules, results, ready ? FRAMEWORK_BUSY : FRAMEWORK_FAILED);
     if (has_begun)
@@ -385,7 +420,8 @@ static void *make_own_state(void)
 }
 
 /* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */
-static void attach(const struct framework_host *host, struct framework_result *results)
+static void attach(const struct framework_host *host, struct framework_result *results,
+                   struct framework_cached *cached)
 {
     bool makes_own = makes_own_state();
     void *own = makes_own ? make_own_state() : NULL;
@@ -402,7 +438,7 @@ static void attach(const struct framework_host *host, struct framework_result *r
     py *modules = api.PyImport_GetModuleDict();
     if (any_loaded(modules)) {
         set_phase(IN);
-        run_all(host, modules, results);
+        run_all(host, modules, results, cached);
     }
     if (own) {
         api.PyThreadState_Clear(own);
@@ -475,14 +511,18 @@ static bool find_functions(void *handle)
     return all;
 }
 
-void python_ask(const struct framework_host *host, struct framework_result *results)
+void python_ask(const struct framework_host *host, struct framework_result *results,
+                struct framework_cached *cached)
 {
-    for (int i = 0; i < NUM_FRAMEWORKS; i++)
+    for (int i = 0; i < NUM_FRAMEWORKS; i++) {
         results[i] = (struct framework_result){.name = frameworks[i].module};
+        if (cached)
+            cached[i] = (struct framework_cached){0};
+    }
     set_phase(NEAR);
     void *handle = atomic_load(&closed) ? NULL : open_python();
     if (handle && (registered || find_functions(handle)) && is_ready())
-        attach(host, results);
+        attach(host, results, cached);
     set_phase(OUT);
     if (handle)
         symbol_close(handle);

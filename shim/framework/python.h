@@ -70,19 +70,22 @@
 #include <stdint.h>
 
 enum framework {
-#define FRAMEWORK(name, module, text) FRAMEWORK_##name,
+#define FRAMEWORK(name, module, flush, look) FRAMEWORK_##name,
 #include "shim/framework/frameworks.def"
 #undef FRAMEWORK
     NUM_FRAMEWORKS
 };
 
+enum { FRAMEWORK_DEVICES = 64 };
+
 enum framework_state {
     FRAMEWORK_ABSENT, /* the package is not loaded, or is just being imported */
     FRAMEWORK_IDLE,   /* loaded, without a cache on a device */
-    FRAMEWORK_DONE,   /* emptied its cache */
-    FRAMEWORK_KEEPS,  /* its cache cannot be emptied from outside */
+    FRAMEWORK_DONE,   /* emptied its cache, or told its size */
+    FRAMEWORK_KEEPS,  /* its cache cannot be emptied from outside, or it does not tell its size */
     FRAMEWORK_FAILED, /* raised an exception, or has an interpreter without `threading` */
-    FRAMEWORK_BUSY,   /* not asked now: a capture is open, or the process just forks or ends */
+    FRAMEWORK_BUSY,   /* not asked now: a capture is open, the process just forks or ends, or (of a
+                         look) a thread waits in the driver */
     FRAMEWORK_LATE,   /* no answer yet: a flush follows it by itself */
 };
 
@@ -91,6 +94,13 @@ struct framework_result {
     uint64_t returned_bytes; /* device memory that the process held less of afterwards */
     uint64_t ns;             /* the time it took, without the wait for the interpreter's lock */
     enum framework_state state;
+};
+
+/* What a package keeps, as a look found it. */
+struct framework_cached {
+    uint64_t at_ns;                    /* when (CLOCK_MONOTONIC) */
+    uint64_t devices;                  /* a bit for each whose figure is known */
+    uint64_t bytes[FRAMEWORK_DEVICES]; /* by the number of the device */
 };
 
 /* What a run needs of CUDA. All are called on the run's thread. With the interpreter's lock held,
@@ -104,16 +114,20 @@ struct framework_host {
     uint64_t (*held_bytes)(void);
     /* A bit for each device with an active primary context. */
     uint64_t (*devices)(void);
+    /* Does no thread of the program wait in the driver, as far as is seen from here? */
+    bool (*is_quiet)(void);
 };
 
 /* Is there an object with an interpreter in the process? Reads tables of the loaded objects
  * (shim/process/scope.h says which lock that takes), and calls nothing. */
 bool python_is_loaded(void);
 
-/* Runs the texts; fills all NUM_FRAMEWORKS results. Takes the interpreter's lock, and may take the
+/* Runs the texts; fills all NUM_FRAMEWORKS results, and as many of `cached`, which is NULL but for a
+ * look. Takes the interpreter's lock, and may take the
  * loader's. One thread at a time, which is not the program's. May end the thread by pthread_exit:
  * python_interrupted is to follow then. */
-void python_ask(const struct framework_host *host, struct framework_result *results);
+void python_ask(const struct framework_host *host, struct framework_result *results,
+                struct framework_cached *cached);
 void python_interrupted(const struct framework_host *host);
 
 #endif

@@ -31,13 +31,19 @@ class Cache:
     interpreter's lock: PyTorch's is taken so."""
 
     def __init__(self):
-        self.kept = []
+        self.kept, self.sizes = [], {}
         self.lock = threading.Lock()
-        self.calls = 0
+        self.calls = self.looks = 0
 
     def fill(self, size):
         with self.lock:
             self.kept.append(malloc(size))
+            self.sizes[self.kept[-1].value] = size
+
+    def kept_bytes(self):
+        with self.lock:
+            self.looks += 1
+            return sum(self.sizes[address.value] for address in self.kept)
 
     def empty(self):
         with self.lock:
@@ -58,9 +64,15 @@ def module(name, **names):
     return made
 
 
-def put_torch(cache, empty=None):
+def put_torch(cache, empty=None, used=0):
+    """used: what tensors hold, on the first device alone."""
+    def stats(number):
+        kept = 0 if number else cache.kept_bytes()
+        return {"reserved_bytes": {"all": {"current": kept + (0 if number else used)}},
+                "allocated_bytes": {"all": {"current": 0 if number else used}}}
     module("torch")
-    module("torch.cuda", is_initialized=lambda: True, empty_cache=empty or cache.empty)
+    module("torch.cuda", is_initialized=lambda: True, empty_cache=empty or cache.empty,
+           memory_stats_as_nested_dict=stats)
 
 
 class CupyPool:
@@ -74,6 +86,11 @@ class CupyPool:
         assert cudart.cudaGetDevice(ctypes.byref(number)) == 0
         if number.value in self.caches:
             self.caches[number.value].empty()
+
+    def free_bytes(self):
+        number = ctypes.c_int()
+        assert cudart.cudaGetDevice(ctypes.byref(number)) == 0
+        return self.caches[number.value].kept_bytes() if number.value in self.caches else 0
 
 
 class Device:
@@ -154,8 +171,8 @@ class CachedNumbaDevices:
 def put_numba(contexts, cached=False):
     gpus = CachedNumbaDevices() if cached else NumbaDevices()
     if contexts is not None:
-        devices = [types.SimpleNamespace(_device=types.SimpleNamespace(primary_context=c))
-                   for c in contexts]
+        devices = [types.SimpleNamespace(_device=types.SimpleNamespace(primary_context=c, id=i))
+                   for i, c in enumerate(contexts)]
         if cached:
             gpus.devices = devices
             assert gpus.lst is devices

@@ -499,7 +499,7 @@ class Request(Case):
             program.do("alloc(64)", "free()")
             page = program.page()
             for text in ("", " ", "Flush", "flush\n", "flush\0", "flush x", "flush x=1",
-                         "look gpu=0", "flush keep=", "flush keep=-1",
+                         "look gpu=0", "cached gpu=0", "flush keep=", "flush keep=-1",
                          "flush keep=1M", "flush wait=10001",
                          "flush frameworks=2", "flush gpu=0 gpu=0", "flush =1", "flushkeep=1",
                          "flush keep=18446744073709551616", b"\xff" * 992, "flush " + "a=1 " * 246,

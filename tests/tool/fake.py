@@ -17,7 +17,7 @@ import time
 TOOL = os.path.realpath(sys.argv[1])
 sys.path.insert(0, TOOL)
 
-from gpucache import ask, cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
+from gpucache import ask, cached, cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
 
 # A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP: tests of
 # these signals inherit it.
@@ -25,6 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Nobody publishes the pages of most tests anew when the tool rings, and their bells are polled.
 state.PATIENCE_S = 0.0
+cached.PATIENCE_S = 0.1
 ask.SILENCE_S = 1000
 
 # The tool in a process of its own that sees only the pages of GPUCACHE_DIR: other programs of this
@@ -111,6 +112,8 @@ class FakePage:
         self.asked, self.sequence, self.text = [], 0, b"{}"
         self.publish(body(pool()) if text is None else text, age_s)
         self.answer, self.look, self.going = answer, lambda: None, True
+        # What it says of its packages; None: it knows no such request.
+        self.cached, self.looks = None, 0
         self.thread = threading.Thread(target=self._serve, daemon=True)
         if answer:
             self.thread.start()
@@ -149,7 +152,11 @@ class FakePage:
     def _reply(self, start, number):
         size = self.get("ask_bytes", tables.PAGE_SLOT, start)
         words = os.fsdecode(os.pread(self.fd, size, start + tables.PAGE_SLOT["ask"][0]))
-        if words == "look":
+        if words.startswith("cached "):
+            self.looks += 1
+            answer = (tables.PAGE_REPLY_BAD, 0, {"error": "no such request"}) \
+                if self.cached is None else (tables.PAGE_REPLY_DONE, 0, self.cached)
+        elif words == "look":
             answer = self.look() or (tables.PAGE_REPLY_DONE, 0, {})
         else:
             self.asked.append(words)

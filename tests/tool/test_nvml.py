@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What the tool makes of NVML: GPUs in parts (MIG), devices that do not tell all, processes without
-the library. The calls are those of nvidia-ml-py.
+the library. The calls are those of nvidia-ml-py, of a stand-in for the driver's library, or of a
+program in the place of nvidia-smi.
 
-test_nvml.py TOOL"""
+test_nvml.py TOOL NEW_LIBRARY OLD_LIBRARY"""
 import contextlib
 import importlib
 import inspect
@@ -10,13 +11,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 import types
 import unittest
+import unittest.mock
 
-from fake import MIB, UUID, body, flushed_one, pool, tool
+from fake import MIB, PIPES, TOOL, UUID, UUID_B, body, flushed_one, pool, tool
 from test_page import Case
 
-from gpucache import gpu, tables
+from gpucache import gpu, machine, process, tables
 
 WHOLE = "GPU-57484f4c-4500-0000-0000-000000000001"
 MIG_UUID = UUID.replace("GPU-", "MIG-")
@@ -66,6 +69,9 @@ class Nvml(types.ModuleType):
         found = [types.SimpleNamespace(pid=pid, usedGpuMemory=used)
                  for pid, used in self.gpus[handle].get("processes", ())]
         return self._ask(handle, "processes", found)
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle):
+        return self._ask(handle, "drawing", [])
 
     def nvmlDeviceGetMaxMigDeviceCount(self, device):
         return self._ask(device, "parts", 7 if "parts" in self.gpus[device] else 0)
@@ -173,6 +179,141 @@ class Rest(Case):
             mine = inspect.signature(getattr(Nvml, name)).parameters
             its = inspect.signature(getattr(real, name)).parameters
             self.assertEqual(len(mine) - 1, len(its), name)
+
+
+# The tool without any package, with a folder's libnvidia-ml.so.1 and nvidia-smi alone.
+PLAIN = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+sys.modules["pynvml"] = None
+from gpucache import cli, gpu, page
+page.PLACES = ("/proc/none",)
+gpu.PATIENCE_S = float(sys.argv.pop(1))
+sys.exit(cli.main())
+"""
+
+
+class Plain(Case):
+    """The tool in a process of its own, by the driver's library or by nvidia-smi."""
+
+    def setUp(self):
+        super().setUp()
+        self.driver = os.path.join(self.folder, "driver")
+        os.mkdir(self.driver)
+
+    def library(self, which):
+        link = os.path.join(self.driver, "libnvidia-ml.so.1")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link)
+        os.symlink(os.path.realpath(sys.argv[1 + which]), link)
+
+    def tool(self, *words, patience=30, **env):
+        return subprocess.run([sys.executable, "-X", "utf8", "-c", PLAIN, TOOL, str(patience),
+                               *words], capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "LD_LIBRARY_PATH": self.driver,
+                                   "PATH": self.driver, **env})
+
+    def child(self):
+        # pylint: disable-next=consider-using-with
+        other = subprocess.Popen([sys.executable, "-c", "input()"], **PIPES)
+        self.addCleanup(other.communicate)
+        self.addCleanup(other.kill)
+        return other.pid
+
+    def test_a_line_for_each_gpu_then_all_processes_on_it(self):
+        self.page(body(pool(), pool(1, UUID_B)))
+        computes, draws = self.child(), self.child()
+        for which in 1, 2:
+            self.library(which)
+            done = self.tool("ps", NVML_PROCESSES=f"0:{computes}:{512 << 20},0:{os.getpid()}:1,"
+                                                  f"1:{computes}:-,1:4194303:{3 << 30}",
+                             NVML_DRAWS=f"0:{draws}:{64 << 20},0:{computes}:{512 << 20}")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            lines = done.stdout.splitlines()
+            self.assertEqual(lines[:3], [
+                "GPU 0: NVIDIA Stand-in 0, 24 GiB, 23 GiB free; a flush would give back up to "
+                "156 MiB", "GPU 1: NVIDIA Stand-in 1, 24 GiB, 22 GiB free; a flush would give back "
+                "up to 156 MiB", ""])
+            rows = [line.split() for line in lines[4:]]
+            self.assertEqual([(int(row[0]), row[2]) for row in rows],
+                             [(computes, "0"), (draws, "0"), (os.getpid(), "0"),
+                              (4194303, "1"), (os.getpid(), "1"), (computes, "1")])
+            self.assertIn("512 MiB", lines[4])
+            self.assertIn("(without the library)", lines[4])
+            self.assertIn("64 MiB", lines[5])
+            self.assertRegex(lines[7], r"4194303 +\? .* 3 GiB .* \? \(not visible here\)")
+            as_json = self.tool("ps", "--json", NVML_PROCESSES=f"1:{computes}:-").stdout
+            self.assertIn('"used_bytes": null', as_json)
+            self.assertIn('"nvml": "ok"', as_json)
+
+    def test_where_nothing_runs_a_sentence_says_so(self):
+        self.library(1)
+        done = self.tool("ps")
+        user = process.user_name(os.geteuid())
+        self.assertEqual(done.stdout.splitlines()[2:],
+                         [f"no process of {user} is under libgpucache, and none is on a GPU"])
+        os.unlink(os.path.join(self.driver, "libnvidia-ml.so.1"))
+        done = self.tool("ps")
+        self.assertEqual(done.stdout.splitlines(),
+                         [f"no process of {user} is under libgpucache",
+                          "processes without the library are not listed: there is no NVIDIA "
+                          "driver: neither libnvidia-ml.so.1 nor nvidia-smi is here"])
+
+    def test_what_the_driver_says_against_it_is_told(self):
+        self.library(1)
+        self.assertIn("NVML does not answer: Driver Not Loaded",
+                      self.tool("ps", "-v", NVML_CODE="9").stdout)
+
+    def test_nobody_waits_long_for_a_slow_driver(self):
+        self.page()
+        self.library(1)
+        start = time.monotonic()
+        done = self.tool("ps", "-v", patience=0.2, NVML_SLOW_MS="50000")
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(f"\n{os.getpid()} ", done.stdout)
+        self.assertIn("the driver has not answered within 0.2 s", done.stdout)
+
+    def test_processes_that_start_meanwhile_and_many_of_them(self):
+        self.library(1)
+        many = ",".join(f"0:{4194304 + i}:{1 << 20}" for i in range(500))
+        done = self.tool("ps", NVML_PROCESSES=many, NVML_GROWS="1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertGreaterEqual(done.stdout.count("not visible here"), 500)
+
+    def test_without_the_library_nvidia_smi_is_asked(self):
+        pid = self.child()
+        path = os.path.join(self.driver, "nvidia-smi")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"""#!{sys.executable}
+import sys
+if sys.argv[1].startswith("--query-gpu"):
+    print("0, {UUID}, NVIDIA H100, 81559, 1024\\n1, {UUID_B}, NVIDIA H100, 81559, [N/A]")
+else:
+    print("{UUID}, {pid}, 512\\n{UUID_B}, {pid}, [N/A]")
+""")
+        os.chmod(path, 0o755)
+        done = self.tool("ps")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("GPU 0: NVIDIA H100, 79.6 GiB, 78.6 GiB free", done.stdout)
+        self.assertIn("GPU 1: NVIDIA H100, 79.6 GiB\n", done.stdout)
+        self.assertRegex(done.stdout, rf"\n{pid} .* 512 MiB ")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"#!{sys.executable}\nprint('No devices were found')\nexit(6)\n")
+        self.assertIn("not listed: No devices were found", self.tool("ps", "-v").stdout)
+
+    def test_a_number_of_the_host_is_no_process_of_the_container(self):
+        """In a container the driver may tell numbers of the host. A process that has nothing of the
+        driver's mapped is none of the GPU's."""
+        other = self.child()
+        gpus = types.SimpleNamespace(
+            processes=[{"pid": other, "gpu_uuid": UUID, "used_bytes": MIB}], index=lambda uuid: 0)
+        (entry,) = machine.without_page(gpus, [])
+        self.assertEqual((entry["user"], entry["library"]),
+                         (process.user_name(os.geteuid()), False))
+        with unittest.mock.patch.object(process, "namespace", lambda pid: 4026532000):
+            (entry,) = machine.without_page(gpus, [])
+        self.assertEqual((entry["user"], entry["name"]), (None, "?"))
 
 
 if __name__ == "__main__":

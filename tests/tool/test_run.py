@@ -3,12 +3,14 @@
 the values that the library's own parser does not understand.
 
 test_run.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+import ast
 import os
 import re
 import subprocess
 import sys
 import unittest
 import unittest.mock
+import zipfile
 
 from fake import tool
 
@@ -163,6 +165,17 @@ class Place(unittest.TestCase):
             self.assertEqual((done.status, done.out), (1, ""))
             self.assertEqual(done.err, f"gpucache: the loader cannot preload {name}: its path has "
                              "a blank or a colon\n")
+
+
+class Source(unittest.TestCase):
+    def test_it_is_written_for_python_3_8(self):
+        with zipfile.ZipFile(sys.argv[1]) as archive:
+            names = archive.namelist()
+            self.assertIn("gpucache/top.py", names)
+            for name in names:
+                ast.parse(archive.read(name), name, feature_version=(3, 8))
+        with self.assertRaises(SyntaxError):
+            ast.parse("match x:\n    case 1: pass", feature_version=(3, 8))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from fake import MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, map_page, pool, t
 from test_page import Case
 
 from gpucache import ask as ask_module
-from gpucache import tables, text
+from gpucache import cached, manual, options, tables, text
 
 DONE, REFUSED = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_REFUSED
 
@@ -46,6 +46,30 @@ class Arguments(Case):
         self.refused("unrecognized arguments: --bogus", "set", os.getpid(), "--bogus", "MAX_IDLE=1")
         self.refused("unrecognized arguments: --maxidle; the nearest option is --max-idle", "run",
                      "--maxidle", "1G", "true")
+
+    def test_the_help_of_run_is_short_and_has_each_kind_of_value_once(self):
+        done = tool("run", "--help", COLUMNS="80")
+        lines = done.out.splitlines()
+        self.assertLess(len(lines), 60)
+        self.assertLessEqual(max(map(len, lines)), 80)
+        self.assertEqual(done.out.count("50% of the device"), 1)
+        for row in tables.OPTIONS:
+            self.assertIn(f"  {options.flag(row['env'])} {options.kind_of(row)}", done.out)
+
+    def test_the_synopsis_of_the_man_page_fits_a_terminal(self):
+        page = "\n".join(manual.page())
+        synopsis = page.partition(".nf\n")[2].partition("\n.fi")[0].replace("\\-", "-")
+        for line in synopsis.splitlines():
+            self.assertLessEqual(len(line), 73, line)
+        for word in "[--sort COLUMN]", "[--wait TIME]", "PID ... NAME=VALUE ...":
+            self.assertIn(word, synopsis)
+        # The page has the whole text of an option.
+        self.assertIn("The rest goes back to the driver", page)
+
+    def test_a_name_that_is_like_no_option_is_compared_with_none(self):
+        self.says(tool("run", "GPUCACHE_FOO=1", "true"), 2, "there is no option GPUCACHE_FOO")
+        self.says(tool("set", os.getpid(), "MEMINF=1"), 2,
+                  "there is no option MEMINF; the nearest is MEMINFO")
 
     def test_times_that_are_too_long_are_told_so(self):
         for words, flag in (("flush", "1", "--wait"), "--wait"), (("top", "--interval"),
@@ -285,7 +309,7 @@ class Show(Case):
 
     def test_the_drivers_own_pools_count_where_there_are_some(self):
         self.page(body(pool(async_reserved_bytes=96 * MIB, async_idle_bytes=64 * MIB)))
-        cells = tool("ps").out.splitlines()[1]
+        cells = tool("ps").out.splitlines()[-1]
         for size in 32 + 32, 156 + 64, 188 + 96:  # live, idle, reserved
             self.assertIn(f"{size} MiB", cells)
         self.page(body(pool()))
@@ -300,10 +324,13 @@ class Show(Case):
     def test_ps_shows_limits_and_a_line_for_each_gpu(self):
         self.page(body(pool(), pool(1, UUID_B), options={"GPUCACHE_MAX_IDLE": "2G"}))
         lines = tool("ps").out.splitlines()
-        self.assertEqual(lines[0].split(), ["PID", "USER", "GPU", "LIVE", "IDLE", "RESERVED",
-                                            "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
-        self.assertEqual(len(lines), 3)
-        self.assertIn("32 MiB  156 MiB   188 MiB  1 GiB  98.5 %  MAX_IDLE=2G", lines[1])
+        self.assertEqual(lines[:3], [
+            f"GPU {i}: Simulated GPU, 80 GiB; a flush would give back up to 156 MiB"
+            for i in range(2)] + [""])
+        self.assertEqual(lines[3].split(), ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE",
+                                            "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
+        self.assertEqual(len(lines), 6)
+        self.assertRegex(lines[4], r"32 MiB +\? +156 MiB +188 MiB +1 GiB +98.5 % +MAX_IDLE=2G")
 
     def test_the_readme_shows_the_columns_of_ps(self):
         def heads(words):
@@ -313,6 +340,57 @@ class Show(Case):
             shown = file.read().split("$ gpucache ps\n")[1]
         self.page()
         self.assertEqual(heads(shown), heads(tool("ps").out))
+
+    def told(self, page, *packages):
+        page.cached = {"ns": 1, "frameworks": [
+            {"name": name, "state": state, **({} if size is None else {
+                "age_ns": age_ns, "gpus": [{"device": 0, "cached_bytes": size}]})}
+            for name, state, size, age_ns in packages]}
+
+    def test_cached_is_what_packages_keep_and_no_live_memory(self):
+        page = self.page(body({**pool(), "allocated_bytes": 100 * MIB, "idle_bytes": 88 * MIB}),
+                         answer=lambda words: None)
+        with unittest.mock.patch.object(cached, "PATIENCE_S", 20):
+            for packages, live, shown in (
+                    ([("torch", "done", 60 * MIB, 0), ("cupy", "done", 30 * MIB, 0)], "10 MiB",
+                     "90 MiB"),
+                    ([("torch", "busy", 60 * MIB, 14 * 10**9)], "40 MiB", "60 MiB 14s"),
+                    ([("torch", "done", 10**12, 0)], "0 B", "931 GiB"),
+                    ([("torch", "done", 60 * MIB, 0), ("rmm", "keeps", None, 0)], "100 MiB", r"\?"),
+                    ([("torch", "idle", 0, 0)], "100 MiB", "0 B"),
+                    ([], "100 MiB", "-")):
+                self.told(page, *packages)
+                self.assertRegex(tool("ps").out, rf" 0 +{live} +{shown} +88 MiB ", packages)
+                (gpu,) = tool("ps", "--json").json["processes"][0]["gpus"]
+                self.assertEqual(gpu["allocated_bytes"], 100 * MIB)
+                self.assertEqual(gpu["cached_bytes"] is None, shown == r"\?")
+            self.told(page, ("torch", "done", 60 * MIB, 0))
+            self.assertRegex(tool("stat", os.getpid()).out, r"cached by torch +60 MiB\n")
+            page.cached = {"ns": 1, "frameworks": "late"}
+            self.assertRegex(tool("ps").out, r" 0 +100 MiB +\? +88 MiB ")
+
+    def test_with_no_ask_no_package_is_asked(self):
+        page = self.page(answer=lambda words: None)
+        page.cached = {"ns": 1, "frameworks": []}
+        for verb in ("ps",), ("stat", os.getpid()):
+            tool(*verb, "--no-ask")
+            self.assertEqual(page.looks, 0)
+            tool(*verb)
+            self.assertEqual(page.looks, 1)
+            page.looks = 0
+
+    def test_a_package_says_what_it_likes(self):
+        page = self.page(answer=lambda words: None)
+        for told in ({}, {"frameworks": 7}, {"frameworks": [1, None, {"gpus": 3}]},
+                     {"frameworks": [{"name": "\x1b[2J" * 50, "state": 5, "age_ns": -1,
+                                      "gpus": [{"device": -1, "cached_bytes": True}, []]}]},
+                     {"frameworks": [{"name": "x", "state": "done", "age_ns": 1 << 80,
+                                      "gpus": [{"device": 0, "cached_bytes": 1 << 70}]}]}):
+            page.cached = told
+            for words in ("ps",), ("ps", "--json"), ("stat", os.getpid()):
+                done = tool(*words)
+                self.assertEqual((done.status, done.err), (0, ""), told)
+                self.assertNotIn("\x1b", done.out)
 
     def test_no_colours_but_on_a_terminal(self):
         self.page()
@@ -355,7 +433,8 @@ def nvmlDeviceGetComputeRunningProcesses(device):
     def test_without_nvml_the_reason_is_told_when_asked(self):
         sys.modules["pynvml"] = None
         try:
-            self.assertIn("nvidia-ml-py is not installed", tool("ps", "-v").out)
+            self.assertIn("processes without the library are not listed: there is no NVIDIA driver",
+                          tool("ps", "-v", PATH="").out)
         finally:
             del sys.modules["pynvml"]
 

@@ -7,6 +7,7 @@
 
 #include "pool/pool.h"
 #include "shim/control/thread.h"
+#include "shim/driver/driver_call.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/current.h"
 #include "shim/share/peer.h"
@@ -24,6 +25,9 @@ SHIM_EXPORT struct probe *resolve_probe(void)
 
 /* It has started already. */
 _Atomic int state_now __attribute__((visibility("hidden"))) = STATE_OFF;
+
+/* Wrappers of waits count. */
+atomic_int driver_call_program_waits;
 
 struct context *current_context(void)
 {

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The picture of `gpucache top` without a terminal: at all sizes, of what was recorded, in ASCII.
+
+test_picture.py TOOL"""
+import io
+import json
+import sys
+import types
+import unittest
+
+from fake import body, pool
+from test_top import Console, Two
+
+from gpucache import chart, machine, text, top, view
+
+
+class Picture(Two):
+    def look(self):
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+                                                  interval=1.0))
+        screen.look()
+        return screen
+
+    def test_on_few_rows_the_chosen_process_and_the_last_line_stay(self):
+        self.two()
+        screen = self.look()
+        long = "PID 1: " + "what the library says of it, " * 9
+        wide = "PID 1: " + "\u6f22" * 60
+        for height in [*range(1, 14), 20, 24, 40, 50]:
+            for width in 1, 8, 20, 40, 60, 100, 200:
+                for screen.message, screen.typed in (
+                        ("", None), (long, None), (wide, None), ("", "x" * 50 + "1G")):
+                    lines = self.picture(screen, width, height)
+                    case = f"{width}x{height}, {screen.message}, {screen.typed}\n" + \
+                        "\n".join(lines)
+                    self.assertLessEqual(len(lines), height, case)
+                    self.assertLessEqual(max(map(len, lines)), width, case)
+                    if height > 1 and width >= 20:
+                        self.assertRegex("\n".join(lines), rf"(^|\n)▌ *{self.second[1]} .*5 GiB",
+                                         case)
+                    if height > 2 and width >= 20:
+                        self.assertIn("2 processes" if height > 12 else "", lines[0], case)
+                    if screen.typed:
+                        self.assertTrue(lines[-1].rstrip().endswith("1G_"[-width:]), case)
+                    elif height > 1 and width >= 20:
+                        shown = "PID 1:" if screen.message else "q quit"
+                        self.assertTrue(any(shown in line for line in lines[-height // 2 - 1:]),
+                                        case)
+
+    @staticmethod
+    def picture(screen, width, height, unicode=True):
+        console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
+        console.print(top.render(screen.machine, width, height, screen, unicode), end="")
+        return console.file.getvalue().rstrip("\n").split("\n")
+
+    def test_the_count_of_hidden_lines_stays_at_any_width(self):
+        for number in range(1, 41):
+            self.page(pid=number, namespace=12345)
+        screen = self.look()
+        for width in range(8, 120):
+            lines = self.picture(screen, width, 12)
+            self.assertRegex(lines[0], r"^(lines 1 to \d+ of 40|1-\d+/40)", width)
+
+    def test_what_was_recorded_is_drawn_the_same(self):
+        self.two()
+        screen = self.look()
+        recorded = json.loads(json.dumps(screen.machine.as_json()))
+        for width, height in (80, 24), (120, 40), (200, 50):
+            console = Console(width=width, height=height, file=io.StringIO())
+            console.print(top.render(recorded, width, height))
+            self.assertEqual(console.file.getvalue().rstrip("\n").split("\n"),
+                             self.picture(screen, width, height))
+
+    def test_without_unicode_all_is_ascii(self):
+        self.two()
+        screen = self.look()
+        for width, height in (40, 8), (80, 24), (200, 50):
+            self.assertTrue("".join(self.picture(screen, width, height, False)).isascii())
+            screen.help = True
+            self.assertTrue("".join(self.picture(screen, width, height, False)).isascii())
+            screen.help = False
+
+    def test_a_large_terminal_has_no_large_gap(self):
+        self.two()
+        screen = self.look()
+        for width, height in (120, 40), (200, 50):
+            empty, longest = 0, 0
+            for line in self.picture(screen, width, height):
+                empty = 0 if line.strip() else empty + 1
+                longest = max(longest, empty)
+            self.assertLessEqual(longest, 3, (width, height))
+
+    def test_long_limits_leave_the_other_columns_whole(self):
+        limits = {"GPUCACHE_MAX_RESERVED": "20G", "GPUCACHE_MAX_IDLE": "50%,0=8G,1=50%",
+                  "GPUCACHE_MIN_FREE": "512M", "GPUCACHE_IDLE_TIMEOUT": "37s"}
+        self.page(body(pool(), options=limits), pid=1234567, namespace=12345)
+        screen = self.look()
+        screen.machine.holders[0].history = [1] * 100
+        for width in range(80, 180):
+            lines = self.picture(screen, width, 24)
+            self.assertLessEqual(max(map(len, lines)), width)
+            bars = "█" * (18 if width >= 110 else 12)
+            parts = ["1234567*", "32 MiB", "156 MiB", bars, "trainer"]
+            for part in parts + (["LIMITS", "MAX_RESERVE"] if width >= 130 else []):
+                self.assertIn(part, "\n".join(lines), width)
+
+
+class Signs(unittest.TestCase):
+    def test_the_parts_of_a_bar_fill_it(self):
+        for values in ([0, 0], [1, 0, 0], [1] * 5, [10**12, 1, 1], [3, 0, 7, 90], [1, 10**15]):
+            for width in range(5, 200):
+                cells = chart.shares(values, width)
+                self.assertEqual(sum(cells), width if sum(values) else 0, (values, width))
+                self.assertTrue(all(cell or not value for cell, value in zip(cells, values)))
+
+    def test_a_sparkline_keeps_the_peak_between_its_columns(self):
+        past = [1] * 240
+        past[117] = 100
+        line = chart.spark(past, 12)
+        self.assertEqual((len(line), line.count("█")), (12, 1))
+        self.assertEqual(chart.spark([5], 4), "   █")
+
+    def test_each_sign_has_one_letter_of_ascii(self):
+        for sign in [*chart.GLYPHS.values(), *text.BARS, "▲", "…"]:
+            self.assertTrue(sign.translate(text.ASCII).isascii())
+        glyphs = [sign.translate(text.ASCII) for sign in chart.GLYPHS.values()]
+        self.assertEqual(len(set(glyphs)), len(glyphs))
+
+    def test_a_chart_is_as_large_as_its_room(self):
+        card = machine.Card(gpu="0", uuid="", name="", total=80 << 30, history=[
+            [(i % 30) << 30, 1 << 30, 1 << 30, 1 << 30] for i in range(300)])
+        for width, height in (60, 6), (120, 20), (200, 30):
+            lines = chart.chart(card, width, height, 1.0)
+            self.assertEqual(len(lines), height)
+            for line in lines:
+                self.assertLessEqual(sum(len(words) for words, _ in line), width)
+
+    def test_lines_sort_with_processes_that_have_no_figures(self):
+        made = machine.Machine()
+        made.holders = [machine.Holder(key="1/x", shown_pid="1*", gpu="0", name="a", used=5),
+                        machine.Holder(key="2/x", pid=2, shown_pid="2", gpu="0", name="B", live=7,
+                                       idle=1, allocs=2, hits=1)]
+        for sort in view.SORTS:
+            shown = view.View(sort)
+            self.assertEqual(len(shown.lines(made)), 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
