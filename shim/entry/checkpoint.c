@@ -6,6 +6,7 @@
  * 1. So before the lock the process to be locked gives its idle memory back. The checkpoint of a
  *    process with 20 GiB idle took 17 s, and 0.4 s bare (H100). A process of ours is asked through
  *    its page, with a bounded wait. Behind the lock it could not: each of its driver calls blocks.
+ *    The process that locks may have taken no memory yet, so the lock starts the library.
  * 2. Before a restore this process gives its idle memory back. The driver needs as much as it
  *    saved. A restore that finds less fails with 2, and an unlock is refused (401) after it (H100).
  *    Where memory is still missing for a restore or an unlock, the call is made again after
@@ -19,6 +20,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
+#include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
@@ -57,7 +59,7 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 {
     if (pid == getpid())
         give_back("lock");
-    else if (state_is_on() && is_running(pid))
+    else if (hooks_init() && library_is_started() && is_running(pid))
         lend_flush(pid, OTHER_WAIT_NS);
     CUresult rc = real.cuCheckpointProcessLock(pid, lock);
     if (rc == CUDA_SUCCESS)

@@ -3,7 +3,6 @@
  * The wrapped functions of legacy CUDA IPC. Tickets (shim/share/ticket.h) are ours. The driver
  * serves all else: its own allocations, and handles from programs without the library. No
  * lock. */
-#include "pool/spin.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/start.h"
 #include "shim/process/cancel.h"
@@ -58,22 +57,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
     return rc;
 }
 
-/* Several threads may make this their first call: one starts the library, the others wait for
- * it. */
-static bool is_started(void)
-{
-    for (unsigned turn = 0; !state_is_on() && !start_library(); turn++) {
-        if (atomic_load(&state_now) != STATE_STARTING)
-            return state_is_on();
-        spin_pause(turn);
-    }
-    return true;
-}
-
 static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags,
                             mapping_open_fn native)
 {
-    if (!ticket_is_ours(&handle) || !hooks_init() || !is_started())
+    if (!ticket_is_ours(&handle) || !hooks_init() || !library_is_started())
         return native(dptr, handle, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc;

@@ -6,6 +6,7 @@
 #include "shim/entry/start.h"
 
 #include "pool/pool.h"
+#include "pool/spin.h"
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
@@ -127,4 +128,14 @@ bool start_library(void)
         flush_start();
     errno = saved_errno;
     return on;
+}
+
+bool library_is_started(void)
+{
+    for (unsigned turn = 0; !state_is_on() && !start_library(); turn++) {
+        if (atomic_load(&state_now) != STATE_STARTING)
+            return state_is_on();
+        spin_pause(turn);
+    }
+    return true;
 }

@@ -191,8 +191,8 @@ static bool can_step(void)
     return true;
 }
 
-/* The one that takes the checkpoint fills the device meanwhile, and frees it. A real device has
- * other users: then only the simulated one is filled. */
+/* The one that takes the checkpoint has no memory yet when it locks. It fills the device meanwhile,
+ * and frees it. A real device has other users: then only the simulated one is filled. */
 static int a_process_is_put_back_where_another_has_freed_memory(void)
 {
     int in = -1, out = -1, status = -1;
@@ -202,13 +202,13 @@ static int a_process_is_put_back_where_another_has_freed_memory(void)
     if (!can_step())
         scene_skip("no checkpoint functions");
     *(void **)&calls = dlsym(RTLD_DEFAULT, "simCallCount");
-    REQUIRE(gpu_malloc(&block, MIB));
     size_t before = free_bytes();
     pid_t child = start_target(&in, &out);
     printf("lock: %d\n", step(0, child));
     if (scene_simulated())
         printf("what it has freed is %s\n",
                before - free_bytes() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
+    REQUIRE(gpu_malloc(&block, MIB));
     printf("checkpoint: %d\n", step(1, child));
     if (scene_simulated()) {
         printf("more than is free: %d\n", take(free_bytes() + 64 * MIB));
