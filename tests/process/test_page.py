@@ -245,7 +245,7 @@ class State(Case):
             page.close()
 
     def test_that_somebody_removed_comes_back(self):
-        with Program(self.folder) as program:
+        with Program(self.folder + "/./") as program:
             program.do("alloc(64)")
             program.page().close()
             shutil.rmtree(self.folder)
@@ -325,15 +325,8 @@ class Folder(Case):
                 error = program.process.stderr.readline()
                 time.sleep(0.3)
                 status, more = program.finish()
-                error += more
-                self.assertEqual((status, os.listdir(target)), (0, []))
-                self.assertEqual(error.count("\n"), 1, error)
+                self.assertEqual((status, more, os.listdir(target)), (0, "", []))
                 self.assertRegex(error, "gpucache: warning: GPUCACHE_DIR=.*symbolic link")
-        with Program(target + "/./") as program:
-            program.do("alloc(64)")
-            program.folder = target
-            program.page().close()
-            self.assertEqual(program.finish(), (0, ""))
 
     def test_of_the_user_by_default(self):
         folder = f"/dev/shm/gpucache-{os.geteuid()}"
