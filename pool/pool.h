@@ -166,8 +166,9 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *trim);
  * are no context events. */
 uint64_t pool_settle(struct pool *p);
 bool pool_has_settled(struct pool *p, uint64_t mark);
-/* Bytes that are idle, but that pool_trim cannot give back yet: GPU work that was not known complete
- * at the last look may use them. In the order of one stream they can be handed out all the same. */
+/* Bytes that are idle, but that pool_trim cannot give back yet: GPU work that was not known
+ * complete at the last look may use them. In the order of one stream they can be handed out all the
+ * same. */
 uint64_t pool_behind_work_bytes(struct pool *p);
 /* The driver has no memory for another call of the program's: all idle memory goes back. IDLE:
  * memory that is idle, or becomes so without a wait. PENDING: also memory that was freed while work

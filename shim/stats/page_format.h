@@ -22,13 +22,14 @@
  *
  * Asking: take a write lock on the first byte of a slot that nobody holds: fcntl F_OFD_SETLK, a
  * lock of the descriptor. F_SETLK serves where the kernel lacks that. But it is a lock of the
- * process, which ends when any of its threads closes any descriptor of the file. If a slot's ask_sequence is not its reply_sequence, an asker gave up and
- * the reply is still to come. Take such a slot only if there is no other. Write `ask` and
- * `ask_bytes`, then add one to ask_sequence. In a slot that was left, reply_sequence + 1 would be
- * the number of a request that was made before. Add one to `bell`, and wake one waiter of it
- * (futex, shared). Wait until reply_sequence is ask_sequence (the writer wakes waiters of
- * reply_sequence), then read the reply and unlock. Two wakes of the bell, 10 ms apart, may find no
- * waiter. Then the process has ended, or is stopped, or has no processor at the moment.
+ * process, which ends when any of its threads closes any descriptor of the file. If a slot's
+ * ask_sequence is not its reply_sequence, an asker gave up and the reply is still to come. Take
+ * such a slot only if there is no other. Write `ask` and `ask_bytes`, then add one to ask_sequence.
+ * In a slot that was left, reply_sequence + 1 would be the number of a request that was made
+ * before. Add one to `bell`, and wake one waiter of it (futex, shared). Wait until reply_sequence
+ * is ask_sequence (the writer wakes waiters of reply_sequence), then read the reply and unlock. Two
+ * wakes of the bell, 10 ms apart, may find no waiter. Then the process has ended, or is stopped, or
+ * has no processor at the moment.
  */
 #ifndef SHIM_PAGE_FORMAT_H
 #define SHIM_PAGE_FORMAT_H

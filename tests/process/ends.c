@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Allocates and frees, and ends in the way that its argument names; exit status 5, or 7 of a child.
  * "exit, ..": does more before. "exit titled": writes a title over its arguments and environment
- * before it uses CUDA, as servers do. */
+ * before it uses CUDA, as servers do. "exit locale": empties the cache in the locale of the
+ * environment. */
 #include <cuda.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -72,6 +74,10 @@ int main(int argc, char **argv)
             cuCtxDestroy(second) != CUDA_SUCCESS)
             return 1;
     }
+    if (strstr(way, "locale") != NULL &&
+        (setlocale(LC_ALL, "") == NULL || setenv("GPUCACHE_EMPTY_CACHE", "1", 1) != 0 ||
+         cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS))
+        return 1;
     for (int i = 0; strstr(way, "request device=9") != NULL && i < 2; i++)
         setenv("GPUCACHE_EMPTY_CACHE", "device=9", 1);
     if (strstr(way, "later") != NULL)

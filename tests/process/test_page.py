@@ -229,26 +229,6 @@ class State(Case):
             self.assertGreater(flush["ns"], 0)
             page.close()
 
-    def test_and_the_log_know_no_locale(self):
-        """A decimal comma of the program's locale."""
-        made = os.path.join(self.scratch.name, "de_DE.UTF-8")
-        if shutil.which("localedef") is None or subprocess.run(
-                ["localedef", "-i", "de_DE", "-f", "UTF-8", made], check=False,
-                capture_output=True).returncode > 1:
-            self.skipTest("no locale of de_DE (localedef)")
-        with Program(self.folder, LOCPATH=self.scratch.name, LC_ALL="de_DE.UTF-8",
-                     GPUCACHE_LOG="info", GPUCACHE_STATS="exit") as program:
-            self.assertEqual(program.do("(locale := __import__('locale')).setlocale("
-                                        "locale.LC_ALL, '') and locale.str(0.5)"), "0,5")
-            program.do("alloc(64)", "free()")
-            page = program.page()
-            self.assertEqual(page.ask("flush")[0], T.PAGE_REPLY_DONE)
-            page.close()
-            status, error = program.finish()
-        self.assertEqual(status, 0)
-        self.assertRegex(error, r"flush \(request\): gave back 64\.0 MiB in \d+\.\d ms")
-        self.assertNotRegex(error, r"\d,\d\d? [A-Za-z]")
-
     def test_remains_of_a_killed_process_until_the_next_one_comes(self):
         with Program(self.folder) as program, Program(self.folder) as other:
             program.do("alloc(64)")
@@ -265,7 +245,7 @@ class State(Case):
             page.close()
 
     def test_that_somebody_removed_comes_back(self):
-        with Program(self.folder) as program:
+        with Program(self.folder + "/./") as program:
             program.do("alloc(64)")
             program.page().close()
             shutil.rmtree(self.folder)
@@ -345,15 +325,8 @@ class Folder(Case):
                 error = program.process.stderr.readline()
                 time.sleep(0.3)
                 status, more = program.finish()
-                error += more
-                self.assertEqual((status, os.listdir(target)), (0, []))
-                self.assertEqual(error.count("\n"), 1, error)
+                self.assertEqual((status, more, os.listdir(target)), (0, "", []))
                 self.assertRegex(error, "gpucache: warning: GPUCACHE_DIR=.*symbolic link")
-        with Program(target + "/./") as program:
-            program.do("alloc(64)")
-            program.folder = target
-            program.page().close()
-            self.assertEqual(program.finish(), (0, ""))
 
     def test_of_the_user_by_default(self):
         folder = f"/dev/shm/gpucache-{os.geteuid()}"

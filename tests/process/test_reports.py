@@ -7,6 +7,7 @@ file has the state of a program that runs on, also after a signal killed it.
 test_reports.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,21 @@ class Reports(unittest.TestCase):
                     self.assertIsNone(self.run_titled(command, GPUCACHE_SKIP=f"x,{each[:3]}*"))
                 self.assertIsNone(self.run_titled(command, GPUCACHE_ONLY="ENGINE*,worker*,8"))
                 self.assertIsNotNone(self.run_titled(command, GPUCACHE_SKIP="ENGINE*,8,*orker*"))
+
+    def test_figures_have_no_decimal_comma_of_the_locale(self):
+        with tempfile.TemporaryDirectory() as folder:
+            if shutil.which("localedef") is None or subprocess.run(
+                    ["localedef", "-i", "de_DE", "-f", "UTF-8", f"{folder}/de_DE.UTF-8"],
+                    check=False, capture_output=True).returncode > 1:
+                self.skipTest("no locale of de_DE (localedef)")
+            done = subprocess.run(
+                [PROGRAM, "exit locale"], capture_output=True, text=True, timeout=60,
+                env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
+                     "LOCPATH": folder, "LC_ALL": "de_DE.UTF-8", "GPUCACHE_LOG": "info",
+                     "GPUCACHE_STATS": "exit"})
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertRegex(done.stderr, r"flush \(.*\): gave back \d+\.0 MiB in \d+\.\d ms")
+        self.assertNotRegex(done.stderr, r"\d,\d\d? [A-Za-z]")
 
     def run_with(self, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
         done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True,

@@ -218,7 +218,7 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
     touch("1-2-6.page", 0);
     touch("1-2-7.page", 0);
     snprintf(late, sizeof(late), "%s/1-2-7.page", dir);
-    const struct timespec then[2] = {{.tv_sec = time(NULL) - 86402}, {.tv_sec = time(NULL) - 86402}};
+    const struct timespec ago = {.tv_sec = time(NULL) - 86402}, then[2] = {ago, ago};
     REQUIRE(!utimensat(AT_FDCWD, late, then, 0));
     REQUIRE(make(dir, &why));
     REQUIRE(is_there(name) && !is_there(old) && is_there(made) && is_there("1-2-6.page"));
