@@ -4,7 +4,8 @@ style; who draws them has the colours. Knows no terminal."""
 from gpucache import text
 from gpucache.machine import PARTS
 
-GLYPHS = {"live": "█", "cached": "▓", "idle": "▒", "others": "▚", "free": "·", "unknown": " "}
+GLYPHS = {"live": "█", "cached": "▓", "idle": "▒", "others": "▚", "free": "·",
+          "unknown": " "}
 # The terminal's own sixteen colours, so that they suit a light background and a dark one. The signs
 # differ, too: the picture reads without colours.
 STYLES = {"live": "bright_blue", "cached": "cyan", "idle": "green", "others": "dim", "free": "dim",
@@ -62,8 +63,8 @@ def spark(values, width):
 
 def chart(card, width, height, interval_s):
     """Lines of [(signs, style)]: a column for each look, the newest at the right; each column is
-    stacked like the bar. A scale is at the left, up to the whole GPU or to a half, a quarter, ... of
-    it where that is enough; the times are below."""
+    stacked like the bar. A scale is at the left. It goes up to the whole GPU, or to a half or a
+    quarter of it where that is enough. The times are below."""
     top = card.total or max([sum(past) for past in card.history] or [1]) or 1
     label = max(len(text.size(top)), 7)
     width, rows = width - label - 2, height - 1

@@ -31,10 +31,10 @@ VERBS = {
            "column RESERVED. ps removes pages of processes that were killed more than ten minutes "
            "ago."),
     "top": ("top", "show GPUs and their processes, live",
-            "A bar for each GPU is as wide as its memory. The process that is chosen by the keys up "
-            "and down, or by a click, has a box with more. f empties its cache; F those of all; l "
-            "sets a limit (a size for MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns "
-            "the order; / shows some processes alone; ? shows all keys; q ends. A column of small "
+            "A bar for each GPU is as wide as its memory. The keys up and down, or a click, choose "
+            "a process; a box tells more of it. f empties its cache; F those of all; l sets a limit"
+            " (a size for MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns the order; "
+            "/ shows some processes alone; ? shows all keys; q ends. A column of small "
             "bars shows the last looks; its full height is the figure in MAX. On a narrow terminal "
             "some columns are left out. Needs the Python package rich."),
     "stat": ("stat", "show all that is known of one process",

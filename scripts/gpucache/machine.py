@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The machine as `ps` and `top` show it: its GPUs, and who holds how much of which. A Machine can be
-written as JSON and read again, so that `top` can draw what was recorded."""
+"""The machine as `ps` and `top` show it: its GPUs, and who holds how much of which. A Machine can
+be written as JSON and read again, so that `top` can draw what was recorded."""
 import os
 
 from gpucache import cached, process, state, text

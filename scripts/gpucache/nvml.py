@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The driver's library libnvidia-ml.so.1 (NVML), called by ctypes. Its functions have here the names
-and results that the package nvidia-ml-py gives them, so gpu.py can use either. Only what gpu.py
-needs is here.
+"""The driver's library libnvidia-ml.so.1 (NVML), called by ctypes. Its functions have here the
+names and results that the package nvidia-ml-py gives them, so gpu.py can use either. Only what
+gpu.py needs is here.
 
 The layouts are those of nvml.h, which keeps old symbols: a newer function has a new suffix. A call
 takes the newest symbol that the driver has."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache ps: a line for each GPU, then one for each process on it, with or without the library."""
+"""gpucache ps: a line for each GPU, then one for each process on it, with and without the
+library."""
 import json
 import os
 import shutil

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The request `cached`: what the frameworks keep in caches of their own (shim/framework/framework.h,
- * step 11). All state belongs to the control thread, which waits for nothing here: the request is
- * looked at again in turns.
+ * The request `cached`: what the frameworks keep in caches of their own (step 11 of
+ * shim/framework/framework.h). All state belongs to the control thread, which waits for nothing
+ * here: the request is looked at again in turns.
  *
  *   {"ns":1000000,"frameworks":[{"name":"torch","state":"done","age_ns":0,
  *    "gpus":[{"device":0,"cached_bytes":N}]}]}

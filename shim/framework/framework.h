@@ -48,15 +48,15 @@
  * 10. C and F wait for the end of a fork, and a fork waits for them (python.h, 12). Either wait is
  *     bounded. The moments that a fork waits for are short: in them C and F wait for none of these
  *     locks.
- *
  * 11. A look asks what the packages keep, and empties nothing. PyTorch tells it under A, and waits
  *     for A with G held. PyTorch's own order is G before A. So no thread that holds A waits for G
- *     itself. But a thread may hold A while it waits for GPU work, and that work may wait for a host
- *     function that needs G. So F asks PyTorch only while no thread of the program waits in the
- *     driver for GPU work, and none is in a driver call of the library's (is_quiet). Else the
- *     package is FRAMEWORK_BUSY. A thread that holds A in another state gives it back soon: it waits
- *     for no GPU work, and for other processes a second at most. Not covered: a thread that takes A
- *     and begins such a wait in the microseconds between F's look at the threads and its call.
+ *     itself. But a thread may hold A while it waits for GPU work, and that work may wait for a
+ *     host function that needs G. So F asks PyTorch only while no thread of the program waits in
+ *     the driver for GPU work, and none is in a driver call of the library's (is_quiet). Else the
+ *     package is FRAMEWORK_BUSY. A thread that holds A in another state gives it back soon: it
+ *     waits for no GPU work, and for other processes a second at most. Not covered: a thread that
+ *     takes A and begins such a wait in the microseconds between F's look at the threads and its
+ *     call.
  * 12. A look is asked for by a request of another process alone.
  *
  * C++ programs (libtorch without Python) are not asked: c10::cuda::CUDACachingAllocator::emptyCache

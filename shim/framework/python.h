@@ -122,10 +122,10 @@ struct framework_host {
  * (shim/process/scope.h says which lock that takes), and calls nothing. */
 bool python_is_loaded(void);
 
-/* Runs the texts; fills all NUM_FRAMEWORKS results, and as many of `cached`, which is NULL but for a
- * look. Takes the interpreter's lock, and may take the
- * loader's. One thread at a time, which is not the program's. May end the thread by pthread_exit:
- * python_interrupted is to follow then. */
+/* Runs the texts; fills all NUM_FRAMEWORKS results, and as many of `cached`, which is NULL but
+ * for a look. Takes the interpreter's lock, and may take the loader's. One thread at a time,
+ * which is not the program's. May end the thread by pthread_exit: python_interrupted is to
+ * follow then. */
 void python_ask(const struct framework_host *host, struct framework_result *results,
                 struct framework_cached *cached);
 void python_interrupted(const struct framework_host *host);

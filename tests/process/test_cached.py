@@ -92,7 +92,8 @@ waiter = threading.Thread(target=wait, daemon=True)
                                 f"exec({self.WAITER!r}, globals())") as program:
             page = program.page()
             self.assertEqual(self.cached(page)["torch"]["age_ns"], 0)
-            program.do("waiter.start()", "launched.wait(10)", "time.sleep(0.05)", "cache.fill(32 << 20)")
+            program.do("waiter.start()", "launched.wait(10)", "time.sleep(0.05)",
+                       "cache.fill(32 << 20)")
             torch = self.cached(page, T.PAGE_REPLY_PARTLY, "cached wait=100")["torch"]
             self.assertEqual(torch["state"], "busy")
             self.assertEqual(torch["gpus"], [{"device": 0, "cached_bytes": 64 * MIB}])

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A stand-in for the driver's libnvidia-ml.so.1, with the calls that the tool makes by ctypes. The
- * types are those of NVIDIA's documentation of NVML, written here anew. What it tells comes from the
- * environment:
+ * types are those of NVIDIA's documentation of NVML, written here anew. What it tells comes from
+ * the environment:
  *   NVML_GPUS=N            how many GPUs (2); each has 24 GiB, and 1 GiB more in use than the last
  *   NVML_PROCESSES=G:PID:BYTES,...  processes that compute on GPU G; BYTES "-": not known
  *   NVML_DRAWS=G:PID:BYTES,...      processes that draw
