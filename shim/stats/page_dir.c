@@ -111,8 +111,8 @@ bool page_dir_default(unsigned index, char *path, size_t size_bytes)
     return true;
 }
 
-/* The kernel follows a symbolic link before a slash or a dot. No function of the C library reads the
- * path: the thread sanitizer of a program sees those, but not the atomics that order us. */
+/* The kernel follows a symbolic link before a slash or a dot. No function of the C library reads
+ * the path: the thread sanitizer of a program sees those, but not the atomics that order us. */
 static bool ends_in_name(const char *path)
 {
     const char *last = path;
