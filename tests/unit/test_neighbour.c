@@ -322,13 +322,13 @@ static void a_slot_without_its_reply_is_left_alone(void **state)
     struct neighbour_wish w = wish(MIB);
     uint64_t bytes;
     for (int i = 0; i < PAGE_SLOTS; i++)
-        f->page->slots[i].ask_sequence = i == 3 ? 0 : 7;
+        __atomic_store_n(&f->page->slots[i].ask_sequence, i == 3 ? 0 : 7, __ATOMIC_SEQ_CST);
     for (int n = 1; n <= 6; n++) {
         assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
         for (int i = 0; i < PAGE_SLOTS; i++)
             assert_int_equal(f->page->slots[i].ask_sequence, i == 3 ? n : 7);
     }
-    f->page->slots[3].ask_sequence++;
+    __atomic_add_fetch(&f->page->slots[3].ask_sequence, 1, __ATOMIC_SEQ_CST);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_BUSY);
 }
 
