@@ -15,12 +15,12 @@
 static struct sigaction chained; /* the program's setting before our handler */
 static atomic_bool chained_gone; /* it was for one signal (SA_RESETHAND), which has come */
 static int installed;            /* the signal with our handler; 0: none */
-static struct duty *duty;
+static struct duty *_Atomic duty; /* a thread that takes the signal may be any */
 
 static void on_signal(int signal_number, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
-    control_due(duty, 0);
+    control_due(atomic_load(&duty), 0);
     if ((chained.sa_flags & SA_RESETHAND) && atomic_exchange(&chained_gone, true)) {
         /* The program's handler was for one signal only. */
     } else if (chained.sa_flags & SA_SIGINFO) {
@@ -55,7 +55,7 @@ int signal_install(int signal_number, struct duty *due)
                  signal_number);
         return 0;
     }
-    duty = due;
+    atomic_store(&duty, due);
     mine = chained;
     mine.sa_sigaction = on_signal;
     mine.sa_flags = SA_SIGINFO | (own ? chained.sa_flags & ~SA_RESETHAND : SA_RESTART | SA_ONSTACK);
