@@ -22,7 +22,7 @@ from fake import (ALONE, MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, catches, 
                   wait_for)
 from test_page import Case
 
-from gpucache import process, tables
+from gpucache import fault, process, tables
 
 try:
     import pyte
@@ -404,6 +404,14 @@ class Top(Two):
                 self.assertEqual(one.read(), other.read())
             self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 1, (number, moment))
             self.assertGreater(screen.raw.rfind(b"\x1b[?25h"), screen.raw.rfind(b"\x1b[?25l"))
+
+    def test_signals_come_to_the_main_thread_alone(self):
+        """Those that wait there while the screen changes would be taken by another thread."""
+        ends, seen = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}, []
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        fault.start_thread(lambda: seen.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))).join()
+        self.assertLessEqual(ends, seen[0])
+        self.assertEqual(signal.pthread_sigmask(signal.SIG_BLOCK, ()), before)
 
     def test_sigterm_ends_it_on_a_stopped_terminal_too(self):
         screen = Terminal("top", "--interval", "50ms")
