@@ -69,7 +69,8 @@ static void reply(struct fake *f, struct page_slot *s)
     s->reply_value = wanted < f->has_bytes ? wanted : f->has_bytes;
     f->has_bytes -= s->reply_value;
     s->reply_code = PAGE_REPLY_DONE;
-    __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+    uint32_t sequence = __atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&s->reply_sequence, sequence, __ATOMIC_SEQ_CST);
     futex(&s->reply_sequence, FUTEX_WAKE, 8, NULL);
 }
 
