@@ -6,7 +6,7 @@
  * page.
  *
  * Why a request harms no process, whatever it says:
- *  1. It is parsed in a private copy (shim/stats/page.h). A text that is not exactly a verb with
+ *  1. It is parsed in a private copy (shim/page/page.h). A text that is not exactly a verb with
  *     its parameters does nothing: the reply says what is wrong.
  *  2. A request can do only what a signal or the environment of the process can do. A writer of the
  *     page has the user id of the process.
@@ -36,7 +36,7 @@
 #define SHIM_COMMAND_H
 
 #include "shim/process/text.h"
-#include "shim/stats/page_slot.h"
+#include "shim/page/server.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ struct command {
 
 struct command_reply {
     struct text text; /* PAGE_REPLY_BYTES of room: a JSON object */
-    uint64_t value;   /* for other programs; see page_format.h */
+    uint64_t value;   /* for other programs; see page/layout.h */
     /* Not 0: the request waits, and nothing else of the reply counts. The function is called again
      * at that time (CLOCK_MONOTONIC), whether a capture is open or not. */
     uint64_t again_ns;

@@ -94,7 +94,7 @@
 #include "pool/pool.h"
 #include "pool/spin.h"
 #include "shim/context/context.h"
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
