@@ -5,9 +5,9 @@
  */
 #include "pool/chunk.h"
 #include "pool/magazine.h"
+#include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/pool.h"
-#include "pool/magazines.h"
 #include "pool/state.h"
 
 #include <sched.h>

@@ -6,7 +6,7 @@
 #include "pool/arena.h"
 #include "pool/chunk.h"
 #include "pool/magazine.h"
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 #include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/single_stream.h"

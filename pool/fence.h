@@ -30,7 +30,7 @@
  * not worth a wait.
  * 1. While work of several streams follows the frees and memory is not scarce, a submission leaves
  *    the epoch open and marks it late. In that case requests take new memory before they wait
- *    (request.c).
+ *    (alloc.c).
  * 2. The next free takes the mark away, because the driver's own free would have waited for that
  *    work.
  * 3. When enough was freed the fence is *wanted*, and the next submission records it.

@@ -17,7 +17,7 @@
  *
  * Each magazine has a spin lock. Its thread holds it for some tens of instructions. A thread that
  * empties it holds it while up to a few hundred pieces go back to the pool. No thread holds it over
- * a driver call. Order: the pool's lock, then a magazine's. magazines.h has what happens to
+ * a driver call. Order: the pool's lock, then a magazine's. magazine_pool.h has what happens to
  * magazines under the pool's lock.
  */
 #ifndef POOL_MAGAZINE_H

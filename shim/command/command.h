@@ -2,8 +2,8 @@
  *
  * The room command/ carries out what other processes ask for through the page. Its one seam is the
  * table command.def: a row, and the function command_<name> in a file of its own, are a new
- * request. request.c has the parser and makes replies; command.c has the duties that look at the
- * page.
+ * request. parse_command.c has the parser and makes replies; command.c has the duties that look at
+ * the page.
  *
  * Why a request harms no process, whatever it says:
  *  1. It is parsed in a private copy (shim/page/page.h). A text that is not exactly a verb with

@@ -7,8 +7,8 @@
  * All functions want the pool's lock held, and keep it unless they say so. Those that look into a
  * magazine take its lock as well.
  */
-#ifndef POOL_MAGAZINES_H
-#define POOL_MAGAZINES_H
+#ifndef POOL_MAGAZINE_POOL_H
+#define POOL_MAGAZINE_POOL_H
 
 #include <stdbool.h>
 #include <stdint.h>

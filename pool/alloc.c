@@ -5,8 +5,8 @@
  */
 #include "pool/arena.h"
 #include "pool/magazine.h"
+#include "pool/magazine_pool.h"
 #include "pool/map.h"
-#include "pool/magazines.h"
 #include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/state.h"

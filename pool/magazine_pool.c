@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See magazines.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
+ * See magazine_pool.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
  */
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 
 #include "pool/magazine.h"
 #include "pool/spin.h"
