@@ -453,7 +453,7 @@ static const char *check_locked(const struct pool *p)
 const char *pool_check(struct pool *p)
 {
     state_lock(p);
-    magazines_tell_all(p);
+    magazines_sync_stats(p);
     const char *words = p->abandoned ? NULL : check_locked(p);
     state_unlock(p);
     return words;

@@ -29,7 +29,7 @@ static void preallocate(struct pool *p)
         arena_grow(p, &p->large, round_up(p->config.prealloc_bytes, GRANULE_BYTES), 1, &code);
     else
         segment_grow(p, &p->large, p->config.prealloc_bytes, &code);
-    peak_look(p, &p->large, 0, 0);
+    peak_record(p, &p->large, 0, 0);
     state_leave(p);
 }
 

@@ -107,10 +107,10 @@ static inline uint32_t magazine_units(const struct magazine *m)
 extern __thread struct magazine *magazine_mine
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 /* magazine_none: the magazine of a thread without one. It belongs to no pool and stays empty.
- * magazine_nothing: the piece of an address that was not handed out lately. Its word can match an
+ * magazine_no_hint: the piece of an address that was not handed out lately. Its word can match an
  * address, its row takes nothing. */
 extern struct magazine magazine_none __attribute__((visibility("hidden")));
-extern struct piece magazine_nothing __attribute__((visibility("hidden")));
+extern struct piece magazine_no_hint __attribute__((visibility("hidden")));
 
 /* The thread's magazine for that pool; NULL: it has none. */
 static inline struct magazine *magazine_find_mine(const struct pool *p)

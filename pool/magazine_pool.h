@@ -22,7 +22,7 @@ uint64_t magazines_serials(void);
 void magazines_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */
 void magazines_tell(struct pool *p);
-void magazines_tell_all(struct pool *p);
+void magazines_sync_stats(struct pool *p);
 /* Returns when every thread that was inside a magazine at the time of the call has left it. */
 void magazines_pass_all(struct pool *p);
 /* The blocks in the calling thread's magazine go back to the pool, where they merge with their

@@ -91,7 +91,7 @@ bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const a
      * it has set the mark by now. If it sets the mark from now on, it finds a record under way, or
      * the pool eager, and comes for the lock. */
     atomic_fetch_add(&f->sealing, 1);
-    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_NO_WAIT);
+    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_WORK_FOLLOWED);
     if (enters) {
         atomic_store(&pool_single_stream, stream);
         enters = !atomic_load(breach);
