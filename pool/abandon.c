@@ -23,7 +23,7 @@
  *    the memory is gone: there is no chunk, and the thread leaves out what it wanted of it.
  * 4. The driver gives no range twice while its context lives, for the pool disowns a segment before
  *    the segment goes back. So eviction proves that the context has ended. The evicted pool is lost
- *    at once: it hands nothing out (request.c: take), be its range the next pool's or not. Nor does
+ *    at once: it hands nothing out (alloc.c: take), be its range the next pool's or not. Nor does
  *    it free a segment any more, because the driver may have given that address to anybody.
  * 5. A pool may evict itself: its thread was in the driver for a segment when the context ended,
  *    and the next life of a primary context has the same handle. Then the pool is lost as well, and
@@ -55,8 +55,8 @@
  */
 #include "pool/chunk.h"
 #include "pool/ghost.h"
+#include "pool/magazine_pool.h"
 #include "pool/map.h"
-#include "pool/magazines.h"
 #include "pool/single_stream.h"
 #include "pool/state.h"
 

@@ -45,7 +45,7 @@ struct plan {
 };
 
 /* Is nothing idle, but for what is too small to matter? Else memory is fragmented. */
-static bool is_whole(const struct pool *p)
+static bool is_unfragmented(const struct pool *p)
 {
     uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
     return p->stats.reserved_bytes - used <=
@@ -56,7 +56,7 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
 {
     uint64_t have = 0;
     if (z->kind == ZONE_LARGE) {
-        if (!is_whole(p))
+        if (!is_unfragmented(p))
             return 0;
         have =
             min_u64(p->stats.reserved_bytes >> ARENA_LARGE_STEP_SHIFT, ARENA_LARGE_STEP_MAX_BYTES);
@@ -69,7 +69,7 @@ static uint64_t step_bytes(const struct pool *p, const struct zone *z)
 /* Makes every block of the window BUSY. Holes are cut to whole granules. The last hole is stretched
  * to the step of the zone. Free blocks are cut to the window, so that chunks beyond it can be moved
  * into it. False: no host memory, nothing done. */
-static bool occupy(struct pool *p, struct zone *z, const struct window *w, struct plan *plan)
+static bool claim_window(struct pool *p, struct zone *z, const struct window *w, struct plan *plan)
 {
     uint64_t step = step_bytes(p, z);
     uint64_t extra = step > w->missing_bytes ? step - w->missing_bytes : 0;
@@ -129,7 +129,7 @@ static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
     }
     uint64_t most =
         min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
-    if (is_whole(p))
+    if (is_unfragmented(p))
         most = max_u64(ARENA_CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
     return most;
 }
@@ -217,7 +217,7 @@ static bool is_placed(const struct chunk *c)
 
 /* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk
  * is. Access is granted once for each contiguous range, which is cheaper than chunk by chunk. */
-static int carry_out(struct backend *b, struct chunk *list)
+static int map_all(struct backend *b, struct chunk *list)
 {
     int code = 0;
     for (struct chunk *c = list; c && !code; c = c->plan) {
@@ -301,7 +301,7 @@ static void settle(struct pool *p, struct zone *z, struct plan *plan)
  * because a small block would pin the whole of one. Fine chunks come instead. Chunks whose old work
  * is not complete can only be moved. Without this one synthetic program peaks at 1.127 of its live
  * memory instead of 1.071, and the mean of 26 rises by 0.3 % (one stream). */
-static void take_apart(struct pool *p, struct plan *plan)
+static void release_coarse_chunks(struct pool *p, struct plan *plan)
 {
     struct chunk *coarse = NULL;
     uint64_t most = ARENA_COARSE * most_bytes(p, plan);
@@ -319,7 +319,7 @@ static void take_apart(struct pool *p, struct plan *plan)
 }
 
 /* Takes idle memory first. Drops the lock. */
-static void gather(struct pool *p, const struct zone *z, struct plan *plan)
+static void seize_idle(struct pool *p, const struct zone *z, struct plan *plan)
 {
     uint64_t got = 0, more = 0;
     plan->idle = chunk_seize_idle(&p->large, plan->missing_bytes, UINT64_MAX, true, &got);
@@ -336,7 +336,7 @@ static void gather(struct pool *p, const struct zone *z, struct plan *plan)
     unsigned moves = 0;
     for (const struct chunk *c = plan->idle; c; c = c->plan)
         moves++;
-    take_apart(p, plan);
+    release_coarse_chunks(p, plan);
     /* More idle memory than one request may move goes back to the driver instead, a few chunks at a
      * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
@@ -366,12 +366,12 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     struct plan plan = {.frugal = frugal};
     enum grow_result result = GROW_FAILED;
     plan.tail = &plan.list;
-    if (!placement_find_window(z, size_bytes, align, &w) || !occupy(p, z, &w, &plan))
+    if (!placement_find_window(z, size_bytes, align, &w) || !claim_window(p, z, &w, &plan))
         return GROW_FAILED;
     plan.frugal = frugal || is_too_much(p, size_bytes, plan.missing_bytes);
     p->stats.num_refused_moves += !plan.frugal;
     if (plan.frugal)
-        gather(p, z, &plan);
+        seize_idle(p, z, &plan);
     if (!assign(p, &plan))
         goto out;
     if (plan.create_bytes && state_over_limit(p, plan.create_bytes)) {
@@ -381,7 +381,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
     p->planned_bytes += plan.create_bytes;
     p->busy++;
     state_unlock(p);
-    int failed = carry_out(p->backend, plan.list);
+    int failed = map_all(p->backend, plan.list);
     state_lock(p);
     p->busy--;
     p->planned_bytes -= plan.create_bytes;
@@ -394,7 +394,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
 out:
     settle(p, z, &plan);
     if (result != GROW_OK) /* some chunks may have come; the next try may give others back */
-        peak_look(p, z, 0, 0);
+        peak_record(p, z, 0, 0);
     state_broadcast(p);
     return result;
 }

@@ -5,9 +5,9 @@
  */
 #include "pool/chunk.h"
 #include "pool/magazine.h"
+#include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/pool.h"
-#include "pool/magazines.h"
 #include "pool/state.h"
 
 #include <sched.h>
@@ -453,7 +453,7 @@ static const char *check_locked(const struct pool *p)
 const char *pool_check(struct pool *p)
 {
     state_lock(p);
-    magazines_tell_all(p);
+    magazines_sync_stats(p);
     const char *words = p->abandoned ? NULL : check_locked(p);
     state_unlock(p);
     return words;

@@ -6,7 +6,7 @@
 #include "pool/arena.h"
 #include "pool/chunk.h"
 #include "pool/magazine.h"
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 #include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/single_stream.h"
@@ -29,7 +29,7 @@ static void preallocate(struct pool *p)
         arena_grow(p, &p->large, round_up(p->config.prealloc_bytes, GRANULE_BYTES), 1, &code);
     else
         segment_grow(p, &p->large, p->config.prealloc_bytes, &code);
-    peak_look(p, &p->large, 0, 0);
+    peak_record(p, &p->large, 0, 0);
     state_leave(p);
 }
 

@@ -39,7 +39,7 @@ void fence_init(struct fences *f)
 void fence_arm(struct fences *f)
 {
     if (atomic_load_explicit(&f->marks, memory_order_acquire) & FENCE_UNSEALED) {
-        atomic_fetch_and(&f->marks, (unsigned char)~FENCE_NO_WAIT);
+        atomic_fetch_and(&f->marks, (unsigned char)~FENCE_WORK_FOLLOWED);
         return;
     }
     /* Counted before it is marked: a free that finds another thread's mark is counted as well. */
@@ -92,15 +92,15 @@ static void note_stream(struct fences *f, uint64_t stream)
 /* The mark is set before `sealing` and eagerness are read for the last time: see fence_seal and
  * single_stream_enter. A record may begin after the marks were read, put marks back, and end before
  * `sealing` was read. So refusals are read first and last. */
-bool fence_pass(struct fences *f, uint64_t stream)
+bool fence_may_submit(struct fences *f, uint64_t stream)
 {
     unsigned refusals = atomic_load(&f->refusals), marks = atomic_load(&f->marks);
     if (marks & FENCE_UNSEALED) {
-        if (!(marks & FENCE_NO_WAIT)) {
+        if (!(marks & FENCE_WORK_FOLLOWED)) {
             note_stream(f, stream);
             if (fence_is_wanted(f))
                 return false;
-            atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
+            atomic_fetch_or(&f->marks, FENCE_WORK_FOLLOWED);
         }
         if (is_eager(f))
             return false;
@@ -161,15 +161,15 @@ static void put_off(struct fences *f)
 {
     f->refused = false;
     if (fence_is_unsealed(f))
-        atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
+        atomic_fetch_or(&f->marks, FENCE_WORK_FOLLOWED);
 }
 
 /* A capture is open: these frees belong to a later fence, as if this record had not been tried. But
  * work may have been submitted meanwhile. To be called before the record counts as over: see
- * fence_pass. */
-static void give_back_marks(struct fences *f, bool late)
+ * fence_may_submit. */
+static void reopen_epoch(struct fences *f, bool late)
 {
-    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_NO_WAIT : 0);
+    unsigned char marks = FENCE_UNSEALED | (late ? FENCE_WORK_FOLLOWED : 0);
     if (atomic_fetch_or(&f->marks, marks) & FENCE_UNSEALED)
         watch_unsealed(-1);
     atomic_fetch_add(&f->refusals, 1);
@@ -209,7 +209,8 @@ void fence_seal(struct pool *p)
         return;
     }
     uint64_t epoch = f->open_epoch;
-    bool late = atomic_exchange(&f->marks, 0) & FENCE_NO_WAIT; /* before the epoch, see fence.h */
+    /* before the epoch, see fence.h */
+    bool late = atomic_exchange(&f->marks, 0) & FENCE_WORK_FOLLOWED;
     atomic_store(&f->open_epoch, epoch + 1);
     atomic_fetch_add(&pool_seals, 1); /* before pool_watch tells of the frees no more */
     if (f->mode != FENCE_SINGLE) {
@@ -226,7 +227,7 @@ void fence_seal(struct pool *p)
     /* A lost pool's frees wait for nothing. */
     f->refused = (r == FENCE_REFUSED || f->barred) && !f->lost;
     if (f->refused)
-        give_back_marks(f, late);
+        reopen_epoch(f, late);
     end_record(f);
     if (r == FENCE_RECORDED) {
         p->stats.num_fences++;
@@ -287,7 +288,7 @@ void fence_submit(struct pool *p)
     if (f->sealing)
         f->sealing_late = true;
     if (fence_is_unsealed(f))
-        atomic_fetch_or(&f->marks, FENCE_NO_WAIT);
+        atomic_fetch_or(&f->marks, FENCE_WORK_FOLLOWED);
 }
 
 static enum fence_state query(struct pool *p, unsigned at)
@@ -348,7 +349,7 @@ bool fence_is_idle(struct pool *p)
     if (f->lost || fence_is_unsealed(f))
         return false;
     watch_unsealed(1);
-    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_NO_WAIT) & FENCE_UNSEALED)
+    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_WORK_FOLLOWED) & FENCE_UNSEALED)
         watch_unsealed(-1);
     uint64_t epoch = f->open_epoch;
     fence_seal(p);

@@ -30,7 +30,7 @@
  * not worth a wait.
  * 1. While work of several streams follows the frees and memory is not scarce, a submission leaves
  *    the epoch open and marks it late. In that case requests take new memory before they wait
- *    (request.c).
+ *    (alloc.c).
  * 2. The next free takes the mark away, because the driver's own free would have waited for that
  *    work.
  * 3. When enough was freed the fence is *wanted*, and the next submission records it.
@@ -56,9 +56,9 @@
  *    mark was taken away and pool_seals was counted up. So the freeing thread submits nothing that
  *    misses its free.
  *
- * These need no lock: fence_join_unlocked, fence_arm, fence_want, fence_pass, and functions that
- * only read atomic fields. All other functions want the pool's lock held. Those that drop it for
- * driver calls say so.
+ * These need no lock: fence_join_unlocked, fence_arm, fence_want, fence_may_submit, and functions
+ * that only read atomic fields. All other functions want the pool's lock held. Those that drop it
+ * for driver calls say so.
  */
 #ifndef POOL_FENCE_H
 #define POOL_FENCE_H
@@ -78,7 +78,7 @@ struct pool;
 
 /* UNSEALED: the open epoch has frees. NO_WAIT: work was submitted since the latest of them, so the
  * fence will be late. */
-enum { FENCE_NO_WAIT = 1, FENCE_UNSEALED = 2 };
+enum { FENCE_WORK_FOLLOWED = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 
@@ -94,7 +94,7 @@ struct fences {
     uint64_t complete_epoch; /* the work of frees up to here is done */
     uint64_t ordered_epoch;  /* all future work runs behind that of frees up to here */
     uint64_t vain_epoch[FENCE_WAITS]; /* an avoidable wait for it ended in vain */
-    atomic_uchar marks;      /* FENCE_NO_WAIT and FENCE_UNSEALED, of the open epoch */
+    atomic_uchar marks;      /* FENCE_WORK_FOLLOWED and FENCE_UNSEALED, of the open epoch */
     atomic_bool wanted;      /* the next submission records it */
     _Atomic uint64_t patience_bytes; /* freed before a fence is wanted; 0: any free */
     uint64_t open_bytes;     /* in the open epoch, without what lies in magazines */
@@ -206,8 +206,8 @@ void fence_await_records(struct pool *p);
 bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns);
 /* The program is about to submit work to a stream. True: nothing has to be recorded before. Without
  * the lock. */
-bool fence_pass(struct fences *f, uint64_t stream);
-/* To be called where fence_pass is false: records. Drops the lock. */
+bool fence_may_submit(struct fences *f, uint64_t stream);
+/* To be called where fence_may_submit is false: records. Drops the lock. */
 void fence_submit(struct pool *p);
 /* Asks the driver what is done, with few queries. True: complete_epoch moved. Drops the lock. */
 bool fence_poll(struct pool *p);

@@ -4,8 +4,8 @@
  */
 #include "pool/chunk.h"
 #include "pool/lookup.h"
+#include "pool/magazine_pool.h"
 #include "pool/map.h"
-#include "pool/magazines.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 

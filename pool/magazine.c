@@ -26,9 +26,9 @@
 
 #define TIMES_4(x) x, x, x, x
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
-struct piece magazine_nothing = {.row = MAGAZINE_NEVER};
+struct piece magazine_no_hint = {.row = MAGAZINE_NEVER};
 struct magazine magazine_none = {.pool = (struct pool *)&magazine_none,
-                                 .recent = {TIMES_64(&magazine_nothing)}};
+                                 .recent = {TIMES_64(&magazine_no_hint)}};
 /* The model again: gcc forgets the declaration's. */
 __thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"))) = &magazine_none;
 

@@ -17,7 +17,7 @@
  *
  * Each magazine has a spin lock. Its thread holds it for some tens of instructions. A thread that
  * empties it holds it while up to a few hundred pieces go back to the pool. No thread holds it over
- * a driver call. Order: the pool's lock, then a magazine's. magazines.h has what happens to
+ * a driver call. Order: the pool's lock, then a magazine's. magazine_pool.h has what happens to
  * magazines under the pool's lock.
  */
 #ifndef POOL_MAGAZINE_H
@@ -107,10 +107,10 @@ static inline uint32_t magazine_units(const struct magazine *m)
 extern __thread struct magazine *magazine_mine
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 /* magazine_none: the magazine of a thread without one. It belongs to no pool and stays empty.
- * magazine_nothing: the piece of an address that was not handed out lately. Its word can match an
+ * magazine_no_hint: the piece of an address that was not handed out lately. Its word can match an
  * address, its row takes nothing. */
 extern struct magazine magazine_none __attribute__((visibility("hidden")));
-extern struct piece magazine_nothing __attribute__((visibility("hidden")));
+extern struct piece magazine_no_hint __attribute__((visibility("hidden")));
 
 /* The thread's magazine for that pool; NULL: it has none. */
 static inline struct magazine *magazine_find_mine(const struct pool *p)

@@ -27,7 +27,8 @@ static uint64_t whole_chunks(const struct pool *p, uint64_t start, uint64_t end)
     return minus(last->addr + last->size_bytes > end ? last->addr : end, from);
 }
 
-void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64_t requested_bytes)
+void peak_record(struct pool *p, const struct zone *z, uint64_t live_bytes,
+                 uint64_t requested_bytes)
 {
     struct pool_stats *s = &p->stats;
     const struct placement *pl = &p->large.placement;

@@ -11,6 +11,7 @@
  * memory. If more is reserved than ever before, notes what the memory is used for. The request
  * counts as served: it will hold live_bytes, of which requested_bytes were asked for. Both are 0 if
  * nothing is served. Wants the pool's lock held, and never dropped since the pool grew. */
-void peak_look(struct pool *p, const struct zone *z, uint64_t live_bytes, uint64_t requested_bytes);
+void peak_record(struct pool *p, const struct zone *z, uint64_t live_bytes,
+                 uint64_t requested_bytes);
 
 #endif

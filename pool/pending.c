@@ -114,7 +114,7 @@ bool pending_retire_all(struct pool *p)
     bool any = false;
     while (pending_retire(p)) {
         any = true;
-        state_breathe(p);
+        state_yield(p);
     }
     return any;
 }

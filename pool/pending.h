@@ -33,7 +33,7 @@ void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64
  *
  * Liveness:
  * 3. A caller that would otherwise order, wait, grow, give back or fail calls until there is no
- *    more, with state_breathe in between.
+ *    more, with state_yield in between.
  * 4. The queue is finite, and memory that joins it meanwhile is ready only if its own work is. */
 bool pending_retire(struct pool *p);
 /* All batches. Drops the lock between two. True: there was something. */

@@ -4,8 +4,8 @@
  */
 #include "pool/single_stream.h"
 
+#include "pool/magazine_pool.h"
 #include "pool/pool.h"
-#include "pool/magazines.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -74,7 +74,7 @@ bool single_stream_leave(struct pool *p)
 }
 
 /* Memory in the queue was freed before the mark or is the stream's own: all of it is ready. A
- * request retires it before it does anything else (request.c: reuse).
+ * request retires it before it does anything else (alloc.c: reuse).
  *
  * The order is that of tests/model/stream.pml. The pool hands nothing out before it has looked for
  * the breach. The thread that noted the breach may have seen no single stream, and in that case it
@@ -91,7 +91,7 @@ bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const a
      * it has set the mark by now. If it sets the mark from now on, it finds a record under way, or
      * the pool eager, and comes for the lock. */
     atomic_fetch_add(&f->sealing, 1);
-    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_NO_WAIT);
+    bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_WORK_FOLLOWED);
     if (enters) {
         atomic_store(&pool_single_stream, stream);
         enters = !atomic_load(breach);

@@ -53,7 +53,7 @@ struct pool {
     struct list magazines;
     struct pool_stats stats;
     uint64_t begin_ns;          /* when the pool was made */
-    uint64_t looked_peak_bytes; /* what was reserved at the latest peak that peak_look saw */
+    uint64_t looked_peak_bytes; /* what was reserved at the latest peak that peak_record saw */
     /* pool_set_config writes what is LIVE there; all else is never written again. */
     struct pool_config config;
     uint64_t most_reserved_bytes; /* MAX_RESERVED; or what there was when it fell below that */
@@ -97,7 +97,7 @@ static inline void state_leave(struct pool *p)
 }
 
 /* In the middle of long work: lets other threads have the lock. */
-static inline void state_breathe(struct pool *p)
+static inline void state_yield(struct pool *p)
 {
     state_unlock(p);
     sched_yield();

@@ -10,7 +10,7 @@
 
 void pool_submit(struct pool *p, uint64_t stream)
 {
-    if (fence_pass(&p->fences, stream))
+    if (fence_may_submit(&p->fences, stream))
         return;
     state_enter(p);
     fence_submit(p);

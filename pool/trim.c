@@ -6,7 +6,7 @@
 
 #include "pool/chunk.h"
 #include "pool/ghost.h"
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -55,7 +55,7 @@ static void settle(struct pool *p, uint64_t wait_ns)
 
 /* First waits for work that the frees would wait for without the pool. Then, for a moment, behind
  * later work too. The thread also waits for the end of other threads' captures, which would forbid
- * no free without the pool (see wait_for_more in request.c). With one stream nothing is pending,
+ * no free without the pool (see wait_for_more in alloc.c). With one stream nothing is pending,
  * but chunks need complete fences. */
 static void await_fences(struct pool *p)
 {

@@ -41,7 +41,7 @@
 #define LEAVE_TRIES 8                            /* where the driver has no event; a bound */
 #define LEAVE_TIMEOUT_NS (60 * SECOND_NS)        /* drivers before CUDA 12.5; a bound */
 
-/* Pending memory (pending.c, request.c) */
+/* Pending memory (pending.c, alloc.c) */
 #define PENDING_LOOK 64       /* pieces of the queue that one request looks at: lock time */
 #define PENDING_BATCH 512     /* pieces retired at one go: 30 us of lock time */
 #define PENDING_SELDOM 64     /* requests between two questions in vain: one takes as long as two */

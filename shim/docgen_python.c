@@ -6,7 +6,7 @@
 #include "shim/docgen_python.h"
 
 #include "shim/process/options.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -147,6 +147,6 @@ int docgen_python(void)
     print_python_tables();
     if (print_python_layout())
         return 0;
-    fputs("docgen: a field of shim/stats/page_format.h is missing in the layout\n", stderr);
+    fputs("docgen: a field of shim/page/layout.h is missing in the layout\n", stderr);
     return 1;
 }

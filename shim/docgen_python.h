@@ -7,7 +7,7 @@
 #define SHIM_DOCGEN_PYTHON_H
 
 /* Prints the module to stdout. Returns the exit status: 1, with a message, if a field of
- * shim/stats/page_format.h is missing in the layout. */
+ * shim/page/layout.h is missing in the layout. */
 int docgen_python(void);
 
 #endif

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Requests to the library in another process, through a slot of its page. The rules are those of
-shim/stats/page_format.h.
+shim/page/layout.h.
 
 The words of the protocol are read and written by pread and pwrite. The only use of a mapping is to
 give the kernel an address for futex calls, which fail where the file was cut short."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Pages of live state: finding them, and reading one. The layout, and the rules of reading, are
-those of shim/stats/page_format.h, by the generated tables.
+those of shim/page/layout.h, by the generated tables.
 
 A page is read by pread, because another process may cut the file short at any time. A load from a
 mapping would then end the tool. Whatever it says is checked before use: the directory and the file

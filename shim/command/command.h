@@ -2,11 +2,11 @@
  *
  * The room command/ carries out what other processes ask for through the page. Its one seam is the
  * table command.def: a row, and the function command_<name> in a file of its own, are a new
- * request. request.c has the parser and makes replies; command.c has the duties that look at the
- * page.
+ * request. parse_command.c has the parser and makes replies; command.c has the duties that look at
+ * the page.
  *
  * Why a request harms no process, whatever it says:
- *  1. It is parsed in a private copy (shim/stats/page.h). A text that is not exactly a verb with
+ *  1. It is parsed in a private copy (shim/page/page.h). A text that is not exactly a verb with
  *     its parameters does nothing: the reply says what is wrong.
  *  2. A request can do only what a signal or the environment of the process can do. A writer of the
  *     page has the user id of the process.
@@ -36,7 +36,7 @@
 #define SHIM_COMMAND_H
 
 #include "shim/process/text.h"
-#include "shim/stats/page_slot.h"
+#include "shim/page/server.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,7 +60,7 @@ struct command {
 
 struct command_reply {
     struct text text; /* PAGE_REPLY_BYTES of room: a JSON object */
-    uint64_t value;   /* for other programs; see page_format.h */
+    uint64_t value;   /* for other programs; see page/layout.h */
     /* Not 0: the request waits, and nothing else of the reply counts. The function is called again
      * at that time (CLOCK_MONOTONIC), whether a capture is open or not. */
     uint64_t again_ns;

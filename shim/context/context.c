@@ -95,18 +95,18 @@ static void show(struct context *c)
     if (c->enders || c->state != CONTEXT_ALIVE)
         return;
     atomic_store(&c->handle, ctx);
-    atomic_store(&c->quick_handle, ctx);
+    atomic_store(&c->fast_handle, ctx);
 }
 
 /* Allocations do not find the record any more. Lock held. */
 static void withdraw(struct context *c)
 {
     atomic_fetch_add(&c->withdrawals, 1);
-    atomic_store(&c->quick_handle, (CUcontext)(void *)c);
+    atomic_store(&c->fast_handle, (CUcontext)(void *)c);
     atomic_store(&c->handle, NULL);
 }
 
-bool context_asks(struct context *c)
+bool context_pin(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
     bool may = c->state == CONTEXT_ALIVE && !c->destroyers;
@@ -115,7 +115,7 @@ bool context_asks(struct context *c)
     return may;
 }
 
-void context_asked(struct context *c)
+void context_unpin(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
     c->askers--;
@@ -136,7 +136,7 @@ static bool condemn(struct context *c)
     return true;
 }
 
-void context_give_up(struct context *c)
+void context_retire(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
     c->condemned = false;
@@ -148,7 +148,7 @@ void context_abandon(struct context *c)
 {
     if (c->pool)
         pool_abandon(c->pool);
-    context_give_up(c);
+    context_retire(c);
 }
 
 /* May the call of e end the context of c? Lock held. */
@@ -382,7 +382,7 @@ static void name(struct context *c, CUcontext ctx, CUdevice device)
     pthread_mutex_unlock(&lives_lock);
 }
 
-bool context_take_over(struct context *c, CUcontext ctx)
+bool context_reuse(struct context *c, CUcontext ctx)
 {
     pthread_mutex_lock(&lives_lock);
     bool free = c->state == CONTEXT_ENDED && !c->enders && !c->askers;

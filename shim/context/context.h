@@ -71,7 +71,7 @@ enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY }
 
 struct context {
     _Atomic(CUcontext) handle;       /* NULL while allocations do not find the record */
-    _Atomic(CUcontext) quick_handle; /* the same, but no context's handle in place of NULL */
+    _Atomic(CUcontext) fast_handle; /* the same, but no context's handle in place of NULL */
     atomic_uint withdrawals;         /* how often `handle` has become NULL */
     _Atomic(CUcontext) ctx;          /* the context that has the record, or had it last */
     struct pool *pool; /* NULL: not pooled (BACKING=driver, or there was no host memory) */
@@ -133,7 +133,7 @@ static inline struct pool *context_quick_pool(void)
     if (__builtin_expect(real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS, 0))
         return NULL;
     const struct context *c = context_latest;
-    CUcontext quick = atomic_load_explicit(&c->quick_handle, memory_order_relaxed);
+    CUcontext quick = atomic_load_explicit(&c->fast_handle, memory_order_relaxed);
     return __builtin_expect(quick == ctx, 1) ? c->pool : NULL;
 }
 
@@ -199,9 +199,9 @@ void context_set_primary(CUdevice device, CUcontext primary);
  * no host memory. */
 struct context *context_add(CUcontext ctx, CUdevice device);
 /* Gives ctx a record of its device whose context has ended. False: the record is in use. */
-bool context_take_over(struct context *c, CUcontext ctx);
-/* Undoes context_take_over. */
-void context_give_up(struct context *c);
+bool context_reuse(struct context *c, CUcontext ctx);
+/* Undoes context_reuse. */
+void context_retire(struct context *c);
 /* The maker has filled the record. True: allocations find it. False: the life is over, or an ender
  * holds the record. */
 bool context_made(struct context *c, CUcontext ctx);
@@ -212,10 +212,10 @@ void context_life_begun(CUdevice device);
 /* Does an ender hold a record of ctx? Requests go to the driver meanwhile. */
 bool context_is_withdrawn(CUcontext ctx);
 
-/* True: the driver may be asked about the record's context until context_asked. Till then no thread
+/* True: the driver may be asked about the record's context until context_unpin. Till then no thread
  * destroys the context, and no other context gets the record. False: the context is ending. */
-bool context_asks(struct context *c);
-void context_asked(struct context *c);
+bool context_pin(struct context *c);
+void context_unpin(struct context *c);
 
 /* The functions below work on all pools. They take no lock but that of context_set_config.
  *

@@ -112,7 +112,7 @@ static void look_for_loss(struct context *c)
 {
     uint64_t free_bytes, total_bytes;
     struct backend *b = &c->backend.base;
-    if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_asks(c))
+    if (atomic_load(&c->lost_code) != CUDA_SUCCESS || !context_pin(c))
         return;
     int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
     if (error_is_loss((CUresult)code)) {
@@ -120,10 +120,10 @@ static void look_for_loss(struct context *c)
         atomic_store(&context_any_lost, true);
         pool_lose(c->pool);
     }
-    context_asked(c);
+    context_unpin(c);
 }
 
-/* Between context_asks and context_asked no other context can get the record. */
+/* Between context_pin and context_unpin no other context can get the record. */
 void context_look_for_loss(void)
 {
     int cancel = cancel_forbid();
@@ -208,10 +208,10 @@ static uint64_t free_shortage(struct context *c, uint64_t min_free_bytes)
 {
     uint64_t free_bytes, total_bytes;
     struct backend *b = &c->backend.base;
-    if (!min_free_bytes || !context_asks(c))
+    if (!min_free_bytes || !context_pin(c))
         return 0;
     int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-    context_asked(c);
+    context_unpin(c);
     return code || free_bytes >= min_free_bytes ? 0 : min_free_bytes - free_bytes;
 }
 

@@ -7,7 +7,7 @@
  *
  * Why the single stream is enough:
  * 1. Every submission is seen. While pool_watch asks for it, every entry point in
- *    shim/driver/submit.def calls stream_watch_note before the driver. The call returns only when
+ *    shim/driver/submit.def calls submission_begin before the driver. The call returns only when
  *    the work is for the single stream, or when no pool relies on one. Driver libraries that submit
  *    work in ways of their own (rendering, video) end the single stream for good.
  * 2. A stream is known by its handle, the per-thread default stream by its thread. Before a handle
@@ -94,7 +94,7 @@
 #include "pool/pool.h"
 #include "pool/spin.h"
 #include "shim/context/context.h"
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
@@ -396,7 +396,7 @@ static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool un
     return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
 }
 
-enum submit_seen stream_watch_note(CUstream stream, unsigned flags)
+enum submit_seen submission_begin(CUstream stream, unsigned flags)
 {
     unsigned watch = atomic_load(&pool_watch);
     if (!state_is_on())
@@ -426,7 +426,7 @@ enum submit_seen stream_watch_note(CUstream stream, unsigned flags)
     return seen;
 }
 
-void stream_watch_done(bool taken)
+void submission_end(bool taken)
 {
     struct submitter *s = mine;
     if (!s)

@@ -24,16 +24,16 @@ enum {
 
 enum submit_seen {
     SUBMIT_UNSEEN,
-    SUBMIT_SEEN,    /* stream_watch_done is to follow */
+    SUBMIT_SEEN,    /* submission_end is to follow */
     SUBMIT_IN_TURN, /* the same; and the kernel must not start early, whatever its attributes say */
 };
 
 /* A thread is about to submit work to this stream. NULL is the default stream: the legacy one
  * unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are. The stream
  * may be invalid: the driver has not seen it yet. May call the driver. Keeps errno. */
-enum submit_seen stream_watch_note(CUstream stream, unsigned flags);
+enum submit_seen submission_begin(CUstream stream, unsigned flags);
 /* The driver has answered that submission; taken: with CUDA_SUCCESS. */
-void stream_watch_done(bool taken);
+void submission_end(bool taken);
 
 /* Attributes that leave a kernel behind what its stream holds, one bit each, by their numbers in
  * cuda.h. They are: ignore, access policy, cooperative, synchronisation policy, the three of

@@ -17,7 +17,7 @@
 #include "shim/driver/driver_call.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
-#include "shim/process/scope.h"
+#include "shim/loader/scope.h"
 #include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/stats/counters.h"

@@ -26,12 +26,12 @@ static void push_primary(void)
     FOR_EACH_CONTEXT(c)
     {
         bool entered = false;
-        if (!context_asks(c))
+        if (!context_pin(c))
             continue;
         CUcontext ctx = atomic_load(&c->ctx), primary = device_primary(c->device);
         if ((!primary || primary == ctx) && device_primary_is_active(c->device))
             entered = pushed_begin(&visit.pushed, ctx);
-        context_asked(c);
+        context_unpin(c);
         if (entered)
             return;
     }
@@ -71,13 +71,13 @@ static uint64_t used_bytes(void)
     {
         uint64_t free_bytes, total_bytes;
         struct backend *b = &c->backend.base;
-        if (c->device >= 64 || seen >> c->device & 1 || !context_asks(c))
+        if (c->device >= 64 || seen >> c->device & 1 || !context_pin(c))
             continue;
         if (b->ops->mem_info(b, &free_bytes, &total_bytes) == CUDA_SUCCESS) {
             used += total_bytes - free_bytes;
             seen |= UINT64_C(1) << c->device;
         }
-        context_asked(c);
+        context_unpin(c);
     }
     return used;
 }

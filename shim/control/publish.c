@@ -9,8 +9,8 @@
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
-#include "shim/stats/page.h"
-#include "shim/stats/page_slot.h"
+#include "shim/page/page.h"
+#include "shim/page/server.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #define WATCHED_EVERY_NS SEC_NS
 #define IDLE_EVERY_NS (10 * SEC_NS)
 #define AT_LEAST_EVERY_NS (3600 * SEC_NS)
-/* A reader may say at most so long ahead that it looks on (page_format.h). */
+/* A reader may say at most so long ahead that it looks on (page/layout.h). */
 #define WATCHED_MOST_NS (10 * SEC_NS)
 
 static uint64_t run_publish(uint64_t now_ns);

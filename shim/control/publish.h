@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The state of this process for others: this file collects it and publishes it on the process's
- * page (shim/stats/page.h). The control thread makes the page soon after the first pool, so no
+ * page (shim/page/page.h). The control thread makes the page soon after the first pool, so no
  * thread of the program waits for that. It publishes
  *  - every second while a reader looks on (watched_until_ns),
  *  - after flushes, new pools and rings of the bell, at most every PUBLISH_LEAST_NS,
  *  - at once for a request (publish_now),
  *  - else every ten seconds, if a figure changed, if the file was removed or cut off, or if the
  *    state is an hour old. So a page that is a day old belongs to no process that runs
- *    (page_format.h).
+ *    (page/layout.h).
  * It asks each pool for its statistics, under that pool's lock. It takes no other lock that a
  * thread of the program may hold for long. Its own lock guards the record of the last flush for a
  * few instructions.

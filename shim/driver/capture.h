@@ -12,7 +12,7 @@
  *
  * So no fence can be recorded while a capture is open, and a freed block that needs one is not
  * ready before the capture ends. An allocation that finds no other memory waits for that end
- * (wait_for_more in pool/request.c; capture_await), at most ten seconds. It does not wait if the
+ * (wait_for_more in pool/alloc.c; capture_await), at most ten seconds. It does not wait if the
  * capture is its own thread's.
  *
  * A holder must not wait for GPU work: the work may be a kernel that waits for what the capturing

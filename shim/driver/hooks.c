@@ -8,8 +8,8 @@
 #include "shim/driver/hooks.h"
 
 #include "shim/driver/hook_table.h"
-#include "shim/process/scope.h"
-#include "shim/process/symbol.h"
+#include "shim/loader/scope.h"
+#include "shim/loader/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -150,7 +150,7 @@ static void fill_from_scope(const struct object *objects, size_t num_objects, vo
 }
 
 /* Fills the slots without the loader's lock, for which later threads must not wait (see
- * shim/process/scope.h). Works if the process started with the driver, which then stays loaded. */
+ * shim/loader/scope.h). Works if the process started with the driver, which then stays loaded. */
 static bool fill_from_start(void)
 {
     static atomic_bool tried;

@@ -32,7 +32,7 @@ SHIM_COLD bool answer_release(uint64_t devices, struct answer_steps *steps)
 {
     int saved_errno = errno;
     bool some = false;
-    uint64_t own = devices && atomic_load(&flush_at_oom) ? ANSWER_ANYWHERE : devices;
+    uint64_t own = devices && atomic_load(&flush_at_oom) ? DEVICES_ALL : devices;
     while (own && steps->step < POOL_RELEASE_STEPS && !some)
         some = context_release(own, (enum pool_release)steps->step++);
     some = some || lend_ask(devices, steps->bytes, &steps->series);
@@ -50,7 +50,7 @@ uint64_t answer_device(CUdevice device)
 uint64_t answer_current(void)
 {
     CUdevice device;
-    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? answer_device(device) : ANSWER_ANYWHERE;
+    return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? answer_device(device) : DEVICES_ALL;
 }
 
 uint64_t answer_context(CUcontext ctx)
@@ -59,7 +59,7 @@ uint64_t answer_context(CUcontext ctx)
     if (!ctx)
         return answer_current();
     if (!pushed_begin(&pushed, ctx))
-        return ANSWER_ANYWHERE;
+        return DEVICES_ALL;
     uint64_t devices = answer_current();
     pushed_end(&pushed);
     return devices;
@@ -76,7 +76,7 @@ uint64_t answer_stream(CUstream stream)
     if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return answer_current();
     if (!real.cuStreamGetCtx || real.cuStreamGetCtx(stream, &ctx) != CUDA_SUCCESS || !ctx)
-        return ANSWER_ANYWHERE;
+        return DEVICES_ALL;
     return answer_context(ctx);
 }
 
@@ -84,16 +84,16 @@ uint64_t answer_green(CUgreenCtx green)
 {
     CUcontext ctx = NULL;
     return real.cuCtxFromGreenCtx(&ctx, green) == CUDA_SUCCESS && ctx ? answer_context(ctx)
-                                                                      : ANSWER_ANYWHERE;
+                                                                      : DEVICES_ALL;
 }
 
 /* The host's memory is on no device. */
 uint64_t answer_location(const CUmemLocation *location)
 {
     if (!location)
-        return ANSWER_NOWHERE;
+        return DEVICES_NONE;
     return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? answer_device(location->id)
-                                                         : ANSWER_NOWHERE;
+                                                         : DEVICES_NONE;
 }
 
 uint64_t answer_physical(const CUmemAllocationProp *prop)
@@ -106,13 +106,13 @@ uint64_t answer_handle(CUmemGenericAllocationHandle handle)
     CUmemAllocationProp prop;
     if (!real.cuMemGetAllocationPropertiesFromHandle ||
         real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS)
-        return ANSWER_ANYWHERE;
+        return DEVICES_ALL;
     return answer_physical(&prop);
 }
 
 uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
 {
-    uint64_t devices = ANSWER_NOWHERE;
+    uint64_t devices = DEVICES_NONE;
     for (size_t i = 0; desc && i < count; i++)
         devices |= answer_location(&desc[i].location);
     return devices;
@@ -120,10 +120,10 @@ uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
 
 uint64_t answer_pool(CUmemoryPool pool)
 {
-    uint64_t devices = ANSWER_NOWHERE;
+    uint64_t devices = DEVICES_NONE;
     int count = 0;
     if (!real.cuMemPoolGetAccess || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        return ANSWER_ANYWHERE;
+        return DEVICES_ALL;
     for (CUdevice device = 0; device < count; device++) {
         CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
         CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;

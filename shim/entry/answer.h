@@ -51,10 +51,10 @@ bool answer_release(uint64_t devices, struct answer_steps *steps);
 #define ANSWER_BYTES(size_bytes, devices) (steps.bytes = (size_bytes), (devices))
 
 /* Sets of devices, a bit for each. The functions below ask the driver; where it does not answer,
- * the set is ANSWER_ANYWHERE. */
+ * the set is DEVICES_ALL. */
 /* No memory of a device, or none that a release would help to get. */
-#define ANSWER_NOWHERE UINT64_C(0)
-#define ANSWER_ANYWHERE UINT64_MAX
+#define DEVICES_NONE UINT64_C(0)
+#define DEVICES_ALL UINT64_MAX
 uint64_t answer_device(CUdevice device);
 uint64_t answer_current(void);           /* of the current context */
 uint64_t answer_context(CUcontext ctx);  /* NULL: the current one */

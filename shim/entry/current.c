@@ -107,10 +107,10 @@ static bool refill(struct context *c, CUcontext ctx)
 static struct context *make_record(CUcontext ctx, CUdevice device)
 {
     FOR_EACH_RECORD(c)
-        if (c->device == device && context_take_over(c, ctx)) {
+        if (c->device == device && context_reuse(c, ctx)) {
             if (refill(c, ctx))
                 return c;
-            context_give_up(c);
+            context_retire(c);
         }
     struct context *c = context_add(ctx, device);
     if (c) {
@@ -127,7 +127,7 @@ static bool publish(struct context *c, CUcontext ctx)
     atomic_store(&c->hidden, false);
     context_set_config(c); /* options may have changed meanwhile, or before a record came again */
     if (c->pool)
-        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ERRORS); /* of submissions */
     /* After may_be_single a capture may have begun, or another context may have got a pool. From
      * here on calls for all pools reach this one, so it is told now. */
     stream_watch_pool_listed(context_is_alone(c));

@@ -71,7 +71,7 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
     while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &steps));
     cancel_allow(cancel);
     if (mapped)
-        atomic_fetch_or(&pool_watch, POOL_WATCH_ANSWERS); /* of submissions */
+        atomic_fetch_or(&pool_watch, POOL_WATCH_ERRORS); /* of submissions */
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_IPC_OPEN, 1);
     errno = saved_errno;

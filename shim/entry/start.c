@@ -18,7 +18,7 @@
 #include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
-#include "shim/process/second_copy.h"
+#include "shim/loader/second_copy.h"
 #include "shim/share/lend.h"
 #include "shim/socket/listener.h"
 #include "shim/stats/report.h"

@@ -5,9 +5,9 @@
 #include "shim/framework/python.h"
 
 #include "shim/process/fork_gate.h"
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 #include "shim/process/state.h"
-#include "shim/process/symbol.h"
+#include "shim/loader/symbol.h"
 
 #include <dlfcn.h>
 #include <limits.h>

@@ -119,7 +119,7 @@ struct framework_host {
 };
 
 /* Is there an object with an interpreter in the process? Reads tables of the loaded objects
- * (shim/process/scope.h says which lock that takes), and calls nothing. */
+ * (shim/loader/scope.h says which lock that takes), and calls nothing. */
 bool python_is_loaded(void);
 
 /* Runs the texts; fills all NUM_FRAMEWORKS results, and as many of `cached`, which is NULL but

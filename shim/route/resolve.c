@@ -9,8 +9,8 @@
 
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hook_table.h"
-#include "shim/process/symbol.h"
-#include "shim/process/second_copy.h"
+#include "shim/loader/symbol.h"
+#include "shim/loader/second_copy.h"
 #include "shim/route/runtime.h"
 #include "shim/route/runtimes.h"
 

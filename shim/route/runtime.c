@@ -9,8 +9,8 @@
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/alloc.h"
-#include "shim/process/object.h"
-#include "shim/process/symbol.h"
+#include "shim/loader/object.h"
+#include "shim/loader/symbol.h"
 #include "shim/route/runtimes.h"
 
 #include <errno.h>
@@ -131,7 +131,7 @@ static void keep_object(const struct place *place, const struct runtime *r)
 }
 
 /* Is this a child of a process that has searched before? There the lock of dl_iterate_phdr may
- * remain locked for ever (shim/process/scope.h, 3), so runtime_at does without it. The sites that
+ * remain locked for ever (shim/loader/scope.h, 3), so runtime_at does without it. The sites that
  * the parent has kept remain. Other sites are searched for at each call, which is no loss: CUDA
  * does not work in a child whose parent has used it. */
 static bool is_forked_child(void)

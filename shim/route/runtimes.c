@@ -5,9 +5,9 @@
 #include "shim/route/runtimes.h"
 
 #include "shim/control/thread.h"
-#include "shim/process/scope.h"
-#include "shim/process/second_copy.h"
-#include "shim/process/symbol.h"
+#include "shim/loader/scope.h"
+#include "shim/loader/second_copy.h"
+#include "shim/loader/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>

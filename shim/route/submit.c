@@ -3,10 +3,10 @@
  * The wrappers of all rows of shim/driver/submit.def. They read the word pool_watch (pool/pool.h).
  * 1. While it is 0, a wrapper is a compare, a branch and a jump to the driver. The caller's
  *    arguments stay in place.
- * 2. Once the process has a pool or an imported block, the word has POOL_WATCH_ANSWERS. Then the
+ * 2. Once the process has a pool or an imported block, the word has POOL_WATCH_ERRORS. Then the
  *    wrapper looks at the driver's answer (shim/entry/answer.h).
  * 3. While the word has other bits, a pool needs to know of submissions. Then the wrapper also
- *    calls stream_watch_note before the driver.
+ *    calls submission_begin before the driver.
  * No state but the slots of the driver's functions, no lock of this file.
  */
 #include "shim/context/stream_watch.h"
@@ -98,8 +98,8 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
 static enum submit_seen enter(CUstream stream, unsigned flags)
 {
     bool is_wanted = hooks_init() &&
-                     atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ANSWERS;
-    return is_wanted ? stream_watch_note(stream, flags) : SUBMIT_UNSEEN;
+                     atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ERRORS;
+    return is_wanted ? submission_begin(stream, flags) : SUBMIT_UNSEEN;
 }
 
 /* The devices whose idle memory may help the submission. No device for a submission of several
@@ -107,13 +107,13 @@ static enum submit_seen enter(CUstream stream, unsigned flags)
 static uint64_t devices_of(CUstream stream, unsigned flags)
 {
     if (flags & (SUBMIT_FLAG_PARTS | SUBMIT_FLAG_MANY))
-        return ANSWER_NOWHERE;
-    return flags & SUBMIT_FLAG_ANYWHERE ? ANSWER_ANYWHERE : answer_stream(stream);
+        return DEVICES_NONE;
+    return flags & SUBMIT_FLAG_ANYWHERE ? DEVICES_ALL : answer_stream(stream);
 }
 
 /* The slow half of a wrapper. It runs while pool_watch is not 0, and at the first call, when it
  * looks for the driver. If the driver has no memory for a submission:
- * 1. The wrapper ends the record of the submission (stream_watch_done).
+ * 1. The wrapper ends the record of the submission (submission_end).
  * 2. It gives idle memory back to the driver.
  * 3. It notes the submission again and repeats it. So frees since 1 precede it, as they precede any
  *    other submission. */
@@ -127,14 +127,14 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
         do {                                                                                       \
             unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);              \
             enum submit_seen seen =                                                                \
-                watch == POOL_WATCH_ANSWERS ? SUBMIT_UNSEEN : enter(stream, flags);                \
+                watch == POOL_WATCH_ERRORS ? SUBMIT_UNSEEN : enter(stream, flags);                \
             pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);            \
             rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;         \
             if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) &&                    \
                 peer_grant_missing())                                                              \
                 rc = driver_fn args;                                                               \
             if (seen != SUBMIT_UNSEEN)                                                             \
-                stream_watch_done(rc == CUDA_SUCCESS);                                             \
+                submission_end(rc == CUDA_SUCCESS);                                             \
         } while (answer_tells(rc) && answer_note(rc) &&                                            \
                  answer_release(devices_of(stream, flags), &steps));                               \
         return rc;                                                                                 \

@@ -20,7 +20,7 @@
 #include "shim/process/text.h"
 #include "shim/share/neighbour.h"
 #include "shim/stats/counters.h"
-#include "shim/stats/page.h"
+#include "shim/page/page.h"
 
 #include <errno.h>
 #include <fcntl.h>

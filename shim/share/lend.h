@@ -5,7 +5,7 @@
  * CUDA_VISIBLE_DEVICES gives it. How a neighbour is found and asked is in neighbour.h, with the
  * argument why no process waits for ever.
  *
- * A request asks only after it has tried everything in its own process (pool/request.c). It never
+ * A request asks only after it has tried everything in its own process (pool/alloc.c). It never
  * asks where a limit of the process's own (MAX_RESERVED) is the reason. It asks one neighbour after
  * the other for what is missing, the one with most idle memory first, and tries again after each
  * reply. All that takes at most GPUCACHE_SHARE. Within a second of the last reply that gave memory,

@@ -22,10 +22,10 @@
 #include "shim/process/cancel.h"
 #include "shim/process/kernel.h"
 #include "shim/process/state.h"
-#include "shim/share/question.h"
+#include "shim/page/client.h"
 #include "shim/stats/counters.h"
-#include "shim/stats/page_dir.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/dir.h"
+#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Neighbours: other processes of the same user that have a page (shim/stats/page_format.h) in the
+ * Neighbours: other processes of the same user that have a page (shim/page/layout.h) in the
  * same directory. This file finds the one with most idle memory on a GPU and asks it to give some
- * back (question.h). What is asked for, and when, is in lend.h. No CUDA.
+ * back (page/client.h). What is asked for, and when, is in lend.h. No CUDA.
  *
  * What another process writes into its page is only data. The numbers choose an order, and a reply
  * says whether another try of the call is worth it. A page of another version is not read.
  *
- * One lock: one thread of the process asks at a time (question.h says why). The thread holds it
+ * One lock: one thread of the process asks at a time (page/client.h says why). The thread holds it
  * over no call of the driver.
  */
 #ifndef SHIM_NEIGHBOUR_H
 #define SHIM_NEIGHBOUR_H
 
-#include "shim/stats/page_dir.h"
+#include "shim/page/dir.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The room stats/: the counters of the process, the report, and the page of live state (page.h),
- * without CUDA. It includes only process/ and what the pool has for outsiders. Its one seam is that
+ * The room stats/: the counters of the process and the report, without CUDA. It includes only
+ * process/ and what the pool has for outsiders. Its one seam is that
  * figures come in as copies: no file here looks at a pool or at a context.
  *
  * A report is text for people or one JSON object. Its fields are those of pool/stats.def,

@@ -191,7 +191,7 @@ inline nested()
 #endif
 }
 
-/* stream_watch_note, the driver's call, stream_watch_done. */
+/* submission_begin, the driver's call, submission_end. */
 inline launch()
 {
 #ifdef WITH_EARLY_LOAD

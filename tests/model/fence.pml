@@ -43,7 +43,7 @@ inline lock() { atomic { !pool_lock -> pool_lock = 1 } }
 inline unlock() { pool_lock = 0 }
 
 /* A refused record's frees stay in the open epoch. */
-inline give_back_marks()
+inline reopen_epoch()
 {
     atomic {
         if
@@ -100,11 +100,11 @@ inline seal()
         };
         atomic { lock(); was_late = was_late || sealing_late };
 #ifndef WITH_LATE_RETURN
-        give_back_marks();
+        reopen_epoch();
 #endif
         atomic { sealing--; sealing_late = sealing_late && sealing };
 #ifdef WITH_LATE_RETURN
-        give_back_marks();
+        reopen_epoch();
 #endif
         if
         :: atomic { !refused ->
@@ -122,8 +122,8 @@ inline seal()
     fi
 }
 
-/* fence_pass, without the lock. Whether the epoch's fence is wanted, and the pool eager, is left
-   open. */
+/* fence_may_submit, without the lock. Whether the epoch's fence is wanted, and the pool eager, is
+   left open. */
 inline pass()
 {
 #ifdef WITH_EARLY_LOOK
@@ -162,7 +162,7 @@ inline pass()
     }
 }
 
-/* stream_watch_note's part of this, fence_submit, and the driver's call. */
+/* submission_begin's part of this, fence_submit, and the driver's call. */
 inline submit(work)
 {
     atomic {

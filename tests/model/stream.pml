@@ -316,7 +316,7 @@ inline follow(name)
     fi
 }
 
-/* stream_watch_note, the driver's call, stream_watch_done. */
+/* submission_begin, the driver's call, submission_end. */
 inline submit(s, uses)
 {
     if

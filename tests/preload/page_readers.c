@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { ALLOCATORS = 64, READERS = 10, STATES = 5, PAGE_BYTES = 98304 };
-/* Places in the page, in bytes (shim/stats/page_format.h). */
+/* Places in the page, in bytes (shim/page/layout.h). */
 enum {
     SEQUENCE = 128,
     BODY_BYTES = 156,

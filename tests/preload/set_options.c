@@ -5,7 +5,7 @@
  */
 #include "tests/preload/scene.h"
 
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <dirent.h>
 #include <fcntl.h>

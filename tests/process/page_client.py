@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reads a page and asks through it, for tests: written from shim/stats/page_format.h alone."""
+"""Reads a page and asks through it, for tests: written from shim/page/layout.h alone."""
 
 import ctypes
 import fcntl

@@ -23,7 +23,7 @@ NO_MEMORY = 2
 # What a request may wait for others: on a busy machine a second is too short for two that fit.
 SHARE = "10s"
 PAGE_BYTES = 98304
-ASYNC_IDLE_AT = 4096 + 56  # of the first GPU (shim/stats/page_format.h)
+ASYNC_IDLE_AT = 4096 + 56  # of the first GPU (shim/page/layout.h)
 
 
 # A process that sits in a read, with a framework that has 800 MiB in its own cache

@@ -5,7 +5,7 @@
 #ifndef TESTS_UNIT_FAKE_NEIGHBOUR_H
 #define TESTS_UNIT_FAKE_NEIGHBOUR_H
 
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

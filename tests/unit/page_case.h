@@ -6,8 +6,8 @@
 #ifndef TESTS_UNIT_PAGE_CASE_H
 #define TESTS_UNIT_PAGE_CASE_H
 
-#include "shim/stats/page.h"
-#include "shim/stats/page_slot.h"
+#include "shim/page/page.h"
+#include "shim/page/server.h"
 
 #include <dirent.h>
 #include <errno.h>

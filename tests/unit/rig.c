@@ -4,7 +4,7 @@
  */
 #include "tests/unit/rig.h"
 
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 #include "pool/state.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * state_breathe: what other threads do to a pool in the middle of long work of another one, where
+ * state_yield: what other threads do to a pool in the middle of long work of another one, where
  * no driver is called.
  */
 #include "pool/magazine.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/fence.c, pool/request.c: while a capture is open no fence can be recorded. Nothing is asked
+ * pool/fence.c, pool/alloc.c: while a capture is open no fence can be recorded. Nothing is asked
  * that would spoil the capture, and where memory is short its end is waited for, unless that would
  * be in vain.
  */

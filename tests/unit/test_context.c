@@ -110,7 +110,7 @@ static struct context *finish_record(struct context *c)
 static void end_record(struct context *c)
 {
     if (c->state != CONTEXT_ENDED)
-        context_give_up(c);
+        context_retire(c);
     atomic_store(&c->handle, NULL);
 }
 

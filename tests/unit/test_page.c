@@ -399,7 +399,7 @@ static void fill(char *body, size_t size_bytes, struct page_gpu *gpus, unsigned 
 static atomic_bool over;
 static atomic_ulong whole; /* states that were read */
 
-/* Reads as page_format.h says, and looks whether what it read belongs together. */
+/* Reads as page/layout.h says, and looks whether what it read belongs together. */
 static void *read_on(void *arg)
 {
     struct page *p = arg;

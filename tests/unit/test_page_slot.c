@@ -40,7 +40,7 @@ struct asker {
     unsigned slot;
 };
 
-/* Asks as page_format.h says, and waits for each reply. */
+/* Asks as page/layout.h says, and waits for each reply. */
 static void *ask_on(void *arg)
 {
     const struct asker *a = arg;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/share/question.c: how it tells a neighbour that will not reply from one that is slow. Each
+ * shim/page/client.c: how it tells a neighbour that will not reply from one that is slow. Each
  * neighbour is a process of the test with a page whose name has its number.
  */
-#include "shim/share/question.h"
+#include "shim/page/client.h"
 
 #include "shim/process/state.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -5,7 +5,7 @@
  * allowed.
  */
 #include "pool/magazine.h"
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

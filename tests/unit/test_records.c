@@ -96,7 +96,7 @@ static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_order
     rig_trim(r, GIB(1), true);
     turns(r, 2, 1, KIB(300));
     rig_launch(r, 3, MS(1), 0);
-    EXPECT(atomic_load(&fences(r)->marks) == (FENCE_UNSEALED | FENCE_NO_WAIT),
+    EXPECT(atomic_load(&fences(r)->marks) == (FENCE_UNSEALED | FENCE_WORK_FOLLOWED),
            "the free has no fence yet");
     model_drain(r->model);
     uint64_t mark = pool_mark(r->pool) - 1;

@@ -66,7 +66,7 @@ bool answer_release(uint64_t devices, struct answer_steps *steps)
 #define NOWHERE(name, type)                                                                        \
     uint64_t name(type asked)                                                                      \
     {                                                                                              \
-        return ANSWER_NOWHERE;                                                                     \
+        return DEVICES_NONE;                                                                     \
     }
 NOWHERE(answer_device, CUdevice)
 NOWHERE(answer_context, CUcontext)
@@ -80,20 +80,20 @@ NOWHERE(answer_pool, CUmemoryPool)
 
 uint64_t answer_current(void)
 {
-    return ANSWER_NOWHERE;
+    return DEVICES_NONE;
 }
 
 uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
 {
-    return ANSWER_NOWHERE;
+    return DEVICES_NONE;
 }
 
-void stream_watch_done(bool taken)
+void submission_end(bool taken)
 {
     probe.done++;
 }
 
-enum submit_seen stream_watch_note(CUstream stream, unsigned flags)
+enum submit_seen submission_begin(CUstream stream, unsigned flags)
 {
     probe.notes++;
     probe.note_stream = stream;

@@ -12,11 +12,11 @@ struct probe {
     const struct hook *table;
     _Atomic unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry/alloc.c would hold */
     _Atomic unsigned *watch;           /* pool_watch */
-    unsigned done;                     /* calls of stream_watch_done */
-    unsigned notes; /* calls of stream_watch_note, and the last one's arguments */
+    unsigned done;                     /* calls of submission_end */
+    unsigned notes; /* calls of submission_begin, and the last one's arguments */
     CUstream note_stream;
     unsigned note_flags;
-    int note_answer; /* what stream_watch_note is to say, SUBMIT_SEEN unless set */
+    int note_answer; /* what submission_begin is to say, SUBMIT_SEEN unless set */
     unsigned left_single; /* calls of stream_watch_give_up */
     bool release;      /* whether memory goes back when a call found none, once in a call */
     uint64_t released; /* of these devices it was to */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/process/object.c finds in a loaded object what dlsym() finds there. Looked at are a library
+ * shim/loader/object.c finds in a loaded object what dlsym() finds there. Looked at are a library
  * made for the purpose, once with each kind of hash table, and every symbol of all loaded
  * libraries.
  */
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -416,13 +416,13 @@ static void a_call_without_memory_is_made_again_once_some_went_back(void **state
 #define HOOK_PASSED(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
 #include "shim/driver/hooks.def"
     /* Once the pool watches submissions, and once only the answers are looked at. */
-    for (unsigned watch = 1; watch <= POOL_WATCH_ANSWERS; watch *= POOL_WATCH_ANSWERS) {
+    for (unsigned watch = 1; watch <= POOL_WATCH_ERRORS; watch *= POOL_WATCH_ERRORS) {
         atomic_store(probe->watch, watch);
         unsigned notes = probe->notes, done = probe->done;
 #define SUBMIT(symbol, pfn, params, args, stream, flags) check_retry(#symbol, HOOK_##symbol, true);
 #include "shim/driver/submit.def"
         assert_int_equal(probe->notes - notes, probe->done - done);
-        assert_true((probe->notes == notes) == (watch == POOL_WATCH_ANSWERS));
+        assert_true((probe->notes == notes) == (watch == POOL_WATCH_ERRORS));
     }
     atomic_store(probe->watch, 0);
 }

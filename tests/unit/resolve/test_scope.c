@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * shim/process/scope.c waits for no thread that a forked child does not have. A helper thread of
+ * shim/loader/scope.c waits for no thread that a forked child does not have. A helper thread of
  * the parent holds the loader's list of objects while the process forks.
  */
-#include "shim/process/scope.h"
+#include "shim/loader/scope.h"
 
 #include <errno.h>
 #include <pthread.h>

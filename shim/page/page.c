@@ -2,10 +2,10 @@
  *
  * See page.h, also for the argument; the numbers below are those of its steps. No lock.
  */
-#include "shim/stats/page.h"
+#include "shim/page/page.h"
 
 #include "shim/process/kernel.h"
-#include "shim/stats/page_copy.h"
+#include "shim/page/map.h"
 
 #include <errno.h>
 #include <fcntl.h>

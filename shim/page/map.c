@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page_copy.h. The copies name the process by the calling thread. Once the first thread has
+ * See page/map.h. The copies name the process by the calling thread. Once the first thread has
  * ended, the kernel finds no memory under the number of the process.
  */
-#include "shim/stats/page_copy.h"
+#include "shim/page/map.h"
 
 #include "shim/process/kernel.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <limits.h>

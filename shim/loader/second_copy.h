@@ -6,7 +6,7 @@
 #ifndef SHIM_SECOND_COPY_H
 #define SHIM_SECOND_COPY_H
 
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 
 #include <stdbool.h>
 

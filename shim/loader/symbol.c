@@ -2,9 +2,9 @@
  *
  * See symbol.h.
  */
-#include "shim/process/symbol.h"
+#include "shim/loader/symbol.h"
 
-#include "shim/process/scope.h"
+#include "shim/loader/scope.h"
 
 #include <dlfcn.h>
 #include <errno.h>

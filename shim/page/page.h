@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The process's page: its state for other processes, and their requests to it. page_format.h is the
- * layout, page_dir.h finds the place, and page_copy.h has the mapping. This file makes and removes
- * the page and writes the state. page_slot.h has the requests, and the thread that waits at the
- * bell. None of them knows what the texts say. No CUDA.
+ * The room page/: the process's page, which has its state for other processes, and their requests
+ * to it. layout.h is the layout, dir.h finds the place, and map.h has the mapping. This file makes
+ * and removes the page and writes the state. server.h has the requests, and the thread that waits
+ * at the bell. client.h is the other side: one process asks another one. The room's one seam is
+ * that texts come in and go out as bytes: none of the files knows what they say. No CUDA.
  *
  * Every process of this user can write to the page, truncate it, or fill its file system.
  *
@@ -73,8 +74,8 @@
 #ifndef SHIM_PAGE_H
 #define SHIM_PAGE_H
 
-#include "shim/stats/page_dir.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/dir.h"
+#include "shim/page/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>

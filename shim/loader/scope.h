@@ -38,7 +38,7 @@
 #ifndef SHIM_SCOPE_H
 #define SHIM_SCOPE_H
 
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 
 /* Both run inside dl_iterate_phdr(). scope_visit gets object after object, and true ends the walk.
  * scope_use gets all objects of a scope at once, in order. */

@@ -7,8 +7,8 @@
  * All functions want the pool's lock held, and keep it unless they say so. Those that look into a
  * magazine take its lock as well.
  */
-#ifndef POOL_MAGAZINES_H
-#define POOL_MAGAZINES_H
+#ifndef POOL_MAGAZINE_POOL_H
+#define POOL_MAGAZINE_POOL_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@ uint64_t magazines_serials(void);
 void magazines_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */
 void magazines_tell(struct pool *p);
-void magazines_tell_all(struct pool *p);
+void magazines_sync_stats(struct pool *p);
 /* Returns when every thread that was inside a magazine at the time of the call has left it. */
 void magazines_pass_all(struct pool *p);
 /* The blocks in the calling thread's magazine go back to the pool, where they merge with their

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * One question to one neighbour, for memory, or for a flush, through a slot of its page
- * (shim/stats/page_format.h). Which neighbour is asked, and what its answer means for the next
+ * (shim/page/layout.h). Which neighbour is asked, and what its answer means for the next
  * question, is in neighbour.h. No CUDA.
  *
  * What another process writes into its page is only data. The thread maps a page for the kernel
@@ -12,12 +12,12 @@
  * with no rights for others. All descriptors are closed before the return.
  *
  * No lock and no static data. One thread of the process may ask at a time: where a slot's lock is
- * one of the process (page_format.h), two threads would share it.
+ * one of the process (page/layout.h), two threads would share it.
  */
-#ifndef SHIM_QUESTION_H
-#define SHIM_QUESTION_H
+#ifndef SHIM_PAGE_CLIENT_H
+#define SHIM_PAGE_CLIENT_H
 
-#include "shim/stats/page_dir.h"
+#include "shim/page/dir.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See magazines.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
+ * See magazine_pool.h, and pool_stats, pool_idle_bytes and pool_forget_thread in pool.h.
  */
-#include "pool/magazines.h"
+#include "pool/magazine_pool.h"
 
 #include "pool/magazine.h"
 #include "pool/spin.h"
@@ -71,7 +71,7 @@ void magazines_tell(struct pool *p)
     magazine_unlock(m);
 }
 
-void magazines_tell_all(struct pool *p)
+void magazines_sync_stats(struct pool *p)
 {
     list_for_each (n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
@@ -84,7 +84,7 @@ void magazines_tell_all(struct pool *p)
 void pool_stats(struct pool *p, struct pool_stats *stats)
 {
     state_lock(p);
-    magazines_tell_all(p);
+    magazines_sync_stats(p);
     *stats = p->stats;
     state_unlock(p);
 }
@@ -112,7 +112,7 @@ bool pool_can_tell(struct pool *p)
 uint64_t pool_idle_bytes(struct pool *p)
 {
     state_lock(p);
-    magazines_tell_all(p);
+    magazines_sync_stats(p);
     uint64_t idle = p->stats.reserved_bytes - p->stats.allocated_bytes;
     state_unlock(p);
     return idle;
@@ -191,7 +191,7 @@ bool magazines_empty_all(struct pool *p)
         any = empty(p, list_entry(first, struct magazine, link)) || any;
         if (done % MAGAZINE_EMPTIED_AT_ONCE == 0) {
             any = true;
-            state_breathe(p);
+            state_yield(p);
         }
     }
     return any;
@@ -262,7 +262,7 @@ void magazines_ensure(struct pool *p)
     m->serial = m->serial_told = m->last_serial ? m->last_serial : magazines_serials();
     m->cached = MAGAZINE_EMPTY;
     for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
-        m->recent[i] = &magazine_nothing;
+        m->recent[i] = &magazine_no_hint;
     for (unsigned i = MAGAZINE_OBJECTS; i < MAGAZINE_ROWS; i++) {
         m->rows[i].never = FENCE_READY_NEVER;
         unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;

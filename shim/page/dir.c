@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page_dir.h. What stands in a foreign file is only data. The library reads it with pread, and
+ * See page/dir.h. What stands in a foreign file is only data. The library reads it with pread, and
  * the kernel rings its bell. So a file that shrinks meanwhile raises no signal.
  */
-#include "shim/stats/page_dir.h"
+#include "shim/page/dir.h"
 
 #include "shim/process/kernel.h"
 #include "shim/process/number.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>

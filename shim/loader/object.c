@@ -3,7 +3,7 @@
  * See object.h. The layouts are those of the System V ABI (DT_HASH, Chapter 5 "Dynamic Linking"),
  * of GNU (DT_GNU_HASH) and of the Linux Standard Base (DT_VERSYM).
  */
-#include "shim/process/object.h"
+#include "shim/loader/object.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page_slot.h; the numbers below are those of the steps in page.h.
+ * See page/server.h; the numbers below are those of the steps in page.h.
  */
-#include "shim/stats/page_slot.h"
+#include "shim/page/server.h"
 
 #include "shim/process/own_thread.h"
-#include "shim/stats/page_copy.h"
+#include "shim/page/map.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
+ * The room loader/ finds names in loaded objects, as the dynamic loader does, without its lock. Its
+ * one seam is symbol.h. scope.h says why the lock must not be taken.
+ *
  * A loaded object (the program or a shared library) and what its dynamic section says: name,
  * symbols, dependencies. Read inside dl_iterate_phdr(), where the object cannot be unloaded; a
  * struct object is valid for that long. Nothing here takes a lock, allocates, or changes errno.

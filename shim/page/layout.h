@@ -31,8 +31,8 @@
  * wakes of the bell, 10 ms apart, may find no waiter. Then the process has ended, or is stopped, or
  * has no processor at the moment.
  */
-#ifndef SHIM_PAGE_FORMAT_H
-#define SHIM_PAGE_FORMAT_H
+#ifndef SHIM_PAGE_LAYOUT_H
+#define SHIM_PAGE_LAYOUT_H
 
 #include <stdint.h>
 

@@ -5,8 +5,8 @@
  */
 #include "pool/arena.h"
 #include "pool/magazine.h"
+#include "pool/magazine_pool.h"
 #include "pool/map.h"
-#include "pool/magazines.h"
 #include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/state.h"
@@ -81,7 +81,7 @@ static bool retire_and_take(struct pool *p, struct request *r)
     while (pending_retire(p)) {
         if (take(p, r))
             return true;
-        state_breathe(p);
+        state_yield(p);
     }
     return false;
 }
@@ -106,7 +106,7 @@ static enum grow_result grow(struct pool *p, const struct request *r, int *code)
     }
     enum grow_result result = p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
                                        : segment_grow(p, r->zone, size_bytes, code);
-    peak_look(p, r->zone, r->size_bytes, r->requested_bytes);
+    peak_record(p, r->zone, r->size_bytes, r->requested_bytes);
     return result;
 }
 

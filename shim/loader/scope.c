@@ -2,7 +2,7 @@
  *
  * See scope.h. No lock of ours, no state.
  */
-#include "shim/process/scope.h"
+#include "shim/loader/scope.h"
 
 #include "shim/process/kernel.h"
 #include "shim/process/number.h"

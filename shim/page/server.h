@@ -3,10 +3,10 @@
  * Requests of other processes on the page, their replies, and the thread that waits at the bell.
  * See page.h for the argument. The control thread alone calls these functions. No lock.
  */
-#ifndef SHIM_PAGE_SLOT_H
-#define SHIM_PAGE_SLOT_H
+#ifndef SHIM_PAGE_SERVER_H
+#define SHIM_PAGE_SERVER_H
 
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@
 void *symbol_lookup(void *handle, const char *name);
 
 /* The function of this name behind our export, for a call of the program that must not wait for the
- * loader's lock (shim/process/scope.h). If it finds none, and always in a process's first thread,
+ * loader's lock (shim/loader/scope.h). If it finds none, and always in a process's first thread,
  * symbol_lookup(RTLD_NEXT, name). NULL if there is none. */
 void *symbol_next(const char *name);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/magazines.c: several threads, each with a magazine of its own, and one thread with one in
- * each of its pools.
+ * pool/magazine_pool.c: several threads, each with a magazine of its own, and one thread with one
+ * in each of its pools.
  */
 #include "tests/unit/magazine.h"
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See question.h.
+ * See page/client.h.
  */
-#include "shim/share/question.h"
+#include "shim/page/client.h"
 
 #include "pool/bits.h"
 #include "shim/process/kernel.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +74,7 @@ bool question_may_be_asked(int folder, const char *name, const struct question_p
 }
 
 /* Copies between the caller's memory and a mapped page. False: the file has become shorter, or its
- * file system is full. The process's number would not do (shim/stats/page_copy.c). */
+ * file system is full. The process's number would not do (shim/page/map.c). */
 static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, bool out)
 {
     struct iovec here = {.iov_base = mine, .iov_len = bytes};

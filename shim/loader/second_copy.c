@@ -3,10 +3,10 @@
  * See second_copy.h. If two copies worked in one process, each would report its own part of the
  * memory. Each copy would take the other's cudaMalloc for the runtime's. One atomic, no lock.
  */
-#include "shim/process/second_copy.h"
+#include "shim/loader/second_copy.h"
 
-#include "shim/process/scope.h"
-#include "shim/process/symbol.h"
+#include "shim/loader/scope.h"
+#include "shim/loader/symbol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -51,7 +51,7 @@ static bool look_for_marker(const struct object *object, void *arg)
 }
 
 /* A process's first thread asks the loader. Other threads must not wait for the loader's lock, so
- * they look at the objects before us (shim/process/scope.h). */
+ * they look at the objects before us (shim/loader/scope.h). */
 static bool is_second(void)
 {
     struct earlier earlier = {false, false};

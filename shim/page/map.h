@@ -5,8 +5,8 @@
  * and where a part of the file is missing. Each copy has a full barrier before and behind it. No
  * lock.
  */
-#ifndef SHIM_PAGE_COPY_H
-#define SHIM_PAGE_COPY_H
+#ifndef SHIM_PAGE_MAP_H
+#define SHIM_PAGE_MAP_H
 
 #include <stdbool.h>
 #include <stddef.h>

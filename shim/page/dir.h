@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The directory of pages and the names of the files in it (page_format.h). A directory serves if it
+ * The directory of pages and the names of the files in it (page/layout.h). A directory serves if it
  * is no symbolic link, belongs to the effective user, and gives no rights to others. Its path must
  * not end in a slash or a dot: the kernel would follow a link before them. Every
  * descriptor is closed before the caller's own work goes on. No CUDA, no lock, no state.
@@ -8,7 +8,7 @@
 #ifndef SHIM_PAGE_DIR_H
 #define SHIM_PAGE_DIR_H
 
-#include "shim/stats/page_format.h"
+#include "shim/page/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ bool page_dir_default(unsigned index, char *path, size_t size_bytes);
 /* Removes stale files, at most PAGE_CLEAN_MAX of them. A file of this boot and of the own pid
  * namespace is stale if its process is gone. A process of another namespace, or of another machine
  * that shares the directory, cannot be seen from here: its file is stale if its state is older than
- * a day (page_format.h). A file is not stale while a thread waits at its bell. Looks at no file of
+ * a day (page/layout.h). A file is not stale while a thread waits at its bell. Looks at no file of
  * another user. */
 void page_dir_clean(int dir, const struct page_id *self);
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Each thing has one name: the table "Words" of CONTRIBUTING.md has it, and the names that it had
+before. No source has one of those."""
+import re
+import sys
+
+import lint
+
+HEADING = '## Words'
+
+
+def table(text):
+    """{old name: new name} of the table."""
+    rows = {}
+    for line in text.split(HEADING, 1)[1].split('\n## ', 1)[0].splitlines():
+        cells = [cell.strip() for cell in line.strip('|').split('|')]
+        if line.startswith('| `') and len(cells) == 3:
+            new = cells[0].strip('`')
+            rows.update((old, new) for old in re.findall(r'`(\w+)`', cells[1]))
+    return rows
+
+
+def faults(rows, sources):
+    pattern = re.compile(r'\b(' + '|'.join(map(re.escape, rows)) + r')\b')
+    for path, text in sources.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            for found in pattern.finditer(line):
+                yield f'{path}:{number}: {found.group()} is called {rows[found.group()]}'
+
+
+def main():
+    text = (lint.ROOT / 'CONTRIBUTING.md').read_text()
+    doctored = f'{HEADING}\n\n| name | not | what |\n|---|---|---|\n| `new_name` | `old_name` | x |\n'
+    assert table(doctored) == {'old_name': 'new_name'}
+    assert list(faults(table(doctored), {'a.c': 'x = old_name(1);'})) == \
+        ['a.c:1: old_name is called new_name']
+    assert not list(faults(table(doctored), {'a.c': 'my_old_name, old_names, new_name'}))
+    rows = table(text)
+    sources = lint.sources('pool', 'shim', 'tests')
+    found = list(faults(rows, sources))
+    print('\n'.join(found) or f'{len(rows)} earlier names are in none of {len(sources)} sources')
+    return 1 if found or not rows else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
