@@ -30,7 +30,7 @@ def faults(rows, sources):
 
 def main():
     text = (lint.ROOT / 'CONTRIBUTING.md').read_text()
-    doctored = f'{HEADING}\n\n| name | not | what |\n|---|---|---|\n| `new_name` | `old_name` | x |\n'
+    doctored = f'{HEADING}\n\n| name | not | what |\n|-|-|-|\n| `new_name` | `old_name` | x |\n'
     assert table(doctored) == {'old_name': 'new_name'}
     assert list(faults(table(doctored), {'a.c': 'x = old_name(1);'})) == \
         ['a.c:1: old_name is called new_name']
