@@ -69,8 +69,9 @@ static void what_can_go_back_only_after_its_work_is_told(void **state)
     EXPECT_EQ(rig_trim(r, 0, false), 0, "its work is running");
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "it could be handed out");
     EXPECT_EQ(pool_behind_work_bytes(r->pool), MIB(8), "but not given back");
-    EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "waited for");
-    EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "nothing works any more");
+    EXPECT_EQ(rig_trim(r, MIB(8), true), 0, "waited for, and kept");
+    EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "it is idle, and no work uses it any more");
+    EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "so it can go back");
     EXPECT_SOUND(r);
 }
 
