@@ -66,8 +66,7 @@ static struct chunk *detach_chunks(struct pool *p)
     struct zone *zones[] = {&p->small, &p->large};
     struct chunk *list = NULL;
     for (int i = 0; i < 2; i++)
-        list_for_each(n, tmp, &zones[i]->chunks)
-        {
+        list_for_each(n, tmp, &zones[i]->chunks) {
             struct chunk *c = list_entry(n, struct chunk, all);
             map_forget(c, p);
             list_remove(&c->all);

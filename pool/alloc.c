@@ -23,8 +23,8 @@ struct request {
     struct block *block; /* result */
     struct slab *slab;
     unsigned slot;
-    uint64_t addr;       /* or this address, out of a magazine: nothing is left to be done */
-    bool starved;        /* there was memory, but no host memory for a slab's record */
+    uint64_t addr; /* or this address, out of a magazine: nothing is left to be done */
+    bool starved;  /* there was memory, but no host memory for a slab's record */
 };
 
 /* Tries ready memory. The two ways out of the bins and slabs are this and segment_take_spare:
@@ -205,7 +205,7 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
     magazines_empty_all(p);
     trim_release(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->settled + 1; /* growing itself counts once */
-    int code; /* the first code stays: the program asked once */
+    int code;                       /* the first code stays: the program asked once */
     bool taken = take(p, r) || (grow(p, r, &code) == GROW_OK && take(p, r));
     *changed = p->settled > mine;
     return taken;

@@ -44,15 +44,15 @@ enum block_state {
  *    without it. So what both of them touch is atomic. Where the program asks about memory that is
  *    being handed out, the answer may be of any life of the piece. */
 struct piece {
-    _Atomic uint64_t word; /* the address, plus HELD or not */
+    _Atomic uint64_t word;   /* the address, plus HELD or not */
     _Atomic uint64_t serial; /* unique in the process, and new each time it is handed out */
     _Atomic uint64_t requested_bytes;
-    int64_t weight;        /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
-    _Atomic uint8_t row;   /* place in a magazine, of its size */
-    uint8_t recent;        /* .. of its address */
-    uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
+    int64_t weight;      /* its units, less the room that it takes in a magazine: PIECE_WEIGHT */
+    _Atomic uint8_t row; /* place in a magazine, of its size */
+    uint8_t recent;      /* .. of its address */
+    uint16_t slot;       /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
-    bool live;             /* an object: the program or a magazine holds it */
+    bool live; /* an object: the program or a magazine holds it */
     bool exposed, sync_memops;
     /* Of an object; of a block while SLAB. A free reads it without the lock. */
     _Atomic(struct slab *) slab;
@@ -68,7 +68,7 @@ _Static_assert(sizeof(struct piece) == 64, "one line of a processor's cache");
 
 /* Units are in the lower half, room in the upper half. So one addition counts both. The sum is
  * negative where no room is left. */
-#define PIECE_WEIGHT(units, room_units) \
+#define PIECE_WEIGHT(units, room_units)                                                            \
     ((int64_t)(units) - (int64_t)(room_units) * (INT64_C(1) << 32))
 
 static inline uint64_t piece_addr(const struct piece *p)
@@ -124,10 +124,10 @@ struct block {
     uint64_t addr, size_bytes;
     struct block *prev, *next; /* neighbours by address in the region; NULL at its ends */
     struct zone *zone;
-    struct list link;          /* FREE: placement.h; HOLE, DEAD: the zone's; GHOST: the pool's */
+    struct list link; /* FREE: placement.h; HOLE, DEAD: the zone's; GHOST: the pool's */
     enum block_state state;
-    bool was_free;             /* BUSY: it held free memory, not a hole */
-    struct piece piece;        /* LIVE, PENDING, SLAB; never zeroed, see host_cache_init */
+    bool was_free;      /* BUSY: it held free memory, not a hole */
+    struct piece piece; /* LIVE, PENDING, SLAB; never zeroed, see host_cache_init */
 };
 _Static_assert(sizeof(struct block) == 2 * sizeof(struct piece), "see tests/bench/LATENCY.md");
 

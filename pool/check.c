@@ -19,8 +19,8 @@ struct sums {
     uint64_t live_bytes, live_count, requested_bytes;
     uint64_t cached_bytes, cached_count; /* live, but in a magazine */
     uint64_t slack_bytes;                /* of segments */
-    uint64_t starts; /* words of the map that lead to live memory, in either zone */
-    uint64_t open_slabs;                 /* with free objects */
+    uint64_t starts;     /* words of the map that lead to live memory, in either zone */
+    uint64_t open_slabs; /* with free objects */
 };
 
 #define CHECK(condition, words)                                                                    \

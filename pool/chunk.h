@@ -27,12 +27,12 @@ enum chunk_outcome {
 
 struct chunk {
     uint64_t addr, size_bytes;
-    uint64_t handle;        /* arena only */
+    uint64_t handle; /* arena only */
     struct zone *zone;
-    struct list all;        /* zone.chunks */
-    struct chunk *plan;     /* while a thread works on it: next in its list */
-    struct block *cover;    /* .. the block that covers it where it is */
-    struct block *target;   /* .. the block that it is to come to */
+    struct list all;      /* zone.chunks */
+    struct chunk *plan;   /* while a thread works on it: next in its list */
+    struct block *cover;  /* .. the block that covers it where it is */
+    struct block *target; /* .. the block that it is to come to */
     enum chunk_outcome outcome;
     bool lingers;           /* .. old work may use it: a moved chunk keeps its old mapping */
     uint64_t idle_since_ns; /* last use, if IDLE_TIMEOUT is set; else when it was committed */

@@ -89,27 +89,27 @@ enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_REPAY, FENCE_WAITS };
 
 struct fences {
     struct ring ring;
-    _Atomic uint64_t open_epoch; /* frees join it now; written under the lock */
-    _Atomic uint64_t ready;  /* fence_ready_epoch; FENCE_READY_ALL: one stream, no wait */
-    uint64_t complete_epoch; /* the work of frees up to here is done */
-    uint64_t ordered_epoch;  /* all future work runs behind that of frees up to here */
+    _Atomic uint64_t open_epoch;      /* frees join it now; written under the lock */
+    _Atomic uint64_t ready;           /* fence_ready_epoch; FENCE_READY_ALL: one stream, no wait */
+    uint64_t complete_epoch;          /* the work of frees up to here is done */
+    uint64_t ordered_epoch;           /* all future work runs behind that of frees up to here */
     uint64_t vain_epoch[FENCE_WAITS]; /* an avoidable wait for it ended in vain */
-    atomic_uchar marks;      /* FENCE_WORK_FOLLOWED and FENCE_UNSEALED, of the open epoch */
-    atomic_bool wanted;      /* the next submission records it */
+    atomic_uchar marks;              /* FENCE_WORK_FOLLOWED and FENCE_UNSEALED, of the open epoch */
+    atomic_bool wanted;              /* the next submission records it */
     _Atomic uint64_t patience_bytes; /* freed before a fence is wanted; 0: any free */
-    uint64_t open_bytes;     /* in the open epoch, without what lies in magazines */
+    uint64_t open_bytes;             /* in the open epoch, without what lies in magazines */
     unsigned open_frees;
-    uint64_t late_epoch;     /* the newest whose fence is late */
+    uint64_t late_epoch;         /* the newest whose fence is late */
     _Atomic uint64_t run_stream; /* the stream of the work after the latest frees */
     _Atomic unsigned run_length; /* and its submissions in turn, up to FENCE_RUN */
-    _Atomic unsigned sealing; /* records under way */
-    uint64_t several_epoch;  /* open when a request last saw several streams at work; 0: never */
-    bool sealing_late;       /* work was submitted while one was under way */
+    _Atomic unsigned sealing;    /* records under way */
+    uint64_t several_epoch;    /* open when a request last saw several streams at work; 0: never */
+    bool sealing_late;         /* work was submitted while one was under way */
     _Atomic unsigned refusals; /* records that captures forbade */
-    bool refused;            /* the latest record was refused */
-    bool barred;             /* and no capture is known whose end could be awaited */
-    bool watches;            /* counts in pool_watch: relies on stream order, or may again */
-    bool lost;               /* the context is broken: nothing becomes ready any more */
+    bool refused;              /* the latest record was refused */
+    bool barred;               /* and no capture is known whose end could be awaited */
+    bool watches;              /* counts in pool_watch: relies on stream order, or may again */
+    bool lost;                 /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;
 };
 

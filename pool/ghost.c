@@ -41,7 +41,7 @@ static bool reap_some(struct pool *p, bool all)
     int left = GHOSTS_AT_ONCE;
     list_init(&list);
     /* The oldest come first. Behind many whose work is not complete hardly any is complete. */
-    list_for_each (n, tmp, &p->ghosts) {
+    list_for_each(n, tmp, &p->ghosts) {
         struct block *b = list_entry(n, struct block, link);
         if (left-- <= 0)
             break;
@@ -60,7 +60,7 @@ static bool reap_some(struct pool *p, bool all)
         n = unmap_run(p->backend, n, &list);
     state_lock(p);
     p->busy--;
-    list_for_each (n, tmp, &list) {
+    list_for_each(n, tmp, &list) {
         list_remove(n);
         zone_make_hole(list_entry(n, struct block, link));
     }

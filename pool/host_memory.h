@@ -13,11 +13,11 @@
 struct host_cache {
     size_t record_bytes; /* a multiple of 16 */
     size_t zeroed_bytes;
-    size_t count;        /* free records, never used ones included */
-    void *free;          /* used before, linked through the first word */
-    char *fresh;         /* the next never used record: its page is not touched before */
+    size_t count; /* free records, never used ones included */
+    void *free;   /* used before, linked through the first word */
+    char *fresh;  /* the next never used record: its page is not touched before */
     size_t fresh_count;
-    char *batches;       /* all memory: the newest batch, whose end leads to the one before */
+    char *batches; /* all memory: the newest batch, whose end leads to the one before */
 };
 
 /* The first zeroed_bytes (a word at least) of a record are zero whenever it is handed out. The rest

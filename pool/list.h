@@ -13,7 +13,7 @@ struct list {
     struct list *prev, *next;
 };
 
-#define list_entry(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
+#define list_entry(node, type, member) ((type *)(void *)((char *)(node) - offsetof(type, member)))
 /* The loop body may unlink the current node. */
 #define list_for_each(node, tmp, head)                                                             \
     for (struct list *node = (head)->next, *tmp = node->next; node != (head);                      \

@@ -75,8 +75,13 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
         int slot = slab_slot_around(s, addr);
         if (slot >= 0 && s->pieces[slot].live && piece_is_held(&s->pieces[slot])) {
             struct piece *o = &s->pieces[slot];
-            *found = (struct found){p, b, o, &o->exposed, &o->sync_memops,
-                                    slab_object_addr(s, (unsigned)slot), s->object_bytes};
+            *found = (struct found){p,
+                                    b,
+                                    o,
+                                    &o->exposed,
+                                    &o->sync_memops,
+                                    slab_object_addr(s, (unsigned)slot),
+                                    s->object_bytes};
             return POOL_OK;
         }
     }

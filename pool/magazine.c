@@ -127,8 +127,10 @@ static inline uint64_t ready_epoch(const struct pool *p)
 }
 
 /* The program holds the piece from here on. Unlocks the magazine. */
-static inline __attribute__((always_inline)) uint64_t
-hand_out(struct magazine *m, struct magazine_row *row, struct piece *piece, uint64_t size_bytes)
+static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *m,
+                                                               struct magazine_row *row,
+                                                               struct piece *piece,
+                                                               uint64_t size_bytes)
 {
     int64_t cached = m->cached - piece->weight;
     row->newest -= sizeof row->cells[0];
@@ -177,8 +179,10 @@ static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct
 }
 
 /* The magazine is the pool's. */
-static inline __attribute__((always_inline)) uint64_t
-take_from(const struct pool *p, struct magazine *m, struct magazine_row *row, uint64_t size_bytes)
+static inline __attribute__((always_inline)) uint64_t take_from(const struct pool *p,
+                                                                struct magazine *m,
+                                                                struct magazine_row *row,
+                                                                uint64_t size_bytes)
 {
     if (unlikely(!try_lock(m)))
         return 0;

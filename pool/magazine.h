@@ -85,8 +85,8 @@ struct magazine {
             uint64_t serial, serial_told, frees;
             int64_t requested_bytes;
             uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it */
-            struct magazine *next; /* the same thread's magazine of another pool */
-            struct list link;      /* in pool.magazines */
+            struct magazine *next;       /* the same thread's magazine of another pool */
+            struct list link;            /* in pool.magazines */
         };
         struct magazine_row rows[MAGAZINE_ROWS];
     };

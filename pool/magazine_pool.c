@@ -73,7 +73,7 @@ void magazines_tell(struct pool *p)
 
 void magazines_sync_stats(struct pool *p)
 {
-    list_for_each (n, tmp, &p->magazines) {
+    list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         tell(p, m);
@@ -97,7 +97,7 @@ bool pool_can_tell(struct pool *p)
             return false;
         spin_pause(turn);
     }
-    list_for_each (n, tmp, &p->magazines) {
+    list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         for (unsigned turn = 0; atomic_load_explicit(&m->locked, memory_order_relaxed) && can;
              turn++) {
@@ -120,7 +120,7 @@ uint64_t pool_idle_bytes(struct pool *p)
 
 void magazines_pass_all(struct pool *p)
 {
-    list_for_each (n, tmp, &p->magazines) {
+    list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         magazine_unlock(m);
@@ -199,7 +199,7 @@ bool magazines_empty_all(struct pool *p)
 
 void magazines_forget_all(struct pool *p)
 {
-    list_for_each (n, tmp, &p->magazines) {
+    list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
         tell(p, m);

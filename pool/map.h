@@ -37,11 +37,11 @@ struct map_page {
 #define MAP_SLAB UINT16_MAX
 
 struct granule {
-    _Atomic(struct pool *) pool; /* owner of the address space; NULL: nobody's */
-    struct chunk *chunk;         /* physical memory here; NULL: none */
-    _Atomic(struct block *) starts[2];   /* large zone: live blocks that start here */
-    _Atomic uint16_t start_units[2];     /* .. and at which unit, plus one; 0: none */
-    _Atomic(struct map_page *) pages; /* small zone; from its first use on */
+    _Atomic(struct pool *) pool;       /* owner of the address space; NULL: nobody's */
+    struct chunk *chunk;               /* physical memory here; NULL: none */
+    _Atomic(struct block *) starts[2]; /* large zone: live blocks that start here */
+    _Atomic uint16_t start_units[2];   /* .. and at which unit, plus one; 0: none */
+    _Atomic(struct map_page *) pages;  /* small zone; from its first use on */
 };
 
 /* Two levels: 2^13 roots of 2^14 granules, 32 GiB of device addresses each. */

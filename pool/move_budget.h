@@ -21,9 +21,9 @@
 #include <stdint.h>
 
 struct move_budget {
-    int64_t left_ns;  /* the budget now; below zero: overdrawn */
+    int64_t left_ns;    /* the budget now; below zero: overdrawn */
     uint64_t growth_ns; /* what growth by one chunk takes, the mean of late */
-    uint64_t seen_ns; /* when it was last added to; 0: never */
+    uint64_t seen_ns;   /* when it was last added to; 0: never */
 };
 
 /* Adds what the time since the last call has earned. Is some of the budget left? */

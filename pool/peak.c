@@ -48,8 +48,7 @@ void peak_record(struct pool *p, const struct zone *z, uint64_t live_bytes,
         whole_bytes += whole_chunks(p, start, block_end(b));
     }
     s->at_peak_requested_bytes = s->requested_bytes + requested_bytes;
-    s->at_peak_rounding_bytes =
-        minus(s->allocated_bytes + live_bytes, s->at_peak_requested_bytes);
+    s->at_peak_rounding_bytes = minus(s->allocated_bytes + live_bytes, s->at_peak_requested_bytes);
     s->at_peak_pending_bytes = s->pending_bytes;
     s->at_peak_whole_bytes = whole_bytes;
     s->at_peak_cut_bytes = free_bytes - whole_bytes;

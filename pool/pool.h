@@ -40,9 +40,9 @@ struct pool_block {
 /* What the control thread may ask for. keep_bytes: idle memory to keep; 0: none. */
 struct pool_trim {
     uint64_t keep_bytes;
-    uint64_t most_bytes;      /* no more than that has to go back; 0: all */
-    uint64_t idle_ns;         /* only memory unused for so long at least; 0: any */
-    uint64_t wait_ns;         /* how long to wait for pending memory; 0: not at all */
+    uint64_t most_bytes; /* no more than that has to go back; 0: all */
+    uint64_t idle_ns;    /* only memory unused for so long at least; 0: any */
+    uint64_t wait_ns;    /* how long to wait for pending memory; 0: not at all */
 };
 
 /* b is borrowed for the pool's life, config is copied. owner is the caller's own pointer, see
@@ -119,7 +119,7 @@ enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops);
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of earlier
  * frees. stream tells streams apart, nothing more. */
 #define POOL_WATCH_STREAMS 0x00007fffu  /* pools that rely on stream order, or may again */
-#define POOL_WATCH_ERRORS 0x00008000u  /* a flag of the caller, for another reason to look */
+#define POOL_WATCH_ERRORS 0x00008000u   /* a flag of the caller, for another reason to look */
 #define POOL_WATCH_UNSEALED 0xffff0000u /* pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
 /* How often an epoch of frees was closed, in all pools. While POOL_WATCH_UNSEALED tells of no

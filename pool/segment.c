@@ -5,8 +5,8 @@
 #include "pool/segment.h"
 
 #include "pool/chunk.h"
-#include "pool/lookup.h"
 #include "pool/fit.h"
+#include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "pool/trim.h"

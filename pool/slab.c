@@ -162,8 +162,7 @@ bool slab_release_empty(struct pool *p)
 {
     bool any = false;
     for (int c = 0; c < SLAB_CLASSES; c++)
-        list_for_each(n, tmp, &p->slabs.empty[c])
-        {
+        list_for_each(n, tmp, &p->slabs.empty[c]) {
             destroy(p, list_entry(n, struct slab, link));
             any = true;
         }

@@ -22,8 +22,8 @@ struct pool;
 
 struct slab {
     struct block *block;
-    struct list link;    /* partial or empty, while it has free objects */
-    uint64_t epoch;      /* newest epoch in which an object was freed */
+    struct list link; /* partial or empty, while it has free objects */
+    uint64_t epoch;   /* newest epoch in which an object was freed */
     uint64_t free_map[SLAB_OBJECTS_MAX / 64];
     uint32_t object_bytes;
     uint8_t class_index, object_count, free_count;

@@ -12,9 +12,9 @@
 #ifndef POOL_STATE_H
 #define POOL_STATE_H
 
-#include "pool/move_budget.h"
 #include "pool/fence.h"
 #include "pool/host_memory.h"
+#include "pool/move_budget.h"
 #include "pool/pending.h"
 #include "pool/pool.h"
 #include "pool/slab.h"
@@ -29,23 +29,23 @@ struct pool {
     struct backend *backend;
     _Atomic uint64_t tick_ns; /* see pool_tick_ns */
     void *owner;
-    bool arena;              /* arena backing; else segments */
+    bool arena; /* arena backing; else segments */
     bool abandoned;
-    bool evicted;            /* the driver gave its memory to others: the context has ended */
-    unsigned inside;         /* threads in a function that may drop the lock on its way */
-    unsigned busy;           /* threads that commit, move or release memory */
-    uint64_t settled;        /* how often one of those threads was through */
-    uint64_t released_ns;    /* when idle memory went back last; 0: never */
-    uint64_t now_ns;         /* coarse clock, read at slow moments */
-    uint64_t serial;         /* of the last block handed out, but for magazines */
-    struct move_budget move_budget;    /* time left for moving memory */
-    uint64_t planned_bytes;  /* threads without the lock are taking it from the driver */
-    unsigned owes_beyond_shift; /* segment backing: see owe in segment.c; 0: nothing is owed */
-    uint64_t small_max_bytes; /* larger blocks are of the large zone; see segment.h */
+    bool evicted;         /* the driver gave its memory to others: the context has ended */
+    unsigned inside;      /* threads in a function that may drop the lock on its way */
+    unsigned busy;        /* threads that commit, move or release memory */
+    uint64_t settled;     /* how often one of those threads was through */
+    uint64_t released_ns; /* when idle memory went back last; 0: never */
+    uint64_t now_ns;      /* coarse clock, read at slow moments */
+    uint64_t serial;      /* of the last block handed out, but for magazines */
+    struct move_budget move_budget; /* time left for moving memory */
+    uint64_t planned_bytes;         /* threads without the lock are taking it from the driver */
+    unsigned owes_beyond_shift;     /* segment backing: see owe in segment.c; 0: nothing is owed */
+    uint64_t small_max_bytes;       /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
-    struct list ghosts;      /* GHOST blocks */
+    struct list ghosts; /* GHOST blocks */
     uint64_t ghost_bytes;
-    uint64_t slack_bytes;    /* segment backing: of live large blocks */
+    uint64_t slack_bytes; /* segment backing: of live large blocks */
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;

@@ -17,49 +17,54 @@
 #define SECOND_NS (1000 * MS_NS)
 
 /* Waits of a thread for another one */
-#define SPIN_YIELDS 64        /* turns that only yield: a bound */
-#define SPIN_SLEEP_NS 50000   /* the default timer slack of Linux: no sleep is much shorter */
-#define MAGAZINE_SPINS 100    /* looks before a turn: a magazine is held for tens of instructions */
+#define SPIN_YIELDS 64      /* turns that only yield: a bound */
+#define SPIN_SLEEP_NS 50000 /* the default timer slack of Linux: no sleep is much shorter */
+#define MAGAZINE_SPINS 100  /* looks before a turn: a magazine is held for tens of instructions */
 #define FENCE_SUBMIT_TURNS (SPIN_YIELDS + 20) /* some 2 ms, where a record takes 1 us */
 
 /* Out of memory: how long a request waits where the program would fail at once without the pool */
-#define OOM_WAIT_NS (10 * SECOND_NS) /* a bound: work that the program's own frees would wait for */
-#define OOM_LATE_WAIT_NS SECOND_NS   /* a bound: work that came after those frees */
-#define OOM_TRIES 8                  /* after a change by another thread, before a wait: a bound */
-#define OOM_LAST_TRIES 64            /* and after the last wait: a bound */
-#define OOM_WAITS 16                 /* waits whose memory other threads may take: a bound */
+#define OOM_WAIT_NS                                                                                \
+    (10 * SECOND_NS)               /* a bound: work that the program's own frees would wait for    \
+                                    */
+#define OOM_LATE_WAIT_NS SECOND_NS /* a bound: work that came after those frees */
+#define OOM_TRIES 8                /* after a change by another thread, before a wait: a bound */
+#define OOM_LAST_TRIES 64          /* and after the last wait: a bound */
+#define OOM_WAITS 16               /* waits whose memory other threads may take: a bound */
 #define RELEASED_LATELY_NS (100 * MS_NS) /* from a driver's failure to its report to the pool */
 
 /* Fences (fence.c, ring.c). Measured by tests/bench/pair in the modes streams and fenced. */
-#define RING_MAX 256                             /* fences not known done; a bound */
-#define RING_KEEP_PASSED 8                       /* ordered ones, kept for what they tell */
-#define FENCE_RUN 15                             /* submissions in turn that make it one stream */
-#define FENCE_LATELY 4096                        /* epochs: some tens of batches; a bound */
-#define FENCE_PATIENCE_FREES 4                   /* a record costs as much as the rest of a pair */
-#define FENCE_PATIENCE_BYTES (UINT64_C(4) << 20) /* freed bytes that wait for more of their kind */
-#define FENCE_PATIENCE_SHIFT 3                   /* .. or this part of what is reserved */
-#define LEAVE_TRIES 8                            /* where the driver has no event; a bound */
-#define LEAVE_TIMEOUT_NS (60 * SECOND_NS)        /* drivers before CUDA 12.5; a bound */
+#define RING_MAX 256           /* fences not known done; a bound */
+#define RING_KEEP_PASSED 8     /* ordered ones, kept for what they tell */
+#define FENCE_RUN 15           /* submissions in turn that make it one stream */
+#define FENCE_LATELY 4096      /* epochs: some tens of batches; a bound */
+#define FENCE_PATIENCE_FREES 4 /* a record costs as much as the rest of a pair */
+#define FENCE_PATIENCE_BYTES                                                                       \
+    (UINT64_C(4) << 20)                   /* freed bytes that wait for more of their kind          \
+                                           */
+#define FENCE_PATIENCE_SHIFT 3            /* .. or this part of what is reserved */
+#define LEAVE_TRIES 8                     /* where the driver has no event; a bound */
+#define LEAVE_TIMEOUT_NS (60 * SECOND_NS) /* drivers before CUDA 12.5; a bound */
 
 /* Pending memory (pending.c, alloc.c) */
-#define PENDING_LOOK 64       /* pieces of the queue that one request looks at: lock time */
-#define PENDING_BATCH 512     /* pieces retired at one go: 30 us of lock time */
-#define PENDING_SELDOM 64     /* requests between two questions in vain: one takes as long as two */
-#define PENDING_LOOK_SHIFT 6  /* more pending, of what is reserved: see pending_is_much */
+#define PENDING_LOOK 64      /* pieces of the queue that one request looks at: lock time */
+#define PENDING_BATCH 512    /* pieces retired at one go: 30 us of lock time */
+#define PENDING_SELDOM 64    /* requests between two questions in vain: one takes as long as two */
+#define PENDING_LOOK_SHIFT 6 /* more pending, of what is reserved: see pending_is_much */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20) /* several streams, H200: they keep their overlap */
-#define RUN_AHEAD_SHIFT 4     /* .. or this part of what is live */
-#define RUN_AHEAD_SMALL_SHIFT 2 /* .. but no more than this part of the peak: replay of 400 MiB live
-                                 * on four streams peaks at 1.25, not at 1.41 */
+#define RUN_AHEAD_SHIFT 4                     /* .. or this part of what is live */
+#define RUN_AHEAD_SMALL_SHIFT                                                                      \
+    2 /* .. but no more than this part of the peak: replay of 400 MiB live                         \
+       * on four streams peaks at 1.25, not at 1.41 */
 #define RUN_AHEAD_MIN_BYTES (UINT64_C(64) << 20) /* .. or so much; 200 MiB live: 1.3, not 2.1 */
-#define HOST_WAITS 16         /* for one request: a bound */
-#define HOST_WAIT_NS (SECOND_NS / 10) /* each: a bound */
+#define HOST_WAITS 16                            /* for one request: a bound */
+#define HOST_WAIT_NS (SECOND_NS / 10)            /* each: a bound */
 
 /* Magazines (magazine.h) */
 #define MAGAZINE_BYTES (UINT64_C(8) << 20)       /* of one thread; a full one takes 7 us to empty */
 #define MAGAZINE_BLOCK_BYTES (UINT64_C(2) << 20) /* blocks above do not count in MAGAZINE_BYTES */
 #define MAGAZINE_LARGE_BYTES (UINT64_C(64) << 20) /* the one that may lie in it: pair, 64 MiB */
-#define MAGAZINE_EMPTIED_AT_ONCE 8               /* a full one takes 7 us: lock time */
-#define CAN_TELL_TURNS 5000                      /* of spin_pause: some 0.5 s; a bound */
+#define MAGAZINE_EMPTIED_AT_ONCE 8                /* a full one takes 7 us: lock time */
+#define CAN_TELL_TURNS 5000                       /* of spin_pause: some 0.5 s; a bound */
 
 /* Placement (placement.c) */
 #define PLACEMENT_LOOK 16         /* blocks of a bin; replay: more change less than 0.1 % */
@@ -85,28 +90,35 @@
 /* Growth of an arena (arena.c). Driver calls on an H200: to commit a chunk of 8 MiB takes 41 us,
  * and to give it back 36 us. A chunk of 64 MiB takes 43 us and 55 us. A gigabyte takes as long as
  * one handle or as one cuMemAlloc, half as long as two handles. */
-#define ARENA_CHUNK_MAX_BYTES (UINT64_C(1) << 30) /* with 4 GiB a replay peaked at 1.30, not 1.08 */
-#define ARENA_FRAGMENTED_SHIFT 10      /* of what is used, idle: then chunks are fine */
+#define ARENA_CHUNK_MAX_BYTES                                                                      \
+    (UINT64_C(1) << 30)                            /* with 4 GiB a replay peaked at 1.30, not 1.08 \
+                                                    */
+#define ARENA_FRAGMENTED_SHIFT 10                  /* of what is used, idle: then chunks are fine */
 #define ARENA_FRAGMENTED_BYTES (2 * GRANULE_BYTES) /* .. but for so little */
-#define ARENA_FINE_SHIFT 10            /* of the arena; replay: with 8 the mean of 39 is 1.033, not
-                                        * 1.028, where driver calls take no time */
-#define ARENA_FINE_REQUEST_SHIFT 5     /* .. or of what the request misses; replay: with 4 a program
-                                        * has 1.14, not 1.09 */
-#define ARENA_SPENT_SHIFT 8            /* .. or this part of the arena, once the move budget is not
-                                        * full; replay: with 7 the mean of 39 is 1.038, not 1.031;
-                                        * with 9 it is 1.030, in 1.14 times the time */
-#define ARENA_SPENT_REQUEST_SHIFT 4    /* .. or then this part of what the request misses */
-#define ARENA_SPENT_REQUEST_MAX_BYTES (UINT64_C(8) << 20) /* .. up to this; replay of
-                                        * work_frugal.py graphs: 55 ms of driver calls, not 71, peak
-                                        * 1.014, not 1.012; with 16 MiB 48 ms and 1.018; the mean of
-                                        * 39 programs is the same, in 0.97 of the time */
-#define ARENA_COARSE 4                 /* times larger than new chunks: taken apart, not moved */
-#define ARENA_SPARE_SHIFT 5            /* beyond the peak, while the move budget is used up; replay:
-                                        * with 3 the mean of 39 is 1.044, not 1.035 */
-#define ARENA_FULL_SHIFT 1             /* .. as far as this part of the device */
-#define ARENA_LARGE_STEP_SHIFT 7       /* the large zone grows by this part of all at least */
+#define ARENA_FINE_SHIFT                                                                           \
+    10 /* of the arena; replay: with 8 the mean of 39 is 1.033, not                                \
+        * 1.028, where driver calls take no time */
+#define ARENA_FINE_REQUEST_SHIFT                                                                   \
+    5 /* .. or of what the request misses; replay: with 4 a program                                \
+       * has 1.14, not 1.09 */
+#define ARENA_SPENT_SHIFT                                                                          \
+    8                               /* .. or this part of the arena, once the move budget is not   \
+                                     * full; replay: with 7 the mean of 39 is 1.038, not 1.031;    \
+                                     * with 9 it is 1.030, in 1.14 times the time */
+#define ARENA_SPENT_REQUEST_SHIFT 4 /* .. or then this part of what the request misses */
+#define ARENA_SPENT_REQUEST_MAX_BYTES                                                              \
+    (UINT64_C(8) << 20) /* .. up to this; replay of                                                \
+                         * work_frugal.py graphs: 55 ms of driver calls, not 71, peak              \
+                         * 1.014, not 1.012; with 16 MiB 48 ms and 1.018; the mean of              \
+                         * 39 programs is the same, in 0.97 of the time */
+#define ARENA_COARSE 4  /* times larger than new chunks: taken apart, not moved */
+#define ARENA_SPARE_SHIFT                                                                          \
+    5                            /* beyond the peak, while the move budget is used up; replay:     \
+                                  * with 3 the mean of 39 is 1.044, not 1.035 */
+#define ARENA_FULL_SHIFT 1       /* .. as far as this part of the device */
+#define ARENA_LARGE_STEP_SHIFT 7 /* the large zone grows by this part of all at least */
 #define ARENA_LARGE_STEP_MAX_BYTES (UINT64_C(64) << 20)
-#define ARENA_SMALL_STEP_SHIFT 5       /* the small zone, of itself: a small program stays small */
+#define ARENA_SMALL_STEP_SHIFT 5 /* the small zone, of itself: a small program stays small */
 #define ARENA_SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
 
 /* The move budget (move_budget.c). Moves on a busy H200: 0.5 ms for access, 60 us for each
@@ -117,24 +129,24 @@
 
 /* Segments (segment.c, fit.h) */
 #define FIT_SHARED_MAX_BYTES (UINT64_C(4) << 20) /* blocks that may share a segment */
-#define FIT_SLACK_SHIFT 3                /* of a request: an idle segment may be so much larger */
-#define FIT_SIZES_SHIFT 4                /* sizes of new segments to a doubling */
-#define SEGMENT_SPARE_SHIFT 1            /* of a segment, at least: what a request may take of it */
-#define SEGMENT_SLACK_SHIFT 3            /* of the peak: slack of all live segments */
-#define SEGMENT_IDLE_SHIFT 3             /* beyond the peak, kept while the GPU is idle */
-#define SEGMENT_KEPT_SHIFT 3             /* beyond the peak, allowed: more goes back at a free */
-#define SEGMENT_FULL_SHIFT 1             /* of the device: from there on memory goes before time */
-#define SEGMENT_FULL_KEPT_SHIFT 2        /* .. so no more than this part is allowed */
+#define FIT_SLACK_SHIFT 3         /* of a request: an idle segment may be so much larger */
+#define FIT_SIZES_SHIFT 4         /* sizes of new segments to a doubling */
+#define SEGMENT_SPARE_SHIFT 1     /* of a segment, at least: what a request may take of it */
+#define SEGMENT_SLACK_SHIFT 3     /* of the peak: slack of all live segments */
+#define SEGMENT_IDLE_SHIFT 3      /* beyond the peak, kept while the GPU is idle */
+#define SEGMENT_KEPT_SHIFT 3      /* beyond the peak, allowed: more goes back at a free */
+#define SEGMENT_FULL_SHIFT 1      /* of the device: from there on memory goes before time */
+#define SEGMENT_FULL_KEPT_SHIFT 2 /* .. so no more than this part is allowed */
 #define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see owe in segment.c */
-#define REPAY_WAIT_NS SECOND_NS          /* ends unless work was done: a bound */
-#define REPAY_WAIT_COUNTS_NS (20 * MS_NS) /* of one wait, as cost: the host ran ahead */
+#define REPAY_WAIT_NS SECOND_NS                /* ends unless work was done: a bound */
+#define REPAY_WAIT_COUNTS_NS (20 * MS_NS)      /* of one wait, as cost: the host ran ahead */
 
 /* Other walks under the lock */
-#define PEAK_LOOKS 512        /* free blocks at a peak of reserved memory, the largest first */
-#define CLOCK_EVERY 1024      /* frees between two looks at the clock: IDLE_TIMEOUT wants no more */
-#define RANGES_AT_ONCE 64     /* ranges handed out by pool_for_each_range: they lie on the stack */
-#define RANGE_LOOKS 4096      /* granules looked at for them: lock time */
+#define PEAK_LOOKS 512    /* free blocks at a peak of reserved memory, the largest first */
+#define CLOCK_EVERY 1024  /* frees between two looks at the clock: IDLE_TIMEOUT wants no more */
+#define RANGES_AT_ONCE 64 /* ranges handed out by pool_for_each_range: they lie on the stack */
+#define RANGE_LOOKS 4096  /* granules looked at for them: lock time */
 #define HOST_BATCH_BYTES 65536 /* host memory taken at once for records of one size */
-#define HOST_PAGE_BYTES 4096  /* touched before a lock is taken */
+#define HOST_PAGE_BYTES 4096   /* touched before a lock is taken */
 
 #endif

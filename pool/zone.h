@@ -16,14 +16,14 @@ struct pool;
 struct zone {
     struct pool *pool;
     enum zone_kind kind;
-    uint64_t base, size_bytes; /* reserved address space (arena), else 0 */
-    struct block *first;       /* lowest block of the arena; NULL in segment backing */
-    struct list holes;         /* HOLE blocks, the untouched rest of an arena first */
-    struct list chunks;        /* struct chunk.all; see chunk_enter */
-    struct list dead;          /* DEAD blocks */
-    uint64_t chunk_bytes, dead_bytes; /* sums of the two lists */
+    uint64_t base, size_bytes;            /* reserved address space (arena), else 0 */
+    struct block *first;                  /* lowest block of the arena; NULL in segment backing */
+    struct list holes;                    /* HOLE blocks, the untouched rest of an arena first */
+    struct list chunks;                   /* struct chunk.all; see chunk_enter */
+    struct list dead;                     /* DEAD blocks */
+    uint64_t chunk_bytes, dead_bytes;     /* sums of the two lists */
     uint64_t pending_bytes, looked_bytes; /* looked: at the latest pending_look */
-    struct placement placement; /* FREE blocks */
+    struct placement placement;           /* FREE blocks */
 };
 
 void zone_init(struct zone *z, struct pool *p, enum zone_kind kind);

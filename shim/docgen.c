@@ -9,8 +9,8 @@
  *   docgen --fill FILE      prints FILE with tables (roff) for its lines @OPTIONS@, @STATS@ and
  *                           @COUNTERS@, and the version for each @VERSION@
  */
-#include "shim/driver/hooks.h" /* before any header that could include cuda.h */
 #include "shim/docgen_python.h"
+#include "shim/driver/hooks.h" /* before any header that could include cuda.h */
 #include "shim/process/options.h"
 
 #include <stdio.h>
@@ -225,10 +225,9 @@ static int fill(const char *path)
 
 static int usage(void)
 {
-    fputs(
-        "usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --python | "
-        "--fill FILE\n",
-        stderr);
+    fputs("usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --python | "
+          "--fill FILE\n",
+          stderr);
     return 2;
 }
 

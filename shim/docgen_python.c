@@ -5,8 +5,8 @@
  */
 #include "shim/docgen_python.h"
 
-#include "shim/process/options.h"
 #include "shim/page/layout.h"
+#include "shim/process/options.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -109,31 +109,57 @@ static bool print_python_layout(void)
     printf("PAGE_REPLY_DONE = %d\nPAGE_REPLY_PARTLY = %d\nPAGE_REPLY_BAD = %d\n"
            "PAGE_REPLY_REFUSED = %d\n",
            PAGE_REPLY_DONE, PAGE_REPLY_PARTLY, PAGE_REPLY_BAD, PAGE_REPLY_REFUSED);
-#define FIELD(field) page += PUT_FIELD(page, field);
+#define FIELD(field) page += PUT_FIELD(page, field)
     puts("\n# Name: offset in bytes, format of the module struct.\nPAGE = {");
-    FIELD(magic)
-    FIELD(version)
-    FIELD(size_bytes) FIELD(pid) FIELD(start_ticks) FIELD(pid_namespace) FIELD(uid)
-        FIELD(started_unix_ns) FIELD(library_version) FIELD(boot_id) FIELD(zero1) FIELD(sequence)
-            FIELD(published_ns) FIELD(published_unix_ns) FIELD(num_gpus) FIELD(body_bytes)
-                FIELD(zero2) FIELD(bell) FIELD(zero3) FIELD(watched_until_ns) FIELD(zero4)
-                    FIELD(gpus) FIELD(zero5) FIELD(slots) FIELD(body)
+    FIELD(magic);
+    FIELD(version);
+    FIELD(size_bytes);
+    FIELD(pid);
+    FIELD(start_ticks);
+    FIELD(pid_namespace);
+    FIELD(uid);
+    FIELD(started_unix_ns);
+    FIELD(library_version);
+    FIELD(boot_id);
+    FIELD(zero1);
+    FIELD(sequence);
+    FIELD(published_ns);
+    FIELD(published_unix_ns);
+    FIELD(num_gpus);
+    FIELD(body_bytes);
+    FIELD(zero2);
+    FIELD(bell);
+    FIELD(zero3);
+    FIELD(watched_until_ns);
+    FIELD(zero4);
+    FIELD(gpus);
+    FIELD(zero5);
+    FIELD(slots);
+    FIELD(body);
 #undef FIELD
-#define FIELD(field) gpu += PUT_FIELD(page_gpu, field);
-                        puts("}\n\nPAGE_GPU = {");
-    FIELD(uuid)
-    FIELD(idle_bytes)
-    FIELD(allocated_bytes)
-    FIELD(reserved_bytes) FIELD(returned_ns) FIELD(regrown_ns) FIELD(async_idle_bytes)
+#define FIELD(field) gpu += PUT_FIELD(page_gpu, field)
+    puts("}\n\nPAGE_GPU = {");
+    FIELD(uuid);
+    FIELD(idle_bytes);
+    FIELD(allocated_bytes);
+    FIELD(reserved_bytes);
+    FIELD(returned_ns);
+    FIELD(regrown_ns);
+    FIELD(async_idle_bytes);
 #undef FIELD
-#define FIELD(field) slot += PUT_FIELD(page_slot, field);
-        puts("}\n\nPAGE_SLOT = {");
-    FIELD(ask_sequence)
-    FIELD(ask_bytes)
-    FIELD(reply_sequence) FIELD(reply_bytes) FIELD(reply_code) FIELD(zero) FIELD(reply_value)
-        FIELD(ask) FIELD(reply)
+#define FIELD(field) slot += PUT_FIELD(page_slot, field)
+    puts("}\n\nPAGE_SLOT = {");
+    FIELD(ask_sequence);
+    FIELD(ask_bytes);
+    FIELD(reply_sequence);
+    FIELD(reply_bytes);
+    FIELD(reply_code);
+    FIELD(zero);
+    FIELD(reply_value);
+    FIELD(ask);
+    FIELD(reply);
 #undef FIELD
-            puts("}");
+    puts("}");
     return page == sizeof(struct page) && gpu == sizeof(struct page_gpu) &&
            slot == sizeof(struct page_slot);
 }

@@ -27,7 +27,7 @@ enum { WAIT_MS = 100, ROW_BYTES = 64 };
 /* A request that waits for the answer. */
 static struct waiting {
     uint64_t question, start_ns, until_ns;
-    uint64_t ask_at_ns;                             /* 0: the question is open */
+    uint64_t ask_at_ns;                              /* 0: the question is open */
     struct framework_result results[NUM_FRAMEWORKS]; /* of the last answer that came meanwhile */
 } waiting[PAGE_SLOTS];
 
@@ -66,8 +66,8 @@ static void add_one(struct text *t, const struct framework_result *now,
                     const struct framework_cached *then, bool first)
 {
     uint64_t now_ns = state_clock_ns();
-    bool has_then = then->at_ns && (is_known(now) || now->state == FRAMEWORK_BUSY ||
-                                    now->state == FRAMEWORK_LATE);
+    bool has_then = then->at_ns &&
+                    (is_known(now) || now->state == FRAMEWORK_BUSY || now->state == FRAMEWORK_LATE);
 
     text_add(t, "%s{", first ? "" : ",");
     text_add_json_string(t, "name", now->name);
@@ -133,9 +133,8 @@ enum page_reply command_cached(const struct command *c, struct command_reply *re
     if (!command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply))
         return PAGE_REPLY_BAD;
     if (!c->again) {
-        *w = (struct waiting){.question = frameworks_look(),
-                              .start_ns = now_ns,
-                              .until_ns = now_ns + wait_ms * MS};
+        *w = (struct waiting){
+            .question = frameworks_look(), .start_ns = now_ns, .until_ns = now_ns + wait_ms * MS};
         framework_has_looked(w->question, w->results, latest);
     } else if (w->ask_at_ns && w->ask_at_ns <= now_ns) {
         w->question = frameworks_look();

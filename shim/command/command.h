@@ -35,8 +35,8 @@
 #ifndef SHIM_COMMAND_H
 #define SHIM_COMMAND_H
 
-#include "shim/process/text.h"
 #include "shim/page/server.h"
+#include "shim/process/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -174,8 +174,8 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
         return false;
     size_t num_pools = context_report(pools, CONTEXTS_MAX);
     if (gpu && !find_device(gpu, num_pools, &w->e.device)) {
-        *code = command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
-                              gpu);
+        *code =
+            command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
         return false;
     }
     flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * 1000000));

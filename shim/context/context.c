@@ -82,8 +82,7 @@ unsigned long long context_life(CUcontext ctx)
 bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
                      CUdevice device)
 {
-    if ((primary == CONTEXT_PRIMARY && !device_primary_is_active(device)) ||
-        !context_is_alive(ctx))
+    if ((primary == CONTEXT_PRIMARY && !device_primary_is_active(device)) || !context_is_alive(ctx))
         return true;
     return life && context_life(ctx) != life;
 }

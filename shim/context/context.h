@@ -70,10 +70,10 @@ enum context_state { CONTEXT_ENDED, CONTEXT_MAKING, CONTEXT_ALIVE, CONTEXT_ENDIN
 enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY };
 
 struct context {
-    _Atomic(CUcontext) handle;       /* NULL while allocations do not find the record */
+    _Atomic(CUcontext) handle;      /* NULL while allocations do not find the record */
     _Atomic(CUcontext) fast_handle; /* the same, but no context's handle in place of NULL */
-    atomic_uint withdrawals;         /* how often `handle` has become NULL */
-    _Atomic(CUcontext) ctx;          /* the context that has the record, or had it last */
+    atomic_uint withdrawals;        /* how often `handle` has become NULL */
+    _Atomic(CUcontext) ctx;         /* the context that has the record, or had it last */
     struct pool *pool; /* NULL: not pooled (BACKING=driver, or there was no host memory) */
     CUdevice device;
     unsigned index;     /* in context_records */
@@ -159,12 +159,12 @@ bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primar
 
 /* The contexts that one call of the program may end. */
 struct context_end {
-    CUcontext ctx;           /* a created context; NULL: primary contexts */
-    CUdevice device;         /* of the primary contexts; -1: any */
-    unsigned long long life; /* of the created context */
-    bool hides;              /* calls for all pools skip the records meanwhile */
-    bool begun;              /* context_end_over lowers what the beginning has raised */
-    bool holds_begin;        /* .. and what context_life_begins waits for */
+    CUcontext ctx;                       /* a created context; NULL: primary contexts */
+    CUdevice device;                     /* of the primary contexts; -1: any */
+    unsigned long long life;             /* of the created context */
+    bool hides;                          /* calls for all pools skip the records meanwhile */
+    bool begun;                          /* context_end_over lowers what the beginning has raised */
+    bool holds_begin;                    /* .. and what context_life_begins waits for */
     uint64_t records[CONTEXTS_MAX / 64]; /* a bit for the index of each record withdrawn */
 };
 

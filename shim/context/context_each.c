@@ -249,8 +249,7 @@ uint64_t context_tick(void)
 uint64_t context_tick_ns(void)
 {
     uint64_t shortest = 0;
-    FOR_EACH_CONTEXT(c)
-    {
+    FOR_EACH_CONTEXT(c) {
         uint64_t tick = pool_tick_ns(c->pool);
         if (tick && (!shortest || tick < shortest))
             shortest = tick;
@@ -301,16 +300,15 @@ size_t context_report(struct report_pool *out, size_t max)
     size_t count = 0;
     FOR_EACH_RECORD(c)
         if (atomic_load_explicit(&c->filled, memory_order_acquire) && count < max) {
-            out[count] = (struct report_pool){
-                .device = c->device,
-                .name = c->name,
-                .backing = c->backing,
-                .reason = c->reason,
-                .uuid = c->uuid.text,
-                .uuid_bytes = c->uuid.bytes,
-                .total_bytes = c->backend.base.total_bytes,
-                .returned_ns = atomic_load(&c->returned_ns),
-                .regrown_ns = atomic_load(&c->regrown_ns)};
+            out[count] = (struct report_pool){.device = c->device,
+                                              .name = c->name,
+                                              .backing = c->backing,
+                                              .reason = c->reason,
+                                              .uuid = c->uuid.text,
+                                              .uuid_bytes = c->uuid.bytes,
+                                              .total_bytes = c->backend.base.total_bytes,
+                                              .returned_ns = atomic_load(&c->returned_ns),
+                                              .regrown_ns = atomic_load(&c->regrown_ns)};
             state_pool_config(c->device, out[count].total_bytes, &out[count].config);
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);

@@ -71,8 +71,8 @@ static CUcontext primary_here(void)
     CUcontext primary = NULL;
     CUgreenCtx green = NULL;
     if (real.cuStreamGetCtx_v2 &&
-        real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS &&
-        green && primary)
+        real.cuStreamGetCtx_v2(CU_STREAM_LEGACY, &primary, &green) == CUDA_SUCCESS && green &&
+        primary)
         return primary;
     return real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device_primary(device) : NULL;
 }

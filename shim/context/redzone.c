@@ -8,8 +8,8 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device_fence.h"
 #include "shim/driver/driver_call.h"
-#include "shim/stats/counters.h"
 #include "shim/process/log.h"
+#include "shim/stats/counters.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,8 +56,8 @@ static void write_or_read(void *arg)
         return;
     driver_call_wait_begins();
     if (l->bytes)
-        l->rc = atomic_load(&real_cuMemcpyDtoHAsync_v2)(l->bytes, l->addr, l->c->redzone_bytes,
-                                                        stream);
+        l->rc =
+            atomic_load(&real_cuMemcpyDtoHAsync_v2)(l->bytes, l->addr, l->c->redzone_bytes, stream);
     else
         l->rc = atomic_load(&real_cuMemsetD8Async)(l->addr, PATTERN, l->c->redzone_bytes, stream);
     if (l->rc == CUDA_SUCCESS)

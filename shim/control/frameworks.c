@@ -23,8 +23,7 @@ static struct driver_call visit;
  * would make one on the first device. */
 static void push_primary(void)
 {
-    FOR_EACH_CONTEXT(c)
-    {
+    FOR_EACH_CONTEXT(c) {
         bool entered = false;
         if (!context_pin(c))
             continue;
@@ -55,8 +54,7 @@ static void end(void)
 static uint64_t devices(void)
 {
     uint64_t mask = 0;
-    FOR_EACH_CONTEXT(c)
-    {
+    FOR_EACH_CONTEXT(c) {
         if (c->device < 64 && device_primary_is_active(c->device))
             mask |= UINT64_C(1) << c->device;
     }
@@ -67,8 +65,7 @@ static uint64_t devices(void)
 static uint64_t used_bytes(void)
 {
     uint64_t used = 0, seen = 0;
-    FOR_EACH_CONTEXT(c)
-    {
+    FOR_EACH_CONTEXT(c) {
         uint64_t free_bytes, total_bytes;
         struct backend *b = &c->backend.base;
         if (c->device >= 64 || seen >> c->device & 1 || !context_pin(c))
@@ -88,8 +85,7 @@ static uint64_t used_bytes(void)
 static uint64_t held_bytes(void)
 {
     uint64_t live = 0, reserved = 0;
-    FOR_EACH_CONTEXT(c)
-    {
+    FOR_EACH_CONTEXT(c) {
         struct pool_stats stats;
         pool_stats(c->pool, &stats);
         live += stats.allocated_bytes;
@@ -107,11 +103,8 @@ static bool is_quiet(void)
     return atomic_load(&driver_call_count) <= 1 && atomic_load(&driver_call_program_waits) == 0;
 }
 
-static const struct framework_host host = {.begin = begin,
-                                           .end = end,
-                                           .held_bytes = held_bytes,
-                                           .devices = devices,
-                                           .is_quiet = is_quiet};
+static const struct framework_host host = {
+    .begin = begin, .end = end, .held_bytes = held_bytes, .devices = devices, .is_quiet = is_quiet};
 
 uint64_t frameworks_ask(void (*answered)(void))
 {

@@ -6,11 +6,11 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/page/page.h"
+#include "shim/page/server.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
-#include "shim/page/page.h"
-#include "shim/page/server.h"
 
 #include <errno.h>
 #include <fcntl.h>

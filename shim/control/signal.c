@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-static struct sigaction chained; /* the program's setting before our handler */
-static atomic_bool chained_gone; /* it was for one signal (SA_RESETHAND), which has come */
-static int installed;            /* the signal with our handler; 0: none */
+static struct sigaction chained;  /* the program's setting before our handler */
+static atomic_bool chained_gone;  /* it was for one signal (SA_RESETHAND), which has come */
+static int installed;             /* the signal with our handler; 0: none */
 static struct duty *_Atomic duty; /* a thread that takes the signal may be any */
 
 static void on_signal(int signal_number, siginfo_t *info, void *context)

@@ -27,7 +27,7 @@ static struct row {
     uint64_t least_idle_bytes, since_ns;
 } rows[ROWS];
 static _Atomic int rows_used = DEVICES_MAX; /* behind them no row was ever used */
-static unsigned enders[DEVICES_MAX]; /* threads that may end the device's primary context */
+static unsigned enders[DEVICES_MAX];        /* threads that may end the device's primary context */
 static _Atomic uint64_t returned_bytes[DEVICES_MAX];
 static _Atomic uint64_t returned_ns[DEVICES_MAX]; /* the last time; 0: never */
 static struct async_stats latest[DEVICES_MAX];

@@ -26,8 +26,8 @@ struct device_backend {
     CUcontext ctx;
     CUdevice device;
     CUmemAllocationProp prop;
-    _Atomic bool gone;           /* the context is being or has been destroyed */
-    _Atomic bool context_events; /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */
+    _Atomic bool gone;                /* the context is being or has been destroyed */
+    _Atomic bool context_events;      /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */
     _Atomic(CUstream) freeing_stream; /* NULL: not made yet */
     _Atomic uint64_t numbers_drawn, numbers_done;
     struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */

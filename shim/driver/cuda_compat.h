@@ -73,11 +73,8 @@ typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030)(CUstream, CU
                                                                     CUgraph,
                                                                     CUgraphRecaptureCallback,
                                                                     void *);
-typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz)(CUstream,
-                                                                         CUstreamCaptureMode,
-                                                                         CUgraph,
-                                                                         CUgraphRecaptureCallback,
-                                                                         void *);
+typedef CUresult(CUDAAPI *PFN_cuStreamBeginRecaptureToGraph_v13030_ptsz)(
+    CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *);
 #endif
 
 #if CUDA_VERSION >= 13000 && CUDA_VERSION < 13050

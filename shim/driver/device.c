@@ -8,8 +8,8 @@
 #include "pool/bits.h"
 #include "shim/driver/access.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/reservation.h"
 #include "shim/driver/driver_call.h"
+#include "shim/driver/reservation.h"
 
 #include <stdio.h>
 #include <time.h>

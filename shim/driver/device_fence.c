@@ -7,12 +7,12 @@
 #include "shim/driver/device_fence.h"
 
 #include "pool/bits.h"
-#include "shim/process/cancel.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
+#include "shim/process/cancel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
-#include "shim/driver/driver_call.h"
 
 #include <errno.h>
 #include <time.h>

@@ -19,9 +19,9 @@
 #ifndef SHIM_DRIVER_CALL_H
 #define SHIM_DRIVER_CALL_H
 
-#include "shim/process/cancel.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/pushed.h"
+#include "shim/process/cancel.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -35,8 +35,8 @@ struct driver_call {
 };
 
 extern atomic_bool driver_call_no_more
-    __attribute__((visibility("hidden"))); /* the process leaves */
-extern atomic_int driver_call_count __attribute__((visibility("hidden")));    /* under way */
+    __attribute__((visibility("hidden")));                                 /* the process leaves */
+extern atomic_int driver_call_count __attribute__((visibility("hidden"))); /* under way */
 extern atomic_int driver_call_waiting __attribute__((visibility("hidden"))); /* of them, step 6 */
 
 /* Threads of the program that are in a call of the driver's that waits for GPU work. A thread that
@@ -59,8 +59,8 @@ static inline bool driver_call_begin(struct driver_call *v)
         driver_call_depth--;
         return false;
     }
-    *v = (struct driver_call){.mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno,
-                        .cancel = cancel_forbid()};
+    *v = (struct driver_call){
+        .mode = CU_STREAM_CAPTURE_MODE_RELAXED, .saved_errno = errno, .cancel = cancel_forbid()};
     v->mode_known = real.cuThreadExchangeStreamCaptureMode &&
                     real.cuThreadExchangeStreamCaptureMode(&v->mode) == CUDA_SUCCESS;
     return true;

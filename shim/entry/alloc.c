@@ -3,19 +3,19 @@
  * The wrapped functions that allocate and free. The driver gets what the pool does not serve, with
  * the caller's arguments, and its answer is the program's. No lock.
  */
-#include "pool/bits.h"
 #include "shim/entry/alloc.h"
-#include "shim/entry/answer.h"
-#include "shim/entry/current.h"
-#include "shim/driver/capture.h"
+#include "pool/bits.h"
 #include "shim/context/context.h"
+#include "shim/context/redzone.h"
 #include "shim/control/flush.h"
 #include "shim/control/thread.h"
-#include "shim/stats/counters.h"
-#include "shim/driver/hooks.h"
+#include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
-#include "shim/context/redzone.h"
+#include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/entry/current.h"
 #include "shim/process/state.h"
+#include "shim/stats/counters.h"
 
 #include <errno.h>
 

@@ -7,12 +7,12 @@
 
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/stats/counters.h"
 #include "shim/driver/backend.h"
 #include "shim/driver/error.h"
 #include "shim/driver/pushed.h"
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
+#include "shim/stats/counters.h"
 
 #include <errno.h>
 

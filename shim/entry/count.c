@@ -3,13 +3,13 @@
  * The wrappers of the driver's other kinds of memory. They pass the call to the driver, look at its
  * answer (shim/entry/answer.h), and count the successful calls of some rows. No state, no lock.
  */
-#include "shim/entry/answer.h"
-#include "shim/entry/current.h"
-#include "shim/stats/counters.h"
 #include "shim/control/thread.h"
 #include "shim/driver/driver_call.h"
 #include "shim/driver/hooks.h"
+#include "shim/entry/answer.h"
+#include "shim/entry/current.h"
 #include "shim/process/state.h"
+#include "shim/stats/counters.h"
 
 /* UCX and other libraries patch the first bytes of allocation functions to watch them, and can move
  * only a few kinds of instructions. A saved register puts five bytes of pushes and moves first. */

@@ -4,16 +4,16 @@
  * look like an allocation of its own. No lock.
  */
 #include "pool/bits.h"
-#include "shim/entry/answer.h"
 #include "shim/context/context.h"
+#include "shim/context/redzone.h"
 #include "shim/driver/async_pool.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
+#include "shim/entry/answer.h"
+#include "shim/process/log.h"
+#include "shim/process/state.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
-#include "shim/process/log.h"
-#include "shim/context/redzone.h"
-#include "shim/process/state.h"
 
 /* Programs size themselves by free memory, and idle memory is available to them. So is that of the
  * driver's own pools: a call that finds no memory trims them (shim/entry/answer.h). */
@@ -129,15 +129,19 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     struct pool_block block;
     struct import_range opened;
     if (import_find(ptr, &opened)) {
-        *d = (struct description){.ctx = opened.ctx, .device = opened.device, .addr = opened.addr,
-                                  .size_bytes = opened.size_bytes, .buffer_id = opened.buffer_id};
+        *d = (struct description){.ctx = opened.ctx,
+                                  .device = opened.device,
+                                  .addr = opened.addr,
+                                  .size_bytes = opened.size_bytes,
+                                  .buffer_id = opened.buffer_id};
         return true;
     }
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){atomic_load(&c->ctx), c->device, block.addr, block.requested_bytes,
-                              block.serial, export_is_capable(&block), true, block.sync_memops};
+    *d = (struct description){
+        atomic_load(&c->ctx),      c->device, block.addr,       block.requested_bytes, block.serial,
+        export_is_capable(&block), true,      block.sync_memops};
     return true;
 }
 
@@ -168,8 +172,8 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
         *(CUdeviceptr *)data = round_down(d->addr, GRANULE_BYTES);
         break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *(size_t *)data = round_up(d->addr + d->size_bytes, GRANULE_BYTES) -
-                          round_down(d->addr, GRANULE_BYTES);
+        *(size_t *)data =
+            round_up(d->addr + d->size_bytes, GRANULE_BYTES) - round_down(d->addr, GRANULE_BYTES);
         break;
     /* The number of the physical memory. Programs may keep a registration of the mapping under it.
      * The driver's number of a chunk stays while the memory behind a block's other chunks changes,

@@ -3,17 +3,17 @@
  * The wrapped functions of legacy CUDA IPC. Tickets (shim/share/ticket.h) are ours. The driver
  * serves all else: its own allocations, and handles from programs without the library. No
  * lock. */
+#include "shim/context/context.h"
+#include "shim/context/redzone.h"
+#include "shim/driver/error.h"
+#include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/start.h"
 #include "shim/process/cancel.h"
-#include "shim/context/context.h"
-#include "shim/stats/counters.h"
-#include "shim/driver/error.h"
-#include "shim/driver/hooks.h"
+#include "shim/process/state.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
-#include "shim/context/redzone.h"
-#include "shim/process/state.h"
+#include "shim/stats/counters.h"
 
 #include <errno.h>
 

@@ -4,9 +4,9 @@
  * of cuMemAlloc, and for address space that the program did not reserve. Pool memory is mapped, so
  * we let the driver see another address there. No lock.
  */
-#include "shim/entry/answer.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
+#include "shim/entry/answer.h"
 #include "shim/process/state.h"
 
 /* The driver refuses an address that is no device memory in the same way as memory of cuMemAlloc

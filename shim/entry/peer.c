@@ -3,11 +3,11 @@
  * The wrapped functions of peer access. The driver answers first; what it allowed for its own
  * memory we then allow for mapped memory (shim/share/peer.h). No lock.
  */
+#include "shim/share/peer.h"
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/answer.h"
 #include "shim/process/cancel.h"
-#include "shim/share/peer.h"
 
 #include <errno.h>
 

@@ -30,7 +30,7 @@ static struct {
     struct framework_result answer[NUM_FRAMEWORKS];
 } kinds[NUM_KINDS];
 static struct framework_cached cached_answer[NUM_FRAMEWORKS]; /* of a look */
-static atomic_bool there;         /* the thread is there, or its like never will be again */
+static atomic_bool there; /* the thread is there, or its like never will be again */
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct framework_host *host;
 static _Atomic(void (*)(void)) tell_answered; /* of a flush */
@@ -51,7 +51,7 @@ static void publish(enum kind kind, uint64_t question)
 {
     atomic_store(&kinds[kind].answered, question);
     if (kind == FLUSH)
-        atomic_load(&tell_answered)(); /* step 7 */
+        atomic_load (&tell_answered)(); /* step 7 */
 }
 
 /* How many questions there were, of all kinds. */
@@ -223,7 +223,7 @@ bool framework_all_are(const struct framework_result *results, enum framework_st
 const char *framework_state_name(enum framework_state state)
 {
     static const char *const names[] = {
-        [FRAMEWORK_ABSENT] = "absent", [FRAMEWORK_IDLE] = "idle", [FRAMEWORK_DONE] = "done",
+        [FRAMEWORK_ABSENT] = "absent", [FRAMEWORK_IDLE] = "idle",     [FRAMEWORK_DONE] = "done",
         [FRAMEWORK_KEEPS] = "keeps",   [FRAMEWORK_FAILED] = "failed", [FRAMEWORK_BUSY] = "busy",
         [FRAMEWORK_LATE] = "late",
     };

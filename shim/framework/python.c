@@ -4,10 +4,10 @@
  */
 #include "shim/framework/python.h"
 
-#include "shim/process/fork_gate.h"
 #include "shim/loader/object.h"
-#include "shim/process/state.h"
 #include "shim/loader/symbol.h"
+#include "shim/process/fork_gate.h"
+#include "shim/process/state.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -89,21 +89,20 @@ static atomic_uint barred;     /* threads in os.fork: step 11 */
 static bool registered;        /* only the run's thread uses it */
 static bool has_begun;         /* the same: host->begin was true, and host->end is to follow */
 
-static const char prelude[] =
-    "def find(module, name):\n"
-    "    path = ''\n"
-    "    for part in module.split('.'):\n"
-    "        path = path + '.' + part if path else part\n"
-    "        found = modules.get(path)\n"
-    "        if found is None:\n"
-    "            return None\n"
-    "        names = object.__getattribute__(found, '__dict__')\n"
-    "        if getattr(names.get('__spec__'), '_initializing', False):\n"
-    "            return None\n"
-    "    return names.get(name)\n"
-    "devices = [number for number in range(64) if mask >> number & 1]\n"
-    "cached = {}\n"
-    "state = 0\n";
+static const char prelude[] = "def find(module, name):\n"
+                              "    path = ''\n"
+                              "    for part in module.split('.'):\n"
+                              "        path = path + '.' + part if path else part\n"
+                              "        found = modules.get(path)\n"
+                              "        if found is None:\n"
+                              "            return None\n"
+                              "        names = object.__getattribute__(found, '__dict__')\n"
+                              "        if getattr(names.get('__spec__'), '_initializing', False):\n"
+                              "            return None\n"
+                              "    return names.get(name)\n"
+                              "devices = [number for number in range(64) if mask >> number & 1]\n"
+                              "cached = {}\n"
+                              "state = 0\n";
 
 /* `thread` is the number of the run's thread. 3.8 has no list of functions to call at shutdown, but
  * a set of locks to take. */
@@ -122,9 +121,8 @@ static const char enter_text[] =
     "ends = (names['_main_thread']._is_stopped if exits is None\n"
     "        else names.get('_SHUTTING_DOWN', False))\n";
 
-static const char leave_text[] =
-    "if not known:\n"
-    "    modules['threading'].__dict__['_active'].pop(thread, None)\n";
+static const char leave_text[] = "if not known:\n"
+                                 "    modules['threading'].__dict__['_active'].pop(thread, None)\n";
 
 static const struct {
     const char *module, *flush, *look;
@@ -337,8 +335,8 @@ static void run_texts(const struct framework_host *host, py *modules,
             flush_one(host, frameworks[i].flush, modules, devices, &results[i]);
             continue;
         }
-        results[i].state = run_text(frameworks[i].look, modules, devices, host->is_quiet(),
-                                    &cached[i]);
+        results[i].state =
+            run_text(frameworks[i].look, modules, devices, host->is_quiet(), &cached[i]);
         cached[i].at_ns = state_clock_ns();
     }
 }

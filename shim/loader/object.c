@@ -81,7 +81,7 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
 struct search {
     const struct object *object;
     const char *name;
-    const ElfW(Sym) *found;
+    const ElfW(Sym) * found;
     size_t num_defaults; /* of default versions */
 };
 
@@ -93,10 +93,10 @@ static bool check(struct search *search, uint32_t index)
     const ElfW(Sym) *symbol = &o->symbols[index];
     unsigned bind = ELF64_ST_BIND(symbol->st_info), type = ELF64_ST_TYPE(symbol->st_info);
     unsigned version = o->versions ? o->versions[index] : 0;
-    bool is_defined = symbol->st_shndx == SHN_ABS ||
-                      (symbol->st_shndx != SHN_UNDEF && symbol->st_value);
-    if (!is_defined || bind == STB_LOCAL || type == STT_TLS ||
-        version & HIDDEN_VERSION || strcmp(o->strings + symbol->st_name, search->name) != 0)
+    bool is_defined =
+        symbol->st_shndx == SHN_ABS || (symbol->st_shndx != SHN_UNDEF && symbol->st_value);
+    if (!is_defined || bind == STB_LOCAL || type == STT_TLS || version & HIDDEN_VERSION ||
+        strcmp(o->strings + symbol->st_name, search->name) != 0)
         return false;
     search->found = symbol;
     search->num_defaults += version >= FIRST_NAMED_VERSION;
@@ -161,8 +161,7 @@ enum object_answer object_symbol(const struct object *object, const char *name, 
 
 bool object_is_named(const struct object *object, const char *name)
 {
-    return strcmp(object->path, name) == 0 ||
-           (object->soname && strcmp(object->soname, name) == 0);
+    return strcmp(object->path, name) == 0 || (object->soname && strcmp(object->soname, name) == 0);
 }
 
 bool object_has_file_name(const struct object *object, const char *name)

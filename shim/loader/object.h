@@ -18,12 +18,12 @@
 struct object {
     const char *path; /* as the loader knows it; "" of the program */
     uintptr_t base;
-    const ElfW(Dyn) *dynamic;
+    const ElfW(Dyn) * dynamic;
     const char *strings;
-    const ElfW(Sym) *symbols;
+    const ElfW(Sym) * symbols;
     const uint32_t *gnu_hash;    /* DT_GNU_HASH; NULL: none */
     const uint32_t *hash;        /* DT_HASH; NULL: none */
-    const ElfW(Half) *versions;  /* NULL: symbols have no versions */
+    const ElfW(Half) * versions; /* NULL: symbols have no versions */
     const char *soname;          /* NULL: none */
 };
 

@@ -5,10 +5,10 @@
 #include "shim/page/client.h"
 
 #include "pool/bits.h"
+#include "shim/page/layout.h"
 #include "shim/process/kernel.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
-#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,11 +64,10 @@ bool question_may_be_asked(int folder, const char *name, const struct question_p
     int fd = late->slot < 0 ? -1 : question_open(folder, name, O_RDONLY, &st);
     if (fd < 0)
         return false;
-    off_t at = (off_t)slot_offset((unsigned)late->slot,
-                                  offsetof(struct page_slot, reply_sequence));
-    bool may_be = st.st_ino != late->file ||
-                  (pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
-                   sequence == late->sequence);
+    off_t at = (off_t)slot_offset((unsigned)late->slot, offsetof(struct page_slot, reply_sequence));
+    bool may_be =
+        st.st_ino != late->file || (pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
+                                    sequence == late->sequence);
     close(fd);
     return may_be;
 }
@@ -100,10 +99,8 @@ enum { NO_SLOT = -1, NO_PAGE = -2 };
  * the file come and go in this process. Some sandboxes have locks of the process only. */
 static bool lock(int fd, short type, size_t start, size_t bytes)
 {
-    struct flock range = {.l_type = type,
-                          .l_whence = SEEK_SET,
-                          .l_start = (off_t)start,
-                          .l_len = (off_t)bytes};
+    struct flock range = {
+        .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)bytes};
     return !fcntl(fd, F_OFD_SETLK, &range) || (errno == EINVAL && !fcntl(fd, F_SETLK, &range));
 }
 
@@ -140,15 +137,13 @@ static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
                      ? snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
                                 q->uuid_text, q->bytes, wait_ms)
                      : snprintf(text, sizeof text, "flush wait=%" PRIu64, wait_ms);
-    bool written =
-        copy(page, slot_offset(slot, offsetof(struct page_slot, ask)), text, (size_t)length,
-             true) &&
-        write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)),
-                   (uint32_t)length);
+    bool written = copy(page, slot_offset(slot, offsetof(struct page_slot, ask)), text,
+                        (size_t)length, true) &&
+                   write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)),
+                              (uint32_t)length);
     __sync_synchronize();
-    return written &&
-           write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)),
-                      sequence + 1);
+    return written && write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)),
+                                 sequence + 1);
 }
 
 /* Nobody waits for the reply any more: a request of no words is refused, not carried out. */
@@ -253,8 +248,8 @@ static enum life look_at(const struct question *q)
 
 /* What the asker knows of the neighbour while it waits. */
 struct watch {
-    bool is_there; /* at the last look a thread waited at its bell, or its process was seen */
-    unsigned misses; /* looks since then */
+    bool is_there;    /* at the last look a thread waited at its bell, or its process was seen */
+    unsigned misses;  /* looks since then */
     uint64_t look_ns; /* the next look */
 };
 

@@ -5,9 +5,9 @@
  */
 #include "shim/page/dir.h"
 
+#include "shim/page/layout.h"
 #include "shim/process/kernel.h"
 #include "shim/process/number.h"
-#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>

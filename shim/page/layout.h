@@ -56,8 +56,8 @@ struct page_gpu {
     uint64_t idle_bytes;      /* reserved and not live */
     uint64_t allocated_bytes; /* live */
     uint64_t reserved_bytes;
-    uint64_t returned_ns; /* CLOCK_MONOTONIC: last gave memory to another; 0: never */
-    uint64_t regrown_ns;  /* the same: first took memory after that; 0: not yet */
+    uint64_t returned_ns;      /* CLOCK_MONOTONIC: last gave memory to another; 0: never */
+    uint64_t regrown_ns;       /* the same: first took memory after that; 0: not yet */
     uint64_t async_idle_bytes; /* in the driver's own pools (shim/driver/async_pool.h) */
 };
 

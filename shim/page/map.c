@@ -5,8 +5,8 @@
  */
 #include "shim/page/map.h"
 
-#include "shim/process/kernel.h"
 #include "shim/page/layout.h"
+#include "shim/process/kernel.h"
 
 #include <errno.h>
 #include <limits.h>

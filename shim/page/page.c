@@ -4,8 +4,8 @@
  */
 #include "shim/page/page.h"
 
-#include "shim/process/kernel.h"
 #include "shim/page/map.h"
+#include "shim/process/kernel.h"
 
 #include <errno.h>
 #include <fcntl.h>

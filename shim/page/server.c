@@ -4,8 +4,8 @@
  */
 #include "shim/page/server.h"
 
-#include "shim/process/own_thread.h"
 #include "shim/page/map.h"
+#include "shim/process/own_thread.h"
 
 #include <string.h>
 #include <time.h>

@@ -329,8 +329,7 @@ static uint64_t bytes_of(const struct option_bytes *o, int device, uint64_t tota
     do {                                                                                           \
         if (device_total_bytes && (bytes) >= (least_bytes))                                        \
             log_once(LOG_LEVEL_WARN,                                                               \
-                     PREFIX "_" name                                                               \
-                            " asks for %s GiB, and device %d has %s GiB: " consequence,            \
+                     PREFIX "_" name " asks for %s GiB, and device %d has %s GiB: " consequence,   \
                      GIB_OF(bytes), device, GIB_OF(device_total_bytes));                           \
     } while (0)
 

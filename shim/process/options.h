@@ -20,7 +20,7 @@
 #define OPTION_BACKING enum pool_backing
 #define OPTION_REUSE enum pool_reuse
 #define OPTION_SWITCH atomic_bool /* any thread may read it while it changes */
-#define OPTION_SIGNAL int /* the signal's number, 0: none */
+#define OPTION_SIGNAL int         /* the signal's number, 0: none */
 #define OPTION_EMPTY_CACHE struct empty_cache
 #define OPTION_STATS struct option_stats
 #define OPTION_LOG struct option_log

@@ -110,10 +110,8 @@ const char *const parse_backing_words[] = {[BACKING_AUTO] = "auto",
                                            [BACKING_ARENA] = "arena",
                                            [BACKING_SEGMENT] = "segment",
                                            [BACKING_DRIVER] = "driver"};
-const char *const parse_reuse_words[] = {[REUSE_AUTO] = "auto",
-                                         [REUSE_ORDER] = "order",
-                                         [REUSE_READY] = "ready",
-                                         [REUSE_WAIT] = "wait"};
+const char *const parse_reuse_words[] = {
+    [REUSE_AUTO] = "auto", [REUSE_ORDER] = "order", [REUSE_READY] = "ready", [REUSE_WAIT] = "wait"};
 
 enum {
     NUM_BACKINGS = sizeof(parse_backing_words) / sizeof(parse_backing_words[0]),

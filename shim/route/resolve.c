@@ -9,8 +9,8 @@
 
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hook_table.h"
-#include "shim/loader/symbol.h"
 #include "shim/loader/second_copy.h"
+#include "shim/loader/symbol.h"
 #include "shim/route/runtime.h"
 #include "shim/route/runtimes.h"
 
@@ -78,8 +78,7 @@ static struct resolve_pick pick_hook(void *handle, const char *name, int id)
         return (struct resolve_pick){NULL, global_scope(handle, name, present)};
     /* hook_alias does not count here. An alias is an inner function of the driver, behind the
      * library that programs open, and only the driver asks for it by name. */
-    if (found &&
-        (uintptr_t)found == atomic_load_explicit(&hook_address[id], memory_order_acquire))
+    if (found && (uintptr_t)found == atomic_load_explicit(&hook_address[id], memory_order_acquire))
         found = wrapper;
     return (struct resolve_pick){found, handle};
 }
@@ -119,8 +118,8 @@ static bool row_has_base(const struct hook *row, const char *base, struct query 
     const char *p = pfn + len + 2;
     for (query->version = 0; *p >= '0' && *p <= '9'; p++)
         query->version = query->version * 10 + (*p - '0');
-    query->flags = *p ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-                      : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+    query->flags =
+        *p ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     return query->version > 0;
 }
 
@@ -165,8 +164,8 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
         struct query query;
         int score = 0;
         if (row_has_base(&hook_table[i], base, &query))
-            score = 2 + ((query.flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ==
-                         per_thread);
+            score =
+                2 + ((query.flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) == per_thread);
         if (score > best_score) {
             best = i;
             best_score = score;

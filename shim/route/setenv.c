@@ -7,8 +7,8 @@
  */
 #include "shim/control/flush.h"
 #include "shim/driver/hooks.h"
-#include "shim/process/environ.h"
 #include "shim/loader/symbol.h"
+#include "shim/process/environ.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -91,8 +91,8 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
             ".type " #symbol ", %function\n"                                                       \
             ".hidden pool_watch\n" #symbol ":\n"                                                   \
             ".cfi_startproc\n" SUBMIT_ENTRY(#symbol) ".cfi_endproc\n"                              \
-            ".size " #symbol ", . - " #symbol "\n"                                                 \
-            ".popsection\n");
+                                                     ".size " #symbol ", . - " #symbol "\n"        \
+                                                     ".popsection\n");
 #include "shim/driver/submit.def"
 
 static enum submit_seen enter(CUstream stream, unsigned flags)
@@ -127,14 +127,14 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
         do {                                                                                       \
             unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);              \
             enum submit_seen seen =                                                                \
-                watch == POOL_WATCH_ERRORS ? SUBMIT_UNSEEN : enter(stream, flags);                \
+                watch == POOL_WATCH_ERRORS ? SUBMIT_UNSEEN : enter(stream, flags);                 \
             pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);            \
             rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;         \
-            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags)&SUBMIT_FLAG_COPY) &&                    \
+            if (rc == CUDA_ERROR_INVALID_VALUE && ((flags) & SUBMIT_FLAG_COPY) &&                  \
                 peer_grant_missing())                                                              \
                 rc = driver_fn args;                                                               \
             if (seen != SUBMIT_UNSEEN)                                                             \
-                submission_end(rc == CUDA_SUCCESS);                                             \
+                submission_end(rc == CUDA_SUCCESS);                                                \
         } while (answer_tells(rc) && answer_note(rc) &&                                            \
                  answer_release(devices_of(stream, flags), &steps));                               \
         return rc;                                                                                 \

@@ -6,9 +6,9 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
-#include "shim/driver/driver_call.h"
 #include "shim/context/redzone.h"
 #include "shim/control/thread.h"
+#include "shim/driver/driver_call.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/ticket.h"
@@ -143,7 +143,8 @@ static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
 
 static void answer(const struct ticket_question *question, uint64_t number)
 {
-    struct reply r = {.ticket = &question->ticket, .done_bytes = question->done_bytes,
+    struct reply r = {.ticket = &question->ticket,
+                      .done_bytes = question->done_bytes,
                       .rc = CUDA_ERROR_INVALID_VALUE};
     struct pool_block block;
     if (find(&question->ticket, &block)) {
@@ -197,8 +198,7 @@ static void question_waits(void)
 
 CUresult export_block_ticket(const struct pool_block *block, CUipcMemHandle *handle)
 {
-    struct ticket ticket = {
-        .magic = TICKET_MAGIC, .addr = block->addr, .serial = block->serial};
+    struct ticket ticket = {.magic = TICKET_MAGIC, .addr = block->addr, .serial = block->serial};
     if (!export_is_capable(block)) {
         log_once(LOG_LEVEL_WARN,
                  "the program shares memory by legacy IPC, which this driver does not allow for "

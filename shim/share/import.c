@@ -22,12 +22,12 @@
 #include "pool/host_memory.h"
 #include "shim/control/thread.h"
 #include "shim/driver/access.h"
-#include "shim/driver/pushed.h"
-#include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
+#include "shim/driver/device_fence.h"
+#include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
+#include "shim/driver/pushed.h"
 #include "shim/process/state.h"
 #include "shim/socket/listener.h"
 
@@ -46,7 +46,7 @@ struct opened {
     CUdevice device; /* of the context */
     struct mapping mapping;
     unsigned opens;
-    bool busy; /* being opened: all but ticket and ctx belong to the thread that opens it */
+    bool busy;   /* being opened: all but ticket and ctx belong to the thread that opens it */
     bool hidden; /* a thread ends its context, or has ended it */
     bool ended;  /* in leaving: that thread has */
     unsigned long long buffer_id;
@@ -185,7 +185,7 @@ static CUresult fetch(struct opened *o, unsigned flags, mapping_open_fn native)
 }
 
 CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
-                  mapping_open_fn native, bool *mapped)
+                     mapping_open_fn native, bool *mapped)
 {
     struct ticket ticket;
     CUcontext ctx = NULL;
@@ -336,7 +336,7 @@ bool import_find(CUdeviceptr addr, struct import_range *range)
     const struct opened *o = find_around(list, addr);
     if (o)
         *range = (struct import_range){o->mapping.addr, o->mapping.size_bytes, o->ctx, o->device,
-                                    o->buffer_id};
+                                       o->buffer_id};
     pthread_mutex_unlock(&lock);
     return o != NULL;
 }

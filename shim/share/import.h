@@ -13,7 +13,7 @@
  * in the same context has the same address. The opens are counted. `native` opens the driver's own
  * handles. *mapped: this call mapped memory of another process. */
 CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned flags,
-                  mapping_open_fn native, bool *mapped);
+                     mapping_open_fn native, bool *mapped);
 /* Closes an address that import_open gave. False: it gave no such address. */
 bool import_close(CUdeviceptr addr, CUresult *rc);
 bool import_any_open(void);
@@ -32,8 +32,8 @@ size_t import_contexts(CUcontext *ctx, size_t max);
 struct import_range {
     CUdeviceptr addr; /* of the exporter's block */
     size_t size_bytes;
-    CUcontext ctx;    /* in which it was opened */
-    CUdevice device;  /* of that context, even if the memory is another device's */
+    CUcontext ctx;   /* in which it was opened */
+    CUdevice device; /* of that context, even if the memory is another device's */
     unsigned long long buffer_id;
 };
 bool import_find(CUdeviceptr addr, struct import_range *range);

@@ -13,6 +13,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
+#include "shim/page/page.h"
 #include "shim/process/cancel.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
@@ -20,7 +21,6 @@
 #include "shim/process/text.h"
 #include "shim/share/neighbour.h"
 #include "shim/stats/counters.h"
-#include "shim/page/page.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -100,8 +100,8 @@ static void query_device(void *arg)
     size_t free_bytes = 0, total_bytes = 0;
     device_uuid(q->device, &q->uuid);
     if (real.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == q->device &&
-        atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(
-            &free_bytes, &total_bytes) == CUDA_SUCCESS) {
+        atomic_load_explicit(&real.cuMemGetInfo_v2,
+                             memory_order_relaxed)(&free_bytes, &total_bytes) == CUDA_SUCCESS) {
         q->free_bytes = free_bytes;
         q->total_bytes = total_bytes;
     }
@@ -265,8 +265,7 @@ static uint64_t run_regrowth(uint64_t now_ns)
 {
     bool more = false;
     struct pool_stats stats;
-    FOR_EACH_CONTEXT(c)
-    {
+    FOR_EACH_CONTEXT(c) {
         uint64_t returned_ns = atomic_load(&c->returned_ns);
         if (!returned_ns || atomic_load(&c->regrown_ns) || now_ns - returned_ns > REGROWTH_NS)
             continue;
@@ -322,8 +321,7 @@ static void count_given(uint64_t back)
 
 /* First what is idle already. Then what the program freed behind work, and what the frameworks of
  * the process cache. A wait would break a capture. */
-uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t,
-                   bool *found)
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t, bool *found)
 {
     int device = -1;
     uint64_t back = give(uuid, bytes, 0, &device);

@@ -14,7 +14,7 @@ struct mapping {
     uint64_t total_bytes; /* mapped from base on; 0: the driver opened it */
     CUdeviceptr addr;     /* of the block */
     size_t size_bytes;
-    uint64_t peers;       /* devices that got access, a bit for each (access_peers) */
+    uint64_t peers; /* devices that got access, a bit for each (access_peers) */
 };
 
 /* cuIpcOpenMemHandle, for the driver's own handles. */

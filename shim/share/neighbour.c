@@ -19,13 +19,13 @@
  */
 #include "shim/share/neighbour.h"
 
+#include "shim/page/client.h"
+#include "shim/page/dir.h"
+#include "shim/page/layout.h"
 #include "shim/process/cancel.h"
 #include "shim/process/kernel.h"
 #include "shim/process/state.h"
-#include "shim/page/client.h"
 #include "shim/stats/counters.h"
-#include "shim/page/dir.h"
-#include "shim/page/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -181,8 +181,7 @@ struct search {
     unsigned candidates, pages_read;
 };
 
-static void consider(int folder, const struct neighbour_wish *w, const char *name,
-                     struct search *s)
+static void consider(int folder, const struct neighbour_wish *w, const char *name, struct search *s)
 {
     struct page_id its;
     uint64_t now_ns = state_clock_ns();
@@ -347,8 +346,7 @@ static uint64_t flush_one(const char *path, const struct page_id *self, int pid,
     if (folder < 0)
         return 0;
     if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
-        const struct question q = {
-            .name = name, .self = self, .until_ns = until_ns, .waits = true};
+        const struct question q = {.name = name, .self = self, .until_ns = until_ns, .waits = true};
         remember(name, state_clock_ns());
         if (question_ask(folder, &q, &bytes, &late) != QUESTION_REPLIED)
             bytes = 0;
@@ -357,8 +355,7 @@ static uint64_t flush_one(const char *path, const struct page_id *self, int pid,
     return bytes;
 }
 
-uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid,
-                         uint64_t until_ns)
+uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid, uint64_t until_ns)
 {
     int saved_errno = errno, cancel = cancel_forbid();
     uint64_t bytes = 0;

@@ -19,10 +19,10 @@
 #include <stdint.h>
 
 struct neighbour_wish {
-    const char *folder;           /* of the pages */
-    const struct page_id *self;   /* whose own page there is never opened */
-    const unsigned char *uuid;    /* of the GPU, 16 bytes */
-    const char *uuid_text;        /* the same, as nvidia-smi prints it */
+    const char *folder;         /* of the pages */
+    const struct page_id *self; /* whose own page there is never opened */
+    const unsigned char *uuid;  /* of the GPU, 16 bytes */
+    const char *uuid_text;      /* the same, as nvidia-smi prints it */
     uint64_t bytes;
     /* Until when the thread waits (CLOCK_MONOTONIC). It names the series of questions too: a
      * neighbour that gave less than was asked for is not asked again in the series. */

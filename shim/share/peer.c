@@ -135,8 +135,7 @@ static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner
     struct pushed pushed;
     owner->ctx = peer;
     if (real.cuCtxGetCurrent(&accessor->ctx) != CUDA_SUCCESS ||
-        real.cuCtxGetDevice(&accessor->device) != CUDA_SUCCESS ||
-        !pushed_begin(&pushed, peer))
+        real.cuCtxGetDevice(&accessor->device) != CUDA_SUCCESS || !pushed_begin(&pushed, peer))
         return false;
     CUresult rc = real.cuCtxGetDevice(&owner->device);
     pushed_end(&pushed);

@@ -218,8 +218,8 @@ bool listener_open(struct socket_token *token, void (*asked)(void))
 bool listener_is_ours(const struct socket_token *token)
 {
     pthread_mutex_lock(&lock);
-    bool ours = listener != CLOSED && owner == getpid() &&
-                memcmp(token, &token_now, sizeof *token) == 0;
+    bool ours =
+        listener != CLOSED && owner == getpid() && memcmp(token, &token_now, sizeof *token) == 0;
     pthread_mutex_unlock(&lock);
     return ours;
 }

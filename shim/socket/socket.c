@@ -28,8 +28,8 @@
     })
 
 _Static_assert(sizeof(struct socket_question) == SOCKET_QUESTION_BYTES &&
-                   sizeof(struct socket_relay) == sizeof(struct socket_head) + sizeof(uint64_t) +
-                                                      SOCKET_ANSWER_BYTES,
+                   sizeof(struct socket_relay) ==
+                       sizeof(struct socket_head) + sizeof(uint64_t) + SOCKET_ANSWER_BYTES,
                "the filter looks at the lengths");
 
 bool socket_token_draw(struct socket_token *token)
@@ -209,7 +209,9 @@ static void take(int fd, void *message, size_t size_bytes, int flags, struct par
 {
     union control control;
     struct iovec part = {message, size_bytes};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
                        .msg_controllen = sizeof control};
     *p = (struct parcel){.size_bytes = RETRY(raw_receive(fd, &m, flags | MSG_CMSG_CLOEXEC))};
     if (p->size_bytes < 0)

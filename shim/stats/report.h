@@ -22,14 +22,14 @@
 
 struct report_pool {
     int device;
-    const char *name;                /* of the device; any string may be NULL */
-    const char *backing;             /* "arena", "segment", ... */
-    const char *reason;              /* why that backing */
-    const char *uuid;                /* of the device, as nvidia-smi prints it */
-    const unsigned char *uuid_bytes; /* 16 of them */
-    uint64_t total_bytes;            /* of the device */
+    const char *name;                 /* of the device; any string may be NULL */
+    const char *backing;              /* "arena", "segment", ... */
+    const char *reason;               /* why that backing */
+    const char *uuid;                 /* of the device, as nvidia-smi prints it */
+    const unsigned char *uuid_bytes;  /* 16 of them */
+    uint64_t total_bytes;             /* of the device */
     uint64_t returned_ns, regrown_ns; /* as struct page_gpu has them */
-    struct pool_config config; /* the options in force */
+    struct pool_config config;        /* the options in force */
     struct pool_stats stats;
     struct async_stats async; /* with the first row of a device; else all 0 */
 };

@@ -13,7 +13,7 @@
 
 struct driver_time {
     struct model *model;
-    struct backend_ops ops;         /* the model's rows, with their time */
+    struct backend_ops ops; /* the model's rows, with their time */
     const struct backend_ops *real;
     _Atomic uint64_t spent_ns, unmaps;
 };

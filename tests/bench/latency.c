@@ -436,8 +436,8 @@ static double host_part(uint64_t size_bytes)
 
 static int tell_host_memory(double at_most_percent)
 {
-    static const uint64_t sizes[] = {512, KIB(4), KIB(32), KIB(33), KIB(64), MIB(1), MIB(2),
-                                     MIB(64)};
+    static const uint64_t sizes[] = {512,     KIB(4), KIB(32), KIB(33),
+                                     KIB(64), MIB(1), MIB(2),  MIB(64)};
     int status = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         double percent = 100 * host_part(sizes[i]);

@@ -50,13 +50,13 @@ struct run {
     struct model *model;
     struct pool *pool;
     struct pool_config config;
-    _Atomic uint64_t *addr; /* by the index of the allocating event */
-    uint32_t *ns;           /* by event; NULL: not timed */
+    _Atomic uint64_t *addr;                   /* by the index of the allocating event */
+    uint32_t *ns;                             /* by event; NULL: not timed */
     uint64_t creates, maps, allows, segments; /* driver calls */
-    uint64_t early_moves;   /* of chunks, in the first half of the trace */
-    struct driver_time driver; /* --slow */
-    uint64_t unmaps;        /* --slow: calls */
-    uint64_t end_ns;        /* when all work was done, since the start */
+    uint64_t early_moves;                     /* of chunks, in the first half of the trace */
+    struct driver_time driver;                /* --slow */
+    uint64_t unmaps;                          /* --slow: calls */
+    uint64_t end_ns;                          /* when all work was done, since the start */
     _Atomic bool failed;
 };
 
@@ -120,8 +120,8 @@ static void follow(struct run *r, const struct trace_event *e)
         return;
     submit(r, stream);
     wait_for_queue(r->model);
-    model_submit(r->model, stream,
-                 (uint64_t)((double)e->work_ns * options.part / options.speed), 0, 0, 0);
+    model_submit(r->model, stream, (uint64_t)((double)e->work_ns * options.part / options.speed), 0,
+                 0, 0);
 }
 
 /* Lets the time since the event before pass. The program has submitted work meanwhile: what it
@@ -403,8 +403,8 @@ static bool reuse_of(const char *word)
     static const struct {
         const char *word;
         enum pool_reuse reuse;
-    } known[] = {{"order", REUSE_ORDER}, {"ready", REUSE_READY}, {"wait", REUSE_WAIT},
-                 {"auto", REUSE_AUTO}};
+    } known[] = {
+        {"order", REUSE_ORDER}, {"ready", REUSE_READY}, {"wait", REUSE_WAIT}, {"auto", REUSE_AUTO}};
 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(word, known[i].word)) {
@@ -417,15 +417,24 @@ static bool reuse_of(const char *word)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"backing", required_argument, NULL, 'b'},   {"json", no_argument, NULL, 'j'},
-        {"threads", no_argument, NULL, 't'},         {"busy", no_argument, NULL, 'B'},
-        {"streams", required_argument, NULL, 's'},   {"single", no_argument, NULL, '1'},
-        {"explain", no_argument, NULL, 'e'},         {"work", required_argument, NULL, 'w'},
-        {"frees-wait", no_argument, NULL, 'f'},      {"load", required_argument, NULL, 'l'},
-        {"rate", required_argument, NULL, 'a'},      {"part", required_argument, NULL, 'p'},
-        {"speed", required_argument, NULL, 'v'},     {"reuse", required_argument, NULL, 'u'},
-        {"slow", no_argument, NULL, 'S'},         {"check", no_argument, NULL, 'c'},
-        {"max-ratio", required_argument, NULL, 'r'}, {0},
+        {"backing", required_argument, NULL, 'b'},
+        {"json", no_argument, NULL, 'j'},
+        {"threads", no_argument, NULL, 't'},
+        {"busy", no_argument, NULL, 'B'},
+        {"streams", required_argument, NULL, 's'},
+        {"single", no_argument, NULL, '1'},
+        {"explain", no_argument, NULL, 'e'},
+        {"work", required_argument, NULL, 'w'},
+        {"frees-wait", no_argument, NULL, 'f'},
+        {"load", required_argument, NULL, 'l'},
+        {"rate", required_argument, NULL, 'a'},
+        {"part", required_argument, NULL, 'p'},
+        {"speed", required_argument, NULL, 'v'},
+        {"reuse", required_argument, NULL, 'u'},
+        {"slow", no_argument, NULL, 'S'},
+        {"check", no_argument, NULL, 'c'},
+        {"max-ratio", required_argument, NULL, 'r'},
+        {0},
     };
     bool good = true;
     uint64_t count;

@@ -135,8 +135,11 @@ static bool action_of(const struct row *r, enum trace_action *action)
     static const struct {
         const char *name;
         enum trace_action action;
-    } names[] = {{"allocate", TRACE_ALLOCATE}, {"free", TRACE_FREE}, {"deallocate", TRACE_FREE},
-                 {"launch", TRACE_LAUNCH},     {"wait", TRACE_WAIT}};
+    } names[] = {{"allocate", TRACE_ALLOCATE},
+                 {"free", TRACE_FREE},
+                 {"deallocate", TRACE_FREE},
+                 {"launch", TRACE_LAUNCH},
+                 {"wait", TRACE_WAIT}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(r->action, names[i].name)) {
             *action = names[i].action;

@@ -28,7 +28,7 @@ struct trace {
     struct trace_event *events;
     uint32_t count, threads, streams;
     uint64_t launches; /* rows */
-    uint64_t skipped; /* rows without effect: size 0, frees of what was never allocated */
+    uint64_t skipped;  /* rows without effect: size 0, frees of what was never allocated */
 };
 
 /* false, with a line on stderr, if the file cannot be read or a row not understood. */

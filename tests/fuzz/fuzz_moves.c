@@ -16,9 +16,9 @@ static struct input {
     size_t size_bytes, at;
 } in;
 static struct rig *r;
-static bool slow;      /* granting access takes long */
-static bool beside;    /* others come while the lock is dropped */
-static bool inside;    /* .. one is there */
+static bool slow;   /* granting access takes long */
+static bool beside; /* others come while the lock is dropped */
+static bool inside; /* .. one is there */
 
 static uint8_t next(void)
 {
@@ -79,8 +79,8 @@ static void others(struct model *m, enum model_row row)
 {
     if (slow && row == MODEL_ROW_allow)
         model_advance(m, MS(3) << (m->calls[row] & 3));
-    if (!beside || inside || (row != MODEL_ROW_create && row != MODEL_ROW_map &&
-                              row != MODEL_ROW_allow))
+    if (!beside || inside ||
+        (row != MODEL_ROW_create && row != MODEL_ROW_map && row != MODEL_ROW_allow))
         return;
     int code = r->code;
     inside = true;

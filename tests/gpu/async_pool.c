@@ -248,8 +248,8 @@ static void in_capture(const char *name, CUstreamCaptureMode mode, bool relaxed)
         DRIVER_CHECK(call_cuThreadExchangeStreamCaptureMode(&own));
     int trim = driver.cuMemPoolTrimTo(standard, 0);
     int get = call_cuMemPoolGetAttribute(standard, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
-    int graph_get = call_cuDeviceGetGraphMemAttribute(
-        0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &(cuuint64_t){0});
+    int graph_get = call_cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                                      &(cuuint64_t){0});
     int graph_trim = call_cuDeviceGraphMemTrim(0);
     if (relaxed)
         DRIVER_CHECK(call_cuThreadExchangeStreamCaptureMode(&own));

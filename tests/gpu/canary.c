@@ -42,31 +42,53 @@ static void usage(void)
 static bool parse(int argc, char **argv, struct canary_options *options)
 {
     static const struct option names[] = {
-        {"rounds", required_argument, NULL, 'r'},  {"threads", required_argument, NULL, 't'},
-        {"seed", required_argument, NULL, 's'},    {"late-us", required_argument, NULL, 'l'},
-        {"size", required_argument, NULL, 'z'},    {"legacy-only", no_argument, NULL, 'o'},
-        {"runs", required_argument, NULL, 'u'},
-        {"flush", no_argument, NULL, 'f'},         {"empty", no_argument, NULL, 'e'},
-        {"broken", no_argument, NULL, 'b'},        {"stats", no_argument, NULL, 'v'},
-        {NULL, 0, NULL, 0}};
+        {"rounds", required_argument, NULL, 'r'}, {"threads", required_argument, NULL, 't'},
+        {"seed", required_argument, NULL, 's'},   {"late-us", required_argument, NULL, 'l'},
+        {"size", required_argument, NULL, 'z'},   {"legacy-only", no_argument, NULL, 'o'},
+        {"runs", required_argument, NULL, 'u'},   {"flush", no_argument, NULL, 'f'},
+        {"empty", no_argument, NULL, 'e'},        {"broken", no_argument, NULL, 'b'},
+        {"stats", no_argument, NULL, 'v'},        {NULL, 0, NULL, 0}};
     int option;
 
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         uint64_t number = optarg ? strtoull(optarg, NULL, 0) : 0;
 
         switch (option) {
-        case 'r': options->rounds = number; break;
-        case 't': options->threads = (unsigned)number; break;
-        case 's': options->seed = number; break;
-        case 'l': options->late_ns = number * 1000; break;
-        case 'z': options->size_bytes = number; break;
-        case 'o': options->legacy_only = true; break;
-        case 'f': options->flush = true; break;
-        case 'e': options->empty = true; break;
-        case 'u': options->runs = strtoul(optarg, NULL, 0); break;
-        case 'b': options->broken = true; break;
-        case 'v': options->stats = true; break;
-        default: return false;
+        case 'r':
+            options->rounds = number;
+            break;
+        case 't':
+            options->threads = (unsigned)number;
+            break;
+        case 's':
+            options->seed = number;
+            break;
+        case 'l':
+            options->late_ns = number * 1000;
+            break;
+        case 'z':
+            options->size_bytes = number;
+            break;
+        case 'o':
+            options->legacy_only = true;
+            break;
+        case 'f':
+            options->flush = true;
+            break;
+        case 'e':
+            options->empty = true;
+            break;
+        case 'u':
+            options->runs = strtoul(optarg, NULL, 0);
+            break;
+        case 'b':
+            options->broken = true;
+            break;
+        case 'v':
+            options->stats = true;
+            break;
+        default:
+            return false;
         }
     }
     return optind == argc && options->threads >= 1 && options->threads <= THREADS_MAX &&
@@ -163,8 +185,8 @@ static void run_threads(struct canary *canary)
 int main(int argc, char **argv)
 {
     static struct canary canary = {
-        .options = {.rounds = 500, .threads = 1, .seed = 1, .late_ns = 2000000,
-                    .size_bytes = 8u << 20}};
+        .options = {
+            .rounds = 500, .threads = 1, .seed = 1, .late_ns = 2000000, .size_bytes = 8u << 20}};
     const struct canary_options *options = &canary.options;
     unsigned long bad;
 

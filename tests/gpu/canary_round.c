@@ -21,16 +21,16 @@ struct round {
     enum stream_kind old_kind, new_kind;
     enum use_kind use;
     enum request_kind request;
-    bool late_reader;                 /* else a late writer */
-    bool fresh_streams;               /* made for this round */
-    bool orphan;                      /* the old stream is destroyed with its work in flight */
+    bool late_reader;   /* else a late writer */
+    bool fresh_streams; /* made for this round */
+    bool orphan;        /* the old stream is destroyed with its work in flight */
     CUstream old_stream, new_stream;
-    size_t size_bytes;                /* of one old block */
+    size_t size_bytes; /* of one old block */
     unsigned old_count, new_count;
     size_t new_size_bytes;
     uint32_t old_value, late_value, new_value;
     CUdeviceptr old_block[OLD_BLOCKS], new_block[NEW_BLOCKS];
-    CUgraphExec graph[GRAPHS];        /* kept until their work has ended */
+    CUgraphExec graph[GRAPHS]; /* kept until their work has ended */
     unsigned graphs;
 };
 
@@ -187,8 +187,8 @@ static void prepare_source(struct worker *worker, const struct round *round)
 static void choose(struct worker *worker, struct round *round)
 {
     const struct canary_options *options = &worker->canary->options;
-    static const uint32_t sizes[] = {4,       256,       512,       4096,          65536,
-                                     1 << 20, 2u << 20, 3u << 20, (4u << 20) + 512, 8u << 20};
+    static const uint32_t sizes[] = {
+        4, 256, 512, 4096, 65536, 1 << 20, 2u << 20, 3u << 20, (4u << 20) + 512, 8u << 20};
     uint64_t bits = random_next(&worker->random);
 
     memset(round, 0, sizeof *round);
@@ -196,8 +196,8 @@ static void choose(struct worker *worker, struct round *round)
         round->old_kind = (bits & 0xff) % STREAM_KIND_COUNT;
         round->new_kind = (bits >> 8 & 0xff) % STREAM_KIND_COUNT;
         round->fresh_streams = (bits >> 16 & 3) == 0;
-        round->orphan = round->fresh_streams && stream_can_be_fresh(round->old_kind) &&
-                        (bits >> 18 & 1);
+        round->orphan =
+            round->fresh_streams && stream_can_be_fresh(round->old_kind) && (bits >> 18 & 1);
     }
     round->use = (bits >> 24 & 0xff) % USE_KIND_COUNT;
     if (round->new_kind == STREAM_GRAPH &&

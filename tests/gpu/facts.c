@@ -201,7 +201,7 @@ static void print_mapping(const char *what, CUdeviceptr block, size_t size, uint
            m.base <= block && block + size <= m.base + m.size ? "covers" : "misses",
            m.base % (2 * MIB) || m.size % (2 * MIB) ? "other" : "whole",
            one_mapping ? "one" : "several", one_id ? "one number" : "several numbers",
-           size < 2 * MIB       ? ""
+           size < 2 * MIB     ? ""
            : m.id == other_id ? ", another block's"
                               : ", its own");
 }

@@ -96,8 +96,8 @@ static CUresult take_plain(void)
 static CUresult take_context(void)
 {
     CUresult (*create)(CUcontext *, unsigned, CUdevice) =
-        (CUresult (*)(CUcontext *, unsigned, CUdevice))(uintptr_t)
-            dlsym(driver.handle, "cuCtxCreate_v2");
+        (CUresult (*)(CUcontext *, unsigned, CUdevice))(uintptr_t)dlsym(driver.handle,
+                                                                        "cuCtxCreate_v2");
     CUresult (*destroy)(CUcontext) =
         (CUresult (*)(CUcontext))(uintptr_t)dlsym(driver.handle, "cuCtxDestroy_v2");
     CUcontext context, primary;

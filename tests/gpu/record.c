@@ -137,8 +137,7 @@ static lookup_fn *next_dlsym(void)
  * `real` is what the program would have called. */
 enum { LEGACY, PER_THREAD, FORMS };
 
-#define REAL(name, ...)                                                                            \
-    static CUresult (*real_##name[FORMS])(__VA_ARGS__)
+#define REAL(name, ...) static CUresult (*real_##name[FORMS])(__VA_ARGS__)
 
 REAL(alloc, CUdeviceptr *, size_t);
 REAL(free, CUdeviceptr);
@@ -238,15 +237,9 @@ static CUresult record_address(const char *symbol, void **pfn, int version, cuui
                                CUdriverProcAddressQueryResult *status);
 
 #define ANY(f) ((void *)(uintptr_t)(f))
-#define ONE(name, prefix)                                                                          \
-    {                                                                                              \
-        name, {ANY(record_##prefix), ANY(record_##prefix)}, ANY(real_##prefix)                     \
-    }
+#define ONE(name, prefix) {name, {ANY(record_##prefix), ANY(record_##prefix)}, ANY(real_##prefix)}
 #define TWO(name, prefix)                                                                          \
-    {                                                                                              \
-        name, {ANY(record_##prefix##_LEGACY), ANY(record_##prefix##_PER_THREAD)},                  \
-            ANY(real_##prefix)                                                                     \
-    }
+    {name, {ANY(record_##prefix##_LEGACY), ANY(record_##prefix##_PER_THREAD)}, ANY(real_##prefix)}
 #define MOVE(name) {#name, {ANY(name##_LEGACY), ANY(name##_PER_THREAD)}, ANY(real_##name)},
 
 /* By the name that cuGetProcAddress knows. */
@@ -254,16 +247,14 @@ static const struct recorded {
     const char *name;
     void *own[FORMS];
     void *real; /* the array of FORMS pointers */
-} recorded[] = {
-    ONE("cuMemAlloc", alloc),
-    ONE("cuMemFree", free),
-    TWO("cuLaunchKernel", kernel),
-    TWO("cuLaunchKernelEx", kernel_ex),
-    TWO("cuStreamSynchronize", sync_stream),
-    TWO("cuCtxSynchronize", sync_context),
-    ONE("cuGetProcAddress", address),
-    MOVES(MOVE)
-};
+} recorded[] = {ONE("cuMemAlloc", alloc),
+                ONE("cuMemFree", free),
+                TWO("cuLaunchKernel", kernel),
+                TWO("cuLaunchKernelEx", kernel_ex),
+                TWO("cuStreamSynchronize", sync_stream),
+                TWO("cuCtxSynchronize", sync_context),
+                ONE("cuGetProcAddress", address),
+                MOVES(MOVE)};
 
 static void *wrapped(const char *base, size_t len, int form, void *found)
 {
@@ -304,9 +295,9 @@ static void *wrapped_export(const char *name, void *found)
         len -= 5;
     }
     bool second = len > 3 && !strncmp(name + len - 3, "_v2", 3);
-    bool has_second = !strncmp(name, "cuGet", 5) ||
-                      (!strncmp(name, "cuMem", 5) && !strstr(name, "MemcpyAsync") &&
-                       !strstr(name, "Memset"));
+    bool has_second =
+        !strncmp(name, "cuGet", 5) ||
+        (!strncmp(name, "cuMem", 5) && !strstr(name, "MemcpyAsync") && !strstr(name, "Memset"));
     if (has_second && !second)
         return found;
     if (second && !strncmp(name, "cuCtx", 5))

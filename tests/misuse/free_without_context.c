@@ -13,9 +13,9 @@ int main(void)
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     EXPECT(driver);
     CUresult (*set)(CUcontext) =
-        (CUresult(*)(CUcontext))(uintptr_t)dlsym(driver, "cuCtxSetCurrent");
+        (CUresult (*)(CUcontext))(uintptr_t)dlsym(driver, "cuCtxSetCurrent");
     CUresult (*get)(CUcontext *) =
-        (CUresult(*)(CUcontext *))(uintptr_t)dlsym(driver, "cuCtxGetCurrent");
+        (CUresult (*)(CUcontext *))(uintptr_t)dlsym(driver, "cuCtxGetCurrent");
     EXPECT(set && get);
     for (int i = 0; i < 4; i++) {
         REQUIRE(gpu_malloc(&block, 4096));

@@ -24,8 +24,7 @@ int main(void)
     unsigned plural = 7;
     void *answers[] = {&plural};
     misuse_report("access", (int)cuPointerGetAttribute(&single, access, block));
-    misuse_report("access, among others",
-                  (int)cuPointerGetAttributes(1, &access, answers, block));
+    misuse_report("access, among others", (int)cuPointerGetAttributes(1, &access, answers, block));
     printf("flags %u, %u\n", single, plural);
     REQUIRE(cuCtxSetCurrent(context));
     misuse_report("range", (int)cuMemGetAddressRange(&other, &total_bytes, block));

@@ -190,7 +190,7 @@ int main(void)
     open_devices(count);
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     fail = (int (*)(const char *, unsigned, int))(uintptr_t)dlsym(driver, "simFail");
-    num_calls = (uint64_t(*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
+    num_calls = (uint64_t (*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
     wrong += make_each_once();
     for (int device = 0; device < count && fail != NULL; device++) {
         leave_idle_on(device);

@@ -93,8 +93,9 @@ static int a_flush_trims_default_created_and_current_pools(void)
             flush("1");
         } else if (scene_preloaded()) {
             REQUIRE(raise(SIGUSR1));
-            for (int i = 0; i < 2000 && idle_bytes(standard) + idle_bytes(created) +
-                                            idle_bytes(current) > 0; i++)
+            for (int i = 0;
+                 i < 2000 && idle_bytes(standard) + idle_bytes(created) + idle_bytes(current) > 0;
+                 i++)
                 scene_sleep_ms(5);
         }
         trim_bare(standard, 0);
@@ -145,7 +146,9 @@ static int what_is_to_be_kept_is_kept_in_order(void)
     trim_bare(created, 32 * MIB);
     uint64_t first = idle_bytes(standard), second = idle_bytes(created);
     printf("the default pool keeps %s, the other %s\n", first == 64 * MIB ? "all" : "less",
-           second >= 16 * MIB && second <= 32 * MIB ? "some" : second > 0 ? "all" : "none");
+           second >= 16 * MIB && second <= 32 * MIB ? "some"
+           : second > 0                             ? "all"
+                                                    : "none");
     flush("1");
     trim_bare(standard, 0);
     trim_bare(created, 0);

@@ -104,11 +104,10 @@ static unsigned long long describe_mapping(uint64_t block, size_t size_bytes)
         one = one && base[i] == base[0] && mapped_bytes[i] == mapped_bytes[0] && id[i] == id[0] &&
               again_base == base[i] && again_bytes == mapped_bytes[i] && again_id == id[i];
     }
-    printf("  mapping: %d, %s answer, %s the block, %s pages\n", codes,
-           one ? "one" : "more than one",
-           base[0] <= block && block + size_bytes <= base[0] + mapped_bytes[0] ? "covers"
-                                                                               : "misses",
-           base[0] % (2 * MIB) == 0 && mapped_bytes[0] % (2 * MIB) == 0 ? "whole" : "no");
+    printf(
+        "  mapping: %d, %s answer, %s the block, %s pages\n", codes, one ? "one" : "more than one",
+        base[0] <= block && block + size_bytes <= base[0] + mapped_bytes[0] ? "covers" : "misses",
+        base[0] % (2 * MIB) == 0 && mapped_bytes[0] % (2 * MIB) == 0 ? "whole" : "no");
     return id[0];
 }
 

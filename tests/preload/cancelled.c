@@ -3,8 +3,8 @@
  * Threads that are cancelled in the middle of calls: those that come after them go on as ever, and
  * the process ends. Calls of the simulated driver are cancellation points as SIM_CANCEL says.
  */
-#include "tests/preload/scene.h"
 #include "tests/preload/ipc_peer.h"
+#include "tests/preload/scene.h"
 
 #include <pthread.h>
 #include <sched.h>

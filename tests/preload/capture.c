@@ -34,7 +34,7 @@ static int churn_small(int index, void *context)
 }
 
 static CUgraphExec capture_block(CUstream stream, int mode, uint64_t *block, uint64_t words,
-                           bool elsewhere)
+                                 bool elsewhere)
 {
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;

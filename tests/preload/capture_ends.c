@@ -3,8 +3,8 @@
  * Captures that end with their context, captures beside a call that waits for a kernel, and first
  * allocations inside a capture.
  */
-#include "tests/preload/scene.h"
 #include "tests/preload/ipc_peer.h"
+#include "tests/preload/scene.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -265,7 +265,7 @@ static int the_first_allocation_may_come_in_a_capture(void)
     REQUIRE(cuCtxCreate(&second, NULL, 0, 0));
     REQUIRE(cuCtxSetCurrent(primary));
     capture_around("first of another context, in another thread, thread-local",
-            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, second, true);
+                   CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, second, true);
     REQUIRE(cuCtxCreate(&third, NULL, 0, 0));
     capture_around("first of its own context, relaxed", CU_STREAM_CAPTURE_MODE_RELAXED, third,
                    false);

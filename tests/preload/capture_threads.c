@@ -2,8 +2,8 @@
 /*
  * Captures in one thread beside others that allocate, free, flush and make streams.
  */
-#include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
+#include "tests/preload/scene.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -256,7 +256,7 @@ static void request(int how)
 }
 
 static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *block, uint64_t words,
-                     struct observer *observer)
+                         struct observer *observer)
 {
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUgraph graph = NULL;

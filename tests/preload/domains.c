@@ -66,9 +66,15 @@ static void capture_one(CUstream stream, CUlaunchAttribute attribute, bool late)
     CUfunction fill;
     uint64_t block = 0, words = 64;
     uint32_t value = 5;
-    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
-                             .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1,
-                             .hStream = stream, .attrs = &attribute, .numAttrs = late ? 0 : 1};
+    CUlaunchConfig config = {.gridDimX = 1,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 32,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = stream,
+                             .attrs = &attribute,
+                             .numAttrs = late ? 0 : 1};
     void *params[] = {&block, &words, &value};
     REQUIRE(cuModuleLoadData(&module, kernels_ptx));
     REQUIRE(cuModuleGetFunction(&fill, module, "fill"));
@@ -96,14 +102,18 @@ static void capture_others(CUstream stream)
 
 static void capture_domain(CUstream stream)
 {
-    capture_one(stream, (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
-                                            .value = remote_domain()}, false);
+    capture_one(
+        stream,
+        (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, .value = remote_domain()},
+        false);
 }
 
 static void set_node_domain(CUstream stream)
 {
-    capture_one(stream, (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
-                                            .value = remote_domain()}, true);
+    capture_one(
+        stream,
+        (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, .value = remote_domain()},
+        true);
 }
 
 static const struct way {

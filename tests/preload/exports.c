@@ -76,7 +76,7 @@ static void ask_of_freed(size_t size_bytes)
 /* Network cards register an allocation by exactly its address and size. Others lie before it. */
 static void ask_for_whole(void)
 {
-    static const size_t sizes[] = {2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 2 * MIB + 64 * KIB,
+    static const size_t sizes[] = {2 * MIB,       3 * MIB, 4 * MIB, 6 * MIB, 2 * MIB + 64 * KIB,
                                    5 * MIB + PAGE};
     enum { SIZES = sizeof sizes / sizeof *sizes };
     uint64_t odd = 0;

@@ -2,8 +2,8 @@
 /*
  * Idle memory goes back to the driver on request, as another process sees.
  */
-#include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
+#include "tests/preload/scene.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -74,7 +74,7 @@ static void refuse_once(bool idle)
     int (*fail)(const char *, unsigned, int) =
         (int (*)(const char *, unsigned, int))(uintptr_t)dlsym(driver, "simFail");
     uint64_t (*calls)(const char *) =
-        (uint64_t(*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
+        (uint64_t (*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
     for (size_t i = 0; fail != NULL && i < NUM_MEANS; i++) {
         const char *symbol = means[i].symbol;
         uint64_t block = 0;
@@ -102,7 +102,7 @@ static void refuse_once(bool idle)
 static uint64_t used_bytes(int device)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    uint64_t (*used)(int) = (uint64_t(*)(int))(uintptr_t)dlsym(driver, "simDeviceBytesUsed");
+    uint64_t (*used)(int) = (uint64_t (*)(int))(uintptr_t)dlsym(driver, "simDeviceBytesUsed");
     return used != NULL ? used(device) : 0;
 }
 

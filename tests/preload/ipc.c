@@ -48,8 +48,9 @@ static void share(const struct block *b, unsigned char byte)
     m.order = IPC_RANGE;
     m.address += b->size_bytes / 2;
     struct ipc_message range = ipc_peer_do(&importer, m);
-    printf("; range %d, around it %d", range.rc, range.base <= first.address &&
-           first.address + b->size_bytes <= range.base + range.size_bytes);
+    printf("; range %d, around it %d", range.rc,
+           range.base <= first.address &&
+               first.address + b->size_bytes <= range.base + range.size_bytes);
     m.address = first.address;
     m.order = IPC_CLOSE;
     printf("; closed %d", ipc_peer_do(&importer, m).rc);
@@ -81,7 +82,7 @@ static size_t share_pieces(void)
 
 static int another_process_has_the_same_bytes(void)
 {
-    static const size_t sizes[] = {4 * MIB,  512,      64 * KIB, 20 * MIB, 700,
+    static const size_t sizes[] = {4 * MIB, 512,       64 * KIB, 20 * MIB, 700,
                                    2 * MIB, 300 * KIB, 3 * MIB,  34 * MIB, 33 * KIB};
     enum { COUNT = sizeof sizes / sizeof *sizes };
     struct block blocks[COUNT];

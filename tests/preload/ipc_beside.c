@@ -29,8 +29,8 @@ static int share_beside(int index, void *unused)
         if (round % 2)
             refused += cuIpcGetMemHandle(&handle, block) != CUDA_SUCCESS;
         else
-            refused += cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block) !=
-                       CUDA_SUCCESS;
+            refused +=
+                cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block) != CUDA_SUCCESS;
         REQUIRE(gpu_free(block));
         scene_sleep_ms(0);
     }

@@ -40,8 +40,12 @@ static void send_junk(int from, const struct sockaddr_un *to, socklen_t to_bytes
         char bytes[CMSG_SPACE(sizeof(int) * FDS)];
     } control = {.bytes = {0}};
     struct iovec part = {junk, round % sizeof junk + 1};
-    struct msghdr m = {.msg_name = (void *)(uintptr_t)to, .msg_namelen = to_bytes, .msg_iov = &part,
-                       .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_name = (void *)(uintptr_t)to,
+                       .msg_namelen = to_bytes,
+                       .msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -248,12 +252,15 @@ static int send_question(const struct question *q, int reply)
     char *end = to.sun_path + 1 + sprintf(to.sun_path + 1, "gpucache-");
     for (int i = 8; i < 16; i++)
         end += sprintf(end, "%02x", q->handle[i]);
-    struct msghdr m = {.msg_name = &to, .msg_namelen = (socklen_t)(end - (char *)&to),
-                       .msg_iov = &part, .msg_iovlen = 1,
-                       .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_name = &to,
+                       .msg_namelen = (socklen_t)(end - (char *)&to),
+                       .msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
-                          .cmsg_len = CMSG_LEN(sizeof reply)};
+    *c = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof reply)};
     memcpy(CMSG_DATA(c), &reply, sizeof reply);
     int from = socket(AF_UNIX, SOCK_DGRAM, 0);
     setsockopt(from, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);

@@ -35,8 +35,9 @@ static void judge(const char *what, size_t size_bytes, bool holds)
 static struct ipc_message open_in(const struct ipc_peer *peer, const CUipcMemHandle *handle,
                                   size_t size_bytes, unsigned char byte)
 {
-    return ipc_peer_do(peer, (struct ipc_message){.order = IPC_OPEN, .handle = *handle,
-                                                  .size_bytes = size_bytes, .byte = byte});
+    return ipc_peer_do(
+        peer, (struct ipc_message){
+                  .order = IPC_OPEN, .handle = *handle, .size_bytes = size_bytes, .byte = byte});
 }
 
 /* The same message again, with another order. */

@@ -57,7 +57,8 @@ static int exchange(int index, void *unused)
     int wrong = 0;
     REQUIRE(gpu_open(0));
     for (int round = 0; round < ROUNDS; round++) {
-        struct ipc_message m = {.order = IPC_OPEN, .size_bytes = sizes[round % 5],
+        struct ipc_message m = {.order = IPC_OPEN,
+                                .size_bytes = sizes[round % 5],
                                 .byte = (unsigned char)(index * ROUNDS + round + 1)};
         uint64_t block = ipc_share(&m.handle, m.size_bytes, m.byte);
         struct ipc_message opened = ipc_peer_do(&importers[index], m);

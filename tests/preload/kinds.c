@@ -89,8 +89,8 @@ static void host_and_managed(void)
 static void arrays(void)
 {
     CUDA_ARRAY_DESCRIPTOR flat = {64, 64, CU_AD_FORMAT_FLOAT, 1};
-    CUDA_ARRAY3D_DESCRIPTOR deep = {.Width = 64, .Height = 64, .Depth = 8,
-                                    .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    CUDA_ARRAY3D_DESCRIPTOR deep = {
+        .Width = 64, .Height = 64, .Depth = 8, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
     CUarray array = NULL;
     REQUIRE(cuArrayCreate(&array, &flat));
     REQUIRE(cuArrayDestroy(array));
@@ -129,11 +129,10 @@ static void advised(size_t size_bytes)
             printf(" %d", (int)cuMemAdvise_v2(block + size_bytes / 2, size_bytes / 2,
                                               (CUmem_advise)advice, device));
         for (int which = 1; which <= 4; which++)
-            printf(" %d", (int)cuMemRangeGetAttribute(&word, sizeof word,
-                                                      (CUmem_range_attribute)which, block,
-                                                      size_bytes));
-        printf(" %d", (int)cuMemRangeGetAttributes(&answer, &answer_bytes, &asked, 1, block,
-                                                   size_bytes));
+            printf(" %d", (int)cuMemRangeGetAttribute(
+                              &word, sizeof word, (CUmem_range_attribute)which, block, size_bytes));
+        printf(" %d",
+               (int)cuMemRangeGetAttributes(&answer, &answer_bytes, &asked, 1, block, size_bytes));
         printf(" %d\n", (int)cuMemPrefetchAsync_v2(block, size_bytes, device, 0, NULL));
         if (!freed)
             REQUIRE(gpu_free(block));

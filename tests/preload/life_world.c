@@ -50,9 +50,8 @@ void life_ask_by_environment(void)
 static void be_a_child(uint32_t how, char *self)
 {
     uint64_t block = 0;
-    bool refused =
-        gpu_malloc(&block, 4096) != 0 &&
-        (life.blocks[0].at == 0 || gpu_free(life.blocks[0].at) != 0);
+    bool refused = gpu_malloc(&block, 4096) != 0 &&
+                   (life.blocks[0].at == 0 || gpu_free(life.blocks[0].at) != 0);
     alarm(CHILD_S);
     if (how & 1 && life.listens)
         raise(SIGUSR1);

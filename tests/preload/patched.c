@@ -110,7 +110,7 @@ static int patch_entries(const char *name, void *replacement)
     struct link_map *program = dlopen(NULL, RTLD_LAZY);
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
-    const ElfW(Rela) *tables[2] = {0};
+    const ElfW(Rela) * tables[2] = {0};
     size_t sizes[2] = {0};
     int n = 0;
     for (const ElfW(Dyn) *d = program->l_ld; d->d_tag != DT_NULL; d++) {

@@ -238,7 +238,7 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
     CUresult (*release)(CUdevice) =
-        (CUresult(*)(CUdevice))(uintptr_t)drivers_own("cuDevicePrimaryCtxRelease_v2");
+        (CUresult (*)(CUdevice))(uintptr_t)drivers_own("cuDevicePrimaryCtxRelease_v2");
     if (release == NULL)
         scene_skip("the driver has another symbol table");
     for (int round = 0; round < UNSEEN; round++) {

@@ -22,8 +22,8 @@ static const struct fault {
     size_t length;
     bool late;
 } faults[] = {
-    {1, 0, 1, false},           {5000, 0, 4, true},        {5000, 1020, 4, false},
-    {24 * KIB, 100, 50, false}, {100000, 1, 1, false},     {100000, 0, 1024, true},
+    {1, 0, 1, false},           {5000, 0, 4, true},         {5000, 1020, 4, false},
+    {24 * KIB, 100, 50, false}, {100000, 1, 1, false},      {100000, 0, 1024, true},
     {2 * MIB, 512, 8, true},    {6 * MIB + 4, 0, 1, false},
 };
 enum { FAULTS = sizeof faults / sizeof *faults };

@@ -117,7 +117,7 @@ static int in_other_thread(int index, void *codes)
     pthread_barrier_wait(&cached);
     pthread_barrier_wait(&broken);
     for (int i = 0; i < SIZES; i++)
-        ((int(*)[SIZES])codes)[index][i] = allocate(sizes[i]);
+        ((int (*)[SIZES])codes)[index][i] = allocate(sizes[i]);
     return 0;
 }
 

@@ -61,11 +61,10 @@ static void *empty_cache(void *self, void *argument)
 
 static struct method method = {"empty_cache", empty_cache, METH_NOARGS, NULL};
 
-static const char module[] =
-    "import sys, threading\n"
-    "torch, cuda = type(sys)('torch'), type(sys)('torch.cuda')\n"
-    "cuda.empty_cache, cuda.is_initialized = empty_cache, lambda: True\n"
-    "sys.modules['torch'], sys.modules['torch.cuda'] = torch, cuda\n";
+static const char module[] = "import sys, threading\n"
+                             "torch, cuda = type(sys)('torch'), type(sys)('torch.cuda')\n"
+                             "cuda.empty_cache, cuda.is_initialized = empty_cache, lambda: True\n"
+                             "sys.modules['torch'], sys.modules['torch.cuda'] = torch, cuda\n";
 
 static void fill(void)
 {
@@ -85,10 +84,11 @@ static void start(void)
 {
     CALL(void, Py_InitializeEx, (int), 0);
     void *main_module = CALL(void *, PyImport_AddModule, (const char *), "__main__");
-    void *f = CALL(void *, PyCFunction_NewEx, (struct method *, void *, void *), &method, NULL,
-                   NULL);
+    void *f =
+        CALL(void *, PyCFunction_NewEx, (struct method *, void *, void *), &method, NULL, NULL);
     check(CALL(int, PyObject_SetAttrString, (void *, const char *, void *), main_module,
-               "empty_cache", f) == 0, "PyObject_SetAttrString");
+               "empty_cache", f) == 0,
+          "PyObject_SetAttrString");
     check(CALL(int, PyRun_SimpleString, (const char *), module) == 0, "PyRun_SimpleString");
 }
 
@@ -105,9 +105,10 @@ int main(int argc, char **argv)
     CUdevice device;
     check(argc == 2 && cuInit(0) == CUDA_SUCCESS && cuDeviceGet(&device, 0) == CUDA_SUCCESS &&
               cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
-              cuCtxSetCurrent(context) == CUDA_SUCCESS, "cuInit");
-    check(cuMemAlloc(&cache[0], BLOCK_BYTES) == CUDA_SUCCESS &&
-              cuMemFree(cache[0]) == CUDA_SUCCESS, "cuMemFree");
+              cuCtxSetCurrent(context) == CUDA_SUCCESS,
+          "cuInit");
+    check(cuMemAlloc(&cache[0], BLOCK_BYTES) == CUDA_SUCCESS && cuMemFree(cache[0]) == CUDA_SUCCESS,
+          "cuMemFree");
     fill();
     flush(0);
     python = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);

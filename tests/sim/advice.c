@@ -71,8 +71,8 @@ static CUresult set_attribute(CUstream handle, CUstreamAttrID which, const CUstr
                 value->syncPolicy <= CU_SYNC_POLICY_BLOCKING_SYNC;
         break;
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-        valid = value->memSyncDomainMap.default_ < DOMAINS &&
-                value->memSyncDomainMap.remote < DOMAINS;
+        valid =
+            value->memSyncDomainMap.default_ < DOMAINS && value->memSyncDomainMap.remote < DOMAINS;
         break;
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
         valid = (unsigned)value->memSyncDomain <= CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;

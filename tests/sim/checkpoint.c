@@ -61,4 +61,4 @@ API_UNLOCKED(cuCheckpointProcessUnlock, (int pid, CUcheckpointUnlockArgs *args),
              PROCESS unlock(shared_find(pid)))
 API_UNLOCKED(cuCheckpointProcessGetState, (int pid, CUprocessState *state),
              PROCESS NEEDS(state != NULL, INVALID_VALUE)
-             GIVE(state, (CUprocessState)shared_state(shared_find(pid))))
+                 GIVE(state, (CUprocessState)shared_state(shared_find(pid))))

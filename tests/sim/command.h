@@ -13,7 +13,7 @@ enum command_kind {
     COMMAND_SET,
     COMMAND_HOST_FUNCTION, /* hostcall.h */
     COMMAND_WAIT_VALUE,    /* for a word of 64 bits to be at least the value */
-    COMMAND_POOL_FREE, /* cuMemFreeAsync: gives the memory back when it is reached */
+    COMMAND_POOL_FREE,     /* cuMemFreeAsync: gives the memory back when it is reached */
 };
 
 enum kernel {

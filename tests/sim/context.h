@@ -26,8 +26,8 @@ struct CUctx_st {
     size_t limits[LIMITS_MAX];
     uint64_t object_bytes; /* of what lives in it beside memory */
     bool launched;         /* it has memory for the local variables of kernels */
-    struct block *blocks; /* pages that small allocations share */
-    CUcontext parent;     /* of a green context: the primary context */
+    struct block *blocks;  /* pages that small allocations share */
+    CUcontext parent;      /* of a green context: the primary context */
     CUgreenCtx green;
     CUcontext next; /* in the list of live contexts */
 };

@@ -105,10 +105,10 @@ API(cuCtxDetach, (CUcontext context), detach(context))
 API(cuCtxSynchronize, (void), synchronize())
 API_UNLOCKED(cuCtxGetDevice, (CUdevice * out),
              NEEDS(thread_current() != NULL, INVALID_CONTEXT)
-             OUT GIVE(out, thread_current()->device))
+                 OUT GIVE(out, thread_current()->device))
 API_UNLOCKED(cuCtxGetId, (CUcontext context, unsigned long long *out),
              NAMED OUT LIVE GIVE(out, named(context)->id))
 API(cuCtxGetApiVersion, (CUcontext context, unsigned *out), OUT NAMED LIVE GIVE(out, 3020))
-API(cuCtxGetLimit, (size_t * out, CUlimit limit),
+API(cuCtxGetLimit, (size_t *out, CUlimit limit),
     OUT LIMIT GIVE(out, thread_current()->limits[limit]))
 API(cuCtxSetLimit, (CUlimit limit, size_t value), LIMIT set_limit(limit, value))

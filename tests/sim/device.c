@@ -109,8 +109,8 @@ API(cuDeviceGetUuid, (CUuuid * out, CUdevice device),
     OUT NEEDS_DEVICE(device) get_uuid(out, device))
 API(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device),
     OUT NEEDS_DEVICE(device) get_part_uuid(out, device))
-API(cuDeviceTotalMem_v2, (size_t * out, CUdevice device),
+API(cuDeviceTotalMem_v2, (size_t *out, CUdevice device),
     OUT NEEDS_DEVICE(device) GIVE(out, config.capacity_bytes))
 API(cuDeviceGetAttribute, (int *out, CUdevice_attribute attribute, CUdevice device),
     OUT NEEDS(attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX, INVALID_VALUE)
-    NEEDS_DEVICE(device) get_attribute(out, attribute, device))
+        NEEDS_DEVICE(device) get_attribute(out, attribute, device))

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <cuda.h>
+#include <cmocka.h>
 
 #include "tests/sim/sim.h"
 

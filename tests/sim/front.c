@@ -44,17 +44,16 @@ void *front_targets[FUNCTIONS] __attribute__((visibility("hidden"), used));
 /* One jump for each name, in the order of the table. */
 #define JUMP(symbol, since)                                                                        \
     ".if " #since " <= " STRING(FRONT_UNTIL) "\n"                                                  \
-    ".ifnc " #symbol ",cuMemAlloc_v2\n"                                                            \
-    ".ifnc " #symbol ",cuMemFree_v2\n"                                                             \
-    ".globl " #symbol "\n"                                                                         \
-    ".type " #symbol ", @function\n"                                                               \
-    #symbol ":\n"                                                                                  \
-    "jmp *front_targets+8*front_n(%rip)\n"                                                         \
-    ".size " #symbol ", . - " #symbol "\n"                                                         \
-    ".endif\n"                                                                                     \
-    ".endif\n"                                                                                     \
-    ".endif\n"                                                                                     \
-    ".set front_n, front_n + 1\n"
+                                             ".ifnc " #symbol ",cuMemAlloc_v2\n"                   \
+                                             ".ifnc " #symbol ",cuMemFree_v2\n"                    \
+                                             ".globl " #symbol "\n"                                \
+                                             ".type " #symbol ", @function\n" #symbol ":\n"        \
+                                             "jmp *front_targets+8*front_n(%rip)\n"                \
+                                             ".size " #symbol ", . - " #symbol "\n"                \
+                                             ".endif\n"                                            \
+                                             ".endif\n"                                            \
+                                             ".endif\n"                                            \
+                                             ".set front_n, front_n + 1\n"
 __asm__(".text\n"
         ".set front_n, 0\n"
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) JUMP(symbol, since)

@@ -83,8 +83,7 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice 
     if (rc != CUDA_SUCCESS)
         return rc;
     CUgreenCtx green = handles_take(&greens);
-    *green =
-        (struct CUgreenCtx_st){MAGIC, context_create(device), description->resource};
+    *green = (struct CUgreenCtx_st){MAGIC, context_create(device), description->resource};
     if (green->context == NULL) {
         green->magic = 0;
         handles_give(&greens, green);
@@ -152,7 +151,7 @@ static CUresult stream_green(CUstream handle, CUgreenCtx *out)
 
 API(cuDeviceGetDevResource, (CUdevice device, CUdevResource *out, CUdevResourceType type),
     NEEDS_DEVICE(device) NEEDS(out != NULL && type == CU_DEV_RESOURCE_TYPE_SM, INVALID_VALUE)
-    whole(out))
+        whole(out))
 API(cuDevSmResourceSplitByCount,
     (CUdevResource * result, unsigned *groups, const CUdevResource *input, CUdevResource *remaining,
      unsigned flags, unsigned least),

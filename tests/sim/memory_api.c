@@ -117,13 +117,13 @@ API(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), alloc(out, size))
 API(cuMemAllocPitch_v2,
     (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned element),
     NEEDS(out != NULL && pitch != NULL && width > 0 && height > 0, INVALID_VALUE)
-    NEEDS(element == 4 || element == 8 || element == 16, INVALID_VALUE)
-    alloc_pitch(out, pitch, width, height))
+        NEEDS(element == 4 || element == 8 || element == 16, INVALID_VALUE)
+            alloc_pitch(out, pitch, width, height))
 API(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned flags),
     NEEDS(out != NULL && size > 0, INVALID_VALUE)
-    NEEDS(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST, INVALID_VALUE)
-    alloc_managed(out, size))
+        NEEDS(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST, INVALID_VALUE)
+            alloc_managed(out, size))
 API(cuMemFree_v2, (CUdeviceptr addr), free_device(addr))
-API(cuMemGetInfo_v2, (size_t * available, size_t *total), get_info(available, total))
+API(cuMemGetInfo_v2, (size_t *available, size_t *total), get_info(available, total))
 API(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr addr),
     get_range(base, size, addr))

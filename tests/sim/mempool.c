@@ -328,27 +328,26 @@ API(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute which, void *
 API(cuMemPoolExportToShareableHandle,
     (void *out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags),
     NEEDS(out != NULL && valid(pool) && !pool->standard && flags == 0, INVALID_VALUE)
-    NEEDS(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, INVALID_VALUE)
-    export_pool(out, pool))
+        NEEDS(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, INVALID_VALUE)
+            export_pool(out, pool))
 API(cuMemPoolImportFromShareableHandle,
     (CUmemoryPool * out, void *handle, CUmemAllocationHandleType type, unsigned long long flags),
     NEEDS(out != NULL && flags == 0, INVALID_VALUE)
-    NEEDS(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, INVALID_VALUE)
-    import_pool(out, (int)(intptr_t)handle))
+        NEEDS(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, INVALID_VALUE)
+            import_pool(out, (int)(intptr_t)handle))
 API(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device),
     NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) GIVE(out, current_pool(device)))
 API(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool),
     NEEDS_DEVICE(device) NEEDS(valid(pool) && pool->device == device, INVALID_VALUE)
-    GIVE(&device_at(device)->current_pool, pool))
+        GIVE(&device_at(device)->current_pool, pool))
 API(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute which, void *value),
-    NEEDS(value != NULL, INVALID_VALUE) NEEDS_DEVICE(device)
-    graph_attribute(value, device, which))
+    NEEDS(value != NULL, INVALID_VALUE) NEEDS_DEVICE(device) graph_attribute(value, device, which))
 API(cuDeviceGraphMemTrim, (CUdevice device), NEEDS_DEVICE(device) graph_trim(device))
 API(cuMemPoolGetAccess, (CUmemAccess_flags * out, CUmemoryPool pool, CUmemLocation *location),
     NEEDS(out != NULL && location != NULL && valid(pool), INVALID_VALUE)
-    NEEDS(location->type == CU_MEM_LOCATION_TYPE_DEVICE, INVALID_VALUE)
-    NEEDS(device_valid(location->id), INVALID_VALUE)
-    GIVE(out, mempool_allows(pool, location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                                 : CU_MEM_ACCESS_FLAGS_PROT_NONE))
+        NEEDS(location->type == CU_MEM_LOCATION_TYPE_DEVICE, INVALID_VALUE)
+            NEEDS(device_valid(location->id), INVALID_VALUE)
+                GIVE(out, mempool_allows(pool, location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                             : CU_MEM_ACCESS_FLAGS_PROT_NONE))
 API(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device),
     NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) GIVE(out, standard_pool(device)))

@@ -27,7 +27,7 @@ static CUresult enable(CUcontext peer, bool on)
 
 API(cuDeviceCanAccessPeer, (int *out, CUdevice device, CUdevice peer),
     NEEDS(out != NULL, INVALID_VALUE) NEEDS_DEVICE(device) NEEDS_DEVICE(peer)
-    GIVE(out, device != peer && config.peers))
+        GIVE(out, device != peer && config.peers))
 API(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags),
     NEEDS(flags == 0, INVALID_VALUE) enable(peer, true))
 API(cuCtxDisablePeerAccess, (CUcontext peer), enable(peer, false))

@@ -27,7 +27,7 @@ static uint64_t last_id;
 static struct slot {
     uint64_t seq;
     bool used;
-} * slots;
+} *slots;
 static unsigned slot_count;
 
 static unsigned slot_take(uint64_t *seq)
@@ -51,11 +51,8 @@ CUstream stream_create(CUcontext context, enum stream_kind kind)
     CUstream stream = handles_take(&streams);
     struct vector clock = stream->clock;
     clock.length = 0;
-    *stream = (struct CUstream_st){.magic = MAGIC,
-                                   .kind = kind,
-                                   .context = context,
-                                   .id = ++last_id,
-                                   .clock = clock};
+    *stream = (struct CUstream_st){
+        .magic = MAGIC, .kind = kind, .context = context, .id = ++last_id, .clock = clock};
     stream->slot = slot_take(&stream->seq);
     stream->next = context->streams;
     context->streams = stream;

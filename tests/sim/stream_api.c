@@ -88,8 +88,7 @@ static CUresult get_contexts(CUstream handle, CUcontext *out, CUgreenCtx *green)
 }
 
 API(cuStreamCreate, (CUstream * out, unsigned flags), create(out, flags))
-API(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority),
-    create(out, flags))
+API(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority), create(out, flags))
 API(cuStreamDestroy_v2, (CUstream handle), destroy(handle))
 API_BOTH(cuStreamQuery, cuStreamQuery_ptsz, (CUstream handle), query(STREAM(handle)))
 API_BOTH(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream handle),

@@ -94,7 +94,7 @@ static void what_is_synchronous(void **state)
 
 static void memsets_write_whole_elements(void **state)
 {
-    const uint8_t want[] = {0,    0,    7,    7,    0,    0,    0,    0,   0xef,
+    const uint8_t want[] = {0,    0,    7,    7,    0,    0,    0,    0, 0xef,
                             0xbe, 0xad, 0xde, 0xef, 0xbe, 0xad, 0xde, 0};
     OK(cuMemsetD8(a, 0, MIB));
     OK(cuMemsetD8(a + 2, 7, 2));
@@ -148,12 +148,9 @@ static void modules_and_libraries_know_their_entries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(linear_copies_move_every_byte),
-        TEST(unknown_addresses_are_refused),
-        TEST(what_is_synchronous),
-        TEST(memsets_write_whole_elements),
-        TEST(launches_are_checked),
-        TEST(modules_and_libraries_know_their_entries),
+        TEST(linear_copies_move_every_byte), TEST(unknown_addresses_are_refused),
+        TEST(what_is_synchronous),           TEST(memsets_write_whole_elements),
+        TEST(launches_are_checked),          TEST(modules_and_libraries_know_their_entries),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

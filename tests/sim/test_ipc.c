@@ -288,8 +288,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(const char *, const char *);
-    } roles[] = {{"add_one", add_one}, {"import", import}, {"follow", follow}, {"share", share},
-                 {"leave", leave},     {"from_afar", from_afar}};
+    } roles[] = {{"add_one", add_one}, {"import", import}, {"follow", follow},
+                 {"share", share},     {"leave", leave},   {"from_afar", from_afar}};
     char shared[32];
     snprintf(shared, sizeof shared, "test-%d", getpid());
     setenv("SIM_SHARED", shared, 0);

@@ -18,7 +18,7 @@ struct thread {
         CUcontext context;
         uint64_t context_id;
         CUstream stream;
-    } * streams;
+    } *streams;
     unsigned stream_count;
 };
 

@@ -246,7 +246,7 @@ static CUresult supported(void)
 #define IF_SUPPORTED(call) (supported() == CUDA_SUCCESS ? (call) : CUDA_ERROR_NOT_SUPPORTED)
 
 API(cuMemGetAllocationGranularity,
-    (size_t * out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
+    (size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
     IF_SUPPORTED(granularity(out, prop, (int)option)))
 API(cuMemAddressReserve,
     (CUdeviceptr * out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),

@@ -86,10 +86,10 @@ struct model {
     struct model_fence *fences;
     uint32_t fence_count;
     unsigned captures;
-    bool own_capture;   /* of the calling thread: no thread can wait for its end */
-    bool unseen_capture;       /* records are refused, for an unknown time */
-    bool query_refused; /* queries during a capture answer BUSY, as some contexts' do */
-    bool late_allowed;  /* the host may wait for, or order behind, later work now */
+    bool own_capture;    /* of the calling thread: no thread can wait for its end */
+    bool unseen_capture; /* records are refused, for an unknown time */
+    bool query_refused;  /* queries during a capture answer BUSY, as some contexts' do */
+    bool late_allowed;   /* the host may wait for, or order behind, later work now */
     bool broken; /* a sticky error: set by a test, or by a failing record or query; or create, but
                     for want of memory */
     bool context_gone;

@@ -153,9 +153,8 @@ static void check_touch(struct model *m, const struct model_work *new)
         model_blame(m, "work touches memory that is not there");
     for (uint32_t i = 0; i < m->work_count; i++) {
         const struct model_work *old = &m->works[i];
-        if (old->owner != new->owner &&
-            old->stream != new->stream &&same_memory(m, old, new->addr, new->size_bytes) &&
-            !captured_by(old, new->after))
+        if (old->owner != new->owner && old->stream != new->stream &&
+            same_memory(m, old, new->addr, new->size_bytes) && !captured_by(old, new->after))
             model_blame(m, "work touches memory before the work of its last owner");
     }
 }

@@ -15,7 +15,7 @@
 #define MIB(n) ((uint64_t)(n) << 20)
 #define KIB(n) ((uint64_t)(n) << 10)
 #define GIB(n) ((uint64_t)(n) << 30)
-#define MS(n) ((uint64_t)(n)*1000000)
+#define MS(n) ((uint64_t)(n) * 1000000)
 
 struct rig_block {
     uint64_t addr, size_bytes, owner;
@@ -31,7 +31,7 @@ struct rig {
     uint64_t owners;         /* counts lifetimes of blocks */
     bool driver_serves;      /* what the pool has no memory for */
     bool several_streams;    /* the program uses more than one stream */
-    unsigned single;           /* else the one it uses, 0 at first */
+    unsigned single;         /* else the one it uses, 0 at first */
     unsigned run_stream;     /* of the latest launches */
     uint64_t run_mark;       /* pool_mark after the latest on another stream */
     atomic_bool breached;    /* work for another is noted since, as if by another thread */

@@ -221,7 +221,7 @@ static uint64_t cached_units(void)
 {
     uint64_t units = 0;
     state_lock(rig->pool);
-    list_for_each (n, tmp, &rig->pool->magazines)
+    list_for_each(n, tmp, &rig->pool->magazines)
         units += magazine_units(list_entry(n, struct magazine, link));
     state_unlock(rig->pool);
     return units;

@@ -379,10 +379,10 @@ static void broken_magazines_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(broken_chains_are_named), RIG_TEST(broken_blocks_are_named),
-        RIG_TEST(broken_slabs_are_named),  RIG_TEST(broken_bins_and_lists_are_named),
-        RIG_TEST(broken_chunks_are_named), RIG_TEST(broken_sums_are_named),
-        RIG_TEST(broken_fences_are_named), RIG_TEST(broken_segments_are_named),
+        RIG_TEST(broken_chains_are_named),    RIG_TEST(broken_blocks_are_named),
+        RIG_TEST(broken_slabs_are_named),     RIG_TEST(broken_bins_and_lists_are_named),
+        RIG_TEST(broken_chunks_are_named),    RIG_TEST(broken_sums_are_named),
+        RIG_TEST(broken_fences_are_named),    RIG_TEST(broken_segments_are_named),
         RIG_TEST(broken_magazines_are_named), RIG_TEST(broken_maps_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,12 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/time.h>
 #include <time.h>
+#include <cmocka.h>
 
 #include "shim/driver/driver_call.h"
 #include "shim/process/state.h"

@@ -111,7 +111,7 @@ static void free_some(struct rig *r)
     pool_release_at_free(r->blocks[0].addr);
 }
 
-static void (*const steps[])(struct rig *r) = {trim,      tick,      release, alloc_small,
+static void (*const steps[])(struct rig *r) = {trim,        tick,      release, alloc_small,
                                                alloc_large, alloc_all, submit,  free_some};
 enum { STEPS = sizeof steps / sizeof *steps };
 

@@ -28,7 +28,7 @@ static void order_is_that_of_the_pushes(void **state)
     list_push_front(&head, &items[1].link);
     list_push_back(&head, &items[2].link);
     list_push_front(&head, &items[3].link);
-    list_for_each (n, tmp, &head)
+    list_for_each(n, tmp, &head)
         EXPECT_EQ(list_entry(n, struct item, link)->number, wanted[at++],
                   "front and back are kept");
     EXPECT_EQ(at, 4, "every element is seen once");
@@ -44,7 +44,7 @@ static void the_loop_may_remove_what_it_sees(void **state)
         list_push_back(&head, &items[i].link);
     }
     int seen = 0;
-    list_for_each (n, tmp, &head) {
+    list_for_each(n, tmp, &head) {
         seen++;
         if (list_entry(n, struct item, link)->number % 2 == 0)
             list_remove(n);

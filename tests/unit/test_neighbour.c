@@ -344,9 +344,8 @@ static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
     if (child == 0) {
         int fd = open(f->path, O_RDWR);
         for (int i = 0; i < PAGE_SLOTS; i++) {
-            struct flock range = {.l_type = F_WRLCK,
-                                  .l_start = (off_t)(8192 + 4096 * i),
-                                  .l_len = 1};
+            struct flock range = {
+                .l_type = F_WRLCK, .l_start = (off_t)(8192 + 4096 * i), .l_len = 1};
             if (fcntl(fd, F_SETLK, &range))
                 _exit(1);
         }
@@ -396,9 +395,8 @@ static int locked_slots(const struct fake *f)
     if (child == 0) {
         int count = 0, fd = open(f->path, O_RDWR);
         for (int i = 0; i < PAGE_SLOTS; i++) {
-            struct flock range = {.l_type = F_WRLCK,
-                                  .l_start = (off_t)(8192 + 4096 * i),
-                                  .l_len = 1};
+            struct flock range = {
+                .l_type = F_WRLCK, .l_start = (off_t)(8192 + 4096 * i), .l_len = 1};
             count += fcntl(fd, F_SETLK, &range) != 0;
         }
         _exit(count);

@@ -177,11 +177,8 @@ static void how_much_may_be_pending_depends_on_the_peak(void **state)
     struct rig *r = slow(state);
     struct pool_stats *s = &r->pool->stats, before = *s;
     static const uint64_t rows[][3] = {
-        {MIB(0), MIB(100), MIB(64)},
-        {MIB(0), MIB(400), MIB(100)},
-        {MIB(400), MIB(400), MIB(100)},
-        {MIB(0), GIB(16), MIB(256)},
-        {GIB(8), GIB(16), MIB(512)},
+        {MIB(0), MIB(100), MIB(64)}, {MIB(0), MIB(400), MIB(100)}, {MIB(400), MIB(400), MIB(100)},
+        {MIB(0), GIB(16), MIB(256)}, {GIB(8), GIB(16), MIB(512)},
     };
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         s->allocated_bytes = rows[i][0];

@@ -34,7 +34,7 @@ static int teardown(void **state)
     for (int i = 0; i < PLACEMENT_BINS; i++) {
         if (!(bins.map[i / 64] >> (i % 64) & 1))
             continue;
-        list_for_each (n, tmp, &bins.heads[i]) {
+        list_for_each(n, tmp, &bins.heads[i]) {
             struct block *b = list_entry(n, struct block, link);
             placement_remove(&bins, b);
             free(b);

@@ -5,8 +5,8 @@
  */
 #include "shim/page/client.h"
 
-#include "shim/process/state.h"
 #include "shim/page/layout.h"
+#include "shim/process/state.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

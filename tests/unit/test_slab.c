@@ -90,8 +90,7 @@ static void an_empty_slab_returns_its_block(void **state)
     for (int i = 0; i < 24; i++)
         rig_free(r, addr[i]);
     rig_empty_magazines(r);
-    EXPECT_EQ(empty_count(r), 1,
-              "one stays, so that a loop does not make and unmake it");
+    EXPECT_EQ(empty_count(r), 1, "one stays, so that a loop does not make and unmake it");
     rig_trim(r, 0, true);
     EXPECT_EQ(empty_count(r), 0, "a trim takes the last one too");
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "its chunk is back with the driver");

@@ -28,7 +28,7 @@ int injection_failures(void)
 /* Called by the driver, in the middle of the program's first call. */
 int InitializeInjection(void)
 {
-    static const char *const names[] = {"cuMemAlloc_v2", "cuMemFree_v2", "cuGetProcAddress_v2",
+    static const char *const names[] = {"cuMemAlloc_v2",  "cuMemFree_v2",    "cuGetProcAddress_v2",
                                         "cuLaunchKernel", "cuCtxGetCurrent", "cuDriverGetVersion"};
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     starts++;

@@ -59,9 +59,9 @@ static void primary(void)
 /* Opens the driver, uses it and closes it. */
 static unsigned play(void)
 {
-    static const char *const names[] = {"cuGetProcAddress", "cuGetProcAddress_v2", "cuMemCreate",
-                                        "cuMemFreeAsync", "cuCtxRecordEvent", "cuLaunchKernelEx",
-                                        "cuStreamBeginCapture", "cuMemAllocAsync_ptsz"};
+    static const char *const names[] = {
+        "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemCreate",          "cuMemFreeAsync",
+        "cuCtxRecordEvent", "cuLaunchKernelEx",    "cuStreamBeginCapture", "cuMemAllocAsync_ptsz"};
     CUcontext context = NULL;
     unsigned wrong = 0;
     driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -43,8 +43,8 @@ static int visit_short(struct dl_phdr_info *info, size_t size_bytes, void *arg)
 EXPORT int dl_iterate_phdr(visit_fn *visit, void *arg)
 {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    char *pages = mmap(NULL, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                       -1, 0);
+    char *pages =
+        mmap(NULL, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!next || pages == MAP_FAILED || mprotect(pages + page_bytes, page_bytes, PROT_NONE))
         abort();
     struct walk walk = {visit, arg, (void *)(pages + page_bytes - SHORT_BYTES)};

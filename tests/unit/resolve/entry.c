@@ -6,13 +6,13 @@
 #include "tests/unit/resolve/probe.h"
 
 #include "pool/pool.h"
+#include "shim/context/stream_watch.h"
 #include "shim/control/thread.h"
 #include "shim/driver/driver_call.h"
+#include "shim/entry/alloc.h"
 #include "shim/entry/answer.h"
 #include "shim/entry/current.h"
 #include "shim/share/peer.h"
-#include "shim/entry/alloc.h"
-#include "shim/context/stream_watch.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
 
@@ -66,7 +66,7 @@ bool answer_release(uint64_t devices, struct answer_steps *steps)
 #define NOWHERE(name, type)                                                                        \
     uint64_t name(type asked)                                                                      \
     {                                                                                              \
-        return DEVICES_NONE;                                                                     \
+        return DEVICES_NONE;                                                                       \
     }
 NOWHERE(answer_device, CUdevice)
 NOWHERE(answer_context, CUcontext)

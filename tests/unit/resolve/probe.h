@@ -13,16 +13,16 @@ struct probe {
     _Atomic unsigned calls[NUM_HOOKS]; /* of wrappers that shim/entry/alloc.c would hold */
     _Atomic unsigned *watch;           /* pool_watch */
     unsigned done;                     /* calls of submission_end */
-    unsigned notes; /* calls of submission_begin, and the last one's arguments */
+    unsigned notes;                    /* calls of submission_begin, and the last one's arguments */
     CUstream note_stream;
     unsigned note_flags;
-    int note_answer; /* what submission_begin is to say, SUBMIT_SEEN unless set */
+    int note_answer;      /* what submission_begin is to say, SUBMIT_SEEN unless set */
     unsigned left_single; /* calls of stream_watch_give_up */
-    bool release;      /* whether memory goes back when a call found none, once in a call */
-    uint64_t released; /* of these devices it was to */
-    bool serve;      /* whether the runtime's short cut serves */
-    unsigned served; /* how often it did */
-    bool in_pool;    /* whether addresses that a runtime answers lie in the pool */
+    bool release;         /* whether memory goes back when a call found none, once in a call */
+    uint64_t released;    /* of these devices it was to */
+    bool serve;           /* whether the runtime's short cut serves */
+    unsigned served;      /* how often it did */
+    bool in_pool;         /* whether addresses that a runtime answers lie in the pool */
 };
 struct probe *resolve_probe(void);
 
@@ -31,7 +31,7 @@ struct probe *resolve_probe(void);
 enum { DRIVER_ANSWER = 10000, DRIVER_ALIAS = 20000 };
 struct driver {
     _Atomic unsigned calls[NUM_HOOKS];
-    unsigned refusals; /* so many calls are to be answered CUDA_ERROR_OUT_OF_MEMORY first */
+    unsigned refusals;    /* so many calls are to be answered CUDA_ERROR_OUT_OF_MEMORY first */
     uintptr_t launch[11]; /* the arguments of the last cuLaunchKernel */
     const CUlaunchConfig
         *given; /* to the last cuLaunchKernelEx_ptsz; gone when it returns, but for: */

@@ -44,7 +44,7 @@ static void check_library(const char *file)
     void *handle = load(file);
     static const char *const has[] = {"two_versions", "weak_function", "common_object"};
     static const char *const lacks[] = {"hidden_version", "thread_object", "two_versions_new",
-                                        "malloc", "nothing", ""};
+                                        "malloc",         "nothing",       ""};
     uintptr_t address = 0;
     for (size_t i = 0; i < sizeof has / sizeof *has; i++) {
         assert_int_equal(object_symbol(&found_object, has[i], &address), OBJECT_HAS);
@@ -123,8 +123,7 @@ static size_t num_symbols(const struct object *object)
     if (object->hash)
         return object->hash[1];
     const uint32_t *table = object->gnu_hash;
-    const uint32_t *buckets =
-        (const uint32_t *)((const ElfW(Addr) *)(table + 4) + table[2]);
+    const uint32_t *buckets = (const uint32_t *)((const ElfW(Addr) *)(table + 4) + table[2]);
     const uint32_t *chains = buckets + table[0];
     uint32_t last = 0;
     for (uint32_t i = 0; i < table[0]; i++)
@@ -141,8 +140,8 @@ static bool is_special(const struct object *object, size_t num, const char *name
 {
     for (size_t i = 1; i < num; i++) {
         const ElfW(Sym) *symbol = &object->symbols[i];
-        bool is_plain = ELF64_ST_TYPE(symbol->st_info) != STT_GNU_IFUNC &&
-                        symbol->st_shndx != SHN_ABS;
+        bool is_plain =
+            ELF64_ST_TYPE(symbol->st_info) != STT_GNU_IFUNC && symbol->st_shndx != SHN_ABS;
         if (!is_plain && strcmp(object->strings + symbol->st_name, name) == 0)
             return true;
     }

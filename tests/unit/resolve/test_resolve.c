@@ -272,8 +272,8 @@ static void launch(PFN_cuLaunchKernel_v4000 f)
     memset(driver->launch, 0, sizeof driver->launch);
     assert_int_equal(f((CUfunction)0x11, 2, 3, 4, 5, 6, 7, 8, (CUstream)0x99, params, extra),
                      DRIVER_ANSWER + HOOK_cuLaunchKernel);
-    const uintptr_t expected[11] = {0x11, 2,    3, 4, 5, 6, 7, 8, 0x99, (uintptr_t)params,
-                                    (uintptr_t)extra};
+    const uintptr_t expected[11] = {
+        0x11, 2, 3, 4, 5, 6, 7, 8, 0x99, (uintptr_t)params, (uintptr_t)extra};
     assert_memory_equal(driver->launch, expected, sizeof expected);
 }
 
