@@ -35,7 +35,9 @@ VERBS = {
             "a process; a box tells more of it. f empties its cache; F those of all; l sets a limit"
             " (a size for MAX_IDLE, or NAME=VALUE); s sorts by the next column; r turns the order; "
             "/ shows some processes alone; ? shows all keys; q ends. A column of small "
-            "bars shows the last looks; its full height is the figure in MAX. On a narrow terminal "
+            "bars shows the last looks; its full height is the figure in MAX. GROWS is by how much "
+            "the lowest value of LIVE rose from one minute to the next, so it shows a leak, and "
+            "ALLOCS is allocations a second. On a narrow terminal "
             "some columns are left out. Needs the Python package rich."),
     "stat": ("stat", "show all that is known of one process",
              "Also of a process that was killed: its last state. Where the terminal is too small "
@@ -129,9 +131,10 @@ def _add_arguments(verb, add):
     elif verb == "top":
         add("--interval", type=_interval, default=1.0, metavar="TIME",
             help="time between two looks (default: 1s)")
-        add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "HITS", "PID", "NAME"),
+        add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "GROWS", "ALLOCS",
+                               "HITS", "PID", "NAME"),
             default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
-            "RESERVED, PEAK, HITS, PID or NAME (default: LIVE)")
+            "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: LIVE)")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":

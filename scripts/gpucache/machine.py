@@ -8,11 +8,15 @@ from gpucache import cached, process, state, text
 # What a holder has in JSON, too. Bytes are None where they are not known.
 #   live: held by the program. cached: kept by its Python packages. idle: the library's.
 #   used: all that the driver counts; known for processes without the library alone.
+#   rate: allocations a second between the last two states that it published; None: not known yet.
 FIELDS = ("key", "pid", "shown_pid", "user", "gpu", "uuid", "name", "note", "command", "job",
           "limits", "live", "cached", "cached_age_s", "idle", "reserved", "peak", "allocs", "hits",
-          "used", "options", "flush", "started_unix_ns", "history")
+          "used", "options", "flush", "started_unix_ns", "published_unix_ns", "rate", "history")
 PARTS = ("live", "cached", "idle", "others")
 CARD_FIELDS = ("gpu", "uuid", "name", "total", "used", "num_holders", "history") + PARTS
+# The floors of two times of so many seconds are compared. At the start they are shorter, and the
+# rise is not made larger for that.
+FLOOR_S, FLOOR_LEAST_S = 60.0, 15.0
 INITIAL_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
 
 
@@ -31,12 +35,24 @@ class _Record:
 class Holder(_Record):
     """A process on one GPU. process: its state.Process, None without the library."""
     fields = FIELDS
-    # kept: of `cached` what lies in the pools. gpu_known: does the page tell any GPU?
-    process, kept, gpu_known = None, 0, True
+    # kept: of `cached` what lies in the pools. gpu_known: does the page tell any GPU? interval_s:
+    # between two values of the history.
+    process, kept, gpu_known, interval_s = None, 0, True, 1.0
 
     def held(self):
         """What is seen of it in the column LIVE."""
         return self.used if self.live is None else self.live
+
+    @property
+    def grows(self):
+        """Bytes a minute by which the lowest value of LIVE has risen, from the last minute but one
+        to the last one. A leak lifts it; a peak does not. None: it was not seen for long enough."""
+        looks = min(max(1, int(FLOOR_S / self.interval_s)), len(self.history) // 2)
+        past = self.history[len(self.history) - 2 * looks:]
+        if not looks or looks * self.interval_s < FLOOR_LEAST_S or None in past:
+            return None
+        rise = min(past[looks:]) - min(past[:looks])
+        return int(rise * FLOOR_S / max(FLOOR_S, looks * self.interval_s))
 
     def cached_words(self):
         """The cell of CACHED."""
@@ -76,7 +92,8 @@ def _holder(found, gpu):
         cached_age_s=answer.age_s() if answer and (answer.names or answer.late) else None,
         idle=gpu.idle(), reserved=gpu.reserved(), peak=gpu["reserved_peak_bytes"],
         allocs=gpu["num_allocs"], hits=gpu["num_hits"], options=found.changed_options(),
-        flush=found.body.get("flush"), started_unix_ns=found.contents.started_unix_ns)
+        flush=found.body.get("flush"), started_unix_ns=found.contents.started_unix_ns,
+        published_unix_ns=found.contents.published_unix_ns)
     holder.process, holder.kept, holder.gpu_known = found, kept, bool(found.gpus)
     return holder
 
@@ -183,4 +200,6 @@ class Machine:
         made.interval_s, made.why = told["interval_s"], told["why"]
         made.cards = [Card(**card) for card in told["cards"]]
         made.holders = [Holder(**holder) for holder in told["holders"]]
+        for holder in made.holders:
+            holder.interval_s = made.interval_s
         return made

@@ -30,11 +30,13 @@ HELP = (
 )
 LEGEND = ("LIVE is held by the program. CACHED is what its Python packages keep; they are asked "
           "each few seconds, and a figure that is older has its age. IDLE is the library's. A "
-          "flush gives CACHED and IDLE back. '?': a package does not tell. '*': all that the "
-          "driver counts of a process without the library.")
+          "flush gives CACHED and IDLE back. GROWS is by how much the lowest value of LIVE rose "
+          "from one minute to the next: a leak lifts it, a peak does not. '?': a package does not "
+          "tell. '*': all that the driver counts of a process without the library.")
 LEFT = ("USER", "LIVE, LATELY", "LIMITS", "NAME")
 # On a narrow terminal these columns go, the first one first.
-SPARED = ("LIMITS", "USER", "PEAK", "HITS", "CACHED", "MAX", "LIVE, LATELY", "GPU", "NAME", "IDLE")
+SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "CACHED", "MAX", "LIVE, LATELY",
+          "GPU", "NAME", "IDLE")
 SPARK, SPARK_LEAST = 18, 12
 MIN_BAR, TWO_IN_A_ROW = 10, 6  # cells of a bar; GPUs
 BOX_LINES, CHART_LEAST, CHART_MOST = 6, 6, 30
@@ -48,6 +50,8 @@ def _cells(holder, spark):
     live = f"{size(holder.held())}{star}" if holder.held() is not None else "?"
     past = [value or 0 for value in holder.history]
     name = holder.name + (f" ({holder.note})" if mine and holder.note else "")
+    grows = holder.grows if mine else None
+    leaks = (grows or 0) > 0.01 * (holder.live or 0)
     hits = (holder.hits or 0) / holder.allocs if holder.allocs else 1
 
     def faint(value, style):
@@ -58,6 +62,8 @@ def _cells(holder, spark):
         "CACHED": (holder.cached_words(), faint(holder.cached, "cyan")),
         "IDLE": (size(holder.idle), faint(holder.idle, "green")),
         "PEAK": (size(holder.peak), ""),
+        "GROWS": (text.change(grows), "yellow" if leaks else "dim"),
+        "ALLOCS": (text.rate(holder.rate), faint(holder.rate, "")),
         "HITS": (text.share(holder.hits or 0, holder.allocs or 0), "yellow" if hits < 0.9 else ""),
         "LIVE, LATELY": (chart.spark(past, spark) if any(past) else "", chart.STYLES["live"]),
         "MAX": (size(max(past)) if any(past) else "", "dim"),
@@ -68,8 +74,8 @@ def _cells(holder, spark):
 def _widths(rows, width):
     """Column -> its width, of those that fit with two blanks between two. NAME, or else LIMITS,
     takes what the others leave."""
-    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "PEAK", "HITS", "LIVE, LATELY", "MAX",
-             "LIMITS", "NAME"]
+    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "PEAK", "GROWS", "ALLOCS", "HITS",
+             "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
     needs = {}
     for head in heads:
         widest = max([terminal.width(row[head][0]) for row in rows] or [0])

@@ -30,6 +30,24 @@ def count(number):
     return f"{number:,}"
 
 
+def rate(a_second):
+    """0/s, 310/s, 6.8k/s, 12M/s"""
+    if a_second is None:
+        return "-"
+    for factor, unit in ((10**6, "M"), (10**3, "k")):
+        if a_second >= 0.9995 * factor:
+            value = a_second / factor
+            return f"{value:.1f}{unit}/s" if value < 9.95 else f"{value:.0f}{unit}/s"
+    return f"{a_second:.0f}/s"
+
+
+def change(num_bytes):
+    """+82 MiB, -1 GiB, +0: how much more or less."""
+    if num_bytes is None:
+        return "-"
+    return f"{'-' if num_bytes < 0 else '+'}{size(abs(num_bytes))}" if num_bytes else "+0"
+
+
 def duration(ns):
     """11 ms, 1.50 s, 3 h 12 min"""
     if ns >= 3600 * 10**9:

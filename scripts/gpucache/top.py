@@ -45,6 +45,7 @@ class Screen(View):
         self.gpus = gpu_module.Gpus(stays=True)
         self.packages = None if args.no_ask else cached.Memory()
         self.history = {}
+        self.rates = {}  # key -> (published_unix_ns, allocs, rate)
         self.machine = machine.Machine()
         self.asking = None  # the method that takes what was typed
         self.changed = False  # something was asked of a process, or is to be looked at anew
@@ -69,7 +70,25 @@ class Screen(View):
             past.append(value)
             history[key] = past
             record.history = list(past)
+        for holder in now.holders:
+            holder.interval_s = self.args.interval
+        self._count(now.holders)
         self.history, self.machine = history, now
+
+    def _count(self, holders):
+        """Allocations a second. A look that finds no new state keeps the rate of before."""
+        rates = {}
+        for holder in holders:
+            if holder.allocs is None:
+                continue
+            at_ns, allocs, holder.rate = self.rates.get(
+                holder.key, (holder.published_unix_ns, holder.allocs, None))
+            if holder.published_unix_ns > at_ns:
+                holder.rate = max(0, holder.allocs - allocs) * 1e9 / \
+                    (holder.published_unix_ns - at_ns)
+                at_ns, allocs = holder.published_unix_ns, holder.allocs
+            rates[holder.key] = at_ns, allocs, holder.rate
+        self.rates = rates
 
     def _chosen(self):
         lines = self.lines(self.machine)

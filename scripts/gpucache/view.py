@@ -9,6 +9,8 @@ SORTS = {
     "IDLE": lambda holder: holder.idle or 0,
     "RESERVED": lambda holder: holder.reserved or 0,
     "PEAK": lambda holder: holder.peak or 0,
+    "GROWS": lambda holder: holder.grows or 0,
+    "ALLOCS": lambda holder: holder.rate or 0,
     "HITS": lambda holder: (holder.hits or 0) / max(1, holder.allocs or 0),
     "PID": lambda holder: -(holder.pid or int(holder.shown_pid.rstrip("*"))),
     "NAME": lambda holder: holder.name.lower(),

@@ -105,6 +105,55 @@ class Picture(Two):
                 self.assertIn(part, "\n".join(lines), width)
 
 
+class Lately(unittest.TestCase):
+    """The columns GROWS and ALLOCS."""
+
+    @staticmethod
+    def grows(values, interval_s=1.0):
+        holder = machine.Holder(history=values)
+        holder.interval_s = interval_s
+        return holder.grows
+
+    def test_a_leak_grows_and_a_peak_does_not(self):
+        waves = [(i % 20) << 20 for i in range(240)]
+        self.assertEqual(self.grows(waves), 0)
+        self.assertEqual(self.grows([w + (i << 10) for i, w in enumerate(waves)]), 60 << 10)
+        self.assertEqual(self.grows([w - (i << 10) for i, w in enumerate(waves)]), -60 << 10)
+        self.assertEqual(self.grows([0] * 239 + [1 << 40]), 0)
+        self.assertEqual(self.grows([0, 5] * 15 + [7, 8] * 15), 7)  # of half a minute
+        self.assertEqual(self.grows([i << 20 for i in range(40)], 10.0), 6 << 20)
+
+    def test_of_a_process_that_is_new_nothing_is_said(self):
+        for values in ([], [1], [1] * 29, [None] * 60, [1] * 59 + [None]):
+            self.assertIsNone(self.grows(values))
+        self.assertIsNone(self.grows([1] * 100, 0.1))
+        self.assertEqual(self.grows([0, 120], 120.0), 60)
+
+    def test_allocations_are_counted_between_two_states(self):
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+                                                  interval=1.0))
+
+        def rate(at_s, allocs):
+            holder = machine.Holder(key="1", allocs=allocs, published_unix_ns=int(at_s * 1e9))
+            screen._count([holder, machine.Holder(key="2")])  # pylint: disable=protected-access
+            return holder.rate
+        self.assertIsNone(rate(10, 500))
+        self.assertIsNone(rate(10, 500))
+        self.assertEqual(rate(12, 2500), 1000)
+        self.assertEqual(rate(12, 2500), 1000)  # no new state
+        self.assertEqual(rate(13, 2500), 0)
+        self.assertEqual(rate(14, 3), 0)  # another process with its key
+        screen._count([])  # pylint: disable=protected-access
+        self.assertIsNone(rate(15, 900))
+
+    def test_they_read_at_a_glance(self):
+        self.assertEqual([text.rate(value) for value in (
+            None, 0, 310, 999.4, 6840, 12345, 999400, 1.2e7)],
+            ["-", "0/s", "310/s", "999/s", "6.8k/s", "12k/s", "999k/s", "12M/s"])
+        self.assertEqual([text.change(value) for value in (None, 0, 82 << 20, -3 << 30)],
+                         ["-", "+0", "+82 MiB", "-3 GiB"])
+
+
 class Signs(unittest.TestCase):
     def test_the_parts_of_a_bar_fill_it(self):
         for values in ([0, 0], [1, 0, 0], [1] * 5, [10**12, 1, 1], [3, 0, 7, 90], [1, 10**15]):

@@ -173,8 +173,8 @@ class Top(Two):
         self.assertRegex(lines[3], r"^GPU 1 ")
         heads = next(line for line in lines if "LATELY" in line).split("  ")
         self.assertEqual([h.strip() for h in heads if h.strip()],
-                         ["PID", "USER", "GPU", "LIVE▼", "CACHED", "IDLE", "PEAK", "HITS",
-                          "LIVE, LATELY", "MAX", "LIMITS", "NAME"])
+                         ["PID", "USER", "GPU", "LIVE▼", "CACHED", "IDLE", "PEAK", "GROWS",
+                          "ALLOCS", "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"])
         rows = [line[1:].split() for line in lines if re.match(r"[ ▌] *[0-9]+ +\w+ +[01] ", line)]
         self.assertEqual([row[:5] for row in rows],
                          [[str(self.second[1]), process.user_name(os.getuid()), "0", "5", "GiB"],
@@ -271,7 +271,7 @@ class Top(Two):
     def test_a_small_terminal(self):
         self.two()
         for width, height, heads in (
-                (84, 24, "PID GPU LIVE▼ CACHED IDLE PEAK HITS LIVE, LATELY MAX NAME"),
+                (84, 24, "PID GPU LIVE▼ CACHED IDLE GROWS HITS LIVE, LATELY MAX NAME"),
                 (68, 24, "PID GPU LIVE▼ CACHED IDLE LIVE, LATELY MAX NAME"),
                 (52, 24, "PID GPU LIVE▼ IDLE LIVE, LATELY NAME"),
                 (38, 9, "PID GPU LIVE▼ IDLE NAME"), (30, 9, "PID LIVE▼ IDLE"),
