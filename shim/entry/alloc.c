@@ -12,8 +12,8 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
 #include "shim/entry/current.h"
+#include "shim/entry/retry.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -109,20 +109,20 @@ static void make_own_call(void *arg)
  * and serve this one. It breaks no open capture, as the pool's own calls do not. */
 static SHIM_COLD CUresult try_own_call(const struct context *c, struct own_call *call)
 {
-    if (driver_call_run(NULL, make_own_call, call) && answer_tells(call->rc))
-        answer_note(call->rc);
+    if (driver_call_run(NULL, make_own_call, call) && retry_is_error(call->rc))
+        retry_note_error(call->rc);
     pool_note_nomem(c->pool, call->rc == CUDA_SUCCESS);
     counter_add(COUNTER_DRIVER, call->rc == CUDA_SUCCESS);
     return call->rc;
 }
 
 /* The driver serves the request. A request that fits the device is made again after idle memory of
- * the pools went back (shim/entry/answer.h). */
+ * the pools went back (shim/entry/retry.h). */
 static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr, size_t size_bytes)
 {
     bool never_fits = c && size_bytes > c->backend.base.total_bytes;
     CUresult rc =
-        never_fits ? real.cuMemAlloc_v2(dptr, size_bytes) : answer_cuMemAlloc_v2(dptr, size_bytes);
+        never_fits ? real.cuMemAlloc_v2(dptr, size_bytes) : retry_cuMemAlloc_v2(dptr, size_bytes);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_DRIVER, 1);
     return rc;
@@ -216,7 +216,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
         if (served != SERVED_NOT)
             return rc;
     }
-    rc = answer_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
+    rc = retry_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_DRIVER, 1);
     return rc;
@@ -269,7 +269,7 @@ static CUresult pass_free(CUdeviceptr dptr)
 {
     if (dptr && state_is_on())
         counter_add(COUNTER_FOREIGN_FREE, 1);
-    return answer_cuMemFree_v2(dptr);
+    return retry_cuMemFree_v2(dptr);
 }
 
 static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
@@ -298,7 +298,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 static SHIM_COLD bool is_good_stream(CUdeviceptr dptr, CUstream stream, CUresult *rc)
 {
     CUcontext ctx;
-    answer_note(*rc);
+    retry_note_error(*rc);
     CUresult loss = context_loss_at(dptr);
     if (loss != CUDA_SUCCESS)
         *rc = loss;
@@ -329,14 +329,14 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
-    return serve_free_async(dptr, stream, &rc) ? rc : answer_cuMemFreeAsync(dptr, stream);
+    return serve_free_async(dptr, stream, &rc) ? rc : retry_cuMemFreeAsync(dptr, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
     CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
-    return serve_free_async(dptr, named, &rc) ? rc : answer_cuMemFreeAsync_ptsz(dptr, stream);
+    return serve_free_async(dptr, named, &rc) ? rc : retry_cuMemFreeAsync_ptsz(dptr, stream);
 }
 
 static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)

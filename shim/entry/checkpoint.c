@@ -10,7 +10,7 @@
  * 2. Before a restore this process gives its idle memory back. The driver needs as much as it
  *    saved. A restore that finds less fails with 2, and an unlock is refused (401) after it (H100).
  *    Where memory is still missing for a restore or an unlock, the call is made again after
- *    neighbours gave theirs (shim/entry/answer.h).
+ *    neighbours gave theirs (shim/entry/retry.h).
  * 3. A process that this one has locked is not asked for memory until it is unlocked. One that
  *    others have locked costs requests one wait in a while, as one that does not reply
  *    (shim/share/neighbour.h).
@@ -19,7 +19,7 @@
 #include "shim/control/flush.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
@@ -71,12 +71,12 @@ CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *restore)
 {
     if (pid != getpid())
         give_back("restore");
-    return answer_cuCheckpointProcessRestore(pid, restore);
+    return retry_cuCheckpointProcessRestore(pid, restore);
 }
 
 CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *unlock)
 {
-    CUresult rc = answer_cuCheckpointProcessUnlock(pid, unlock);
+    CUresult rc = retry_cuCheckpointProcessUnlock(pid, unlock);
     if (rc == CUDA_SUCCESS)
         neighbour_set_locked(pid, false);
     return rc;

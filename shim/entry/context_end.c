@@ -13,7 +13,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/entry/stream.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
@@ -258,7 +258,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     int cancel = cancel_forbid();
     bool counted = context_life_begins(dev);
-    CUresult rc = answer_cuDevicePrimaryCtxRetain(ctx, dev);
+    CUresult rc = retry_cuDevicePrimaryCtxRetain(ctx, dev);
     if (counted)
         context_life_begun(dev);
     if (rc == CUDA_SUCCESS)
@@ -327,7 +327,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice de
     green_context_expect();
     int cancel = cancel_forbid();
     bool counted = context_life_begins(dev);
-    CUresult rc = answer_cuGreenCtxCreate(green, desc, dev, flags);
+    CUresult rc = retry_cuGreenCtxCreate(green, desc, dev, flags);
     if (counted)
         context_life_begun(dev);
     cancel_allow(cancel);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrappers of the driver's other kinds of memory. They pass the call to the driver, look at its
- * answer (shim/entry/answer.h), and count the successful calls of some rows. No state, no lock.
+ * answer (shim/entry/retry.h), and count the successful calls of some rows. No state, no lock.
  */
 #include "shim/control/thread.h"
 #include "shim/driver/driver_call.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
 #include "shim/entry/current.h"
+#include "shim/entry/retry.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -46,7 +46,7 @@ static inline bool waits(enum hook_id hook)
     {                                                                                              \
         LONG_PROLOGUE();                                                                           \
         note_memory(COUNTER_##counter);                                                            \
-        CUresult rc = answer_##symbol args;                                                        \
+        CUresult rc = retry_##symbol args;                                                         \
         if (rc == CUDA_SUCCESS)                                                                    \
             counter_add(COUNTER_##counter, 1);                                                     \
         return rc;                                                                                 \
@@ -55,9 +55,9 @@ static inline bool waits(enum hook_id hook)
     CUresult symbol params                                                                         \
     {                                                                                              \
         if (!waits(HOOK_##symbol))                                                                 \
-            return answer_##symbol args;                                                           \
+            return retry_##symbol args;                                                            \
         atomic_fetch_add(&driver_call_program_waits, 1);                                           \
-        CUresult rc = answer_##symbol args;                                                        \
+        CUresult rc = retry_##symbol args;                                                         \
         atomic_fetch_sub(&driver_call_program_waits, 1);                                           \
         return rc;                                                                                 \
     }

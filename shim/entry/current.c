@@ -12,7 +12,7 @@
 #include "shim/driver/backing.h"
 #include "shim/driver/device.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 #include "shim/process/log.h"

@@ -9,18 +9,18 @@
 #include "shim/driver/async_pool.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
 
 /* Programs size themselves by free memory, and idle memory is available to them. So is that of the
- * driver's own pools: a call that finds no memory trims them (shim/entry/answer.h). */
+ * driver's own pools: a call that finds no memory trims them (shim/entry/retry.h). */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
-    CUresult rc = answer_cuMemGetInfo_v2(free, total);
+    CUresult rc = retry_cuMemGetInfo_v2(free, total);
     if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
         real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return rc;

@@ -7,7 +7,7 @@
 #include "shim/context/redzone.h"
 #include "shim/driver/error.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
@@ -64,11 +64,11 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
         return native(dptr, handle, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc;
-    struct answer_steps steps = {0};
+    struct retry_steps steps = {0};
     bool mapped;
     do
         rc = import_open(dptr, &handle, flags, native, &mapped);
-    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_current(), &steps));
+    while (retry_is_error(rc) && retry_note_error(rc) && retry_release(devices_current(), &steps));
     cancel_allow(cancel);
     if (mapped)
         atomic_fetch_or(&pool_watch, POOL_WATCH_ERRORS); /* of submissions */
@@ -80,12 +80,12 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
 {
-    return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle);
+    return open_handle(dptr, handle, flags, retry_cuIpcOpenMemHandle);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
 {
-    return open_handle(dptr, handle, flags, answer_cuIpcOpenMemHandle_v2);
+    return open_handle(dptr, handle, flags, retry_cuIpcOpenMemHandle_v2);
 }
 
 /* Of memory that is closed already the driver may still have a mapping. */

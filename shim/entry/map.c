@@ -6,7 +6,7 @@
  */
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/process/state.h"
 
 /* The driver refuses an address that is no device memory in the same way as memory of cuMemAlloc
@@ -20,7 +20,7 @@ static CUdeviceptr unless_ours(CUdeviceptr ptr, size_t size)
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
 {
-    return answer_cuMemMap(unless_ours(ptr, size), size, offset, handle, flags);
+    return retry_cuMemMap(unless_ours(ptr, size), size, offset, handle, flags);
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
@@ -30,7 +30,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-    return answer_cuMemSetAccess(unless_ours(ptr, size), size, desc, count);
+    return retry_cuMemSetAccess(unless_ours(ptr, size), size, desc, count);
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
@@ -42,14 +42,14 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr ptr,
                              size_t size, unsigned long long flags)
 {
-    return answer_cuMulticastBindAddr(object, offset, unless_ours(ptr, size), size, flags);
+    return retry_cuMulticastBindAddr(object, offset, unless_ours(ptr, size), size, flags);
 }
 
 #if CUDA_VERSION >= 13000
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice dev, size_t offset,
                                 CUdeviceptr ptr, size_t size, unsigned long long flags)
 {
-    return answer_cuMulticastBindAddr_v2(object, dev, offset, unless_ours(ptr, size), size, flags);
+    return retry_cuMulticastBindAddr_v2(object, dev, offset, unless_ours(ptr, size), size, flags);
 }
 #endif
 

@@ -5,12 +5,12 @@
  */
 #include "shim/driver/async_pool.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/process/cancel.h"
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
-    CUresult rc = answer_cuMemPoolCreate(pool, props);
+    CUresult rc = retry_cuMemPoolCreate(pool, props);
     if (rc == CUDA_SUCCESS) {
         int cancel = cancel_forbid();
         async_pool_made(*pool, props);

@@ -6,22 +6,23 @@
 #include "shim/share/peer.h"
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/process/cancel.h"
 
 #include <errno.h>
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-    CUresult rc = answer_cuCtxEnablePeerAccess(peer, flags);
+    CUresult rc = retry_cuCtxEnablePeerAccess(peer, flags);
     if (rc != CUDA_SUCCESS)
         return rc;
     int saved_errno = errno, cancel = cancel_forbid();
-    struct answer_steps steps = {0};
+    struct retry_steps steps = {0};
     stream_watch_give_up();
     do
         rc = peer_grant(peer);
-    while (answer_tells(rc) && answer_note(rc) && answer_release(answer_peers(peer), &steps));
+    while (retry_is_error(rc) && retry_note_error(rc) &&
+           retry_release(devices_peers(peer), &steps));
     if (rc != CUDA_SUCCESS) { /* as natively: access to all of the peer's memory, or to none */
         peer_revoke(peer);
         real.cuCtxDisablePeerAccess(peer);

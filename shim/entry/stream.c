@@ -10,7 +10,7 @@
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 
@@ -192,21 +192,21 @@ static void made(CUresult rc)
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
-    CUresult rc = answer_cuStreamCreate(stream, flags);
+    CUresult rc = retry_cuStreamCreate(stream, flags);
     made(rc);
     return rc;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
-    CUresult rc = answer_cuStreamCreateWithPriority(stream, flags, priority);
+    CUresult rc = retry_cuStreamCreateWithPriority(stream, flags, priority);
     made(rc);
     return rc;
 }
 
 CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned flags, int priority)
 {
-    CUresult rc = answer_cuGreenCtxStreamCreate(stream, green, flags, priority);
+    CUresult rc = retry_cuGreenCtxStreamCreate(stream, green, flags, priority);
     if (rc == CUDA_SUCCESS)
         stream_watch_give_up();
     return rc;

@@ -4,7 +4,7 @@
  * 1. While it is 0, a wrapper is a compare, a branch and a jump to the driver. The caller's
  *    arguments stay in place.
  * 2. Once the process has a pool or an imported block, the word has POOL_WATCH_ERRORS. Then the
- *    wrapper looks at the driver's answer (shim/entry/answer.h).
+ *    wrapper looks at the driver's answer (shim/entry/retry.h).
  * 3. While the word has other bits, a pool needs to know of submissions. Then the wrapper also
  *    calls submission_begin before the driver.
  * No state but the slots of the driver's functions, no lock of this file.
@@ -12,7 +12,7 @@
 #include "shim/context/stream_watch.h"
 
 #include "pool/pool.h"
-#include "shim/entry/answer.h"
+#include "shim/entry/retry.h"
 #include "shim/share/peer.h"
 
 #include <stdatomic.h>
@@ -108,7 +108,7 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
 {
     if (flags & (SUBMIT_FLAG_PARTS | SUBMIT_FLAG_MANY))
         return DEVICES_NONE;
-    return flags & SUBMIT_FLAG_ANYWHERE ? DEVICES_ALL : answer_stream(stream);
+    return flags & SUBMIT_FLAG_ANYWHERE ? DEVICES_ALL : devices_stream(stream);
 }
 
 /* The slow half of a wrapper. It runs while pool_watch is not 0, and at the first call, when it
@@ -123,7 +123,7 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
     {                                                                                              \
         struct turn turn __attribute__((unused)); /* for SUBMIT_CONFIG */                          \
         CUresult rc;                                                                               \
-        struct answer_steps steps = {0};                                                           \
+        struct retry_steps steps = {0};                                                            \
         do {                                                                                       \
             unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);              \
             enum submit_seen seen =                                                                \
@@ -135,8 +135,8 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
                 rc = driver_fn args;                                                               \
             if (seen != SUBMIT_UNSEEN)                                                             \
                 submission_end(rc == CUDA_SUCCESS);                                                \
-        } while (answer_tells(rc) && answer_note(rc) &&                                            \
-                 answer_release(devices_of(stream, flags), &steps));                               \
+        } while (retry_is_error(rc) && retry_note_error(rc) &&                                     \
+                 retry_release(devices_of(stream, flags), &steps));                                \
         return rc;                                                                                 \
     }
 #include "shim/driver/submit.def"

@@ -68,8 +68,8 @@ static CUresult called(int base, int id, ...)
         return CALLED(DRIVER_ALIAS, HOOK_##symbol, LIST args);                                     \
     }
 #define HOOK(symbol, pfn, params, args, group) DEFINE(symbol, params, args)
-#define HOOKS_ANSWERED
-#define HOOK_ANSWER(symbol, pfn, params, args, devices) DEFINE(symbol, params, args)
+#define HOOKS_RETRIED
+#define HOOK_RETRIED(symbol, pfn, params, args, devices) DEFINE(symbol, params, args)
 #include "shim/driver/hooks.def"
 #define SUBMIT_CONFIG(config) config
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
@@ -107,8 +107,8 @@ struct entry {
 static const struct entry entries[] = {
 #define ENTRY(symbol, pfn) {#pfn, (void *)symbol, (void *)alias_##symbol},
 #define HOOK(symbol, pfn, params, args, group) ENTRY(symbol, pfn)
-#define HOOKS_ANSWERED
-#define HOOK_ANSWER(symbol, pfn, params, args, devices) ENTRY(symbol, pfn)
+#define HOOKS_RETRIED
+#define HOOK_RETRIED(symbol, pfn, params, args, devices) ENTRY(symbol, pfn)
 #define HOOK_RESOLVER(symbol, pfn, params, args) {#pfn, (void *)symbol, (void *)symbol},
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ENTRY(symbol, pfn)

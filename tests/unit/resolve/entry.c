@@ -10,8 +10,8 @@
 #include "shim/control/thread.h"
 #include "shim/driver/driver_call.h"
 #include "shim/entry/alloc.h"
-#include "shim/entry/answer.h"
 #include "shim/entry/current.h"
+#include "shim/entry/retry.h"
 #include "shim/share/peer.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
@@ -52,12 +52,12 @@ bool peer_grant_missing(void)
 
 /* Submissions are wrapped whether answers are looked at or not. A call that is out of memory gets
  * some once. */
-bool answer_note(CUresult rc)
+bool retry_note_error(CUresult rc)
 {
     return rc == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool answer_release(uint64_t devices, struct answer_steps *steps)
+bool retry_release(uint64_t devices, struct retry_steps *steps)
 {
     probe.released = devices;
     return probe.release && !steps->step++;
@@ -68,22 +68,21 @@ bool answer_release(uint64_t devices, struct answer_steps *steps)
     {                                                                                              \
         return DEVICES_NONE;                                                                       \
     }
-NOWHERE(answer_device, CUdevice)
-NOWHERE(answer_context, CUcontext)
-NOWHERE(answer_peers, CUcontext)
-NOWHERE(answer_stream, CUstream)
-NOWHERE(answer_green, CUgreenCtx)
-NOWHERE(answer_location, const CUmemLocation *)
-NOWHERE(answer_physical, const CUmemAllocationProp *)
-NOWHERE(answer_handle, CUmemGenericAllocationHandle)
-NOWHERE(answer_pool, CUmemoryPool)
+NOWHERE(devices_context, CUcontext)
+NOWHERE(devices_peers, CUcontext)
+NOWHERE(devices_stream, CUstream)
+NOWHERE(devices_green, CUgreenCtx)
+NOWHERE(devices_location, const CUmemLocation *)
+NOWHERE(devices_physical, const CUmemAllocationProp *)
+NOWHERE(devices_handle, CUmemGenericAllocationHandle)
+NOWHERE(devices_pool, CUmemoryPool)
 
-uint64_t answer_current(void)
+uint64_t devices_current(void)
 {
     return DEVICES_NONE;
 }
 
-uint64_t answer_access(const CUmemAccessDesc *desc, size_t count)
+uint64_t devices_access(const CUmemAccessDesc *desc, size_t count)
 {
     return DEVICES_NONE;
 }

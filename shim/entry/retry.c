@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See retry.h. No state but the pools', no lock. Nothing here runs unless a call of the driver
+ * failed.
+ */
+#include "shim/entry/retry.h"
+
+#include "shim/context/context.h"
+#include "shim/control/flush.h"
+#include "shim/driver/error.h"
+#include "shim/process/state.h"
+#include "shim/share/lend.h"
+#include "shim/stats/counters.h"
+
+#include <errno.h>
+
+SHIM_COLD bool retry_note_error(CUresult rc)
+{
+    if (!state_is_on())
+        return false;
+    if (error_is_loss(rc)) {
+        int saved_errno = errno;
+        context_look_for_loss();
+        errno = saved_errno;
+    }
+    return rc == CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SHIM_COLD bool retry_release(uint64_t devices, struct retry_steps *steps)
+{
+    int saved_errno = errno;
+    bool some = false;
+    uint64_t own = devices && atomic_load(&flush_at_oom) ? DEVICES_ALL : devices;
+    while (own && steps->step < POOL_RELEASE_STEPS && !some)
+        some = context_release(own, (enum pool_release)steps->step++);
+    some = some || lend_ask(devices, steps->bytes, &steps->series);
+    if (some)
+        counter_add(COUNTER_RETRY, 1);
+    errno = saved_errno;
+    return some;
+}
