@@ -25,6 +25,7 @@
 #include "shim/control/flush.h"
 #include "shim/control/turns.h"
 #include "shim/driver/capture.h"
+#include "shim/option/in_force.h"
 #include "shim/process/state.h"
 
 #include <inttypes.h>
@@ -166,7 +167,7 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
     uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1;
     const char *gpu = command_value(c, "gpu");
 
-    *w = (struct waiting){.e = state_options()->empty_cache, .start_ns = state_clock_ns()};
+    *w = (struct waiting){.e = in_force()->empty_cache, .start_ns = state_clock_ns()};
     *code = PAGE_REPLY_BAD;
     if (!command_number(c, "keep", UINT64_MAX, &w->e.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||

@@ -16,6 +16,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
 #include "shim/loader/scope.h"
+#include "shim/option/in_force.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
@@ -201,20 +202,20 @@ static void flush(const struct empty_cache *e, const char *why)
 
 static uint64_t run_start(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, "start");
+    flush(&in_force()->empty_cache, "start");
     return DUTY_NEVER;
 }
 
 static uint64_t run_set(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, "set");
+    flush(&in_force()->empty_cache, "set");
     return DUTY_NEVER;
 }
 
 static uint64_t run_signal(uint64_t now_ns)
 {
     counter_add(COUNTER_SIGNAL, 1);
-    flush(&state_options()->empty_cache, "signal");
+    flush(&in_force()->empty_cache, "signal");
     return DUTY_NEVER;
 }
 
@@ -222,7 +223,7 @@ static uint64_t interval_ns; /* when the interval is over */
 
 static uint64_t run_interval(uint64_t now_ns)
 {
-    const struct empty_cache *e = &state_options()->empty_cache;
+    const struct empty_cache *e = &in_force()->empty_cache;
     if (!e->every_ns)
         return DUTY_NEVER;
     if (now_ns < interval_ns) /* the duty was due for a shorter interval */
@@ -244,7 +245,7 @@ static uint64_t file_seen; /* the file's time of change at the last look */
 
 static uint64_t run_file(uint64_t now_ns)
 {
-    const struct options *o = state_options();
+    const struct options *o = in_force();
     uint64_t touched = touched_ns(o->empty_cache_file.path);
     if (!*o->empty_cache_file.path)
         return DUTY_NEVER;
@@ -330,7 +331,7 @@ static void begin_policy(const struct empty_cache *e, struct duty *once)
 
 bool flush_policy_changed(void)
 {
-    const struct empty_cache *e = &state_options()->empty_cache;
+    const struct empty_cache *e = &in_force()->empty_cache;
     int count = 0;
     begin_policy(e, &on_set);
     return !lacks_device(e->device, &count);
@@ -338,7 +339,7 @@ bool flush_policy_changed(void)
 
 bool flush_file_changed(void)
 {
-    const char *path = state_options()->empty_cache_file.path;
+    const char *path = in_force()->empty_cache_file.path;
     file_seen = touched_ns(path);
     if (*path)
         control_due(&at_file, control_after(state_clock_ns(), FILE_POLL_NS));
@@ -348,7 +349,7 @@ bool flush_file_changed(void)
 /* No other thread changes options before the control thread is there. */
 void flush_start(void)
 {
-    const struct options *o = state_options();
+    const struct options *o = in_force();
     publish_signal(signal_install(o->signal, &at_signal));
     warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
@@ -369,7 +370,7 @@ void flush_start(void)
 static bool may_have_caches(void)
 {
     int saved_errno = errno;
-    bool may = state_options()->frameworks && (scope_is_forked() || python_is_loaded());
+    bool may = in_force()->frameworks && (scope_is_forked() || python_is_loaded());
     errno = saved_errno;
     return may;
 }
@@ -427,6 +428,6 @@ void flush_serve_request(void)
     pthread_mutex_unlock(&request_lock);
     counter_add(COUNTER_ENVIRON, 1);
     flush_pools(&wanted, WAIT_OWN_NS, "environment");
-    if (state_options()->frameworks)
+    if (in_force()->frameworks)
         ask_later(&wanted);
 }

@@ -7,6 +7,7 @@
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/option/in_force.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 
@@ -39,7 +40,7 @@ static bool write_state(void)
     if (r.num_pools && now != digest) {
         atomic_store(&writing, true);
         if (!atomic_load(&leaving))
-            done = report_write(&r, &state_options()->stats);
+            done = report_write(&r, &in_force()->stats);
         atomic_store(&writing, false);
         digest = now;
     }
@@ -49,7 +50,7 @@ static bool write_state(void)
 
 static uint64_t run(uint64_t now_ns)
 {
-    const struct option_stats *where = &state_options()->stats;
+    const struct option_stats *where = &in_force()->stats;
     /* The report at the exit complains of a file that cannot be written. */
     if (!where->at_exit || !log_is_file(where->path) || !write_state())
         return DUTY_NEVER;
@@ -59,7 +60,7 @@ static uint64_t run(uint64_t now_ns)
 
 void last_state_start(void)
 {
-    const struct option_stats *where = &state_options()->stats;
+    const struct option_stats *where = &in_force()->stats;
     every_ns = FIRST_NS;
     digest = 0;
     if (where->at_exit && where->path[0])

@@ -6,6 +6,7 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/option/in_force.h"
 #include "shim/page/page.h"
 #include "shim/page/server.h"
 #include "shim/process/kernel.h"
@@ -77,7 +78,7 @@ void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
     pthread_mutex_unlock(&flush_lock);
     *r = (struct report){.pools = out,
                          .num_pools = context_report(out, max),
-                         .options = state_options(),
+                         .options = in_force(),
                          .flush = last,
                          .signal = atomic_load(&signal_now),
                          .elapsed_ns = state_clock_ns() - state_started_ns()};
@@ -206,7 +207,7 @@ static void complain_of_bell(void)
 
 static bool make(void)
 {
-    const struct option_dir *dir = &state_options()->dir;
+    const struct option_dir *dir = &in_force()->dir;
     const char *path = dir->path[0] ? dir->path : NULL, *why;
     struct page_state state;
 
@@ -275,7 +276,7 @@ static uint64_t run_publish(uint64_t now_ns)
 
 void publish_soon(void)
 {
-    if (state_options()->dir.none)
+    if (in_force()->dir.none)
         return;
     atomic_store(&wanted, true);
     control_due(&publish, 0);
@@ -283,7 +284,7 @@ void publish_soon(void)
 
 bool publish_pool_made(void)
 {
-    if (state_options()->dir.none)
+    if (in_force()->dir.none)
         return false;
     publish_soon();
     return true;

@@ -10,6 +10,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
 #include "shim/entry/retry.h"
+#include "shim/option/in_force.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/export.h"
@@ -21,7 +22,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
     CUresult rc = retry_cuMemGetInfo_v2(free, total);
-    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
+    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !in_force()->meminfo ||
         real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return rc;
     size_t all = SIZE_MAX;

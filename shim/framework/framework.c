@@ -5,10 +5,10 @@
  */
 #include "shim/framework/framework.h"
 
+#include "shim/option/in_force.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
-#include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/stats/counters.h"
 
@@ -147,7 +147,7 @@ static void fill(struct framework_result *results, enum framework_state state)
 
 static uint64_t ask(enum kind kind, const struct framework_host *with)
 {
-    if (!state_options()->frameworks)
+    if (!in_force()->frameworks)
         return 0;
     fork_gate_enter(); /* python_is_loaded takes a lock that a child would find taken */
     bool may_ask = python_is_loaded();

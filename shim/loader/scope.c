@@ -4,8 +4,8 @@
  */
 #include "shim/loader/scope.h"
 
+#include "shim/process/decimal.h"
 #include "shim/process/kernel.h"
-#include "shim/process/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -200,7 +200,7 @@ bool scope_is_forked(void)
         at = strchr(at + 1, ' ');
     uint64_t flags;
     at = at ? at + 1 : "";
-    return !number_read(&at, &flags) || flags & PF_FORKNOEXEC;
+    return !decimal_read(&at, &flags) || flags & PF_FORKNOEXEC;
 }
 
 bool scope_may_be_walked(void)

@@ -6,8 +6,8 @@
 #include "shim/page/dir.h"
 
 #include "shim/page/layout.h"
+#include "shim/process/decimal.h"
 #include "shim/process/kernel.h"
-#include "shim/process/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ static bool read_start(const char *path, uint64_t *pid, uint64_t *start_ticks)
     const char *p = stat, *rest = strrchr(stat, ')');
     for (int field = 2; rest && field < 22; field++)
         rest = strchr(rest + 1, ' ');
-    return rest && number_read(&p, pid) && *++rest && number_read(&rest, start_ticks);
+    return rest && decimal_read(&p, pid) && *++rest && decimal_read(&rest, start_ticks);
 }
 
 static int digit(char c)
@@ -96,8 +96,9 @@ void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX])
 
 bool page_id_parse(const char *name, struct page_id *id)
 {
-    return number_read(&name, &id->pid_namespace) && *name++ == '-' &&
-           number_read(&name, &id->pid) && *name++ == '-' && number_read(&name, &id->start_ticks) &&
+    return decimal_read(&name, &id->pid_namespace) && *name++ == '-' &&
+           decimal_read(&name, &id->pid) && *name++ == '-' &&
+           decimal_read(&name, &id->start_ticks) &&
            (strcmp(name, PAGE_SUFFIX) == 0 || strcmp(name, PAGE_SUFFIX PAGE_UNFINISHED) == 0);
 }
 

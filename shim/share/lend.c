@@ -13,6 +13,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
+#include "shim/option/in_force.h"
 #include "shim/page/page.h"
 #include "shim/process/cancel.h"
 #include "shim/process/kernel.h"
@@ -55,7 +56,7 @@
 
 bool lend_is_on(void)
 {
-    return state_is_on() && state_options()->share_ns;
+    return state_is_on() && in_force()->share_ns;
 }
 
 /* Where pages are, and which one is the process's own. A process that only allocates may have none
@@ -73,7 +74,7 @@ struct place {
 
 static bool find_place(struct place *p)
 {
-    const struct option_dir *dir = &state_options()->dir;
+    const struct option_dir *dir = &in_force()->dir;
     struct stat st;
     p->folder = *page_folder() ? page_folder() : dir->path;
     if (dir->none || !page_id_self(&p->self))
@@ -153,7 +154,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
                                   .waits = true};
     while (state_clock_ns() < series) {
         uint64_t got;
-        switch (neighbour_ask(&wish, state_options()->share_ns, &got)) {
+        switch (neighbour_ask(&wish, in_force()->share_ns, &got)) {
         case NEIGHBOUR_GAVE:
             counter_add(COUNTER_BORROWED_BYTES, got);
             run_note(device, got);
@@ -178,7 +179,7 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, uint64_t *series)
     int count = 0;
     bool some = *series;
     if (!*series)
-        *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
+        *series = control_after(state_clock_ns(), in_force()->share_ns) & ~LAST;
     if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
@@ -254,7 +255,7 @@ static bool ask_for_pool(CUdevice device, uint64_t bytes, uint64_t *series)
     bool first = !*series;
     if (first && (lend_is_on() ? context_release(device_bit(device), POOL_RELEASE_IDLE)
                                : async_pool_release(device))) {
-        *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
+        *series = control_after(state_clock_ns(), in_force()->share_ns) & ~LAST;
         return true;
     }
     return lend_ask(device_bit(device), bytes, series);

@@ -6,9 +6,9 @@
  */
 #include "shim/socket/listener.h"
 
+#include "shim/process/decimal.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
-#include "shim/process/number.h"
 #include "shim/process/own_thread.h"
 
 #include <dirent.h>
@@ -74,7 +74,7 @@ static bool close_all(void)
     for (const struct dirent *entry; (entry = readdir(folder));) {
         const char *name = entry->d_name;
         uint64_t fd;
-        if (number_read(&name, &fd) && (int)fd != dirfd(folder))
+        if (decimal_read(&name, &fd) && (int)fd != dirfd(folder))
             close((int)fd);
     }
     closedir(folder);

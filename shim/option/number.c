@@ -2,9 +2,10 @@
  *
  * See number.h.
  */
-#include "shim/process/number.h"
+#include "shim/option/number.h"
 
-#include "shim/process/word.h"
+#include "shim/option/word.h"
+#include "shim/process/decimal.h"
 
 #include <stddef.h>
 
@@ -22,16 +23,16 @@ struct unit {
 };
 
 /* A number with its fraction in millionths. */
-struct decimal {
+struct quantity {
     uint64_t whole, millionths;
 };
 
 /* Moves *text to the unit. Drops further digits of the fraction. */
-static bool read_decimal(const char **text, struct decimal *out)
+static bool read_quantity(const char **text, struct quantity *out)
 {
     uint64_t scale = MILLION;
 
-    if (!number_read(text, &out->whole))
+    if (!decimal_read(text, &out->whole))
         return false;
     out->millionths = 0;
     const char *p = *text;
@@ -46,7 +47,7 @@ static bool read_decimal(const char **text, struct decimal *out)
 }
 
 /* False: there is no such unit, the product does not fit, or it would be a fraction of a byte. */
-static bool scale(const struct decimal *v, const char *unit, const struct unit *units,
+static bool scale(const struct quantity *v, const char *unit, const struct unit *units,
                   size_t num_units, uint64_t *out)
 {
     uint64_t whole;
@@ -67,13 +68,13 @@ bool number_time(const char *text, uint64_t *out_ns)
                                         {"m", 60 * SEC}, {"min", 60 * SEC}, {"h", 3600 * SEC}};
     char item[WORD_ITEM_BYTES];
     const char *p = item;
-    struct decimal v;
+    struct quantity v;
     uint64_t ns = 0;
 
     if (!word_only_item(text, item))
         return false;
     if (!word_is(item, "none") &&
-        !(read_decimal(&p, &v) && scale(&v, p, units, sizeof units / sizeof *units, &ns)))
+        !(read_quantity(&p, &v) && scale(&v, p, units, sizeof units / sizeof *units, &ns)))
         return false;
     *out_ns = ns;
     return true;
@@ -86,9 +87,9 @@ bool number_size(const char *text, struct option_size *out)
                                         {"g", GIB},   {"gb", GIB}, {"gib", GIB}, {"t", TIB},
                                         {"tb", TIB},  {"tib", TIB}};
     struct option_size size = {0};
-    struct decimal v;
+    struct quantity v;
 
-    if (!read_decimal(&text, &v))
+    if (!read_quantity(&text, &v))
         return false;
     if (word_is(text, "%")) {
         if (v.whole > 100 || (v.whole == 100 && v.millionths))

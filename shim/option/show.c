@@ -3,7 +3,7 @@
  * See show.h. Numbers are printed as integers, because the decimal point of printf depends on the
  * locale.
  */
-#include "shim/process/show.h"
+#include "shim/option/show.h"
 
 #include "shim/process/text.h"
 
