@@ -8,14 +8,12 @@
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/option/in_force.h"
+#include "shim/process/clock.h"
 #include "shim/process/log.h"
-#include "shim/process/state.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
-#define SEC_NS UINT64_C(1000000000)
 #define FIRST_NS (2 * SEC_NS)
 #define MOST_NS (10 * SEC_NS)
 
@@ -64,12 +62,12 @@ void last_state_start(void)
     every_ns = FIRST_NS;
     digest = 0;
     if (where->at_exit && where->path[0])
-        control_due(&duty, control_after(state_clock_ns(), every_ns));
+        control_due(&duty, control_after(clock_now_ns(), every_ns));
 }
 
 void last_state_end(void)
 {
     atomic_store(&leaving, true);
     for (int waits = 0; atomic_load(&writing) && waits < 1000; waits++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        clock_sleep(MS_NS);
 }

@@ -6,6 +6,7 @@
 #include "shim/framework/framework.h"
 
 #include "shim/option/in_force.h"
+#include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
@@ -74,7 +75,7 @@ static void tell(const struct framework_result *results)
         if (r->state != FRAMEWORK_ABSENT)
             log_info("%s: %s, gave %s MiB back in %s ms", r->name, framework_state_name(r->state),
                      text_fixed(r->returned_bytes, 1 << 20, 1).text,
-                     text_fixed(r->ns, 1000000, 1).text);
+                     text_fixed(r->ns, MS_NS, 1).text);
     }
 }
 

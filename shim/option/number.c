@@ -5,12 +5,11 @@
 #include "shim/option/number.h"
 
 #include "shim/option/word.h"
+#include "shim/process/clock.h"
 #include "shim/process/decimal.h"
 
 #include <stddef.h>
 
-#define MS UINT64_C(1000000)
-#define SEC (1000 * MS)
 #define KIB (UINT64_C(1) << 10)
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -64,8 +63,9 @@ static bool scale(const struct quantity *v, const char *unit, const struct unit 
 
 bool number_time(const char *text, uint64_t *out_ns)
 {
-    static const struct unit units[] = {{"", SEC},       {"ms", MS},        {"s", SEC},
-                                        {"m", 60 * SEC}, {"min", 60 * SEC}, {"h", 3600 * SEC}};
+    static const struct unit units[] = {{"", SEC_NS},         {"ms", MS_NS},
+                                        {"s", SEC_NS},        {"m", 60 * SEC_NS},
+                                        {"min", 60 * SEC_NS}, {"h", 3600 * SEC_NS}};
     char item[WORD_ITEM_BYTES];
     const char *p = item;
     struct quantity v;

@@ -6,6 +6,7 @@
 #include "shim/option/parse.h"
 
 #include "shim/option/word.h"
+#include "shim/process/clock.h"
 #include "shim/process/decimal.h"
 
 #include <errno.h>
@@ -14,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define MS UINT64_C(1000000)
 
 /* Moves *text behind the number and the blanks that follow. */
 static bool read_device(const char **text, unsigned *out)
@@ -194,7 +193,7 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
         } else if (word_is(item, "oom")) {
             e.on_oom = true;
         } else if ((p = word_skip(item, "every:")) != NULL) {
-            if (!number_time(p, &e.every_ns) || e.every_ns < MS)
+            if (!number_time(p, &e.every_ns) || e.every_ns < MS_NS)
                 return false;
         } else if ((p = word_skip(item, "device=")) != NULL) {
             if (!read_device(&p, &device) || *p)

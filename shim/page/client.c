@@ -6,32 +6,31 @@
 
 #include "pool/bits.h"
 #include "shim/page/layout.h"
+#include "shim/process/clock.h"
+#include "shim/process/futex.h"
 #include "shim/process/kernel.h"
-#include "shim/process/state.h"
+#include "shim/process/proc_text.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/futex.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
-#include <time.h>
 
-#define MS UINT64_C(1000000)
 /* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times. On a loaded
  * machine the bell's thread may be slow to come back to its wait. */
-#define PAUSE_NS (10 * MS)
+#define PAUSE_NS (10 * MS_NS)
 #define PROBES 20
 /* So long a neighbour that was there counts as there. */
-#define LOOK_NS (200 * MS)
+#define LOOK_NS (200 * MS_NS)
 
 uint32_t question_jitter(void)
 {
-    uint64_t x = state_clock_ns() ^ ((uint64_t)getpid() << 32);
+    uint64_t x = clock_now_ns() ^ ((uint64_t)getpid() << 32);
     x *= UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(x >> 32);
 }
@@ -132,7 +131,7 @@ static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
                           const struct question *q, uint64_t wait_ns)
 {
     char text[160];
-    uint64_t wait_ms = wait_ns / MS;
+    uint64_t wait_ms = wait_ns / MS_NS;
     int length = q->uuid_text
                      ? snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
                                 q->uuid_text, q->bytes, wait_ms)
@@ -162,24 +161,20 @@ static bool ring(struct page *page)
 
 static bool has_waiter(struct page *page)
 {
-    return syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0) > 0;
+    return futex_wake(&page->bell, 1, FUTEX_OF_FILE) > 0;
 }
 
 enum life { LIVES, GONE, UNKNOWN };
 
-/* Field 3 of the task's stat. Field 2 is its name and may hold any character. '?': not known. */
+/* '?': not known. */
 static char task_state(uint64_t pid, const char *tid)
 {
-    char path[64], stat[512], *end;
+    enum { STATE_FIELD = 3 };
+    char path[64], text[PROC_TEXT_BYTES];
     snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/stat", pid, tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return '?';
-    ssize_t n = pread(fd, stat, sizeof stat - 1, 0);
-    close(fd);
-    stat[n > 0 ? n : 0] = '\0';
-    end = strrchr(stat, ')');
-    return end && end[1] == ' ' ? end[2] : '?';
+    proc_text_read(path, text);
+    const char *state = proc_text_stat_field(text, STATE_FIELD);
+    return state ? *state : '?';
 }
 
 /* Is the neighbour's page mapped there? The kernel tells nothing of a task that has just ended, and
@@ -279,7 +274,7 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
     struct watch w = {.is_there = ring(page)};
     for (;;) {
         uint32_t replied;
-        uint64_t now_ns = state_clock_ns();
+        uint64_t now_ns = clock_now_ns();
         if (!read_word(page, offset, &replied))
             return false;
         if (replied == sequence + 1)
@@ -289,11 +284,8 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
             return false;
         if (now_ns >= w.look_ns)
             w.look_ns = now_ns + (w.is_there ? LOOK_NS : PAUSE_NS);
-        uint64_t left_ns = min_u64(w.look_ns, q->until_ns) - now_ns;
-        struct timespec t = {.tv_sec = (time_t)(left_ns / (1000 * MS)),
-                             .tv_nsec = (long)(left_ns % (1000 * MS))};
-        if (syscall(SYS_futex, (char *)page + offset, FUTEX_WAIT, sequence, &t, NULL, 0) &&
-            errno == EFAULT)
+        if (!futex_wait((char *)page + offset, sequence, min_u64(w.look_ns, q->until_ns),
+                        FUTEX_OF_FILE))
             return false;
     }
 }
@@ -303,14 +295,14 @@ static enum question_result ask_mapped(int fd, struct page *page, const struct q
                                        uint64_t *bytes, struct question_place *late)
 {
     uint32_t sequence = 0;
-    uint64_t now_ns = state_clock_ns();
+    uint64_t now_ns = clock_now_ns();
     int taken = take_slot(fd, page, &sequence);
     if (taken < 0)
         return taken == NO_SLOT ? QUESTION_BUSY : QUESTION_LOST;
     unsigned slot = (unsigned)taken;
     /* The neighbour's own waits end before ours. */
     uint64_t its_wait_ns = q->until_ns > now_ns ? (q->until_ns - now_ns) / 2 : 0;
-    its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS);
+    its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS_NS);
     if (!write_request(page, slot, sequence, q, its_wait_ns))
         return QUESTION_LOST;
     counter_add(COUNTER_LEND_ASK, 1);

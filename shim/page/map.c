@@ -6,11 +6,10 @@
 #include "shim/page/map.h"
 
 #include "shim/page/layout.h"
+#include "shim/process/futex.h"
 #include "shim/process/kernel.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -21,7 +20,7 @@ static bool left_waiter;
 
 static bool wake_all(void *word)
 {
-    return syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0) >= 0;
+    return futex_wake_all(word, FUTEX_OF_FILE) >= 0;
 }
 
 bool page_copy_map(int fd, const struct stat *file)
@@ -127,12 +126,11 @@ bool page_get(void *to, size_t offset, size_t size_bytes)
 
 bool page_wait(size_t offset, uint32_t value)
 {
-    return mapping && (!syscall(SYS_futex, mapping + offset, FUTEX_WAIT, value, NULL, NULL, 0) ||
-                       errno != EFAULT);
+    return mapping && futex_wait(mapping + offset, value, FUTEX_FOREVER, FUTEX_OF_FILE);
 }
 
 void page_wake(size_t offset)
 {
     if (mapping)
-        syscall(SYS_futex, mapping + offset, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        futex_wake_all(mapping + offset, FUTEX_OF_FILE);
 }

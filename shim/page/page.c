@@ -5,6 +5,7 @@
 #include "shim/page/page.h"
 
 #include "shim/page/map.h"
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@
 #endif
 
 /* So long page_remove waits for a page that is being made. */
-#define REMOVE_WAIT_NS UINT64_C(100000000)
+#define REMOVE_WAIT_NS (100 * MS_NS)
 #define REMOVE_PAUSE_NS 100000
 
 enum { NO_PAGE, MAKING, SHOWN, LEFT }; /* step 11 */
@@ -35,14 +36,6 @@ static ino_t file_inode;
 static struct page_id self;
 static struct stat root; /* the root directory in which `folder` is a path */
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec t;
-
-    clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* What stands between the two writes of the sequence. */
 struct stamp {
     uint64_t published_ns, published_unix_ns;
@@ -55,8 +48,8 @@ _Static_assert(sizeof(struct stamp) ==
 
 static bool write_state(const struct page_state *s)
 {
-    struct stamp stamp = {.published_ns = clock_ns(CLOCK_MONOTONIC),
-                          .published_unix_ns = clock_ns(CLOCK_REALTIME),
+    struct stamp stamp = {.published_ns = clock_now_ns(),
+                          .published_unix_ns = clock_unix_ns(),
                           .num_gpus = (uint32_t)s->num_gpus,
                           .body_bytes = (uint32_t)s->body_bytes};
     const struct page_piece pieces[] = {
@@ -92,7 +85,7 @@ static bool write_head(const struct page_id *id)
                         .start_ticks = id->start_ticks,
                         .pid_namespace = id->pid_namespace,
                         .uid = geteuid(),
-                        .started_unix_ns = clock_ns(CLOCK_REALTIME)};
+                        .started_unix_ns = clock_unix_ns()};
 
     page_boot_id(head.boot_id);
     memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
@@ -297,8 +290,8 @@ void page_remove(void)
     before = atomic_exchange(&word, LEFT);
     if (before == SHOWN)
         remove_file();
-    uint64_t end_ns = clock_ns(CLOCK_MONOTONIC) + REMOVE_WAIT_NS;
-    while (before == MAKING && !atomic_load(&maker_is_done) && clock_ns(CLOCK_MONOTONIC) < end_ns)
-        nanosleep(&(struct timespec){.tv_nsec = REMOVE_PAUSE_NS}, NULL);
+    uint64_t end_ns = clock_now_ns() + REMOVE_WAIT_NS;
+    while (before == MAKING && !atomic_load(&maker_is_done) && clock_now_ns() < end_ns)
+        clock_sleep(REMOVE_PAUSE_NS);
     errno = saved_errno;
 }

@@ -5,10 +5,10 @@
 #include "shim/page/server.h"
 
 #include "shim/page/map.h"
+#include "shim/process/clock.h"
 #include "shim/process/own_thread.h"
 
 #include <string.h>
-#include <time.h>
 
 /* The thread only waits and calls rang(). */
 #define BELL_STACK_BYTES (128 * 1024)
@@ -97,7 +97,7 @@ static void listen(void)
 
     while (page_get(&seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
         bell_rang();
-        nanosleep(&(struct timespec){.tv_nsec = PAGE_REST_NS}, NULL); /* step 6 */
+        clock_sleep(PAGE_REST_NS); /* step 6 */
         if (!page_wait(offsetof(struct page, bell), seen))
             break;
     }

@@ -7,13 +7,14 @@
 #define SHIM_PAGE_SERVER_H
 
 #include "shim/page/layout.h"
+#include "shim/process/clock.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* So long the thread of the bell rests after each ring. */
-#define PAGE_REST_NS UINT64_C(1000000)
+#define PAGE_REST_NS MS_NS
 
 /* A request, copied. */
 struct page_request {

@@ -4,7 +4,7 @@
  */
 #include "shim/process/state.h"
 
-#include <time.h>
+#include "shim/process/clock.h"
 
 _Atomic int state_now;
 
@@ -18,20 +18,13 @@ bool state_claim(void)
 
 void state_settle(bool on)
 {
-    started_ns = on ? state_clock_ns() : 0;
+    started_ns = on ? clock_now_ns() : 0;
     atomic_store(&state_now, on ? STATE_ON : STATE_OFF);
 }
 
 void state_turn_off(void)
 {
     atomic_store(&state_now, STATE_OFF);
-}
-
-uint64_t state_clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 uint64_t state_started_ns(void)

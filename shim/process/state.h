@@ -45,8 +45,7 @@ void state_settle(bool on);
 /* OFF for good, in a forked child. Async-signal-safe. */
 void state_turn_off(void);
 
-/* CLOCK_MONOTONIC in nanoseconds: when the library started, and now. */
+/* When the library started (clock_now_ns). */
 uint64_t state_started_ns(void);
-uint64_t state_clock_ns(void);
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include "shim/socket/listener.h"
 
+#include "shim/process/clock.h"
 #include "shim/process/decimal.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
@@ -250,7 +251,7 @@ void listener_answer(uint64_t number, const void *answer, const int *fds, size_t
         int failed = socket_put(&token_now, &relay, sizeof relay, fds, num_fds);
         if (failed != EAGAIN && failed != ECONNREFUSED)
             return;
-        nanosleep(&(struct timespec){.tv_nsec = RELAY_PAUSE_NS}, NULL);
+        clock_sleep(RELAY_PAUSE_NS);
     }
 }
 
