@@ -140,9 +140,14 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){
-        atomic_load(&c->ctx),      c->device, block.addr,       block.requested_bytes, block.serial,
-        export_is_capable(&block), true,      block.sync_memops};
+    *d = (struct description){.ctx = atomic_load(&c->ctx),
+                              .device = c->device,
+                              .addr = block.addr,
+                              .size_bytes = block.requested_bytes,
+                              .buffer_id = block.serial,
+                              .ipc_capable = export_is_capable(&block),
+                              .own = true,
+                              .sync_memops = block.sync_memops};
     return true;
 }
 

@@ -61,9 +61,9 @@ static bool write_state(const struct page_state *s)
     if (s->num_gpus > PAGE_GPUS_MAX || s->body_bytes > PAGE_BODY_BYTES)
         return false;
     sequence = even;
-    return page_put(&odd, offsetof(struct page, sequence), sizeof(odd)) &&
-           page_put_all(pieces, 3) &&
-           page_put(&even, offsetof(struct page, sequence), sizeof(even));
+    return page_put(page_own(), &odd, offsetof(struct page, sequence), sizeof(odd)) &&
+           page_put_all(page_own(), pieces, 3) &&
+           page_put(page_own(), &even, offsetof(struct page, sequence), sizeof(even));
 }
 
 /* The fields before the first room of zeroes. */
@@ -90,7 +90,7 @@ static bool write_head(const struct page_id *id)
     page_boot_id(head.boot_id);
     memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
     snprintf(head.library_version, sizeof(head.library_version), "%s", GPUCACHE_VERSION);
-    return page_put(&head, 0, sizeof(head));
+    return page_put(page_own(), &head, 0, sizeof(head));
 }
 
 /* Bells of two files differ by this, times the files between them. */
@@ -98,9 +98,10 @@ static bool write_head(const struct page_id *id)
 
 static bool write_bell(void)
 {
-    uint32_t first = (page_copy_count() - 1) * BELL_STEP;
+    uint32_t first = (page_map_count() - 1) * BELL_STEP;
 
-    return page_put(&first, offsetof(struct page, bell), sizeof(first)); /* step 7 */
+    /* step 7 */
+    return page_put(page_own(), &first, offsetof(struct page, bell), sizeof(first));
 }
 
 /* Makes the file at its full size, so that a full file system shows now. A file system that cannot
@@ -146,7 +147,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     if (fd < 0)
         return false;
     *why = "the file cannot be mapped";
-    bool done = page_copy_map(fd, &file);
+    bool done = page_map(fd, &file);
     int saved_errno = errno;
     kernel_close_own(fd, &file);
     if (done) {
@@ -162,7 +163,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     if (!done) {
         unlinkat(dir, unfinished, 0);
         if (!*folder) /* else the thread of the bell uses it */
-            page_copy_unmap();
+            page_unmap();
     }
     errno = saved_errno;
     return done;
@@ -263,8 +264,10 @@ uint64_t page_watched_until_ns(void)
 {
     uint64_t until_ns;
 
-    return page_get(&until_ns, offsetof(struct page, watched_until_ns), sizeof(until_ns)) ? until_ns
-                                                                                          : 0;
+    return page_get(page_own(), &until_ns, offsetof(struct page, watched_until_ns),
+                    sizeof(until_ns))
+               ? until_ns
+               : 0;
 }
 
 /* Another program of the same process may have put its page there: then the file is another. */

@@ -19,7 +19,7 @@
 /* A request, copied. */
 struct page_request {
     unsigned slot;
-    unsigned file; /* page_copy_count: the sequences of each file begin at 0 */
+    unsigned file; /* page_map_count: the sequences of each file begin at 0 */
     uint32_t sequence;
     size_t ask_bytes;
     char ask[PAGE_ASK_BYTES + 1]; /* with a NUL; other bytes may be anything */
