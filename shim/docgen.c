@@ -11,7 +11,7 @@
  */
 #include "shim/docgen_python.h"
 #include "shim/driver/hooks.h" /* before any header that could include cuda.h */
-#include "shim/process/options.h"
+#include "shim/option/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  */
 #include "shim/docgen_python.h"
 
+#include "shim/option/options.h"
 #include "shim/page/layout.h"
-#include "shim/process/options.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,7 +50,7 @@ static void print_python_tables(void)
     i++;
 #define POOL_OPTION(field, name, type, value, live, help) OPTION_ROW(#type)
 #define SHIM_OPTION(field, env, type, value, live, help) OPTION_ROW(#type)
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
     puts("]\n\nSTATS = [");

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Names and values of the library's options, from the generated table. The library's own parser
-(shim/process/parse.c) has the last word; what is refused here it refuses too, and what it refuses
+(shim/option/parse.c) has the last word; what is refused here it refuses too, and what it refuses
 is refused here. tests/tool compares the two."""
 import difflib
 import os

@@ -13,15 +13,14 @@
  */
 #include "shim/command/command.h"
 #include "shim/control/frameworks.h"
-#include "shim/process/state.h"
+#include "shim/process/clock.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#define MS UINT64_C(1000000)
 /* Between two looks for the answer, and before a busy package is asked again. */
-#define LOOK_NS (2 * MS)
-#define AGAIN_NS (10 * MS)
+#define LOOK_NS (2 * MS_NS)
+#define AGAIN_NS (10 * MS_NS)
 enum { WAIT_MS = 100, ROW_BYTES = 64 };
 
 /* A request that waits for the answer. */
@@ -65,7 +64,7 @@ static void add_gpus(struct text *t, const struct framework_cached *its)
 static void add_one(struct text *t, const struct framework_result *now,
                     const struct framework_cached *then, bool first)
 {
-    uint64_t now_ns = state_clock_ns();
+    uint64_t now_ns = clock_now_ns();
     bool has_then = then->at_ns &&
                     (is_known(now) || now->state == FRAMEWORK_BUSY || now->state == FRAMEWORK_LATE);
 
@@ -85,7 +84,7 @@ static enum page_reply answer(const struct framework_result *results, uint64_t s
 {
     bool all = true, any = false;
 
-    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"frameworks\":", state_clock_ns() - start_ns);
+    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"frameworks\":", clock_now_ns() - start_ns);
     for (int i = 0; i < NUM_FRAMEWORKS; i++)
         any |= known[i].at_ns != 0;
     if (framework_all_are(results, FRAMEWORK_LATE) && !any) {
@@ -128,13 +127,14 @@ static bool is_through(struct waiting *w, uint64_t now_ns, struct command_reply 
 enum page_reply command_cached(const struct command *c, struct command_reply *reply)
 {
     struct waiting *w = &waiting[c->slot];
-    uint64_t wait_ms = WAIT_MS, now_ns = state_clock_ns();
+    uint64_t wait_ms = WAIT_MS, now_ns = clock_now_ns();
 
     if (!command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply))
         return PAGE_REPLY_BAD;
     if (!c->again) {
-        *w = (struct waiting){
-            .question = frameworks_look(), .start_ns = now_ns, .until_ns = now_ns + wait_ms * MS};
+        *w = (struct waiting){.question = frameworks_look(),
+                              .start_ns = now_ns,
+                              .until_ns = now_ns + wait_ms * MS_NS};
         framework_has_looked(w->question, w->results, latest);
     } else if (w->ask_at_ns && w->ask_at_ns <= now_ns) {
         w->question = frameworks_look();

@@ -8,7 +8,7 @@
 #include "pool/bits.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
-#include "shim/process/state.h"
+#include "shim/process/clock.h"
 
 #include <time.h>
 
@@ -48,10 +48,10 @@ static uint64_t last_work_ns; /* the end of the last work that is not ANY_TIME *
 /* Step 4. */
 static void pause_before(void)
 {
-    uint64_t now_ns = state_clock_ns(), due_ns = last_work_ns + COMMAND_PAUSE_NS;
+    uint64_t now_ns = clock_now_ns(), due_ns = last_work_ns + COMMAND_PAUSE_NS;
 
     if (now_ns < due_ns)
-        nanosleep(&(struct timespec){.tv_nsec = (long)(due_ns - now_ns)}, NULL);
+        clock_sleep(due_ns - now_ns);
 }
 
 /* Step 8. */
@@ -98,7 +98,7 @@ static bool serve(bool is_calm, bool again)
             pause_before();
         code = run_row(row, again, &reply);
         if (rows[row].when != ANY_TIME)
-            last_work_ns = state_clock_ns();
+            last_work_ns = clock_now_ns();
         if (reply.again_ns)
             return true;
     } else if (again) {

@@ -36,6 +36,7 @@
 #define SHIM_COMMAND_H
 
 #include "shim/page/server.h"
+#include "shim/process/clock.h"
 #include "shim/process/text.h"
 
 #include <stdbool.h>
@@ -43,7 +44,7 @@
 #include <stdint.h>
 
 enum { COMMAND_WORDS_MAX = 32, COMMAND_WAIT_MS = PAGE_WAIT_MS };
-#define COMMAND_PAUSE_NS UINT64_C(1000000)
+#define COMMAND_PAUSE_NS MS_NS
 
 struct command_word {
     const char *name, *value; /* texts without blanks; the value may be "" */

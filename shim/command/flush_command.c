@@ -25,7 +25,8 @@
 #include "shim/control/flush.h"
 #include "shim/control/turns.h"
 #include "shim/driver/capture.h"
-#include "shim/process/state.h"
+#include "shim/option/in_force.h"
+#include "shim/process/clock.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -166,7 +167,7 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
     uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1;
     const char *gpu = command_value(c, "gpu");
 
-    *w = (struct waiting){.e = state_options()->empty_cache, .start_ns = state_clock_ns()};
+    *w = (struct waiting){.e = in_force()->empty_cache, .start_ns = clock_now_ns()};
     *code = PAGE_REPLY_BAD;
     if (!command_number(c, "keep", UINT64_MAX, &w->e.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
@@ -178,7 +179,7 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
             command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
         return false;
     }
-    flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * 1000000));
+    flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * MS_NS));
     if (frameworks)
         turns_await_answer(&w->turns, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
     return true;
@@ -192,7 +193,7 @@ static enum page_reply make_receipt(const struct waiting *w, bool done, struct c
     size_t left_out = 0;
     bool first = true, all = flush_takes_answer(&w->e, w->turns.question, frameworks);
 
-    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", state_clock_ns() - w->start_ns);
+    text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", clock_now_ns() - w->start_ns);
     for (size_t i = 0; i < w->num_pools; i++) {
         if ((w->e.device >= 0 && pools[i].device != w->e.device) || !is_first_of_device(i))
             continue;

@@ -5,6 +5,7 @@
  */
 #include "shim/command/command.h"
 #include "shim/control/turns.h"
+#include "shim/process/clock.h"
 #include "shim/share/lend.h"
 
 #include <inttypes.h>
@@ -28,7 +29,7 @@ enum page_reply command_give(const struct command *c, struct command_reply *repl
     if (!lend_is_on())
         return command_error(reply, PAGE_REPLY_REFUSED, "GPUCACHE_SHARE=0: the process gives none");
     if (!c->again)
-        *given_bytes = lend_give(gpu, bytes, wait_ms * 1000000, t, &found);
+        *given_bytes = lend_give(gpu, bytes, wait_ms * MS_NS, t, &found);
     if (!found)
         return command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
                              gpu);

@@ -4,7 +4,7 @@
  */
 #include "shim/command/command.h"
 
-#include "shim/process/number.h"
+#include "shim/process/decimal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -53,7 +53,7 @@ bool command_number(const struct command *c, const char *name, uint64_t most, ui
 
     if (!value)
         return true;
-    if (!number_read(&p, &v) || *p || v > most) {
+    if (!decimal_read(&p, &v) || *p || v > most) {
         command_error(reply, PAGE_REPLY_BAD, "%s=%.40s is not a number from 0 to %" PRIu64, name,
                       value, most);
         return false;

@@ -15,9 +15,9 @@
 #include "shim/control/flush.h"
 #include "shim/control/last_state.h"
 #include "shim/control/publish.h"
+#include "shim/option/in_force.h"
+#include "shim/option/show.h"
 #include "shim/process/log.h"
-#include "shim/process/show.h"
-#include "shim/process/state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -50,16 +50,16 @@ static bool min_free_is_beyond(void)
         uint64_t total_bytes = c->backend.base.total_bytes;
         struct pool_config config;
 
-        state_pool_config(c->device, total_bytes, &config);
+        in_force_pool_config(c->device, total_bytes, &config);
         beyond = beyond || (total_bytes && config.min_free_bytes >= total_bytes);
     }
     return beyond;
 }
 
-/* The new value is in state_options(); makes it hold. */
+/* The new value is in in_force(); makes it hold. */
 static void apply(struct change *g, size_t row)
 {
-    const struct option_log *log = &state_options()->log;
+    const struct option_log *log = &in_force()->log;
 
     if (option_is_of_pools(row)) {
         context_set_configs();
@@ -76,7 +76,7 @@ static void apply(struct change *g, size_t row)
         last_state_start();
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {
         g->done = false;
-        state_set_option(row, old_text);
+        in_force_set(row, old_text);
         refuse(g, PAGE_REPLY_REFUSED, "the log had too many files already", "");
     }
 }
@@ -98,15 +98,15 @@ static void change(struct change *g, const struct command_word *word)
         refuse(g, PAGE_REPLY_REFUSED, "it cannot change while the program runs: ", o->fixed);
         return;
     }
-    options_show(state_options(), row, old_text, sizeof(old_text));
-    g->done = state_set_option(row, word->value);
+    options_show(in_force(), row, old_text, sizeof(old_text));
+    g->done = in_force_set(row, word->value);
     if (!g->done) {
         snprintf(more, sizeof(more), "\"%.40s\" is not understood: it takes ", word->value);
         refuse(g, PAGE_REPLY_BAD, more, o->allowed);
         return;
     }
     apply(g, row);
-    options_show(state_options(), row, new_text, sizeof(new_text));
+    options_show(in_force(), row, new_text, sizeof(new_text));
     if (g->done)
         log_info("set by a request: %s=%.300s, was %.300s", g->name, new_text, old_text);
 }

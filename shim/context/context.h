@@ -55,7 +55,6 @@
 #include "shim/driver/backend.h"
 #include "shim/driver/device.h"
 #include "shim/driver/hooks.h"
-#include "shim/process/state.h"
 #include "shim/stats/report.h"
 
 #include <stdatomic.h>

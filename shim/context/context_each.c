@@ -4,6 +4,7 @@
  * lock is that of context_set_config.
  */
 #include "shim/context/context.h"
+#include "shim/option/in_force.h"
 
 #include "pool/bits.h"
 #include "pool/spin.h"
@@ -192,7 +193,7 @@ void context_set_config(struct context *c)
     if (!c->pool)
         return;
     pthread_mutex_lock(&lock);
-    state_pool_config(c->device, c->backend.base.total_bytes, &config);
+    in_force_pool_config(c->device, c->backend.base.total_bytes, &config);
     pool_set_config(c->pool, &config);
     pthread_mutex_unlock(&lock);
 }
@@ -222,7 +223,7 @@ static uint64_t tick_async(struct context *c)
     uint64_t back = 0, own = context_idle_bytes(c->device);
     if (!async_pool_any())
         return 0;
-    state_pool_config(c->device, c->backend.base.total_bytes, &config);
+    in_force_pool_config(c->device, c->backend.base.total_bytes, &config);
     if (config.max_idle_bytes != UINT64_MAX)
         back += async_pool_trim(
             c->device, config.max_idle_bytes - min_u64(own, config.max_idle_bytes), UINT64_MAX);
@@ -309,7 +310,7 @@ size_t context_report(struct report_pool *out, size_t max)
                                               .total_bytes = c->backend.base.total_bytes,
                                               .returned_ns = atomic_load(&c->returned_ns),
                                               .regrown_ns = atomic_load(&c->regrown_ns)};
-            state_pool_config(c->device, out[count].total_bytes, &out[count].config);
+            in_force_pool_config(c->device, out[count].total_bytes, &out[count].config);
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
             if (is_first_row(out, count))

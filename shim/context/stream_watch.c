@@ -95,6 +95,7 @@
 #include "pool/spin.h"
 #include "shim/context/context.h"
 #include "shim/loader/object.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
@@ -164,7 +165,7 @@ static void leave_single(void)
         return;
     context_for_each_pool(leave_pool);
     if (atomic_load(&costly_ends) >= COSTLY_ENDS) {
-        uint64_t seconds = (state_clock_ns() - state_started_ns()) / 1000000000u;
+        uint64_t seconds = (clock_now_ns() - state_started_ns()) / SEC_NS;
         if ((uint64_t)atomic_load(&costly_ends) >= COSTLY_ENDS + seconds)
             stream_watch_give_up();
     }

@@ -16,6 +16,8 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
 #include "shim/loader/scope.h"
+#include "shim/option/in_force.h"
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
@@ -29,18 +31,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MS UINT64_C(1000000)
 /* How often the thread looks at the file of GPUCACHE_EMPTY_CACHE_FILE. */
-#define FILE_POLL_NS (200 * MS)
+#define FILE_POLL_NS (200 * MS_NS)
 /* How long a flush waits for pending memory: on the control thread, in turns (turns.h), and on the
  * program's own. */
-#define WAIT_NS (5000 * MS)
-#define WAIT_OWN_NS (200 * MS)
+#define WAIT_NS (5 * SEC_NS)
+#define WAIT_OWN_NS (200 * MS_NS)
 /* How often limits and timeouts make the packages empty their caches, at most: a program that works
  * on takes the memory again. */
-#define ASK_AT_TICKS_NS (10000 * MS)
+#define ASK_AT_TICKS_NS (10 * SEC_NS)
 /* Before a package that was busy is asked again. */
-#define ASK_AGAIN_NS (50 * MS)
+#define ASK_AGAIN_NS (50 * MS_NS)
 
 /* Why a flush comes after the packages' answer. */
 #define FOLLOWS "frameworks"
@@ -57,10 +58,10 @@ static bool asks;
 uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *why)
 {
     struct pool_trim trim = {.keep_bytes = e->keep_bytes, .wait_ns = wait_ns};
-    uint64_t start_ns = state_clock_ns(), back = context_trim(e->device, &trim);
-    uint64_t took_ns = state_clock_ns() - start_ns;
+    uint64_t start_ns = clock_now_ns(), back = context_trim(e->device, &trim);
+    uint64_t took_ns = clock_now_ns() - start_ns;
     log_info("flush (%s): gave back %s MiB in %s ms", why, text_fixed(back, 1 << 20, 1).text,
-             text_fixed(took_ns, 1000000, 1).text);
+             text_fixed(took_ns, MS_NS, 1).text);
     if (back || strcmp(why, FOLLOWS)) /* where nothing more came, the flush before is the last */
         publish_flush(why, back, took_ns);
     return back;
@@ -201,20 +202,20 @@ static void flush(const struct empty_cache *e, const char *why)
 
 static uint64_t run_start(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, "start");
+    flush(&in_force()->empty_cache, "start");
     return DUTY_NEVER;
 }
 
 static uint64_t run_set(uint64_t now_ns)
 {
-    flush(&state_options()->empty_cache, "set");
+    flush(&in_force()->empty_cache, "set");
     return DUTY_NEVER;
 }
 
 static uint64_t run_signal(uint64_t now_ns)
 {
     counter_add(COUNTER_SIGNAL, 1);
-    flush(&state_options()->empty_cache, "signal");
+    flush(&in_force()->empty_cache, "signal");
     return DUTY_NEVER;
 }
 
@@ -222,7 +223,7 @@ static uint64_t interval_ns; /* when the interval is over */
 
 static uint64_t run_interval(uint64_t now_ns)
 {
-    const struct empty_cache *e = &state_options()->empty_cache;
+    const struct empty_cache *e = &in_force()->empty_cache;
     if (!e->every_ns)
         return DUTY_NEVER;
     if (now_ns < interval_ns) /* the duty was due for a shorter interval */
@@ -237,14 +238,14 @@ static uint64_t touched_ns(const char *path)
     struct stat st;
     if (!*path || kernel_fstatat(AT_FDCWD, path, &st, 0))
         return 0;
-    return (uint64_t)st.st_mtim.tv_sec * 1000 * MS + (uint64_t)st.st_mtim.tv_nsec;
+    return (uint64_t)st.st_mtim.tv_sec * SEC_NS + (uint64_t)st.st_mtim.tv_nsec;
 }
 
 static uint64_t file_seen; /* the file's time of change at the last look */
 
 static uint64_t run_file(uint64_t now_ns)
 {
-    const struct options *o = state_options();
+    const struct options *o = in_force();
     uint64_t touched = touched_ns(o->empty_cache_file.path);
     if (!*o->empty_cache_file.path)
         return DUTY_NEVER;
@@ -321,7 +322,7 @@ static void begin_policy(const struct empty_cache *e, struct duty *once)
 {
     atomic_store(&flush_at_oom, e->on_oom);
     if (e->every_ns) {
-        interval_ns = control_after(state_clock_ns(), e->every_ns);
+        interval_ns = control_after(clock_now_ns(), e->every_ns);
         control_due(&at_interval, interval_ns);
     }
     if (e->now)
@@ -330,7 +331,7 @@ static void begin_policy(const struct empty_cache *e, struct duty *once)
 
 bool flush_policy_changed(void)
 {
-    const struct empty_cache *e = &state_options()->empty_cache;
+    const struct empty_cache *e = &in_force()->empty_cache;
     int count = 0;
     begin_policy(e, &on_set);
     return !lacks_device(e->device, &count);
@@ -338,17 +339,17 @@ bool flush_policy_changed(void)
 
 bool flush_file_changed(void)
 {
-    const char *path = state_options()->empty_cache_file.path;
+    const char *path = in_force()->empty_cache_file.path;
     file_seen = touched_ns(path);
     if (*path)
-        control_due(&at_file, control_after(state_clock_ns(), FILE_POLL_NS));
+        control_due(&at_file, control_after(clock_now_ns(), FILE_POLL_NS));
     return folder_is_there(path);
 }
 
 /* No other thread changes options before the control thread is there. */
 void flush_start(void)
 {
-    const struct options *o = state_options();
+    const struct options *o = in_force();
     publish_signal(signal_install(o->signal, &at_signal));
     warn_of_missing_device(o->empty_cache.device);
     begin_policy(&o->empty_cache, &on_start);
@@ -369,7 +370,7 @@ void flush_start(void)
 static bool may_have_caches(void)
 {
     int saved_errno = errno;
-    bool may = state_options()->frameworks && (scope_is_forked() || python_is_loaded());
+    bool may = in_force()->frameworks && (scope_is_forked() || python_is_loaded());
     errno = saved_errno;
     return may;
 }
@@ -381,7 +382,7 @@ void flush_pool_made(bool idle)
     uint64_t tick_ns = context_tick_ns();
     control_permit_thread();
     if (tick_ns)
-        control_due(&at_tick, control_after(state_clock_ns(), tick_ns));
+        control_due(&at_tick, control_after(clock_now_ns(), tick_ns));
     bool page = publish_pool_made();
     if (page || idle || atomic_load(&has_duties) || tick_ns || may_have_caches())
         control_ensure_thread();
@@ -427,6 +428,6 @@ void flush_serve_request(void)
     pthread_mutex_unlock(&request_lock);
     counter_add(COUNTER_ENVIRON, 1);
     flush_pools(&wanted, WAIT_OWN_NS, "environment");
-    if (state_options()->frameworks)
+    if (in_force()->frameworks)
         ask_later(&wanted);
 }

@@ -13,7 +13,7 @@
 #define SHIM_FLUSH_H
 
 #include "shim/framework/framework.h"
-#include "shim/process/parse.h"
+#include "shim/option/parse.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

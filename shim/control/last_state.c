@@ -7,14 +7,13 @@
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/option/in_force.h"
+#include "shim/process/clock.h"
 #include "shim/process/log.h"
-#include "shim/process/state.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
-#define SEC_NS UINT64_C(1000000000)
 #define FIRST_NS (2 * SEC_NS)
 #define MOST_NS (10 * SEC_NS)
 
@@ -39,7 +38,7 @@ static bool write_state(void)
     if (r.num_pools && now != digest) {
         atomic_store(&writing, true);
         if (!atomic_load(&leaving))
-            done = report_write(&r, &state_options()->stats);
+            done = report_write(&r, &in_force()->stats);
         atomic_store(&writing, false);
         digest = now;
     }
@@ -49,7 +48,7 @@ static bool write_state(void)
 
 static uint64_t run(uint64_t now_ns)
 {
-    const struct option_stats *where = &state_options()->stats;
+    const struct option_stats *where = &in_force()->stats;
     /* The report at the exit complains of a file that cannot be written. */
     if (!where->at_exit || !log_is_file(where->path) || !write_state())
         return DUTY_NEVER;
@@ -59,16 +58,16 @@ static uint64_t run(uint64_t now_ns)
 
 void last_state_start(void)
 {
-    const struct option_stats *where = &state_options()->stats;
+    const struct option_stats *where = &in_force()->stats;
     every_ns = FIRST_NS;
     digest = 0;
     if (where->at_exit && where->path[0])
-        control_due(&duty, control_after(state_clock_ns(), every_ns));
+        control_due(&duty, control_after(clock_now_ns(), every_ns));
 }
 
 void last_state_end(void)
 {
     atomic_store(&leaving, true);
     for (int waits = 0; atomic_load(&writing) && waits < 1000; waits++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        clock_sleep(MS_NS);
 }

@@ -6,8 +6,11 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/option/in_force.h"
 #include "shim/page/page.h"
 #include "shim/page/server.h"
+#include "shim/process/clock.h"
+#include "shim/process/fnv.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
@@ -20,7 +23,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEC_NS UINT64_C(1000000000)
 #define WATCHED_EVERY_NS SEC_NS
 #define IDLE_EVERY_NS (10 * SEC_NS)
 #define AT_LEAST_EVERY_NS (3600 * SEC_NS)
@@ -46,13 +48,10 @@ static struct page_gpu gpus[PAGE_GPUS_MAX];
 
 void publish_flush(const char *reason, uint64_t bytes, uint64_t ns)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
     pthread_mutex_lock(&flush_lock);
     last_flush = (struct report_flush){.count = last_flush.count + 1,
                                        .reason = reason,
-                                       .unix_ns = (uint64_t)t.tv_sec * SEC_NS + (uint64_t)t.tv_nsec,
+                                       .unix_ns = clock_unix_ns(),
                                        .bytes = bytes,
                                        .ns = ns};
     pthread_mutex_unlock(&flush_lock);
@@ -77,10 +76,10 @@ void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
     pthread_mutex_unlock(&flush_lock);
     *r = (struct report){.pools = out,
                          .num_pools = context_report(out, max),
-                         .options = state_options(),
+                         .options = in_force(),
                          .flush = last,
                          .signal = atomic_load(&signal_now),
-                         .elapsed_ns = state_clock_ns() - state_started_ns()};
+                         .elapsed_ns = clock_now_ns() - state_started_ns()};
 }
 
 /* The start of the command line, with blanks between the words. */
@@ -127,30 +126,20 @@ static size_t sum_by_gpu(size_t num_pools)
     return count;
 }
 
-/* FNV-1a. */
-static uint64_t add_to_digest(uint64_t sum, const void *data, size_t size_bytes)
-{
-    const unsigned char *p = data;
-
-    for (size_t i = 0; i < size_bytes; i++)
-        sum = (sum ^ p[i]) * UINT64_C(1099511628211);
-    return sum;
-}
-
 uint64_t publish_digest(const struct report *r)
 {
-    uint64_t sum = UINT64_C(14695981039346656037);
+    uint64_t sum = FNV_EMPTY;
 
     for (size_t i = 0; i < r->num_pools; i++) {
-        sum = add_to_digest(sum, &r->pools[i].stats, sizeof(r->pools[i].stats));
-        sum = add_to_digest(sum, &r->pools[i].async, sizeof(r->pools[i].async));
+        sum = fnv_add(sum, &r->pools[i].stats, sizeof(r->pools[i].stats));
+        sum = fnv_add(sum, &r->pools[i].async, sizeof(r->pools[i].async));
     }
     for (int i = 0; i < NUM_COUNTERS; i++) {
         uint64_t value = counter_get((enum counter)i);
 
-        sum = add_to_digest(sum, &value, sizeof(value));
+        sum = fnv_add(sum, &value, sizeof(value));
     }
-    return add_to_digest(sum, &r->flush->count, sizeof(r->flush->count));
+    return fnv_add(sum, &r->flush->count, sizeof(r->flush->count));
 }
 
 /* A body that has no room for all pools leaves the last ones out. */
@@ -206,7 +195,7 @@ static void complain_of_bell(void)
 
 static bool make(void)
 {
-    const struct option_dir *dir = &state_options()->dir;
+    const struct option_dir *dir = &in_force()->dir;
     const char *path = dir->path[0] ? dir->path : NULL, *why;
     struct page_state state;
 
@@ -242,7 +231,7 @@ bool publish_now(void)
             log_info("the page is gone: its file system is full, or a sandbox forbids to write it");
         }
     }
-    published_ns = state_clock_ns();
+    published_ns = clock_now_ns();
     return now == THERE;
 }
 
@@ -250,7 +239,7 @@ static bool publish_if_changed(void)
 {
     struct page_state state;
 
-    bool fresh = state_clock_ns() < published_ns + AT_LEAST_EVERY_NS;
+    bool fresh = clock_now_ns() < published_ns + AT_LEAST_EVERY_NS;
     if (!collect(&state, true) && !page_is_lost() && fresh)
         return true;
     return publish_now();
@@ -275,7 +264,7 @@ static uint64_t run_publish(uint64_t now_ns)
 
 void publish_soon(void)
 {
-    if (state_options()->dir.none)
+    if (in_force()->dir.none)
         return;
     atomic_store(&wanted, true);
     control_due(&publish, 0);
@@ -283,7 +272,7 @@ void publish_soon(void)
 
 bool publish_pool_made(void)
 {
-    if (state_options()->dir.none)
+    if (in_force()->dir.none)
         return false;
     publish_soon();
     return true;

@@ -16,12 +16,13 @@
 #ifndef SHIM_PUBLISH_H
 #define SHIM_PUBLISH_H
 
+#include "shim/process/clock.h"
 #include "shim/stats/report.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PUBLISH_LEAST_NS UINT64_C(50000000)
+#define PUBLISH_LEAST_NS (50 * MS_NS)
 
 /* A pool exists. True: there is to be a page, so the control thread is needed. */
 bool publish_pool_made(void);

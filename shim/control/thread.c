@@ -12,15 +12,13 @@
 
 #include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
+#include "shim/process/clock.h"
+#include "shim/process/futex.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
 #include "shim/process/state.h"
 
 #include <errno.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Enough for calls of the driver. The default of 8 MiB would count as the program's memory. */
 #define STACK_BYTES (512 * 1024)
@@ -36,7 +34,7 @@ static void wake_up(void)
 {
     int saved_errno = errno;
     atomic_store(&wake, 1);
-    syscall(SYS_futex, &wake, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    futex_wake(&wake, 1, FUTEX_OF_PROCESS);
     errno = saved_errno;
 }
 
@@ -83,7 +81,7 @@ static bool is_calm(bool *held)
  */
 static uint64_t pass(void)
 {
-    uint64_t now_ns = state_clock_ns(), next_ns = DUTY_NEVER;
+    uint64_t now_ns = clock_now_ns(), next_ns = DUTY_NEVER;
     bool held = false;
     for (struct duty *d = atomic_load(&duties); d; d = d->next) {
         if (!state_is_on() || atomic_load(&driver_call_no_more))
@@ -102,21 +100,11 @@ static uint64_t pass(void)
     return next_ns;
 }
 
-/* The kernel waits only while `wake` is 0, and it compares before it waits. The time is absolute
- * and, without FUTEX_CLOCK_REALTIME, of CLOCK_MONOTONIC. */
-static void sleep_until(uint64_t due_ns)
-{
-    struct timespec t = {.tv_sec = (time_t)(due_ns / 1000000000u),
-                         .tv_nsec = (long)(due_ns % 1000000000u)};
-    syscall(SYS_futex, &wake, FUTEX_WAIT_BITSET_PRIVATE, 0, due_ns == DUTY_NEVER ? NULL : &t, NULL,
-            FUTEX_BITSET_MATCH_ANY);
-}
-
 static void run(void)
 {
     while (state_is_on()) {
         atomic_exchange(&wake, 0); /* before the pass reads the times: step 5 */
-        sleep_until(pass());
+        futex_wait(&wake, 0, pass(), FUTEX_OF_PROCESS);
     }
 }
 

@@ -29,13 +29,14 @@
 
 #include "shim/context/context.h"
 #include "shim/framework/framework.h"
+#include "shim/process/clock.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TURN_LEAST_NS UINT64_C(1000000)
-#define TURN_MOST_NS UINT64_C(20000000)
-#define FIRST_WAIT_NS UINT64_C(20000000)
+#define TURN_LEAST_NS MS_NS
+#define TURN_MOST_NS (20 * MS_NS)
+#define FIRST_WAIT_NS (20 * MS_NS)
 
 struct turns {
     int device;

@@ -9,6 +9,7 @@
 #include "pool/spin.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -33,7 +34,7 @@ static _Atomic uint64_t returned_ns[DEVICES_MAX]; /* the last time; 0: never */
 static struct async_stats latest[DEVICES_MAX];
 
 /* From a failure of the driver to async_pool_release. */
-#define LATELY_NS UINT64_C(100000000)
+#define LATELY_NS (100 * MS_NS)
 
 static bool is_default(const struct row *r)
 {
@@ -271,7 +272,7 @@ static void count(CUdevice device, uint64_t back)
     if (!back)
         return;
     atomic_fetch_add(&returned_bytes[device], back);
-    atomic_store(&returned_ns[device], state_clock_ns());
+    atomic_store(&returned_ns[device], clock_now_ns());
 }
 
 uint64_t async_pool_trim(CUdevice device, uint64_t keep_bytes, uint64_t most_bytes)
@@ -303,7 +304,7 @@ bool async_pool_release(CUdevice device)
     if (async_pool_trim(device, 0, UINT64_MAX))
         return true;
     uint64_t last_ns = device >= 0 && device < DEVICES_MAX ? atomic_load(&returned_ns[device]) : 0;
-    return last_ns && state_clock_ns() - last_ns < LATELY_NS;
+    return last_ns && clock_now_ns() - last_ns < LATELY_NS;
 }
 
 /* What was idle throughout goes. The program may have used it meanwhile and freed it again between
@@ -325,7 +326,7 @@ static uint64_t expire(struct row *r, uint64_t timeout_ns, uint64_t now_ns)
 
 uint64_t async_pool_expire(CUdevice device, uint64_t timeout_ns)
 {
-    uint64_t now_ns = state_clock_ns(), back = 0;
+    uint64_t now_ns = clock_now_ns(), back = 0;
     struct driver_call v;
     struct row *r;
     if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))

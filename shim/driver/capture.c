@@ -9,7 +9,7 @@
 #include "pool/host_memory.h"
 #include "pool/spin.h"
 #include "shim/process/cancel.h"
-#include "shim/process/state.h"
+#include "shim/process/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ static atomic_int open_count, holders;
 static atomic_int waiters; /* holders that wait for GPU work */
 
 /* After so long a call that waits has begun, unless its thread did not run. */
-#define BEGIN_NS UINT64_C(20000000)
+#define BEGIN_NS (20 * MS_NS)
 
 bool capture_open(void)
 {
@@ -71,7 +71,7 @@ void capture_wait_ends(void)
 static void pause_ns(uint64_t ns)
 {
     int saved_errno = errno, cancel = cancel_forbid();
-    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    clock_sleep(ns);
     cancel_allow(cancel);
     errno = saved_errno;
 }
@@ -88,12 +88,12 @@ static bool own_is_open(void)
 
 bool capture_await(uint64_t timeout_ns)
 {
-    uint64_t start_ns = state_clock_ns(), wait_ns = 10000;
+    uint64_t start_ns = clock_now_ns(), wait_ns = 10000;
     while (capture_open()) {
-        if (own_is_open() || state_clock_ns() - start_ns >= timeout_ns)
+        if (own_is_open() || clock_now_ns() - start_ns >= timeout_ns)
             return false;
         pause_ns(wait_ns);
-        wait_ns = min_u64(wait_ns * 2, 1000000);
+        wait_ns = min_u64(wait_ns * 2, MS_NS);
     }
     return true;
 }
@@ -101,9 +101,9 @@ bool capture_await(uint64_t timeout_ns)
 /* A capture may begin between the wait and the look, hence the loop. */
 bool capture_hold_off_patiently(uint64_t timeout_ns)
 {
-    uint64_t start_ns = state_clock_ns();
+    uint64_t start_ns = clock_now_ns();
     while (!capture_hold_off()) {
-        uint64_t waited_ns = state_clock_ns() - start_ns;
+        uint64_t waited_ns = clock_now_ns() - start_ns;
         if (waited_ns >= timeout_ns || !capture_await(timeout_ns - waited_ns))
             return false;
     }
@@ -125,8 +125,8 @@ void capture_begins(void)
         if (atomic_load(&holders) > atomic_load(&waiters))
             start_ns = 0;
         else if (!start_ns)
-            start_ns = state_clock_ns();
-        else if (state_clock_ns() - start_ns >= BEGIN_NS)
+            start_ns = clock_now_ns();
+        else if (clock_now_ns() - start_ns >= BEGIN_NS)
             return;
         spin_pause(turn);
     }

@@ -10,6 +10,7 @@
 #include "shim/driver/device_fence.h"
 #include "shim/driver/driver_call.h"
 #include "shim/driver/reservation.h"
+#include "shim/process/clock.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -195,9 +196,7 @@ static bool row_ask_others(struct backend *b, uint64_t size_bytes, uint64_t *ser
 /* Steps of the coarse clock, 1 to 4 ms, are longer than what a move takes (move_budget.h). */
 static uint64_t row_now_ns(struct backend *b)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return clock_now_ns();
 }
 
 static const struct backend_ops rows = {

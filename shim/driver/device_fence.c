@@ -11,8 +11,8 @@
 #include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
 #include "shim/process/cancel.h"
+#include "shim/process/clock.h"
 #include "shim/process/log.h"
-#include "shim/process/state.h"
 
 #include <errno.h>
 #include <time.h>
@@ -226,23 +226,23 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
         driver_call_end(&v);
         return (int)rc;
     }
-    uint64_t start_ns = state_clock_ns(), pause_ns = 10000;
+    uint64_t start_ns = clock_now_ns(), pause_ns = 10000;
     for (;;) {
         enum fence_state s = device_fence_query(b, fence);
         if (s == FENCE_DONE)
             return 0;
         if (s == FENCE_LOST)
             return CUDA_ERROR_UNKNOWN;
-        uint64_t waited_ns = state_clock_ns() - start_ns;
+        uint64_t waited_ns = clock_now_ns() - start_ns;
         if (waited_ns >= timeout_ns)
             return CUDA_ERROR_NOT_READY;
         if (waited_ns < WAIT_AWAKE_NS) {
-            while (state_clock_ns() - start_ns < waited_ns + WAIT_LOOK_NS)
+            while (clock_now_ns() - start_ns < waited_ns + WAIT_LOOK_NS)
                 ;
             continue;
         }
         int saved_errno = errno, cancel = cancel_forbid();
-        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+        clock_sleep(pause_ns);
         cancel_allow(cancel);
         errno = saved_errno;
         pause_ns = min_u64(pause_ns * 2, 100000);

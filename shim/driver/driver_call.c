@@ -5,11 +5,12 @@
 #include "shim/driver/driver_call.h"
 
 #include "pool/spin.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 
 /* How long the exit waits for visits that end soon, and for those that may never end. */
-#define PATIENCE_NS UINT64_C(10000000000)
-#define PATIENCE_ENDLESS_NS UINT64_C(100000000)
+#define PATIENCE_NS (10 * SEC_NS)
+#define PATIENCE_ENDLESS_NS (100 * MS_NS)
 
 atomic_bool driver_call_no_more;
 atomic_int driver_call_count;
@@ -37,12 +38,12 @@ void driver_call_at_exit(void)
 {
     if (!state_is_on())
         return; /* a forked child: the threads that were in the driver are not here */
-    uint64_t start_ns = state_clock_ns();
+    uint64_t start_ns = clock_now_ns();
     int left;
     atomic_store(&driver_call_no_more, true);
     for (unsigned turn = 0; (left = atomic_load(&driver_call_count)) > 0; turn++) {
         bool endless = driver_call_depth || left <= atomic_load(&driver_call_waiting);
-        uint64_t waited_ns = state_clock_ns() - start_ns;
+        uint64_t waited_ns = clock_now_ns() - start_ns;
         if (waited_ns >= (endless ? PATIENCE_ENDLESS_NS : PATIENCE_NS))
             break;
         spin_pause(turn);

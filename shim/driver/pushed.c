@@ -4,8 +4,6 @@
  */
 #include "shim/driver/pushed.h"
 
-#include "shim/process/state.h"
-
 SHIM_COLD bool pushed_in_spite_of_error(struct pushed *p, CUcontext ctx)
 {
     CUcontext now = NULL;

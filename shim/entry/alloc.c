@@ -4,6 +4,7 @@
  * the caller's arguments, and its answer is the program's. No lock.
  */
 #include "shim/entry/alloc.h"
+#include "shim/process/clock.h"
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
@@ -20,7 +21,7 @@
 #include <errno.h>
 
 /* How long an allocation that would fail waits for pending memory, to give it back. */
-#define RELEASE_WAIT_NS UINT64_C(1000000000)
+#define RELEASE_WAIT_NS SEC_NS
 
 /* Neither the pool nor the driver has memory. Other contexts of the device may hold idle memory. */
 static bool release_elsewhere(const struct context *c)

@@ -22,6 +22,7 @@
 #include "shim/entry/retry.h"
 #include "shim/entry/start.h"
 #include "shim/process/cancel.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
 #include "shim/share/neighbour.h"
@@ -31,8 +32,8 @@
 
 /* For a flush of another process, with the waits of its frameworks and GPU work; and for one of
  * this process. */
-#define OTHER_WAIT_NS UINT64_C(5000000000)
-#define OWN_WAIT_NS UINT64_C(200000000)
+#define OTHER_WAIT_NS (5 * SEC_NS)
+#define OWN_WAIT_NS (200 * MS_NS)
 
 /* While a capture is open a wait would break it. */
 static void give_back(const char *why)

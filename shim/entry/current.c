@@ -14,6 +14,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
 #include "shim/entry/start.h"
+#include "shim/option/in_force.h"
 #include "shim/process/cancel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
@@ -58,9 +59,9 @@ static void fill(struct context *c, CUcontext ctx)
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
     real.cuDeviceTotalMem_v2(&total, c->device);
     device_uuid(c->device, &c->uuid);
-    state_pool_config(c->device, total, &c->config);
+    in_force_pool_config(c->device, total, &c->config);
     options_warn_beyond(&c->config, c->device, total);
-    c->redzone_bytes = options_redzone_bytes(state_options(), c->device, total);
+    c->redzone_bytes = options_redzone_bytes(in_force(), c->device, total);
     if (c->redzone_bytes)
         atomic_store(&redzone_in_use, true);
     device_init(&c->backend, ctx, c->device, may_be_single(c));
@@ -85,7 +86,7 @@ static bool suits(const struct context *c)
     const char *backing, *reason;
     size_t total = 0;
     real.cuDeviceTotalMem_v2(&total, c->device);
-    state_pool_config(c->device, total, &config);
+    in_force_pool_config(c->device, total, &config);
     backing_choose(&c->backend, &config, &backing, &reason);
     return config.backing == c->config.backing;
 }

@@ -10,6 +10,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
 #include "shim/entry/retry.h"
+#include "shim/option/in_force.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/export.h"
@@ -21,7 +22,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
     CUresult rc = retry_cuMemGetInfo_v2(free, total);
-    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !state_options()->meminfo ||
+    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !in_force()->meminfo ||
         real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return rc;
     size_t all = SIZE_MAX;
@@ -139,9 +140,14 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
     if (!find(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
-    *d = (struct description){
-        atomic_load(&c->ctx),      c->device, block.addr,       block.requested_bytes, block.serial,
-        export_is_capable(&block), true,      block.sync_memops};
+    *d = (struct description){.ctx = atomic_load(&c->ctx),
+                              .device = c->device,
+                              .addr = block.addr,
+                              .size_bytes = block.requested_bytes,
+                              .buffer_id = block.serial,
+                              .ipc_capable = export_is_capable(&block),
+                              .own = true,
+                              .sync_memops = block.sync_memops};
     return true;
 }
 

@@ -15,6 +15,7 @@
 #include "shim/control/signal.h"
 #include "shim/driver/driver_call.h"
 #include "shim/loader/second_copy.h"
+#include "shim/option/in_force.h"
 #include "shim/process/environ.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
@@ -52,7 +53,7 @@ struct at_exit {
 
 static void report_at_exit(void)
 {
-    if (!state_wants_report())
+    if (!in_force_wants_report())
         return;
     if (!context_can_report()) {
         log_warn("the report is not written: a signal handler ended the process in the middle of "
@@ -65,7 +66,7 @@ static void report_at_exit(void)
         return;
     }
     last_state_end();
-    state_copy_options(&now->options); /* the control thread may be changing them */
+    in_force_copy(&now->options); /* the control thread may be changing them */
     const struct option_stats *where = &now->options.stats;
     struct report_flush last;
     struct report r;
@@ -111,7 +112,7 @@ bool start_library(void)
         return state_is_on();
     int saved_errno = errno;
     environ_hold();
-    bool on = !second_copy_comes_first() && state_load_options();
+    bool on = !second_copy_comes_first() && in_force_load();
     environ_release();
     on = on && __register_atfork &&
          __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;

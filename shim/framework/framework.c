@@ -5,10 +5,11 @@
  */
 #include "shim/framework/framework.h"
 
+#include "shim/option/in_force.h"
+#include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
-#include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/stats/counters.h"
 
@@ -74,7 +75,7 @@ static void tell(const struct framework_result *results)
         if (r->state != FRAMEWORK_ABSENT)
             log_info("%s: %s, gave %s MiB back in %s ms", r->name, framework_state_name(r->state),
                      text_fixed(r->returned_bytes, 1 << 20, 1).text,
-                     text_fixed(r->ns, 1000000, 1).text);
+                     text_fixed(r->ns, MS_NS, 1).text);
     }
 }
 
@@ -147,7 +148,7 @@ static void fill(struct framework_result *results, enum framework_state state)
 
 static uint64_t ask(enum kind kind, const struct framework_host *with)
 {
-    if (!state_options()->frameworks)
+    if (!in_force()->frameworks)
         return 0;
     fork_gate_enter(); /* python_is_loaded takes a lock that a child would find taken */
     bool may_ask = python_is_loaded();

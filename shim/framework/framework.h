@@ -66,13 +66,14 @@
 #define SHIM_FRAMEWORK_H
 
 #include "shim/framework/python.h"
+#include "shim/process/clock.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* How long a request of another process waits for the packages' answer. Beside a busy program the
  * interpreter's lock takes some 5 ms (sys.getswitchinterval). */
-#define FRAMEWORK_WAIT_NS UINT64_C(100000000)
+#define FRAMEWORK_WAIT_NS (100 * MS_NS)
 
 /* Asks the packages, and waits for nothing. Once they have answered, `answered` is called on
  * another thread. Returns the number of the question. 0: none is asked, because there is no

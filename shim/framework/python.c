@@ -6,22 +6,18 @@
 
 #include "shim/loader/object.h"
 #include "shim/loader/symbol.h"
+#include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
+#include "shim/process/futex.h"
 #include "shim/process/state.h"
 
 #include <dlfcn.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-#define SECOND UINT64_C(1000000000)
-#define EXIT_PATIENCE_NS (10 * SECOND)
-#define FORK_PATIENCE_NS SECOND
+#define EXIT_PATIENCE_NS (10 * SEC_NS)
+#define FORK_PATIENCE_NS SEC_NS
 
 /* The interpreter's objects have no layout here. */
 struct object_of_python;
@@ -135,22 +131,19 @@ static const struct {
 static void set_phase(enum phase to)
 {
     atomic_store(&phase, to);
-    syscall(SYS_futex, &phase, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    futex_wake_all(&phase, FUTEX_OF_PROCESS);
 }
 
 /* Waits while the phase is at least `least`. The interpreter's lock is let go meanwhile. */
 static void wait_below(enum phase least, uint64_t patience_ns)
 {
-    uint64_t end_ns = state_clock_ns() + patience_ns, now_ns;
+    uint64_t end_ns = clock_now_ns() + patience_ns;
     uint32_t now = atomic_load(&phase);
     if (!state_is_on() || now < least)
         return;
     void *thread = api.PyEval_SaveThread();
-    while ((now = atomic_load(&phase)) >= least && (now_ns = state_clock_ns()) < end_ns) {
-        struct timespec left = {.tv_sec = (time_t)((end_ns - now_ns) / SECOND),
-                                .tv_nsec = (long)((end_ns - now_ns) % SECOND)};
-        syscall(SYS_futex, &phase, FUTEX_WAIT_PRIVATE, now, &left, NULL, 0);
-    }
+    while ((now = atomic_load(&phase)) >= least && clock_now_ns() < end_ns)
+        futex_wait(&phase, now, end_ns, FUTEX_OF_PROCESS);
     api.PyEval_RestoreThread(thread);
 }
 
@@ -316,9 +309,9 @@ static uint64_t held_bytes(const struct framework_host *host)
 static void flush_one(const struct framework_host *host, const char *text, py *modules,
                       uint64_t devices, struct framework_result *r)
 {
-    uint64_t before = held_bytes(host), start_ns = state_clock_ns();
+    uint64_t before = held_bytes(host), start_ns = clock_now_ns();
     r->state = run_text(text, modules, devices, false, NULL);
-    r->ns = state_clock_ns() - start_ns;
+    r->ns = clock_now_ns() - start_ns;
     uint64_t after = held_bytes(host);
     if (r->state == FRAMEWORK_DONE && before > after)
         r->returned_bytes = before - after;
@@ -337,7 +330,7 @@ static void run_texts(const struct framework_host *host, py *modules,
         }
         results[i].state =
             run_text(frameworks[i].look, modules, devices, host->is_quiet(), &cached[i]);
-        cached[i].at_ns = state_clock_ns();
+        cached[i].at_ns = clock_now_ns();
     }
 }
 

@@ -4,8 +4,9 @@
  */
 #include "shim/loader/scope.h"
 
+#include "shim/process/decimal.h"
 #include "shim/process/kernel.h"
-#include "shim/process/number.h"
+#include "shim/process/proc_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -183,24 +184,15 @@ static bool in_first_thread(void)
 }
 
 /* The process was forked, and called no exec since. True if that cannot be read. The kernel's
- * PF_FORKNOEXEC tells it. It is among the flags in /proc/self/stat, the seventh field after the
- * program's name in brackets (proc(5)). System calls read it: the C library's functions are
- * cancellation points, and the program may wrap them. */
+ * PF_FORKNOEXEC tells it. It is among the flags in /proc/self/stat (proc(5)). */
 bool scope_is_forked(void)
 {
-    enum { PF_FORKNOEXEC = 0x40, FLAGS_FIELD = 7 };
-    char text[512];
-    int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : syscall(SYS_read, fd, text, sizeof text - 1);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    text[size < 0 ? 0 : size] = '\0';
-    const char *at = strrchr(text, ')');
-    for (int field = 0; at && field < FLAGS_FIELD; field++)
-        at = strchr(at + 1, ' ');
+    enum { PF_FORKNOEXEC = 0x40, FLAGS_FIELD = 9 };
+    char text[PROC_TEXT_BYTES];
     uint64_t flags;
-    at = at ? at + 1 : "";
-    return !number_read(&at, &flags) || flags & PF_FORKNOEXEC;
+    proc_text_read("/proc/self/stat", text);
+    const char *at = proc_text_stat_field(text, FLAGS_FIELD);
+    return !at || !decimal_read(&at, &flags) || flags & PF_FORKNOEXEC;
 }
 
 bool scope_may_be_walked(void)

@@ -5,33 +5,31 @@
 #include "shim/page/client.h"
 
 #include "pool/bits.h"
-#include "shim/page/layout.h"
+#include "shim/page/copy.h"
+#include "shim/process/clock.h"
+#include "shim/process/futex.h"
 #include "shim/process/kernel.h"
-#include "shim/process/state.h"
+#include "shim/process/proc_text.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/futex.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
-#include <time.h>
 
-#define MS UINT64_C(1000000)
 /* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times. On a loaded
  * machine the bell's thread may be slow to come back to its wait. */
-#define PAUSE_NS (10 * MS)
+#define PAUSE_NS (10 * MS_NS)
 #define PROBES 20
 /* So long a neighbour that was there counts as there. */
-#define LOOK_NS (200 * MS)
+#define LOOK_NS (200 * MS_NS)
 
 uint32_t question_jitter(void)
 {
-    uint64_t x = state_clock_ns() ^ ((uint64_t)getpid() << 32);
+    uint64_t x = clock_now_ns() ^ ((uint64_t)getpid() << 32);
     x *= UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(x >> 32);
 }
@@ -52,11 +50,6 @@ int question_open(int folder, const char *name, int access, struct stat *st)
     return fd;
 }
 
-static size_t slot_offset(unsigned slot, size_t field)
-{
-    return offsetof(struct page, slots) + slot * sizeof(struct page_slot) + field;
-}
-
 bool question_may_be_asked(int folder, const char *name, const struct question_place *late)
 {
     struct stat st;
@@ -64,7 +57,7 @@ bool question_may_be_asked(int folder, const char *name, const struct question_p
     int fd = late->slot < 0 ? -1 : question_open(folder, name, O_RDONLY, &st);
     if (fd < 0)
         return false;
-    off_t at = (off_t)slot_offset((unsigned)late->slot, offsetof(struct page_slot, reply_sequence));
+    off_t at = (off_t)PAGE_SLOT_OFFSET((unsigned)late->slot, reply_sequence);
     bool may_be =
         st.st_ino != late->file || (pread(fd, &sequence, sizeof sequence, at) == sizeof sequence &&
                                     sequence == late->sequence);
@@ -72,25 +65,9 @@ bool question_may_be_asked(int folder, const char *name, const struct question_p
     return may_be;
 }
 
-/* Copies between the caller's memory and a mapped page. False: the file has become shorter, or its
- * file system is full. The process's number would not do (shim/page/map.c). */
-static bool copy(struct page *page, size_t offset, void *mine, size_t bytes, bool out)
-{
-    struct iovec here = {.iov_base = mine, .iov_len = bytes};
-    struct iovec there = {.iov_base = (char *)page + offset, .iov_len = bytes};
-    ssize_t done = out ? process_vm_writev(kernel_gettid(), &here, 1, &there, 1, 0)
-                       : process_vm_readv(kernel_gettid(), &here, 1, &there, 1, 0);
-    return done == (ssize_t)bytes;
-}
-
-static bool read_word(struct page *page, size_t offset, uint32_t *word)
-{
-    return copy(page, offset, word, sizeof *word, false);
-}
-
 static bool write_word(struct page *page, size_t offset, uint32_t word)
 {
-    return copy(page, offset, &word, sizeof word, true);
+    return page_put(page, &word, offset, sizeof word);
 }
 
 enum { NO_SLOT = -1, NO_PAGE = -2 };
@@ -112,17 +89,16 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
         unsigned slot = (first + i) % PAGE_SLOTS;
         uint32_t asked, replied;
-        if (!lock(fd, F_WRLCK, slot_offset(slot, 0), 1))
+        if (!lock(fd, F_WRLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1))
             continue;
-        if (!read_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)), &asked) ||
-            !read_word(page, slot_offset(slot, offsetof(struct page_slot, reply_sequence)),
-                       &replied))
+        if (!page_get(page, &asked, PAGE_SLOT_OFFSET(slot, ask_sequence), sizeof asked) ||
+            !page_get(page, &replied, PAGE_SLOT_OFFSET(slot, reply_sequence), sizeof replied))
             return NO_PAGE;
         if (asked == replied) {
             *sequence = replied;
             return (int)slot;
         }
-        lock(fd, F_UNLCK, slot_offset(slot, 0), 1);
+        lock(fd, F_UNLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1);
     }
     return NO_SLOT;
 }
@@ -132,24 +108,20 @@ static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
                           const struct question *q, uint64_t wait_ns)
 {
     char text[160];
-    uint64_t wait_ms = wait_ns / MS;
+    uint64_t wait_ms = wait_ns / MS_NS;
     int length = q->uuid_text
                      ? snprintf(text, sizeof text, "give gpu=%.60s bytes=%" PRIu64 " wait=%" PRIu64,
                                 q->uuid_text, q->bytes, wait_ms)
                      : snprintf(text, sizeof text, "flush wait=%" PRIu64, wait_ms);
-    bool written = copy(page, slot_offset(slot, offsetof(struct page_slot, ask)), text,
-                        (size_t)length, true) &&
-                   write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)),
-                              (uint32_t)length);
-    __sync_synchronize();
-    return written && write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_sequence)),
-                                 sequence + 1);
+    bool written = page_put(page, text, PAGE_SLOT_OFFSET(slot, ask), (size_t)length) &&
+                   write_word(page, PAGE_SLOT_OFFSET(slot, ask_bytes), (uint32_t)length);
+    return written && write_word(page, PAGE_SLOT_OFFSET(slot, ask_sequence), sequence + 1);
 }
 
 /* Nobody waits for the reply any more: a request of no words is refused, not carried out. */
 static void withdraw_request(struct page *page, unsigned slot)
 {
-    write_word(page, slot_offset(slot, offsetof(struct page_slot, ask_bytes)), 0);
+    write_word(page, PAGE_SLOT_OFFSET(slot, ask_bytes), 0);
 }
 
 /* The kernel adds one to the bell and wakes a waiter. True: there was one. */
@@ -162,24 +134,20 @@ static bool ring(struct page *page)
 
 static bool has_waiter(struct page *page)
 {
-    return syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0) > 0;
+    return futex_wake(&page->bell, 1, FUTEX_OF_FILE) > 0;
 }
 
 enum life { LIVES, GONE, UNKNOWN };
 
-/* Field 3 of the task's stat. Field 2 is its name and may hold any character. '?': not known. */
+/* '?': not known. */
 static char task_state(uint64_t pid, const char *tid)
 {
-    char path[64], stat[512], *end;
+    enum { STATE_FIELD = 3 };
+    char path[64], text[PROC_TEXT_BYTES];
     snprintf(path, sizeof path, "/proc/%" PRIu64 "/task/%.20s/stat", pid, tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return '?';
-    ssize_t n = pread(fd, stat, sizeof stat - 1, 0);
-    close(fd);
-    stat[n > 0 ? n : 0] = '\0';
-    end = strrchr(stat, ')');
-    return end && end[1] == ' ' ? end[2] : '?';
+    proc_text_read(path, text);
+    const char *state = proc_text_stat_field(text, STATE_FIELD);
+    return state ? *state : '?';
 }
 
 /* Is the neighbour's page mapped there? The kernel tells nothing of a task that has just ended, and
@@ -275,12 +243,12 @@ static bool look_again(struct watch *w, struct page *page, const struct question
 static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
                         const struct question *q)
 {
-    size_t offset = slot_offset(slot, offsetof(struct page_slot, reply_sequence));
+    size_t offset = PAGE_SLOT_OFFSET(slot, reply_sequence);
     struct watch w = {.is_there = ring(page)};
     for (;;) {
         uint32_t replied;
-        uint64_t now_ns = state_clock_ns();
-        if (!read_word(page, offset, &replied))
+        uint64_t now_ns = clock_now_ns();
+        if (!page_get(page, &replied, offset, sizeof replied))
             return false;
         if (replied == sequence + 1)
             return true;
@@ -289,11 +257,7 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
             return false;
         if (now_ns >= w.look_ns)
             w.look_ns = now_ns + (w.is_there ? LOOK_NS : PAUSE_NS);
-        uint64_t left_ns = min_u64(w.look_ns, q->until_ns) - now_ns;
-        struct timespec t = {.tv_sec = (time_t)(left_ns / (1000 * MS)),
-                             .tv_nsec = (long)(left_ns % (1000 * MS))};
-        if (syscall(SYS_futex, (char *)page + offset, FUTEX_WAIT, sequence, &t, NULL, 0) &&
-            errno == EFAULT)
+        if (!page_wait(page, offset, sequence, min_u64(w.look_ns, q->until_ns)))
             return false;
     }
 }
@@ -303,14 +267,14 @@ static enum question_result ask_mapped(int fd, struct page *page, const struct q
                                        uint64_t *bytes, struct question_place *late)
 {
     uint32_t sequence = 0;
-    uint64_t now_ns = state_clock_ns();
+    uint64_t now_ns = clock_now_ns();
     int taken = take_slot(fd, page, &sequence);
     if (taken < 0)
         return taken == NO_SLOT ? QUESTION_BUSY : QUESTION_LOST;
     unsigned slot = (unsigned)taken;
     /* The neighbour's own waits end before ours. */
     uint64_t its_wait_ns = q->until_ns > now_ns ? (q->until_ns - now_ns) / 2 : 0;
-    its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS);
+    its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS_NS);
     if (!write_request(page, slot, sequence, q, its_wait_ns))
         return QUESTION_LOST;
     counter_add(COUNTER_LEND_ASK, 1);
@@ -324,8 +288,7 @@ static enum question_result ask_mapped(int fd, struct page *page, const struct q
         late->sequence = sequence + 1;
         return QUESTION_LOST;
     }
-    return copy(page, slot_offset(slot, offsetof(struct page_slot, reply_value)), bytes,
-                sizeof *bytes, false)
+    return page_get(page, bytes, PAGE_SLOT_OFFSET(slot, reply_value), sizeof *bytes)
                ? QUESTION_REPLIED
                : QUESTION_LOST;
 }

@@ -4,9 +4,7 @@
  * (shim/page/layout.h). Which neighbour is asked, and what its answer means for the next
  * question, is in neighbour.h. No CUDA.
  *
- * What another process writes into its page is only data. The thread maps a page for the kernel
- * alone: it copies by process_vm_readv and process_vm_writev, and waits by futexes. Where the file
- * is truncated or its file system full, these calls fail. A load or store would raise SIGBUS.
+ * What another process writes into its page is only data, mapped for the kernel alone (copy.h).
  *
  * A page is opened only if it is a regular file with one link, of the process's own effective user,
  * with no rights for others. All descriptors are closed before the return.

@@ -6,51 +6,32 @@
 #include "shim/page/dir.h"
 
 #include "shim/page/layout.h"
+#include "shim/process/clock.h"
+#include "shim/process/decimal.h"
+#include "shim/process/futex.h"
 #include "shim/process/kernel.h"
-#include "shim/process/number.h"
+#include "shim/process/proc_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
-#define DAY_NS (UINT64_C(86400) * 1000000000u)
+#define DAY_NS (86400 * SEC_NS)
 
-/* The bytes that the kernel has in the file, at most size_bytes - 1, with a NUL. < 0: none, with
- * errno. */
-static ssize_t read_text(const char *path, char *text, size_t size_bytes)
-{
-    struct stat opened;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return -1;
-    bool known = !kernel_fstat(fd, &opened);
-    ssize_t n = pread(fd, text, size_bytes - 1, 0);
-    int saved_errno = errno;
-    if (known)
-        kernel_close_own(fd, &opened);
-    errno = saved_errno;
-    text[n > 0 ? n : 0] = '\0';
-    return n;
-}
-
-/* Field 22 of /proc/PID/stat. Field 2 is the name of the process and may hold blanks and
- * parentheses. False, with errno: there is no such process, or it cannot be read. */
+/* False, with errno: there is no such process, or it cannot be read. */
 static bool read_start(const char *path, uint64_t *pid, uint64_t *start_ticks)
 {
-    char stat[1024];
+    enum { START_TICKS_FIELD = 22 };
+    char text[PROC_TEXT_BYTES];
+    const char *first = text;
 
-    if (read_text(path, stat, sizeof(stat)) <= 0)
+    if (!proc_text_read(path, text))
         return false;
-    const char *p = stat, *rest = strrchr(stat, ')');
-    for (int field = 2; rest && field < 22; field++)
-        rest = strchr(rest + 1, ' ');
-    return rest && number_read(&p, pid) && *++rest && number_read(&rest, start_ticks);
+    const char *start = proc_text_stat_field(text, START_TICKS_FIELD);
+    return start && decimal_read(&first, pid) && decimal_read(&start, start_ticks);
 }
 
 static int digit(char c)
@@ -60,11 +41,11 @@ static int digit(char c)
 
 bool page_boot_id(unsigned char boot_id[PAGE_BOOT_BYTES])
 {
-    char text[64];
+    char text[PROC_TEXT_BYTES];
     unsigned count = 0;
 
     memset(boot_id, 0, PAGE_BOOT_BYTES);
-    if (read_text("/proc/sys/kernel/random/boot_id", text, sizeof(text)) <= 0)
+    if (!proc_text_read("/proc/sys/kernel/random/boot_id", text))
         return false;
     for (const char *p = text; *p && count < 2 * PAGE_BOOT_BYTES; p++)
         if (digit(*p) >= 0) {
@@ -96,8 +77,9 @@ void page_id_name(const struct page_id *id, char name[PAGE_NAME_MAX])
 
 bool page_id_parse(const char *name, struct page_id *id)
 {
-    return number_read(&name, &id->pid_namespace) && *name++ == '-' &&
-           number_read(&name, &id->pid) && *name++ == '-' && number_read(&name, &id->start_ticks) &&
+    return decimal_read(&name, &id->pid_namespace) && *name++ == '-' &&
+           decimal_read(&name, &id->pid) && *name++ == '-' &&
+           decimal_read(&name, &id->start_ticks) &&
            (strcmp(name, PAGE_SUFFIX) == 0 || strcmp(name, PAGE_SUFFIX PAGE_UNFINISHED) == 0);
 }
 
@@ -202,14 +184,12 @@ static bool is_process_gone(const struct page_id *id)
 static bool is_a_day_old(int fd, const struct stat *st)
 {
     uint64_t then_ns = 0;
-    struct timespec now;
 
-    clock_gettime(CLOCK_REALTIME, &now);
     if (pread(fd, &then_ns, sizeof(then_ns), offsetof(struct page, published_unix_ns)) !=
             (ssize_t)sizeof(then_ns) ||
         !then_ns)
-        then_ns = (uint64_t)st->st_mtime * 1000000000u;
-    return (uint64_t)now.tv_sec * 1000000000u > then_ns + DAY_NS;
+        then_ns = (uint64_t)st->st_mtime * SEC_NS;
+    return clock_unix_ns() > then_ns + DAY_NS;
 }
 
 static bool is_of_this_boot(int fd)
@@ -228,7 +208,7 @@ static bool has_waiter(int fd)
 
     if (at == MAP_FAILED)
         return false;
-    long woken = syscall(SYS_futex, at + offsetof(struct page, bell), FUTEX_WAKE, 1, NULL, NULL, 0);
+    long woken = futex_wake(at + offsetof(struct page, bell), 1, FUTEX_OF_FILE);
     munmap(at, 4096);
     return woken > 0;
 }

@@ -5,6 +5,7 @@
 #include "shim/page/page.h"
 
 #include "shim/page/map.h"
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@
 #endif
 
 /* So long page_remove waits for a page that is being made. */
-#define REMOVE_WAIT_NS UINT64_C(100000000)
+#define REMOVE_WAIT_NS (100 * MS_NS)
 #define REMOVE_PAUSE_NS 100000
 
 enum { NO_PAGE, MAKING, SHOWN, LEFT }; /* step 11 */
@@ -35,14 +36,6 @@ static ino_t file_inode;
 static struct page_id self;
 static struct stat root; /* the root directory in which `folder` is a path */
 
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec t;
-
-    clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* What stands between the two writes of the sequence. */
 struct stamp {
     uint64_t published_ns, published_unix_ns;
@@ -55,8 +48,8 @@ _Static_assert(sizeof(struct stamp) ==
 
 static bool write_state(const struct page_state *s)
 {
-    struct stamp stamp = {.published_ns = clock_ns(CLOCK_MONOTONIC),
-                          .published_unix_ns = clock_ns(CLOCK_REALTIME),
+    struct stamp stamp = {.published_ns = clock_now_ns(),
+                          .published_unix_ns = clock_unix_ns(),
                           .num_gpus = (uint32_t)s->num_gpus,
                           .body_bytes = (uint32_t)s->body_bytes};
     const struct page_piece pieces[] = {
@@ -68,9 +61,9 @@ static bool write_state(const struct page_state *s)
     if (s->num_gpus > PAGE_GPUS_MAX || s->body_bytes > PAGE_BODY_BYTES)
         return false;
     sequence = even;
-    return page_put(&odd, offsetof(struct page, sequence), sizeof(odd)) &&
-           page_put_all(pieces, 3) &&
-           page_put(&even, offsetof(struct page, sequence), sizeof(even));
+    return page_put(page_own(), &odd, offsetof(struct page, sequence), sizeof(odd)) &&
+           page_put_all(page_own(), pieces, 3) &&
+           page_put(page_own(), &even, offsetof(struct page, sequence), sizeof(even));
 }
 
 /* The fields before the first room of zeroes. */
@@ -92,12 +85,12 @@ static bool write_head(const struct page_id *id)
                         .start_ticks = id->start_ticks,
                         .pid_namespace = id->pid_namespace,
                         .uid = geteuid(),
-                        .started_unix_ns = clock_ns(CLOCK_REALTIME)};
+                        .started_unix_ns = clock_unix_ns()};
 
     page_boot_id(head.boot_id);
     memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
     snprintf(head.library_version, sizeof(head.library_version), "%s", GPUCACHE_VERSION);
-    return page_put(&head, 0, sizeof(head));
+    return page_put(page_own(), &head, 0, sizeof(head));
 }
 
 /* Bells of two files differ by this, times the files between them. */
@@ -105,9 +98,10 @@ static bool write_head(const struct page_id *id)
 
 static bool write_bell(void)
 {
-    uint32_t first = (page_copy_count() - 1) * BELL_STEP;
+    uint32_t first = (page_map_count() - 1) * BELL_STEP;
 
-    return page_put(&first, offsetof(struct page, bell), sizeof(first)); /* step 7 */
+    /* step 7 */
+    return page_put(page_own(), &first, offsetof(struct page, bell), sizeof(first));
 }
 
 /* Makes the file at its full size, so that a full file system shows now. A file system that cannot
@@ -153,7 +147,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     if (fd < 0)
         return false;
     *why = "the file cannot be mapped";
-    bool done = page_copy_map(fd, &file);
+    bool done = page_map(fd, &file);
     int saved_errno = errno;
     kernel_close_own(fd, &file);
     if (done) {
@@ -169,7 +163,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     if (!done) {
         unlinkat(dir, unfinished, 0);
         if (!*folder) /* else the thread of the bell uses it */
-            page_copy_unmap();
+            page_unmap();
     }
     errno = saved_errno;
     return done;
@@ -270,8 +264,10 @@ uint64_t page_watched_until_ns(void)
 {
     uint64_t until_ns;
 
-    return page_get(&until_ns, offsetof(struct page, watched_until_ns), sizeof(until_ns)) ? until_ns
-                                                                                          : 0;
+    return page_get(page_own(), &until_ns, offsetof(struct page, watched_until_ns),
+                    sizeof(until_ns))
+               ? until_ns
+               : 0;
 }
 
 /* Another program of the same process may have put its page there: then the file is another. */
@@ -297,8 +293,8 @@ void page_remove(void)
     before = atomic_exchange(&word, LEFT);
     if (before == SHOWN)
         remove_file();
-    uint64_t end_ns = clock_ns(CLOCK_MONOTONIC) + REMOVE_WAIT_NS;
-    while (before == MAKING && !atomic_load(&maker_is_done) && clock_ns(CLOCK_MONOTONIC) < end_ns)
-        nanosleep(&(struct timespec){.tv_nsec = REMOVE_PAUSE_NS}, NULL);
+    uint64_t end_ns = clock_now_ns() + REMOVE_WAIT_NS;
+    while (before == MAKING && !atomic_load(&maker_is_done) && clock_now_ns() < end_ns)
+        clock_sleep(REMOVE_PAUSE_NS);
     errno = saved_errno;
 }

@@ -5,10 +5,11 @@
 #include "shim/page/server.h"
 
 #include "shim/page/map.h"
+#include "shim/process/clock.h"
+#include "shim/process/futex.h"
 #include "shim/process/own_thread.h"
 
 #include <string.h>
-#include <time.h>
 
 /* The thread only waits and calls rang(). */
 #define BELL_STACK_BYTES (128 * 1024)
@@ -19,15 +20,10 @@ static unsigned served_file;        /* of the file with this count */
 static void (*bell_rang)(void);
 static bool lacks_bell; /* no thread waits at the file of now */
 
-static size_t slot_at(unsigned slot)
-{
-    return offsetof(struct page, slots) + slot * sizeof(struct page_slot);
-}
-
 /* The sequences of a new file begin at 0. */
 static void begin_file(void)
 {
-    unsigned count = page_copy_count();
+    unsigned count = page_map_count();
 
     if (count != served_file)
         memset(served, 0, sizeof(served));
@@ -39,12 +35,11 @@ bool page_read_request(unsigned slot, struct page_request *out)
     uint32_t ask_bytes;
 
     begin_file();
-    if (!page_get(&out->sequence, slot_at(slot) + offsetof(struct page_slot, ask_sequence),
+    if (!page_get(page_own(), &out->sequence, PAGE_SLOT_OFFSET(slot, ask_sequence),
                   sizeof(out->sequence)) ||
         out->sequence == served[slot] ||
-        !page_get(&ask_bytes, slot_at(slot) + offsetof(struct page_slot, ask_bytes),
-                  sizeof(ask_bytes)) ||
-        !page_get(out->ask, slot_at(slot) + offsetof(struct page_slot, ask), PAGE_ASK_BYTES))
+        !page_get(page_own(), &ask_bytes, PAGE_SLOT_OFFSET(slot, ask_bytes), sizeof(ask_bytes)) ||
+        !page_get(page_own(), out->ask, PAGE_SLOT_OFFSET(slot, ask), PAGE_ASK_BYTES))
         return false;
     out->slot = slot;
     out->file = served_file;
@@ -65,18 +60,19 @@ _Static_assert(sizeof(struct reply_head) ==
 
 void page_answer_request(const struct page_request *r, const struct page_answer *answer)
 {
-    if (page_copy_count() != r->file) /* the asker is at the file before */
+    if (page_map_count() != r->file) /* the asker is at the file before */
         return;
-    size_t at = slot_at(r->slot), sequence_at = at + offsetof(struct page_slot, reply_sequence);
+    size_t sequence_at = PAGE_SLOT_OFFSET(r->slot, reply_sequence);
     size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
     struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
     const struct page_piece pieces[] = {
-        {&head, at + offsetof(struct page_slot, reply_bytes), sizeof(head)},
-        {answer->text, at + offsetof(struct page_slot, reply), text_bytes}};
+        {&head, PAGE_SLOT_OFFSET(r->slot, reply_bytes), sizeof(head)},
+        {answer->text, PAGE_SLOT_OFFSET(r->slot, reply), text_bytes}};
 
     served[r->slot] = r->sequence; /* step 8 */
-    if (page_put_all(pieces, 2) && page_put(&r->sequence, sequence_at, sizeof(r->sequence)))
-        page_wake(sequence_at);
+    if (page_put_all(page_own(), pieces, 2) &&
+        page_put(page_own(), &r->sequence, sequence_at, sizeof(r->sequence)))
+        page_wake(page_own(), sequence_at);
 }
 
 void page_refuse_requests(void)
@@ -95,10 +91,10 @@ static void listen(void)
 {
     uint32_t seen;
 
-    while (page_get(&seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
+    while (page_get(page_own(), &seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
         bell_rang();
-        nanosleep(&(struct timespec){.tv_nsec = PAGE_REST_NS}, NULL); /* step 6 */
-        if (!page_wait(offsetof(struct page, bell), seen))
+        clock_sleep(PAGE_REST_NS); /* step 6 */
+        if (!page_wait(page_own(), offsetof(struct page, bell), seen, FUTEX_FOREVER))
             break;
     }
 }
@@ -121,7 +117,7 @@ bool page_renew_bell(void)
 {
     static unsigned num_more;
 
-    lacks_bell |= page_copy_left_waiter();
+    lacks_bell |= page_map_left_waiter();
     if (lacks_bell && num_more < MORE_BELLS && start()) {
         num_more++;
         lacks_bell = false;

@@ -7,18 +7,19 @@
 #define SHIM_PAGE_SERVER_H
 
 #include "shim/page/layout.h"
+#include "shim/process/clock.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* So long the thread of the bell rests after each ring. */
-#define PAGE_REST_NS UINT64_C(1000000)
+#define PAGE_REST_NS MS_NS
 
 /* A request, copied. */
 struct page_request {
     unsigned slot;
-    unsigned file; /* page_copy_count: the sequences of each file begin at 0 */
+    unsigned file; /* page_map_count: the sequences of each file begin at 0 */
     uint32_t sequence;
     size_t ask_bytes;
     char ask[PAGE_ASK_BYTES + 1]; /* with a NUL; other bytes may be anything */

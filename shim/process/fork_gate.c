@@ -4,58 +4,34 @@
  */
 #include "shim/process/fork_gate.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include "shim/process/futex.h"
 
-#define SECOND UINT64_C(1000000000)
+#include <errno.h>
+#include <stdatomic.h>
 
 static _Atomic uint32_t inside;  /* own threads in such a moment */
 static _Atomic uint32_t forking; /* threads that fork */
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
-}
-
 /* Until the word is 0, or the time comes. */
 static void await_zero(_Atomic uint32_t *word, uint64_t end_ns)
 {
-    for (uint32_t value; (value = atomic_load(word)) != 0;) {
-        uint64_t at_ns = now_ns();
-        if (at_ns >= end_ns)
-            return;
-        struct timespec left = {.tv_sec = (time_t)((end_ns - at_ns) / SECOND),
-                                .tv_nsec = (long)((end_ns - at_ns) % SECOND)};
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &left, NULL, 0);
-    }
-}
-
-static void wake(_Atomic uint32_t *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    for (uint32_t value; (value = atomic_load(word)) != 0 && clock_now_ns() < end_ns;)
+        futex_wait(word, value, end_ns, FUTEX_OF_PROCESS);
 }
 
 static void count_out(void)
 {
     if (atomic_fetch_sub(&inside, 1) == 1 && atomic_load(&forking)) /* step 1 */
-        wake(&inside);
+        futex_wake_all(&inside, FUTEX_OF_PROCESS);
 }
 
 void fork_gate_enter(void)
 {
     int saved_errno = errno;
-    uint64_t end_ns = now_ns() + FORK_GATE_PATIENCE_NS;
+    uint64_t end_ns = clock_now_ns() + FORK_GATE_PATIENCE_NS;
     for (;;) {
         atomic_fetch_add(&inside, 1);
-        if (!atomic_load(&forking) || now_ns() >= end_ns) /* steps 1 and 2 */
+        if (!atomic_load(&forking) || clock_now_ns() >= end_ns) /* steps 1 and 2 */
             break;
         count_out();
         await_zero(&forking, end_ns);
@@ -75,7 +51,7 @@ void fork_gate_close(void)
     int saved_errno = errno;
     atomic_fetch_add(&forking, 1);
     if (atomic_load(&inside)) /* step 1 */
-        await_zero(&inside, now_ns() + FORK_GATE_PATIENCE_NS);
+        await_zero(&inside, clock_now_ns() + FORK_GATE_PATIENCE_NS);
     errno = saved_errno;
 }
 
@@ -88,7 +64,7 @@ void fork_gate_open(void)
     while (now && !atomic_compare_exchange_weak(&forking, &now, now - 1))
         ;
     if (now == 1)
-        wake(&forking);
+        futex_wake_all(&forking, FUTEX_OF_PROCESS);
     errno = saved_errno;
 }
 

@@ -17,9 +17,9 @@
 #ifndef SHIM_FORK_GATE_H
 #define SHIM_FORK_GATE_H
 
-#include <stdint.h>
+#include "shim/process/clock.h"
 
-#define FORK_GATE_PATIENCE_NS UINT64_C(1000000000)
+#define FORK_GATE_PATIENCE_NS SEC_NS
 
 /* The beginning and the end of such a moment. Not one inside another. Own threads only, with no
  * lock held. Keep errno. */

@@ -9,6 +9,7 @@
 #ifndef SHIM_KERNEL_H
 #define SHIM_KERNEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,14 +37,19 @@ static inline ssize_t kernel_getrandom(void *out, size_t size_bytes)
     return (ssize_t)syscall(SYS_getrandom, out, size_bytes, 0);
 }
 
-/* Closes a descriptor. Does nothing if the program has closed it meanwhile and has a file of its
- * own under the number. *opened is from fstat right after the open. The check and the close are two
- * calls, less than a microsecond apart. If a program closes all descriptors and opens a file
- * between them, it still loses that file. */
-static inline void kernel_close_own(int fd, const struct stat *opened)
+/* Is it still the descriptor of *opened, which is from fstat right after the open? The program may
+ * have closed it meanwhile, and may have a file of its own under the number. */
+static inline bool kernel_is_own(int fd, const struct stat *opened)
 {
     struct stat st;
-    if (!kernel_fstat(fd, &st) && st.st_dev == opened->st_dev && st.st_ino == opened->st_ino)
+    return !kernel_fstat(fd, &st) && st.st_dev == opened->st_dev && st.st_ino == opened->st_ino;
+}
+
+/* Closes it if so. The check and the close are two calls, less than a microsecond apart. If a
+ * program closes all descriptors and opens a file between them, it still loses that file. */
+static inline void kernel_close_own(int fd, const struct stat *opened)
+{
+    if (kernel_is_own(fd, opened))
         close(fd);
 }
 

@@ -5,6 +5,7 @@
  */
 #include "shim/process/log.h"
 
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 
 #include <errno.h>
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PATHS_MAX = 64, LINE_MAX_BYTES = 1000, LINE_WAIT_MS = 100, TEXT_WAIT_MS = 1000 };
@@ -109,23 +109,15 @@ static void quiet_end(struct quiet *q)
     errno = q->saved_errno;
 }
 
-static int64_t clock_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* After a poll a write of at most PIPE_BUF bytes never blocks on a pipe, even if the descriptor is
  * a blocking one. */
 static bool put_fd(struct quiet *q, int fd, const char *text, size_t size_bytes, int wait_ms)
 {
-    int64_t deadline_ms = clock_ms() + wait_ms;
+    int64_t deadline_ms = clock_now_ms() + wait_ms;
 
     while (size_bytes > 0) {
         struct pollfd p = {.fd = fd, .events = POLLOUT};
-        int64_t left_ms = deadline_ms - clock_ms();
+        int64_t left_ms = deadline_ms - clock_now_ms();
         ssize_t n = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
 
         if (n < 0 && errno == EINTR && left_ms > 0)

@@ -28,7 +28,7 @@
 #include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
 #include "shim/driver/pushed.h"
-#include "shim/process/state.h"
+#include "shim/process/clock.h"
 #include "shim/socket/listener.h"
 
 #include <pthread.h>
@@ -37,7 +37,7 @@
 
 /* When the control thread tries again after a capture that the library did not see refused the
  * wait. The library does not see that capture's end either. */
-#define TIDY_AGAIN_NS UINT64_C(100000000)
+#define TIDY_AGAIN_NS (100 * MS_NS)
 
 struct opened {
     struct opened *next;
@@ -138,7 +138,7 @@ static void clear_closed(void)
         pthread_mutex_lock(&lock);
         if (d.refused) {
             /* The end of a capture that we have seen runs the duty. Else it runs by the clock. */
-            control_due(&tidy_duty, capture_open() ? 0 : state_clock_ns() + TIDY_AGAIN_NS);
+            control_due(&tidy_duty, capture_open() ? 0 : clock_now_ns() + TIDY_AGAIN_NS);
             return;
         }
         host_cache_put(&records, o);

@@ -13,8 +13,10 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/driver_call.h"
+#include "shim/option/in_force.h"
 #include "shim/page/page.h"
 #include "shim/process/cancel.h"
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
@@ -55,7 +57,7 @@
 
 bool lend_is_on(void)
 {
-    return state_is_on() && state_options()->share_ns;
+    return state_is_on() && in_force()->share_ns;
 }
 
 /* Where pages are, and which one is the process's own. A process that only allocates may have none
@@ -73,7 +75,7 @@ struct place {
 
 static bool find_place(struct place *p)
 {
-    const struct option_dir *dir = &state_options()->dir;
+    const struct option_dir *dir = &in_force()->dir;
     struct stat st;
     p->folder = *page_folder() ? page_folder() : dir->path;
     if (dir->none || !page_id_self(&p->self))
@@ -115,14 +117,14 @@ static struct {
 
 static uint64_t run_bytes(CUdevice device)
 {
-    uint64_t passed_ns = state_clock_ns() - atomic_load(&run_of[device].at_ns);
+    uint64_t passed_ns = clock_now_ns() - atomic_load(&run_of[device].at_ns);
     return passed_ns < RUN_NS ? atomic_load(&run_of[device].bytes) : 0;
 }
 
 static void run_note(CUdevice device, uint64_t got_bytes)
 {
     atomic_store(&run_of[device].bytes, run_bytes(device) + got_bytes);
-    atomic_store(&run_of[device].at_ns, state_clock_ns());
+    atomic_store(&run_of[device].at_ns, clock_now_ns());
 }
 
 /* What the device lacks for so many bytes. If enough is free and the call failed all the same, the
@@ -151,9 +153,9 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
                                   .bytes = wanted(&q, bytes),
                                   .until_ns = series,
                                   .waits = true};
-    while (state_clock_ns() < series) {
+    while (clock_now_ns() < series) {
         uint64_t got;
-        switch (neighbour_ask(&wish, state_options()->share_ns, &got)) {
+        switch (neighbour_ask(&wish, in_force()->share_ns, &got)) {
         case NEIGHBOUR_GAVE:
             counter_add(COUNTER_BORROWED_BYTES, got);
             run_note(device, got);
@@ -178,7 +180,7 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, uint64_t *series)
     int count = 0;
     bool some = *series;
     if (!*series)
-        *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
+        *series = control_after(clock_now_ns(), in_force()->share_ns) & ~LAST;
     if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
@@ -207,8 +209,8 @@ void lend_flush(int pid, uint64_t wait_ns)
     struct place place;
     int saved_errno = errno;
     if (find_place(&place)) {
-        uint64_t bytes = neighbour_flush(place.folder, &place.self, pid,
-                                         control_after(state_clock_ns(), wait_ns));
+        uint64_t bytes =
+            neighbour_flush(place.folder, &place.self, pid, control_after(clock_now_ns(), wait_ns));
         log_debug("process %d is to be locked: it gave back %s MiB", pid,
                   text_fixed(bytes, 1 << 20, 1).text);
     }
@@ -221,7 +223,7 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
     static uint64_t asked_ns[DEVICES_MAX];
     struct query q = {.device = device};
     struct place place;
-    uint64_t now_ns = state_clock_ns(), got;
+    uint64_t now_ns = clock_now_ns(), got;
     if (!lend_is_on() || device < 0 || device >= DEVICES_MAX ||
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
@@ -254,7 +256,7 @@ static bool ask_for_pool(CUdevice device, uint64_t bytes, uint64_t *series)
     bool first = !*series;
     if (first && (lend_is_on() ? context_release(device_bit(device), POOL_RELEASE_IDLE)
                                : async_pool_release(device))) {
-        *series = control_after(state_clock_ns(), state_options()->share_ns) & ~LAST;
+        *series = control_after(clock_now_ns(), in_force()->share_ns) & ~LAST;
         return true;
     }
     return lend_ask(device_bit(device), bytes, series);
@@ -290,7 +292,7 @@ static uint64_t give_pool(struct context *c, uint64_t bytes, uint64_t wait_ns)
         pool_stats(c->pool, &stats);
         c->lent_growths = stats.num_device_alloc;
         atomic_store(&c->regrown_ns, 0);
-        atomic_store(&c->returned_ns, state_clock_ns());
+        atomic_store(&c->returned_ns, clock_now_ns());
     }
     return back;
 }
@@ -315,7 +317,7 @@ static void count_given(uint64_t back)
     if (!back)
         return;
     counter_add(COUNTER_LENT_BYTES, back);
-    control_due(&at_regrowth, control_after(state_clock_ns(), REGROWTH_STEP_NS));
+    control_due(&at_regrowth, control_after(clock_now_ns(), REGROWTH_STEP_NS));
     publish_soon();
 }
 

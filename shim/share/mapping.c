@@ -10,7 +10,7 @@
 #include "shim/driver/device_fence.h"
 #include "shim/driver/driver_call.h"
 #include "shim/driver/reservation.h"
-#include "shim/process/state.h"
+#include "shim/process/clock.h"
 
 #include <errno.h>
 #include <string.h>
@@ -126,9 +126,9 @@ static void give_up(void *data)
  * its socket keeps the question. */
 static CUresult ask(struct arrival *a)
 {
-    uint64_t now_ns, end_ns = state_clock_ns() + GIVE_UP_MS * UINT64_C(1000000);
+    uint64_t now_ns, end_ns = clock_now_ns() + GIVE_UP_MS * MS_NS;
     uint64_t wait_ms = FIRST_WAIT_MS;
-    while ((now_ns = state_clock_ns()) < end_ns) {
+    while ((now_ns = clock_now_ns()) < end_ns) {
         int reply, failed = socket_ask(a->question, &reply);
         if (failed == ECONNREFUSED)
             return CUDA_ERROR_INVALID_HANDLE; /* as natively: the process is gone (measured) */
@@ -137,7 +137,7 @@ static CUresult ask(struct arrival *a)
         enum socket_got got = SOCKET_DROPPED;
         if (!failed)
             got = ticket_receive(reply, &a->answer, a->fds,
-                                 (int)min_u64(wait_ms, (end_ns - now_ns) / 1000000));
+                                 (int)min_u64(wait_ms, (end_ns - now_ns) / MS_NS));
         socket_close(reply);
         switch (got) {
         case SOCKET_GOT:
@@ -147,7 +147,7 @@ static CUresult ask(struct arrival *a)
         case SOCKET_BROKEN:
             return CUDA_ERROR_INVALID_VALUE;
         case SOCKET_DROPPED:
-            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+            clock_sleep(PAUSE_NS);
             break;
         case SOCKET_LATE:
             wait_ms *= 2;

@@ -23,8 +23,8 @@
 #include "shim/page/dir.h"
 #include "shim/page/layout.h"
 #include "shim/process/cancel.h"
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
-#include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
@@ -37,14 +37,13 @@
 #include <string.h>
 #include <time.h>
 
-#define MS UINT64_C(1000000)
 /* How long a neighbour that did not reply is skipped. */
-#define SKIP_NS (10000 * MS)
+#define SKIP_NS (10 * SEC_NS)
 /* A neighbour that took memory again so soon after it gave some is asked last for a while. */
-#define THRASH_NS (1000 * MS)
-#define THRASH_MEMORY_NS (10000 * MS)
+#define THRASH_NS SEC_NS
+#define THRASH_MEMORY_NS (10 * SEC_NS)
 /* How long a thread waits for others that ask, to note what is locked. */
-#define LOCKED_WAIT_NS (1000 * MS)
+#define LOCKED_WAIT_NS SEC_NS
 /* Pages read in one search. */
 #define PAGES_MAX 512
 
@@ -74,18 +73,12 @@ static struct known known[KNOWN];
 static char entries[8192]; /* of the directory */
 static struct page head;   /* the first HEAD_BYTES of a page; the rest is never touched */
 
-static void sleep_ns(uint64_t ns)
-{
-    struct timespec t = {.tv_sec = (time_t)(ns / (1000 * MS)), .tv_nsec = (long)(ns % (1000 * MS))};
-    nanosleep(&t, NULL);
-}
-
 static bool lock_until(uint64_t until_ns)
 {
     while (pthread_mutex_trylock(&asking)) {
-        if (state_clock_ns() >= until_ns)
+        if (clock_now_ns() >= until_ns)
             return false;
-        sleep_ns(MS / 2);
+        clock_sleep(MS_NS / 2);
     }
     return true;
 }
@@ -184,7 +177,7 @@ struct search {
 static void consider(int folder, const struct neighbour_wish *w, const char *name, struct search *s)
 {
     struct page_id its;
-    uint64_t now_ns = state_clock_ns();
+    uint64_t now_ns = clock_now_ns();
     if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its))
         return;
     /* Of processes in another pid namespace only the bell tells whether they live. */
@@ -228,7 +221,7 @@ static enum neighbour_answer learn(const struct candidate *c, const struct neigh
                                    enum neighbour_answer answer, uint64_t wait_ns, uint64_t bytes,
                                    const struct question_place *late)
 {
-    uint64_t now_ns = state_clock_ns();
+    uint64_t now_ns = clock_now_ns();
     struct known *k = remember(c->name, now_ns);
     if (answer == NEIGHBOUR_BUSY && k->busy_in != w->until_ns) {
         k->busy_in = w->until_ns;
@@ -281,7 +274,7 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
     enum neighbour_answer answer = NEIGHBOUR_NONE;
     if (!kernel_fstat(folder, &folder_stat) && find_best(folder, w, &s)) {
         /* Time is left for others, if there are any. */
-        uint64_t until_ns = state_clock_ns() + wait_ns / 2;
+        uint64_t until_ns = clock_now_ns() + wait_ns / 2;
         if (until_ns > w->until_ns || s.candidates == 1)
             until_ns = w->until_ns;
         struct question_place late;
@@ -307,8 +300,8 @@ enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wai
         pthread_mutex_unlock(&asking);
     }
     /* Many may ask the same neighbour at once: each comes back at a time of its own. */
-    if (answer == NEIGHBOUR_BUSY && w->waits && state_clock_ns() < w->until_ns)
-        sleep_ns(MS + question_jitter() % (2 * MS));
+    if (answer == NEIGHBOUR_BUSY && w->waits && clock_now_ns() < w->until_ns)
+        clock_sleep(MS_NS + question_jitter() % (2 * MS_NS));
     cancel_allow(cancel);
     errno = saved_errno;
     return answer;
@@ -347,7 +340,7 @@ static uint64_t flush_one(const char *path, const struct page_id *self, int pid,
         return 0;
     if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
         const struct question q = {.name = name, .self = self, .until_ns = until_ns, .waits = true};
-        remember(name, state_clock_ns());
+        remember(name, clock_now_ns());
         if (question_ask(folder, &q, &bytes, &late) != QUESTION_REPLIED)
             bytes = 0;
     }
@@ -373,7 +366,7 @@ void neighbour_set_locked(int pid, bool locked)
 {
     struct page_id its;
     int saved_errno = errno, cancel = cancel_forbid();
-    if (lock_until(state_clock_ns() + LOCKED_WAIT_NS)) {
+    if (lock_until(clock_now_ns() + LOCKED_WAIT_NS)) {
         for (int i = 0; i < KNOWN; i++)
             if (page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
                 known[i].locked = locked;

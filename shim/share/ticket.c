@@ -4,6 +4,8 @@
  */
 #include "shim/share/ticket.h"
 
+#include "shim/process/fnv.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -17,11 +19,7 @@ _Static_assert(sizeof(struct ticket_question) == SOCKET_QUESTION_BYTES &&
 
 uint64_t ticket_check(const struct ticket *ticket)
 {
-    const unsigned char *bytes = (const unsigned char *)ticket;
-    uint64_t sum = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < offsetof(struct ticket, check); i++)
-        sum = (sum ^ bytes[i]) * UINT64_C(1099511628211);
-    return sum;
+    return fnv_add(FNV_EMPTY, ticket, offsetof(struct ticket, check));
 }
 
 bool ticket_is_ours(const CUipcMemHandle *handle)

@@ -6,9 +6,10 @@
  */
 #include "shim/socket/listener.h"
 
+#include "shim/process/clock.h"
+#include "shim/process/decimal.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
-#include "shim/process/number.h"
 #include "shim/process/own_thread.h"
 
 #include <dirent.h>
@@ -74,7 +75,7 @@ static bool close_all(void)
     for (const struct dirent *entry; (entry = readdir(folder));) {
         const char *name = entry->d_name;
         uint64_t fd;
-        if (number_read(&name, &fd) && (int)fd != dirfd(folder))
+        if (decimal_read(&name, &fd) && (int)fd != dirfd(folder))
             close((int)fd);
     }
     closedir(folder);
@@ -250,7 +251,7 @@ void listener_answer(uint64_t number, const void *answer, const int *fds, size_t
         int failed = socket_put(&token_now, &relay, sizeof relay, fds, num_fds);
         if (failed != EAGAIN && failed != ECONNREFUSED)
             return;
-        nanosleep(&(struct timespec){.tv_nsec = RELAY_PAUSE_NS}, NULL);
+        clock_sleep(RELAY_PAUSE_NS);
     }
 }
 

@@ -4,6 +4,7 @@
  */
 #include "shim/socket/socket.h"
 
+#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 
 #include <arpa/inet.h>
@@ -258,21 +259,14 @@ bool socket_hear(int fd, const struct socket_token *token, struct socket_message
     }
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* The clock ends the wait: the program's signals may come faster than answers. Returns below 0
  * where waiting is forbidden. If a caller asked again then, it would do so without a pause. */
 static int wait_readable(int fd, int wait_ms)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    int64_t end_ms = now_ms() + wait_ms;
+    int64_t end_ms = clock_now_ms() + wait_ms;
     for (;;) {
-        int64_t left_ms = end_ms - now_ms();
+        int64_t left_ms = end_ms - clock_now_ms();
         int ready = poll(&p, 1, left_ms > 0 ? (int)left_ms : 0);
         if (ready >= 0 || errno != EINTR)
             return ready;

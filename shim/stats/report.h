@@ -12,7 +12,7 @@
 
 #include "pool/config.h"
 #include "pool/stats.h"
-#include "shim/process/options.h"
+#include "shim/option/options.h"
 #include "shim/stats/async_stats.h"
 #include "shim/stats/counters.h"
 

@@ -5,6 +5,7 @@
  * made in the one order that matters.
  */
 #include "shim/context/context.h"
+#include "shim/process/state.h"
 
 #include "pool/host_memory.h"
 #include "pool/spin.h"

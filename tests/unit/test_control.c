@@ -4,6 +4,7 @@
  * the process and the log are stood in for. All cases share the process's one control thread.
  */
 #include "shim/control/thread.h"
+#include "shim/process/clock.h"
 
 #include "shim/driver/capture.h"
 #include "shim/driver/driver_call.h"
@@ -23,8 +24,6 @@
 
 #include <cmocka.h>
 
-#define MS UINT64_C(1000000)
-
 _Atomic int state_now = STATE_ON;
 atomic_bool driver_call_no_more;
 static atomic_int open_looks; /* a capture is open at so many looks; below 0: at all */
@@ -35,13 +34,6 @@ bool capture_open(void)
     if (left > 0)
         atomic_fetch_sub(&open_looks, 1);
     return left != 0;
-}
-
-uint64_t state_clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 bool log_wants(enum log_level level)
@@ -56,8 +48,8 @@ void log_line(enum log_level level, const char *format, ...)
 /* Waits until the count is reached. */
 static bool reaches(atomic_int *count, int wanted, uint64_t wait_ms)
 {
-    uint64_t end_ns = state_clock_ns() + wait_ms * MS;
-    while (atomic_load(count) < wanted && state_clock_ns() < end_ns)
+    uint64_t end_ns = clock_now_ns() + wait_ms * MS_NS;
+    while (atomic_load(count) < wanted && clock_now_ns() < end_ns)
         usleep(1000);
     return atomic_load(count) >= wanted;
 }
@@ -106,7 +98,7 @@ static void a_call_during_a_run_brings_another_one(void **state)
     control_due(&slow, 0);
     sem_wait(&slow_began);
     control_due(&slow, 0);
-    control_due(&slow, state_clock_ns() + 60000 * MS); /* the sooner time counts */
+    control_due(&slow, clock_now_ns() + 60000 * MS_NS); /* the sooner time counts */
     sem_post(&slow_may_end);
     assert_true(reaches(&slow_runs, 2, 20000));
     sem_post(&slow_may_end);
@@ -118,7 +110,7 @@ static _Atomic uint64_t late_ran_ns;
 
 static uint64_t run_late(uint64_t now_ns)
 {
-    atomic_store(&late_ran_ns, state_clock_ns());
+    atomic_store(&late_ran_ns, clock_now_ns());
     atomic_fetch_add(&late_runs, 1);
     return DUTY_NEVER;
 }
@@ -127,9 +119,9 @@ static struct duty late = {.run = run_late, .due_ns = DUTY_NEVER};
 
 static void other_wake_ups_put_no_duty_off(void **state)
 {
-    uint64_t due_ns = state_clock_ns() + 200 * MS;
+    uint64_t due_ns = clock_now_ns() + 200 * MS_NS;
     int before = atomic_load(&early_runs);
-    control_due(&late, control_after(state_clock_ns(), UINT64_MAX)); /* the end of the clock */
+    control_due(&late, control_after(clock_now_ns(), UINT64_MAX)); /* the end of the clock */
     control_due(&late, due_ns);
     for (int i = 0; i < 1000 && atomic_load(&late_runs) == 0; i++) {
         control_due(&early, 0);
@@ -240,7 +232,7 @@ static void new_duties_of_several_threads_and_a_handler_all_run(void **state)
     usleep(50000);
     int before = atomic_load(&many_runs); /* each is in the list once, and none is lost */
     for (int i = 0; i < DUTIES; i++)
-        control_due(&many[i], state_clock_ns() + 50 * MS);
+        control_due(&many[i], clock_now_ns() + 50 * MS_NS);
     assert_true(reaches(&many_runs, before + DUTIES, 5000));
     assert_false(reaches(&many_runs, before + DUTIES + 1, 50));
 }

@@ -13,18 +13,12 @@
 #include <cmocka.h>
 
 #include "shim/driver/driver_call.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 
 /* What driver_call.c needs of the rest of the library. A driver without capture modes is enough. */
 struct hooks_real real;
 _Atomic int state_now = STATE_ON;
-
-uint64_t state_clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static atomic_bool inside, may_end, at_end;
 
@@ -85,9 +79,9 @@ static void the_exit_leaves_a_call_that_waits(void **state)
 {
     void (*work)(void *) = waiting_call;
     pthread_t thread = begin(&work);
-    uint64_t start_ns = state_clock_ns();
+    uint64_t start_ns = clock_now_ns();
     driver_call_at_exit();
-    assert_in_range(state_clock_ns() - start_ns, 50 * 1000000u, 5 * 1000000000u);
+    assert_in_range(clock_now_ns() - start_ns, 50 * 1000000u, 5 * 1000000000u);
     assert_false(atomic_load(&at_end));
     atomic_store(&may_end, true);
     pthread_join(thread, NULL);
@@ -96,9 +90,9 @@ static void the_exit_leaves_a_call_that_waits(void **state)
 
 static void exit_inside(void *took_ns)
 {
-    uint64_t start_ns = state_clock_ns();
+    uint64_t start_ns = clock_now_ns();
     driver_call_at_exit();
-    *(uint64_t *)took_ns = state_clock_ns() - start_ns;
+    *(uint64_t *)took_ns = clock_now_ns() - start_ns;
 }
 
 /* A signal handler calls exit(). */

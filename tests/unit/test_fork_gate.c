@@ -2,6 +2,7 @@
  *
  * shim/process/fork_gate.c: threads of the library's inside, beside threads that fork.
  */
+#include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
 
 #include <errno.h>
@@ -18,18 +19,9 @@
 
 #include <cmocka.h>
 
-#define MS UINT64_C(1000000)
-
 enum { MOMENT_US = 50000, FORKS = 300 };
 
 static atomic_bool is_through;
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 * MS + (uint64_t)t.tv_nsec;
-}
 
 static void *call(void *function)
 {
@@ -46,10 +38,10 @@ static void expect_wait(void (*function)(void), void (*then)(void))
     assert_int_equal(pthread_create(&thread, NULL, call, &function), 0);
     usleep(MOMENT_US);
     assert_false(atomic_load(&is_through));
-    uint64_t start_ns = clock_ns();
+    uint64_t start_ns = clock_now_ns();
     then();
     pthread_join(thread, NULL);
-    assert_true(clock_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
+    assert_true(clock_now_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
 }
 
 static void a_fork_waits_until_the_thread_inside_is_out(void **state)
@@ -79,15 +71,15 @@ static void nobody_comes_in_until_all_forks_are_over(void **state)
 
 static void each_wait_has_an_end(void **state)
 {
-    uint64_t start_ns = clock_ns();
+    uint64_t start_ns = clock_now_ns();
     errno = EDOM;
     fork_gate_enter();
     fork_gate_close();
-    uint64_t closed_ns = clock_ns();
+    uint64_t closed_ns = clock_now_ns();
     assert_true(closed_ns - start_ns >= FORK_GATE_PATIENCE_NS);
     fork_gate_leave();
     fork_gate_enter();
-    assert_true(clock_ns() - closed_ns >= FORK_GATE_PATIENCE_NS);
+    assert_true(clock_now_ns() - closed_ns >= FORK_GATE_PATIENCE_NS);
     fork_gate_leave();
     fork_gate_open();
     assert_int_equal(errno, EDOM);
@@ -95,13 +87,13 @@ static void each_wait_has_an_end(void **state)
 
 static void a_gate_that_was_not_closed_stays_open(void **state)
 {
-    uint64_t start_ns = clock_ns();
+    uint64_t start_ns = clock_now_ns();
     fork_gate_open();
     fork_gate_enter();
     fork_gate_leave();
     fork_gate_close();
     fork_gate_open();
-    assert_true(clock_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
+    assert_true(clock_now_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
 }
 
 static void a_child_has_an_open_gate(void **state)
@@ -112,11 +104,11 @@ static void a_child_has_an_open_gate(void **state)
     pid_t child = fork();
     if (child == 0) {
         fork_gate_forget();
-        uint64_t start_ns = clock_ns();
+        uint64_t start_ns = clock_now_ns();
         fork_gate_close();
         fork_gate_open();
         fork_gate_enter();
-        _exit(clock_ns() - start_ns >= FORK_GATE_PATIENCE_NS);
+        _exit(clock_now_ns() - start_ns >= FORK_GATE_PATIENCE_NS);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

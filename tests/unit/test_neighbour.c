@@ -4,9 +4,9 @@
  * neighbours are pages that threads of the test serve. Their names have a pid namespace of their
  * own, so no code looks for their processes.
  */
+#include "shim/process/clock.h"
 #include "shim/share/neighbour.h"
 
-#include "shim/process/state.h"
 #include "shim/stats/counters.h"
 #include "tests/unit/fake_neighbour.h"
 
@@ -20,16 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MS UINT64_C(1000000)
 #define MIB UINT64_C(1048576)
-#define WAIT_NS (3000 * MS)
-
-uint64_t state_clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+#define WAIT_NS (3000 * MS_NS)
 
 static struct page_id self = {.pid_namespace = 77, .pid = 1, .start_ticks = 1};
 
@@ -56,7 +48,7 @@ static struct neighbour_wish wish(uint64_t bytes)
                                    .uuid = uuid,
                                    .uuid_text = "GPU-30313233",
                                    .bytes = bytes,
-                                   .until_ns = state_clock_ns() + WAIT_NS,
+                                   .until_ns = clock_now_ns() + WAIT_NS,
                                    .waits = true};
 }
 
@@ -119,7 +111,7 @@ static void a_neighbour_that_is_locked_is_not_asked(void **state)
     const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};
     int pid = (int)locked->page->pid;
     struct neighbour_wish w = wish(MIB);
-    uint64_t bytes, until_ns = state_clock_ns() + WAIT_NS;
+    uint64_t bytes, until_ns = clock_now_ns() + WAIT_NS;
     errno = 77;
     assert_int_equal(neighbour_flush(folder, &asker, 1 << 20, until_ns), 0);
     assert_int_equal(neighbour_flush(folder, &asker, pid, until_ns), 512 * MIB);
@@ -137,9 +129,9 @@ static void a_neighbour_that_is_locked_is_not_asked(void **state)
 static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
 {
     struct fake *quick = add(REPLIES, 512 * MIB), *few = add(REPLIES, 64 * MIB);
-    uint64_t bytes, now_ns = state_clock_ns(), before = counter_get(COUNTER_LEND_THRASH);
-    quick->page->gpus[1].returned_ns = now_ns - 500 * MS;
-    quick->page->gpus[1].regrown_ns = now_ns - 450 * MS;
+    uint64_t bytes, now_ns = clock_now_ns(), before = counter_get(COUNTER_LEND_THRASH);
+    quick->page->gpus[1].returned_ns = now_ns - 500 * MS_NS;
+    quick->page->gpus[1].regrown_ns = now_ns - 450 * MS_NS;
     struct neighbour_wish w = wish(600 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     assert_int_equal(bytes, 64 * MIB);
@@ -155,8 +147,8 @@ static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
     assert_int_equal(bytes, 64 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
     /* Ten seconds later it is one like others. */
-    quick->page->gpus[1].returned_ns = now_ns - 20500 * MS;
-    quick->page->gpus[1].regrown_ns = now_ns - 20450 * MS;
+    quick->page->gpus[1].returned_ns = now_ns - 20500 * MS_NS;
+    quick->page->gpus[1].regrown_ns = now_ns - 20450 * MS_NS;
     w = wish(600 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     assert_int_equal(atomic_load(&quick->asked), 2);
@@ -168,7 +160,7 @@ static void a_neighbour_that_replied_late_is_not_skipped(void **state)
     struct fake *slow = add(HANGS, 512 * MIB);
     struct neighbour_wish w = wish(64 * MIB);
     uint64_t bytes;
-    w.until_ns = state_clock_ns() + 200 * MS;
+    w.until_ns = clock_now_ns() + 200 * MS_NS;
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
     w = wish(64 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
@@ -187,7 +179,7 @@ static void a_neighbour_whose_page_has_a_new_file_is_not_skipped(void **state)
     struct fake *slow = add(HANGS, 512 * MIB);
     struct neighbour_wish w = wish(64 * MIB);
     uint64_t bytes;
-    w.until_ns = state_clock_ns() + 200 * MS;
+    w.until_ns = clock_now_ns() + 200 * MS_NS;
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
     w = wish(64 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
@@ -206,9 +198,9 @@ static void a_neighbour_without_a_waiter_costs_a_moment_once(void **state)
     struct fake *deaf = add(DEAF, 512 * MIB);
     add(REPLIES, 64 * MIB);
     struct neighbour_wish w = wish(64 * MIB);
-    uint64_t bytes, start_ns = state_clock_ns(), before = counter_get(COUNTER_LEND_TIMEOUT);
+    uint64_t bytes, start_ns = clock_now_ns(), before = counter_get(COUNTER_LEND_TIMEOUT);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
-    assert_true(state_clock_ns() - start_ns < WAIT_NS / 2);
+    assert_true(clock_now_ns() - start_ns < WAIT_NS / 2);
     assert_int_equal(counter_get(COUNTER_LEND_TIMEOUT), before + 1);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     w = wish(64 * MIB);
@@ -224,11 +216,11 @@ static void a_neighbour_that_hangs_costs_its_share_of_the_wait_once(void **state
     add(HANGS, 512 * MIB);
     add(REPLIES, 64 * MIB);
     struct neighbour_wish w = wish(64 * MIB);
-    uint64_t bytes, start_ns = state_clock_ns();
+    uint64_t bytes, start_ns = clock_now_ns();
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
-    assert_in_range(state_clock_ns() - start_ns, WAIT_NS / 2, w.until_ns - start_ns + 5000 * MS);
+    assert_in_range(clock_now_ns() - start_ns, WAIT_NS / 2, w.until_ns - start_ns + 5000 * MS_NS);
     /* Some of the time is left for the other one. */
-    assert_true(state_clock_ns() < w.until_ns);
+    assert_true(clock_now_ns() < w.until_ns);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     w = wish(64 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NOTHING);
@@ -362,7 +354,7 @@ static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
     while ((answer = ask(&w, &bytes)) == NEIGHBOUR_BUSY)
         rounds++;
     assert_int_equal(answer, NEIGHBOUR_GONE);
-    assert_true(state_clock_ns() < w.until_ns + 5000 * MS);
+    assert_true(clock_now_ns() < w.until_ns + 5000 * MS_NS);
     assert_int_equal(write(done[1], "x", 1), 1);
     int status;
     waitpid(child, &status, 0);
@@ -440,14 +432,14 @@ static void requests_without_a_wait_go_to_each_idle_neighbour_once(void **state)
 {
     struct fake *a = add(REPLIES, 64 * MIB), *b = add(REPLIES, 32 * MIB), *none = add(REPLIES, 0);
     struct neighbour_wish w = wish(512 * MIB);
-    uint64_t bytes, start_ns = state_clock_ns();
+    uint64_t bytes, start_ns = clock_now_ns();
     w.waits = false;
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_ASKED);
     assert_int_equal(bytes, 64 * MIB);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_ASKED);
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
     while ((!atomic_load(&a->asked) || !atomic_load(&b->asked)) &&
-           state_clock_ns() - start_ns < 10000 * MS)
+           clock_now_ns() - start_ns < 10000 * MS_NS)
         usleep(1000);
     assert_int_equal(atomic_load(&a->asked) + atomic_load(&b->asked), 2);
     assert_int_equal(atomic_load(&none->asked), 0);
@@ -463,7 +455,7 @@ static void *ask_once(void *arg)
     struct asker *a = arg;
     struct neighbour_wish w = wish(MIB);
     uint64_t bytes;
-    w.until_ns += 20000 * MS;
+    w.until_ns += 20000 * MS_NS;
     enum neighbour_answer answer;
     while ((answer = ask(&w, &bytes)) == NEIGHBOUR_BUSY)
         ;

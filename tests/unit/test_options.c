@@ -3,8 +3,8 @@
  * From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
  * per device sizes, process names, requests to empty the cache.
  */
-#include "shim/process/options.h"
-#include "shim/process/show.h"
+#include "shim/option/options.h"
+#include "shim/option/show.h"
 #include "tests/unit/capture.h"
 
 #include <errno.h>

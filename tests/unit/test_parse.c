@@ -3,7 +3,7 @@
  * The grammar of every option type: what is taken and as what, and what is refused. Random words
  * are either taken or refused, and a refused one leaves no trace.
  */
-#include "shim/process/parse.h"
+#include "shim/option/parse.h"
 #include "tests/unit/capture.h"
 
 #include <locale.h>

@@ -4,9 +4,9 @@
  * neighbour is a process of the test with a page whose name has its number.
  */
 #include "shim/page/client.h"
+#include "shim/process/clock.h"
 
 #include "shim/page/layout.h"
-#include "shim/process/state.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -27,16 +27,8 @@
 
 #include <cmocka.h>
 
-#define MS UINT64_C(1000000)
-#define WAIT_NS (30000 * MS)
+#define WAIT_NS (30000 * MS_NS)
 #define REPLY 4711
-
-uint64_t state_clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* What the neighbour's process is. LEADERLESS: its first thread has ended. LISTENS: it waits at the
  * bell. */
@@ -146,7 +138,7 @@ static int teardown(void **state)
 static enum question_result ask(uint64_t *bytes, uint64_t *took_ns)
 {
     struct question_place late;
-    uint64_t start_ns = state_clock_ns();
+    uint64_t start_ns = clock_now_ns();
     struct question q = {.name = name,
                          .self = &self,
                          .uuid_text = "GPU-30313233",
@@ -155,7 +147,7 @@ static enum question_result ask(uint64_t *bytes, uint64_t *took_ns)
                          .waits = true};
     *bytes = 0;
     enum question_result result = question_ask(dir, &q, bytes, &late);
-    *took_ns = state_clock_ns() - start_ns;
+    *took_ns = clock_now_ns() - start_ns;
     return result;
 }
 

@@ -3,7 +3,7 @@
  * Values of options as text. For each type a text becomes a value, the value becomes a text in its
  * plain form, and this text the same value again.
  */
-#include "shim/process/show.h"
+#include "shim/option/show.h"
 #include "tests/unit/capture.h"
 
 #include <stdlib.h>

@@ -3,15 +3,13 @@
  * See show.h. Numbers are printed as integers, because the decimal point of printf depends on the
  * locale.
  */
-#include "shim/process/show.h"
+#include "shim/option/show.h"
 
+#include "shim/process/clock.h"
 #include "shim/process/text.h"
 
 #include <inttypes.h>
 #include <signal.h>
-
-#define MS UINT64_C(1000000)
-#define SEC (1000 * MS)
 
 static size_t show_word(const char *word, char *out, size_t size_bytes)
 {
@@ -39,14 +37,14 @@ static void add_time(struct text *t, uint64_t ns)
 {
     if (!ns)
         text_add(t, "0");
-    else if (ns % (3600 * SEC) == 0)
-        text_add(t, "%" PRIu64 "h", ns / (3600 * SEC));
-    else if (ns % (60 * SEC) == 0)
-        text_add(t, "%" PRIu64 "m", ns / (60 * SEC));
-    else if (ns % SEC == 0)
-        text_add(t, "%" PRIu64 "s", ns / SEC);
+    else if (ns % (3600 * SEC_NS) == 0)
+        text_add(t, "%" PRIu64 "h", ns / (3600 * SEC_NS));
+    else if (ns % (60 * SEC_NS) == 0)
+        text_add(t, "%" PRIu64 "m", ns / (60 * SEC_NS));
+    else if (ns % SEC_NS == 0)
+        text_add(t, "%" PRIu64 "s", ns / SEC_NS);
     else {
-        add_fraction(t, ns / MS, ns % MS);
+        add_fraction(t, ns / MS_NS, ns % MS_NS);
         text_add(t, "ms");
     }
 }

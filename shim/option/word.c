@@ -2,7 +2,7 @@
  *
  * See word.h.
  */
-#include "shim/process/word.h"
+#include "shim/option/word.h"
 
 #include <string.h>
 

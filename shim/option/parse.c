@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See parse.h: the grammar of every type of option. The list of options is in
- * shim/process/options.def. No state, no lock.
+ * shim/option/options.def. No state, no lock.
  */
-#include "shim/process/parse.h"
+#include "shim/option/parse.h"
 
-#include "shim/process/word.h"
+#include "shim/option/word.h"
+#include "shim/process/clock.h"
+#include "shim/process/decimal.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -14,14 +16,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MS UINT64_C(1000000)
-
 /* Moves *text behind the number and the blanks that follow. */
 static bool read_device(const char **text, unsigned *out)
 {
     uint64_t n;
 
-    if (!number_read(text, &n) || n >= OPTION_DEVICES)
+    if (!decimal_read(text, &n) || n >= OPTION_DEVICES)
         return false;
     *text = word_skip_blanks(*text);
     *out = (unsigned)n;
@@ -164,7 +164,7 @@ bool parse_SIGNAL(const char *text, int *out)
     } else if ((p = word_skip(p, "RTMIN")) != NULL) {
         if (*p == '+') {
             p++;
-            if (!number_read(&p, &n))
+            if (!decimal_read(&p, &n))
                 return false;
         }
         if (*p || n > (uint64_t)(SIGRTMAX - SIGRTMIN))
@@ -193,7 +193,7 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
         } else if (word_is(item, "oom")) {
             e.on_oom = true;
         } else if ((p = word_skip(item, "every:")) != NULL) {
-            if (!number_time(p, &e.every_ns) || e.every_ns < MS)
+            if (!number_time(p, &e.every_ns) || e.every_ns < MS_NS)
                 return false;
         } else if ((p = word_skip(item, "device=")) != NULL) {
             if (!read_device(&p, &device) || *p)

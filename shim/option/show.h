@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * One function for each type of option: the value as text, in the option's own syntax. The parser
- * of the type (shim/process/parse.h) makes the same value of the text. One value cannot be written:
+ * of the type (shim/option/parse.h) makes the same value of the text. One value cannot be written:
  * an unset list of patterns, shown as "". No state, no lock.
  */
 #ifndef SHIM_SHOW_H
 #define SHIM_SHOW_H
 
-#include "shim/process/parse.h"
+#include "shim/option/parse.h"
 
 #include <stddef.h>
 

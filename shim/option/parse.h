@@ -8,8 +8,8 @@
 #define SHIM_PARSE_H
 
 #include "pool/config.h"
+#include "shim/option/number.h"
 #include "shim/process/log.h"
-#include "shim/process/number.h"
 
 #include <limits.h>
 #include <stdatomic.h>

@@ -2,14 +2,14 @@
  *
  * See number.h.
  */
-#include "shim/process/number.h"
+#include "shim/option/number.h"
 
-#include "shim/process/word.h"
+#include "shim/option/word.h"
+#include "shim/process/clock.h"
+#include "shim/process/decimal.h"
 
 #include <stddef.h>
 
-#define MS UINT64_C(1000000)
-#define SEC (1000 * MS)
 #define KIB (UINT64_C(1) << 10)
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -22,16 +22,16 @@ struct unit {
 };
 
 /* A number with its fraction in millionths. */
-struct decimal {
+struct quantity {
     uint64_t whole, millionths;
 };
 
 /* Moves *text to the unit. Drops further digits of the fraction. */
-static bool read_decimal(const char **text, struct decimal *out)
+static bool read_quantity(const char **text, struct quantity *out)
 {
     uint64_t scale = MILLION;
 
-    if (!number_read(text, &out->whole))
+    if (!decimal_read(text, &out->whole))
         return false;
     out->millionths = 0;
     const char *p = *text;
@@ -46,7 +46,7 @@ static bool read_decimal(const char **text, struct decimal *out)
 }
 
 /* False: there is no such unit, the product does not fit, or it would be a fraction of a byte. */
-static bool scale(const struct decimal *v, const char *unit, const struct unit *units,
+static bool scale(const struct quantity *v, const char *unit, const struct unit *units,
                   size_t num_units, uint64_t *out)
 {
     uint64_t whole;
@@ -63,17 +63,18 @@ static bool scale(const struct decimal *v, const char *unit, const struct unit *
 
 bool number_time(const char *text, uint64_t *out_ns)
 {
-    static const struct unit units[] = {{"", SEC},       {"ms", MS},        {"s", SEC},
-                                        {"m", 60 * SEC}, {"min", 60 * SEC}, {"h", 3600 * SEC}};
+    static const struct unit units[] = {{"", SEC_NS},         {"ms", MS_NS},
+                                        {"s", SEC_NS},        {"m", 60 * SEC_NS},
+                                        {"min", 60 * SEC_NS}, {"h", 3600 * SEC_NS}};
     char item[WORD_ITEM_BYTES];
     const char *p = item;
-    struct decimal v;
+    struct quantity v;
     uint64_t ns = 0;
 
     if (!word_only_item(text, item))
         return false;
     if (!word_is(item, "none") &&
-        !(read_decimal(&p, &v) && scale(&v, p, units, sizeof units / sizeof *units, &ns)))
+        !(read_quantity(&p, &v) && scale(&v, p, units, sizeof units / sizeof *units, &ns)))
         return false;
     *out_ns = ns;
     return true;
@@ -86,9 +87,9 @@ bool number_size(const char *text, struct option_size *out)
                                         {"g", GIB},   {"gb", GIB}, {"gib", GIB}, {"t", TIB},
                                         {"tb", TIB},  {"tib", TIB}};
     struct option_size size = {0};
-    struct decimal v;
+    struct quantity v;
 
-    if (!read_decimal(&text, &v))
+    if (!read_quantity(&text, &v))
         return false;
     if (word_is(text, "%")) {
         if (v.whole > 100 || (v.whole == 100 && v.millionths))

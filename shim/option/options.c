@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See options.h: the table of options, and reading it from the environment. The syntax of single
- * values is in shim/process/parse.c. No state, no lock.
+ * values is in shim/option/parse.c. No state, no lock.
  */
-#include "shim/process/options.h"
+#include "shim/option/options.h"
 
+#include "shim/option/show.h"
+#include "shim/process/log.h"
 #include "shim/process/program.h"
-#include "shim/process/show.h"
 #include "shim/process/text.h"
 
 #include <errno.h>
@@ -46,7 +47,7 @@ const struct option_row option_rows[] = {
 #define POOL_OPTION(field, name, type, value, live, help)                                          \
     {PREFIX "_" #name, SHOWN_##value, help, ALLOWED_##type, live},
 #define SHIM_OPTION(field, env, type, value, live, help) {env, value, help, ALLOWED_##type, live},
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
@@ -60,14 +61,14 @@ const size_t num_option_rows = sizeof(option_rows) / sizeof(option_rows[0]);
         return parse_##type(text, &o->field);                                                      \
     }
 #define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 
 static bool (*const setters[])(struct options *o, const char *text) = {
 #define POOL_OPTION(field, name, type, value, live, help) set_##field,
 #define SHIM_OPTION(field, env, type, value, live, help) set_##field,
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
@@ -100,7 +101,7 @@ size_t options_show(const struct options *o, size_t row, char *out, size_t size_
     if (row == i++)                                                                                \
         return show_##type(BY_##type(o->field), out, size_bytes);
 #define SHIM_OPTION(field, env, type, value, live, help) POOL_OPTION(field, , type, , , )
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
     return 0;
@@ -123,7 +124,7 @@ static void set_defaults(struct options *o)
 #define SHIM_OPTION(field, env, type, value, live, help)                                           \
     if ((value)[0])                                                                                \
         set_##field(o, value);
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 }
@@ -338,7 +339,7 @@ void options_pool_config(const struct options *o, int device, uint64_t device_to
 {
 #define POOL_OPTION(field, name, type, value, live, help) out->field = convert_##type(o->field);
 #define SHIM_OPTION(field, env, type, value, live, help)
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 }

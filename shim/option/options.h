@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The options of the process, generated from shim/process/options.def: one struct, filled from the
+ * The options of the process, generated from shim/option/options.def: one struct, filled from the
  * environment. Owns no memory and takes no lock. The types of single values and their parsers are
- * in shim/process/parse.h.
+ * in shim/option/parse.h.
  */
 #ifndef SHIM_OPTIONS_H
 #define SHIM_OPTIONS_H
 
 #include "pool/config.h"
-#include "shim/process/parse.h"
+#include "shim/option/parse.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@
 struct options {
 #define POOL_OPTION(field, name, type, value, live, help) OPTION_##type field;
 #define SHIM_OPTION(field, env, type, value, live, help) OPTION_##type field;
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
 };
@@ -40,7 +40,7 @@ struct options {
 enum option {
 #define POOL_OPTION(field, name, type, value, live, help) OPTION_ROW_##field,
 #define SHIM_OPTION(field, env, type, value, live, help) OPTION_ROW_##field,
-#include "shim/process/options.def"
+#include "shim/option/options.def"
 #undef POOL_OPTION
 #undef SHIM_OPTION
     NUM_OPTIONS
@@ -66,7 +66,7 @@ extern const size_t num_option_rows;
 
 /* The value of option_rows[row] as text, in the option's own syntax; "" for an unset list of
  * patterns. Like snprintf; no text with its NUL is longer than SHOW_MAX_BYTES
- * (shim/process/show.h). */
+ * (shim/option/show.h). */
 size_t options_show(const struct options *o, size_t row, char *out, size_t size_bytes);
 
 /* The row of a name of n bytes, with or without GPUCACHE_ before it; NUM_OPTIONS: there is none. */

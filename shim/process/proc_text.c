@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See proc_text.h.
+ */
+#include "shim/process/proc_text.h"
+
+#include "shim/process/kernel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+bool proc_text_read(const char *path, char text[PROC_TEXT_BYTES])
+{
+    struct stat opened;
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+
+    text[0] = '\0';
+    if (fd < 0)
+        return false;
+    bool known = !kernel_fstat(fd, &opened);
+    errno = 0; /* an empty file sets none */
+    ssize_t size = syscall(SYS_pread64, fd, text, PROC_TEXT_BYTES - 1, 0);
+    int saved_errno = errno;
+    if (known && kernel_is_own(fd, &opened))
+        syscall(SYS_close, fd);
+    errno = saved_errno;
+    text[size > 0 ? size : 0] = '\0';
+    return size > 0;
+}
+
+const char *proc_text_stat_field(const char *text, unsigned field)
+{
+    const char *at = strrchr(text, ')');
+
+    for (unsigned before = 2; at && before < field; before++) {
+        at = strchr(at, ' ');
+        at = at ? at + 1 : NULL;
+    }
+    return at;
+}
