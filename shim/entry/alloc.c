@@ -4,7 +4,7 @@
  * the caller's arguments, and its answer is the program's. No lock.
  */
 #include "shim/entry/alloc.h"
-#include "shim/process/clock.h"
+
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
@@ -15,6 +15,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
