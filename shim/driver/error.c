@@ -4,6 +4,8 @@
  */
 #include "shim/driver/error.h"
 
+#include "shim/driver/hide.h"
+
 /* Of most of these cuda.h says "This leaves the process in an inconsistent state and any further
  * CUDA work will return the same error". The others were seen to stick, or may stick. */
 bool error_is_loss(CUresult rc)
@@ -33,10 +35,9 @@ bool error_is_loss(CUresult rc)
 
 CUresult error_here(void)
 {
-    static const char nowhere;
-    CUdeviceptr base, asked = (CUdeviceptr)(uintptr_t)&nowhere;
+    CUdeviceptr base;
     size_t size_bytes;
-    CUresult rc = real.cuMemGetAddressRange_v2(&base, &size_bytes, asked);
+    CUresult rc = real.cuMemGetAddressRange_v2(&base, &size_bytes, hide_host_address());
     bool refused = rc == CUDA_ERROR_INVALID_CONTEXT || rc == CUDA_ERROR_CONTEXT_IS_DESTROYED ||
                    error_is_loss(rc);
     return refused ? rc : CUDA_SUCCESS;

@@ -4,7 +4,7 @@
  * the caller's arguments, and its answer is the program's. No lock.
  */
 #include "shim/entry/alloc.h"
-#include "shim/process/clock.h"
+
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
@@ -15,6 +15,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
@@ -137,21 +138,30 @@ static inline uint64_t take(size_t size_bytes)
     return likely(!requested) ? pool_alloc_fast(p, size_bytes) : 0;
 }
 
+/* What the driver and the runtime ask the pool for, where the fast path has nothing. call is the
+ * one that the program made. NULL: the runtime makes it, if the pool has tried all else in vain. */
+static SHIM_COLD enum served alloc_in_pool(struct context *c, CUdeviceptr *dptr, size_t size_bytes,
+                                           struct own_call *call, CUresult *rc)
+{
+    int saved_errno = errno;
+    enum served served = serve_alloc(c, dptr, size_bytes, rc);
+    if (served == SERVED_IN_VAIN && call) {
+        call->rc = *rc;
+        *rc = try_own_call(c, call);
+    }
+    errno = saved_errno;
+    return served;
+}
+
 static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult rc;
     if (!dptr || !bytesize)
         return real.cuMemAlloc_v2(dptr, bytesize);
     struct context *c = current_context();
-    if (c && c->pool) {
-        int saved_errno = errno;
-        enum served served = serve_alloc(c, dptr, bytesize, &rc);
-        if (served == SERVED_IN_VAIN)
-            rc = try_own_call(c, &(struct own_call){.dptr = dptr, .width = bytesize, .rc = rc});
-        errno = saved_errno;
-        if (served != SERVED_NOT)
-            return rc;
-    }
+    struct own_call call = {.dptr = dptr, .width = bytesize};
+    if (c && c->pool && alloc_in_pool(c, dptr, bytesize, &call, &rc) != SERVED_NOT)
+        return rc;
     return pass_alloc(c, dptr, bytesize);
 }
 
@@ -182,13 +192,16 @@ static void ask_alignment(void *arg)
 }
 
 /* The driver aligns rows to a fixed number of bytes. The library asks for it once in each context.
- * 0: the driver did not say. */
-static size_t row_alignment(struct context *c)
+ * False: the driver did not say. */
+static bool find_row(struct context *c, size_t width, size_t *row)
 {
-    size_t pitch = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!pitch && driver_call_run(c->backend.ctx, ask_alignment, &pitch))
-        atomic_store_explicit(&c->pitch_bytes, pitch, memory_order_relaxed);
-    return pitch;
+    int saved_errno = errno;
+    size_t align = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
+    if (!align && driver_call_run(c->backend.ctx, ask_alignment, &align))
+        atomic_store_explicit(&c->pitch_bytes, align, memory_order_relaxed);
+    *row = round_up(width, align);
+    errno = saved_errno;
+    return align && (align & (align - 1)) == 0;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
@@ -199,21 +212,11 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
                 (element_size == 4 || element_size == 8 || element_size == 16);
     struct context *c = sane ? current_context() : NULL;
-    if (c && c->pool) {
-        int saved_errno = errno;
-        size_t align = row_alignment(c);
-        enum served served = SERVED_NOT;
-        if (align && (align & (align - 1)) == 0) {
-            row = (width + align - 1) & ~(align - 1);
-            if (!__builtin_mul_overflow(row, height, &bytes))
-                served = serve_alloc(c, dptr, bytes, &rc);
-        }
-        if (served == SERVED_IN_VAIN)
-            rc = try_own_call(
-                c, &(struct own_call){dptr, pitch, width, height, element_size, .rc = rc});
-        else if (served == SERVED && rc == CUDA_SUCCESS)
+    if (c && c->pool && find_row(c, width, &row) && !__builtin_mul_overflow(row, height, &bytes)) {
+        struct own_call call = {dptr, pitch, width, height, element_size, CUDA_SUCCESS};
+        enum served served = alloc_in_pool(c, dptr, bytes, &call, &rc);
+        if (served == SERVED && rc == CUDA_SUCCESS)
             *pitch = row;
-        errno = saved_errno;
         if (served != SERVED_NOT)
             return rc;
     }
@@ -236,6 +239,19 @@ static SHIM_COLD bool refuse_free(enum pool_status status, CUdeviceptr dptr, CUr
     return true;
 }
 
+/* For an address in a context that is not lost. */
+static inline enum pool_status free_in_pool(CUdeviceptr dptr)
+{
+    int saved_errno = errno;
+    if (redzone_watches())
+        redzone_check(dptr);
+    enum pool_status status = pool_free_slowly(dptr);
+    errno = saved_errno;
+    if (likely(status == POOL_OK))
+        control_ensure_thread();
+    return status;
+}
+
 /* True: *rc is the program's answer. False: the pointer is not the pool's. */
 static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
 {
@@ -244,16 +260,8 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
     *rc = context_loss_at(dptr);
     if (unlikely(*rc != CUDA_SUCCESS))
         return true;
-    int saved_errno = errno;
-    if (redzone_watches())
-        redzone_check(dptr);
-    enum pool_status status = pool_free_slowly(dptr);
-    errno = saved_errno;
-    if (unlikely(status != POOL_OK))
-        return refuse_free(status, dptr, rc);
-    control_ensure_thread();
-    *rc = CUDA_SUCCESS;
-    return true;
+    enum pool_status status = free_in_pool(dptr);
+    return likely(status == POOL_OK) || refuse_free(status, dptr, rc);
 }
 
 /* Quick frees skip this: the next slow free gives back the memory that is due. */
@@ -344,16 +352,11 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
 {
     CUresult rc;
     CUdeviceptr at;
-    int saved_errno = errno;
-    if (!p || !size_bytes)
+    struct context *c = p && size_bytes ? current_context() : NULL;
+    if (!c || !c->pool || alloc_in_pool(c, &at, size_bytes, NULL, &rc) != SERVED ||
+        rc != CUDA_SUCCESS)
         return false;
-    struct context *c = current_context();
-    if (!c || !c->pool || serve_alloc(c, &at, size_bytes, &rc) != SERVED || rc != CUDA_SUCCESS) {
-        errno = saved_errno;
-        return false;
-    }
     *p = (void *)(uintptr_t)at;
-    errno = saved_errno;
     return true;
 }
 
@@ -377,16 +380,10 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
     uint64_t addr = (uint64_t)(uintptr_t)p;
     if (!state_is_on() || !has_context() || context_loss_at(addr) != CUDA_SUCCESS)
         return ENTRY_PASSED;
-    int saved_errno = errno;
-    if (redzone_watches())
-        redzone_check(addr);
-    bool freed = pool_free_slowly(addr) == POOL_OK;
-    errno = saved_errno;
-    if (freed) {
-        control_ensure_thread();
-        repay(addr);
-    }
-    return freed ? ENTRY_FREED : ENTRY_PASSED;
+    if (free_in_pool(addr) != POOL_OK)
+        return ENTRY_PASSED;
+    repay(addr);
+    return ENTRY_FREED;
 }
 
 enum entry_freed entry_runtime_free(void *p)

@@ -164,7 +164,6 @@ static struct context *make(CUcontext ctx)
 
 static struct context *find_or_make(CUcontext ctx)
 {
-    int saved_errno = errno;
     struct context *c = context_find(ctx);
     if (!c) {
         CUcontext owner = green_context_owner(ctx);
@@ -173,7 +172,6 @@ static struct context *find_or_make(CUcontext ctx)
         if (owner && !c)
             c = make(owner);
     }
-    errno = saved_errno;
     return c;
 }
 
@@ -201,9 +199,10 @@ static struct context *find_current(void)
  * function of its own, so that the usual way saves no registers for it. */
 static SHIM_COLD struct context *current_anew(void)
 {
-    int cancel = cancel_forbid();
+    int saved_errno = errno, cancel = cancel_forbid();
     struct context *c = find_current();
     cancel_allow(cancel);
+    errno = saved_errno;
     return c;
 }
 

@@ -7,6 +7,7 @@
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
 #include "shim/driver/async_pool.h"
+#include "shim/driver/hide.h"
 #include "shim/driver/hooks.h"
 #include "shim/driver/reservation.h"
 #include "shim/entry/retry.h"
@@ -46,37 +47,37 @@ static bool find(CUdeviceptr dptr, struct pool_block *block)
     return dptr - block->addr < block->requested_bytes;
 }
 
-/* The address to ask the driver about. Without the library freed memory is no device memory. In the
- * pool's ranges the driver would describe the pool's own allocation instead. So for an address that
- * no live block holds, it is asked about one that is not device memory. An arena also has addresses
+/* Is the driver not to be asked about this address (shim/driver/hide.h)? Without the library freed
+ * memory is no device memory. In the pool's ranges the driver would describe the pool's own
+ * allocation instead. So addresses that no live block holds are hidden. An arena also has addresses
  * that are no pool's, because their memory was moved or given back. There the driver may still have
  * a mapping, of what is another block's memory by now. Memory of another process that the program
  * has closed may still be mapped too. What it has open comes first: when a context ends, the driver
  * may use its addresses again before its pool has forgotten them (context_lookup). */
-static CUdeviceptr disowned(CUdeviceptr dptr)
+static bool is_hidden(CUdeviceptr dptr)
 {
-    static const char nowhere;
     struct pool_block block;
     struct import_range opened;
     if (!state_is_on() || import_find(dptr, &opened))
-        return dptr;
+        return false;
     switch (context_lookup(dptr, &block)) {
     case POOL_FOREIGN:
-        if (!reservation_covers(dptr, 1) && !import_was_closed(dptr))
-            return dptr;
-        break;
+        return reservation_covers(dptr, 1) || import_was_closed(dptr);
     case POOL_OK:
         redzone_hide(&block);
-        if (dptr - block.addr < block.requested_bytes)
-            return dptr;
-        break;
+        return dptr - block.addr >= block.requested_bytes;
     case POOL_INVALID:
     case POOL_NOMEM:
     case POOL_LIMIT:
     case POOL_PASS:
         break;
     }
-    return (CUdeviceptr)(uintptr_t)&nowhere;
+    return true;
+}
+
+static CUdeviceptr hide_freed(CUdeviceptr dptr)
+{
+    return hide_pool_address(dptr, is_hidden(dptr));
 }
 
 /* The driver is asked first: without a live current context it refuses. */
@@ -84,7 +85,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
 {
     struct pool_block block;
     struct import_range opened;
-    CUresult rc = real.cuMemGetAddressRange_v2(base, size, disowned(dptr));
+    CUresult rc = real.cuMemGetAddressRange_v2(base, size, hide_freed(dptr));
     if (rc != CUDA_SUCCESS)
         return rc;
     if (import_find(dptr, &opened)) {
@@ -105,7 +106,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 {
     struct pool_block block;
     struct import_range opened;
-    CUresult rc = real.cuMemGetAccess(flags, location, disowned(ptr));
+    CUresult rc = real.cuMemGetAccess(flags, location, hide_freed(ptr));
     if (rc == CUDA_SUCCESS && (import_find(ptr, &opened) || find(ptr, &block)))
         *flags = 0;
     return rc;
@@ -241,7 +242,7 @@ static void note_question(CUresult rc, CUpointer_attribute attribute, CUdevicept
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct description d;
-    CUresult rc = real.cuPointerGetAttribute(data, attribute, disowned(ptr));
+    CUresult rc = real.cuPointerGetAttribute(data, attribute, hide_freed(ptr));
     if (rc == CUDA_SUCCESS && data && find_description(ptr, &d))
         describe(&d, attribute, data);
     note_question(rc, attribute, ptr);
@@ -261,7 +262,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
                                 CUdeviceptr ptr)
 {
     struct description d;
-    CUresult rc = real.cuPointerGetAttributes(count, attributes, data, disowned(ptr));
+    CUresult rc = real.cuPointerGetAttributes(count, attributes, data, hide_freed(ptr));
     if (rc == CUDA_SUCCESS && find_description(ptr, &d))
         for (unsigned i = 0; i < count; i++)
             if (data[i] && !is_left_out(attributes[i], ptr))
@@ -288,7 +289,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     bool off = ours && !*(const unsigned *)value;
     if (off && unset_memops(&block))
         return CUDA_SUCCESS;
-    CUresult rc = real.cuPointerSetAttribute(value, attribute, disowned(ptr));
+    CUresult rc = real.cuPointerSetAttribute(value, attribute, hide_freed(ptr));
     if (rc == CUDA_ERROR_NOT_SUPPORTED && ours)
         log_once(LOG_LEVEL_WARN, "the program sets SYNC_MEMOPS, which mapped memory lacks: "
                                  "run it with GPUCACHE_BACKING=segment");
@@ -315,7 +316,7 @@ static bool has_freed_page(CUdeviceptr dptr, size_t size)
     for (CUdeviceptr at = dptr, next; at < end; at = next) {
         next = min_u64(round_down(at, GRANULE_BYTES) + GRANULE_BYTES, end);
         if (context_lookup(at, &block) == POOL_FOREIGN)
-            return disowned(at) != at; /* what is behind other memory, the driver knows */
+            return is_hidden(at); /* what is behind other memory, the driver knows */
         if (!any_live(at, next))
             return true;
     }

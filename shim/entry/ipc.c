@@ -6,6 +6,7 @@
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
 #include "shim/driver/error.h"
+#include "shim/driver/hide.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
 #include "shim/entry/start.h"
@@ -33,7 +34,6 @@ static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *bl
 /* As natively: a pointer to any place in an allocation gets the handle of the allocation. */
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 {
-    static const char nowhere;
     struct pool_block block;
     if (!handle || !state_is_on())
         return real.cuIpcGetMemHandle(handle, dptr);
@@ -51,7 +51,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
             rc = export_block(handle, &block);
         cancel_allow(cancel);
     } else { /* for dptr the driver would give a handle of the pool's own memory */
-        rc = real.cuIpcGetMemHandle(handle, (CUdeviceptr)(uintptr_t)&nowhere);
+        rc = real.cuIpcGetMemHandle(handle, hide_host_address());
     }
     errno = saved_errno;
     return rc;
@@ -91,7 +91,6 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigne
 /* Of memory that is closed already the driver may still have a mapping. */
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
-    static const char nowhere;
     CUresult rc;
     int saved_errno = errno, cancel = cancel_forbid();
     bool ours = state_is_on() && import_close(dptr, &rc);
@@ -100,5 +99,5 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
     if (ours)
         return rc;
     bool closed = state_is_on() && import_was_closed(dptr);
-    return real.cuIpcCloseMemHandle(closed ? (CUdeviceptr)(uintptr_t)&nowhere : dptr);
+    return real.cuIpcCloseMemHandle(hide_pool_address(dptr, closed));
 }
