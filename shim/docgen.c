@@ -1,168 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A tool of the build: prints the .def tables as documentation, and the list of exported symbols.
- * It runs on the building machine and is not installed.
+ * A tool of the build, which runs on the building machine and is not installed.
  *
- *   docgen --options|--stats|--counters=markdown|roff|help
- *   docgen --symbols
- *   docgen --python         prints a module of Python with the tables and the layout of a page
- *   docgen --fill FILE      prints FILE with tables (roff) for its lines @OPTIONS@, @STATS@ and
- *                           @COUNTERS@, and the version for each @VERSION@
+ *   docgen --symbols    prints the list of exported symbols
+ *   docgen --python     prints a module of Python, for the tool (scripts/gpucache) and the
+ *                       documentation (scripts/docs-from-tables): the tables of options,
+ * statistics, counters and commands, and the layout of a process's page. Each table is a list of
+ * dictionaries, whose values are strings. The layout of a record is a dictionary of its fields.
  */
-#include "shim/docgen_python.h"
 #include "shim/driver/hooks.h" /* before any header that could include cuda.h */
 #include "shim/option/options.h"
+#include "shim/page/layout.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum format { MARKDOWN, ROFF, HELP };
-
-struct entry {
-    const char *name;
-    const char *note; /* unit and kind */
-    const char *help;
-};
-
-static const struct entry stats[] = {
-#define UNIT_BYTES "bytes"
-#define UNIT_COUNT "number"
-#define UNIT_NS "nanoseconds"
-#define KIND_GAUGE "now"
-#define KIND_PEAK "peak"
-#define KIND_COUNTER "total"
-#define KIND_AT_PEAK "at the peak"
-#define POOL_STAT(field, kind, unit, help) {#field, UNIT_##unit ", " KIND_##kind, help},
-#include "pool/stats.def"
-#undef POOL_STAT
-#define ASYNC_STAT(field, kind, unit, help) {#field, UNIT_##unit ", " KIND_##kind, help},
-#include "shim/stats/async_stats.def"
-#undef ASYNC_STAT
-};
-
-static const struct entry counters[] = {
-#define COUNTER(name, field, help) {#field, "number, total", help},
-#include "shim/stats/counters.def"
-#undef COUNTER
-};
-
-static void put_markdown(const char *text)
-{
-    for (; *text; text++) {
-        if (strchr("|*<_", *text))
-            putchar('\\');
-        putchar(*text);
-    }
-}
-
-/* Prints text as roff, and `stop` and a newline behind it. Each sentence begins a line. No line is
- * a control line, no character is an escape, and a reader can copy a minus sign. */
-static void put_roff(const char *text, const char *stop)
-{
-    int column = 0;
-
-    while (*text) {
-        int n = (int)strcspn(text, " ");
-        bool ends_sentence = n > 1 && text[n - 1] == '.';
-
-        if (column && column + 1 + n > 76) {
-            putchar('\n');
-            column = 0;
-        }
-        column += printf("%s", column ? " " : strchr(".'", *text) ? "\\&" : "") + n;
-        for (int i = 0; i < n; i++)
-            fputs(text[i] == '\\' ? "\\e" : text[i] == '-' ? "\\-" : (char[]){text[i], 0}, stdout);
-        for (text += n; *text == ' '; text++)
-            ;
-        if (ends_sentence && *text) {
-            putchar('\n');
-            column = 0;
-        }
-    }
-    puts(stop);
-}
-
-/* Prints text in lines of at most 79 letters, `indent` blanks included. */
-static void put_wrapped(const char *text, int indent)
-{
-    int room = 79 - indent;
-
-    while (*text) {
-        int n = (int)strlen(text);
-
-        if (n > room) {
-            for (n = room; n > 0 && text[n] != ' '; n--)
-                ;
-            if (!n)
-                n = (int)strcspn(text, " ");
-        }
-        printf("%*s%.*s\n", indent, "", n, text);
-        for (text += n; *text == ' '; text++)
-            ;
-    }
-}
-
-static void print_options(enum format format)
-{
-    if (format == MARKDOWN)
-        puts("| variable | default | live | it takes | meaning |\n|---|---|---|---|---|");
-    for (size_t i = 0; i < num_option_rows; i++) {
-        const struct option_row *o = &option_rows[i];
-        const char *value = o->value[0] ? o->value : "unset";
-
-        switch (format) {
-        case MARKDOWN:
-            printf("| `%s` | %s | %s | ", o->env, value, o->fixed ? "" : "yes");
-            put_markdown(o->allowed);
-            fputs(" | ", stdout);
-            put_markdown(o->help);
-            puts(" |");
-            break;
-        case ROFF:
-            printf(".TP\n.B %s\n", o->env);
-            put_roff(o->help, ".");
-            puts("It takes");
-            put_roff(o->allowed, ";");
-            puts("default:");
-            put_roff(value, ".");
-            if (o->fixed)
-                put_roff("Fixed while the program runs:", "");
-            put_roff(o->fixed ? o->fixed : "It can change while the program runs", ".");
-            break;
-        case HELP:
-            printf("  %s (default: %s%s)\n", o->env, value, o->fixed ? "" : ", live");
-            put_wrapped(o->help, 6);
-            break;
-        }
-    }
-}
-
-static void print_entries(const struct entry *entries, size_t num_entries, enum format format)
-{
-    if (format == MARKDOWN)
-        puts("| field | unit | meaning |\n|---|---|---|");
-    for (size_t i = 0; i < num_entries; i++) {
-        const struct entry *e = &entries[i];
-
-        switch (format) {
-        case MARKDOWN:
-            printf("| `%s` | %s | ", e->name, e->note);
-            put_markdown(e->help);
-            puts(" |");
-            break;
-        case ROFF:
-            printf(".TP\n.B %s\n", e->name);
-            put_roff(e->help, ".");
-            printf("(%s)\n", e->note);
-            break;
-        case HELP:
-            printf("  %s (%s)\n", e->name, e->note);
-            put_wrapped(e->help, 6);
-            break;
-        }
-    }
-}
 
 static void print_symbols(void)
 {
@@ -175,84 +28,177 @@ static void print_symbols(void)
 #include "shim/exports.def"
 }
 
-static bool print_table(const char *table, enum format format)
+static void put_pair(const char *name, const char *text)
 {
-    if (strcmp(table, "options") == 0)
-        print_options(format);
-    else if (strcmp(table, "stats") == 0)
-        print_entries(stats, sizeof(stats) / sizeof(stats[0]), format);
-    else if (strcmp(table, "counters") == 0)
-        print_entries(counters, sizeof(counters) / sizeof(counters[0]), format);
+    printf("\"%s\": \"", name);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            putchar('\\');
+        putchar(*text);
+    }
+    fputs("\", ", stdout);
+}
+
+/* A row of a table: pairs of a name and a text, with NULL behind the last. */
+static void put_row(const char *const pairs[])
+{
+    fputs("    {", stdout);
+    for (; *pairs; pairs += 2)
+        put_pair(pairs[0], pairs[1]);
+    puts("},");
+}
+
+/* "fixed": why the option cannot change while the program runs; "": it can. */
+static void put_option_row(const struct option_row *o, const char *type)
+{
+    put_row((const char *[]){"env", o->env, "type", type, "default", o->value, "fixed",
+                             o->fixed ? o->fixed : "", "allowed", o->allowed, "help", o->help,
+                             NULL});
+}
+
+static void print_tables(void)
+{
+    size_t i = 0;
+
+    puts("OPTIONS = [");
+#define OPTION_ROW(type)                                                                           \
+    put_option_row(&option_rows[i], type);                                                         \
+    i++;
+#define POOL_OPTION(field, name, type, value, live, help) OPTION_ROW(#type)
+#define SHIM_OPTION(field, env, type, value, live, help) OPTION_ROW(#type)
+#include "shim/option/options.def"
+#undef POOL_OPTION
+#undef SHIM_OPTION
+    puts("]\n\nSTATS = [");
+#define POOL_STAT(field, kind, unit, help)                                                         \
+    put_row((const char *[]){"name", #field, "kind", #kind, "unit", #unit, "help", help, NULL});
+#include "pool/stats.def"
+#undef POOL_STAT
+#define ASYNC_STAT(field, kind, unit, help)                                                        \
+    put_row((const char *[]){"name", #field, "kind", #kind, "unit", #unit, "help", help, NULL});
+#include "shim/stats/async_stats.def"
+#undef ASYNC_STAT
+    puts("]\n\nCOUNTERS = [");
+#define COUNTER(name, field, help) put_row((const char *[]){"name", #field, "help", help, NULL});
+#include "shim/stats/counters.def"
+#undef COUNTER
+    puts("]\n\nCOMMANDS = [");
+#define COMMAND(name, when, parameters, help)                                                      \
+    put_row((const char *[]){"name", #name, "parameters", parameters, "help", help, NULL});
+#include "shim/command/command.def"
+#undef COMMAND
+    puts("]\n");
+}
+
+/* Prints a field with its offset and its format for Python's struct. Returns its size. */
+static size_t put_field(const char *name, size_t offset, size_t size_bytes, const char *format)
+{
+    printf("    \"%s\": (%zu, \"", name, offset);
+    if (*format)
+        printf("=%s\"),\n", format);
     else
-        return false;
-    return true;
+        printf("=%zus\"),\n", size_bytes);
+    return size_bytes;
 }
 
-static void put_line(const char *line)
-{
-    static const char mark[] = "@VERSION@";
-    const char *at;
+#define IS_FIELD_OF(record, field, type)                                                           \
+    __builtin_types_compatible_p(__typeof__(((struct record *)0)->field), type)
+#define PUT_FIELD(record, field)                                                                   \
+    put_field(#field, offsetof(struct record, field), sizeof(((struct record *)0)->field),         \
+              IS_FIELD_OF(record, field, uint64_t)   ? "Q"                                         \
+              : IS_FIELD_OF(record, field, uint32_t) ? "I"                                         \
+                                                     : "")
 
-    while ((at = strstr(line, mark)) != NULL) {
-        printf("%.*s%s", (int)(at - line), line, GPUCACHE_VERSION);
-        line = at + sizeof(mark) - 1;
-    }
-    fputs(line, stdout);
+/* False: a field is missing here. */
+static bool print_layout(void)
+{
+    size_t page = 0, gpu = 0, slot = 0;
+
+    printf("PAGE_MAGIC = b\"%s\"\nPAGE_SUFFIX = \"%s\"\nPAGE_VERSION = %d\n", PAGE_MAGIC,
+           PAGE_SUFFIX, PAGE_VERSION);
+    printf("PAGE_BYTES = %zu\nPAGE_GPU_BYTES = %zu\nPAGE_SLOT_BYTES = %zu\n", sizeof(struct page),
+           sizeof(struct page_gpu), sizeof(struct page_slot));
+    printf("PAGE_GPUS_MAX = %d\nPAGE_SLOTS = %d\n", PAGE_GPUS_MAX, PAGE_SLOTS);
+    printf("PAGE_REPLY_DONE = %d\nPAGE_REPLY_PARTLY = %d\nPAGE_REPLY_BAD = %d\n"
+           "PAGE_REPLY_REFUSED = %d\n",
+           PAGE_REPLY_DONE, PAGE_REPLY_PARTLY, PAGE_REPLY_BAD, PAGE_REPLY_REFUSED);
+#define FIELD(field) page += PUT_FIELD(page, field)
+    puts("\n# Name: offset in bytes, format of the module struct.\nPAGE = {");
+    FIELD(magic);
+    FIELD(version);
+    FIELD(size_bytes);
+    FIELD(pid);
+    FIELD(start_ticks);
+    FIELD(pid_namespace);
+    FIELD(uid);
+    FIELD(started_unix_ns);
+    FIELD(library_version);
+    FIELD(boot_id);
+    FIELD(zero1);
+    FIELD(sequence);
+    FIELD(published_ns);
+    FIELD(published_unix_ns);
+    FIELD(num_gpus);
+    FIELD(body_bytes);
+    FIELD(zero2);
+    FIELD(bell);
+    FIELD(zero3);
+    FIELD(watched_until_ns);
+    FIELD(zero4);
+    FIELD(gpus);
+    FIELD(zero5);
+    FIELD(slots);
+    FIELD(body);
+#undef FIELD
+#define FIELD(field) gpu += PUT_FIELD(page_gpu, field)
+    puts("}\n\nPAGE_GPU = {");
+    FIELD(uuid);
+    FIELD(idle_bytes);
+    FIELD(allocated_bytes);
+    FIELD(reserved_bytes);
+    FIELD(returned_ns);
+    FIELD(regrown_ns);
+    FIELD(async_idle_bytes);
+#undef FIELD
+#define FIELD(field) slot += PUT_FIELD(page_slot, field)
+    puts("}\n\nPAGE_SLOT = {");
+    FIELD(ask_sequence);
+    FIELD(ask_bytes);
+    FIELD(reply_sequence);
+    FIELD(reply_bytes);
+    FIELD(reply_code);
+    FIELD(zero);
+    FIELD(reply_value);
+    FIELD(ask);
+    FIELD(reply);
+#undef FIELD
+    puts("}");
+    return page == sizeof(struct page) && gpu == sizeof(struct page_gpu) &&
+           slot == sizeof(struct page_slot);
 }
 
-static int fill(const char *path)
+/* Returns the exit status: 1, with a message, if a field of shim/page/layout.h is missing. */
+static int print_python(void)
 {
-    FILE *f = fopen(path, "r");
-    char line[1024];
-
-    if (!f) {
-        perror(path);
-        return 1;
-    }
-    while (fgets(line, sizeof(line), f)) {
-        if (strcmp(line, "@OPTIONS@\n") == 0)
-            print_table("options", ROFF);
-        else if (strcmp(line, "@STATS@\n") == 0)
-            print_table("stats", ROFF);
-        else if (strcmp(line, "@COUNTERS@\n") == 0)
-            print_table("counters", ROFF);
-        else
-            put_line(line);
-    }
-    fclose(f);
-    return 0;
-}
-
-static int usage(void)
-{
-    fputs("usage: docgen --options|--stats|--counters=markdown|roff|help | --symbols | --python | "
-          "--fill FILE\n",
-          stderr);
-    return 2;
+    printf("# SPDX-License-Identifier: BSD-2-Clause\n"
+           "\"\"\"Tables of libgpucache %s and the layout of its pages. "
+           "Generated: docgen --python.\"\"\"\n\nVERSION = \"%s\"\n\n",
+           GPUCACHE_VERSION, GPUCACHE_VERSION);
+    print_tables();
+    if (print_layout())
+        return 0;
+    fputs("docgen: a field of shim/page/layout.h is missing in the layout\n", stderr);
+    return 1;
 }
 
 int main(int argc, char **argv)
 {
-    static const char *const formats[] = {
-        [MARKDOWN] = "markdown", [ROFF] = "roff", [HELP] = "help"};
-    char *word;
-
-    if (argc == 3 && strcmp(argv[1], "--fill") == 0)
-        return fill(argv[2]);
-    if (argc != 2 || strncmp(argv[1], "--", 2) != 0)
-        return usage();
-    if (strcmp(argv[1], "--symbols") == 0) {
+    if (argc == 2 && strcmp(argv[1], "--symbols") == 0) {
         print_symbols();
         return 0;
     }
-    if (strcmp(argv[1], "--python") == 0)
-        return docgen_python();
-    word = strchr(argv[1], '=');
-    if (word) {
-        *word++ = '\0';
-        for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
-            if (strcmp(word, formats[i]) == 0 && print_table(argv[1] + 2, (enum format)i))
-                return 0;
-    }
-    return usage();
+    if (argc == 2 && strcmp(argv[1], "--python") == 0)
+        return print_python();
+    fputs("usage: docgen --symbols | --python\n", stderr);
+    return 2;
 }
