@@ -112,6 +112,24 @@ static int a_flush_trims_default_created_and_current_pools(void)
     return 0;
 }
 
+/* The program has plain memory on the first device only, so no pool of ours is on the second one
+ * for that reason. */
+static int a_flush_trims_each_device(void)
+{
+    CUmemoryPool second = NULL;
+    uint64_t block = 0;
+    scene_start(2, 120);
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_open(1));
+    REQUIRE(cuDeviceGetDefaultMemPool(&second, 1));
+    fill(second, 32 * MIB);
+    REQUIRE(gpu_open(0));
+    flush("1");
+    trim_bare(second, 0);
+    printf("idle %d MiB\n", (int)(idle_bytes(second) / MIB));
+    return 0;
+}
+
 /* The simulated driver says so on stderr if it is trimmed. */
 static int an_imported_pool_is_left_alone(void)
 {
@@ -364,6 +382,7 @@ int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
         ACT(a_flush_trims_default_created_and_current_pools),
+        ACT(a_flush_trims_each_device),
         ACT(an_imported_pool_is_left_alone),
         ACT(what_is_to_be_kept_is_kept_in_order),
         ACT(a_flush_waits_for_no_work),
