@@ -10,10 +10,11 @@
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
+    unsigned mark = async_pool_make_begins(props);
     CUresult rc = retry_cuMemPoolCreate(pool, props);
     if (rc == CUDA_SUCCESS) {
         int cancel = cancel_forbid();
-        async_pool_made(*pool, props);
+        async_pool_made(*pool, props, mark);
         cancel_allow(cancel);
     }
     return rc;

@@ -255,6 +255,35 @@ static int pools_end_with_their_context(void)
     return 0;
 }
 
+/* A pool that is made while its context ends may end with it. The simulated driver says so on
+ * stderr if it is used afterwards. */
+static int make_beside_resets(int index, void *context)
+{
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUcontext primary = NULL;
+    CUmemoryPool pool = NULL;
+    (void)context;
+    REQUIRE(gpu_open(0));
+    for (int i = 0; index < 3 && i < ROUNDS && atomic_load(&makers) > 0; i++)
+        cuMemPoolCreate(&pool, &props);
+    for (int i = 0; index == 3 && i < ROUNDS; i++) {
+        REQUIRE(cuDevicePrimaryCtxReset(0));
+        REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+        REQUIRE(cuCtxSetCurrent(primary));
+        flush("1");
+    }
+    atomic_fetch_sub(&makers, index == 3);
+    return 0;
+}
+
+static int pools_are_made_beside_resets(void)
+{
+    start();
+    atomic_store(&makers, 1);
+    return scene_threads(4, make_beside_resets, NULL);
+}
+
 /* ---- captures stay whole */
 
 static int captures_stay_whole(void)
@@ -388,6 +417,7 @@ int main(int argc, char **argv)
         ACT(a_flush_waits_for_no_work),
         ACT(pools_are_destroyed_beside_flushes),
         ACT(pools_end_with_their_context),
+        ACT(pools_are_made_beside_resets),
         ACT(captures_stay_whole),
         ACT(idle_memory_serves_every_call),
         ACT(limits_count_it),
