@@ -7,8 +7,11 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static CUmemoryPool standard;
 
@@ -284,6 +287,69 @@ static int pools_are_made_beside_resets(void)
     return scene_threads(4, make_beside_resets, NULL);
 }
 
+/* ---- the first calls of a process come from several threads */
+
+enum { FIRST_CALLS = 160 };
+
+static atomic_bool asleep, through;
+
+static void on_wake(int number)
+{
+    (void)number;
+    atomic_store(&asleep, true);
+    scene_sleep_ms(3);
+}
+
+static void *call_first(void *to_begin)
+{
+    CUmemoryPool pool = NULL;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    atomic_store((atomic_bool *)to_begin, true);
+    cuMemPoolCreate(&pool, &props);
+    atomic_store(&through, true);
+    return NULL;
+}
+
+/* A signal holds up one thread in its first call, a while after its begin. */
+static void call_beside(unsigned after_us)
+{
+    struct timespec now, start;
+    atomic_bool begun = false;
+    pthread_t first;
+    REQUIRE(cuInit(0));
+    REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = on_wake}, NULL));
+    REQUIRE(pthread_create(&first, NULL, call_first, &begun));
+    while (!atomic_load(&begun))
+        continue;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - start.tv_sec) * 1000000 + (now.tv_nsec - start.tv_nsec) / 1000 <
+           (long)after_us);
+    REQUIRE(pthread_kill(first, SIGUSR2));
+    while (!atomic_load(&asleep) && !atomic_load(&through))
+        continue;
+    call_first(&begun);
+    cuDevicePrimaryCtxRelease(0);
+    _exit(0);
+}
+
+static int first_calls_come_from_two_threads(void)
+{
+    int ended = 0;
+    for (unsigned i = 0; i < FIRST_CALLS; i++) {
+        int status = -1;
+        pid_t child = fork();
+        if (child == 0)
+            call_beside(2 * i);
+        REQUIRE(waitpid(child, &status, 0) != child);
+        ended += status != 0;
+    }
+    printf("%d ended by a signal\n", ended);
+    return ended;
+}
+
 /* ---- captures stay whole */
 
 static int captures_stay_whole(void)
@@ -418,6 +484,7 @@ int main(int argc, char **argv)
         ACT(pools_are_destroyed_beside_flushes),
         ACT(pools_end_with_their_context),
         ACT(pools_are_made_beside_resets),
+        ACT(first_calls_come_from_two_threads),
         ACT(captures_stay_whole),
         ACT(idle_memory_serves_every_call),
         ACT(limits_count_it),
