@@ -29,6 +29,7 @@ static struct row {
 } rows[ROWS];
 static _Atomic int rows_used = DEVICES_MAX; /* behind them no row was ever used */
 static unsigned enders[DEVICES_MAX];        /* threads that may end the device's primary context */
+static unsigned num_enders[DEVICES_MAX];    /* how many there were so far */
 static _Atomic uint64_t returned_bytes[DEVICES_MAX];
 static _Atomic uint64_t returned_ns[DEVICES_MAX]; /* the last time; 0: never */
 static struct async_stats latest[DEVICES_MAX];
@@ -83,17 +84,39 @@ static void await_takers(const struct row *r)
     }
 }
 
-void async_pool_made(CUmemoryPool pool, const CUmemPoolProps *props)
+static bool is_on_device(const CUmemPoolProps *props)
 {
-    CUdevice device = props->location.id;
-    if (state_is_off() || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
-        device >= DEVICES_MAX)
+    return !state_is_off() && props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+           props->location.id >= 0 && props->location.id < DEVICES_MAX;
+}
+
+/* Lock held. Differs from a mark of before if a thread may have ended the context since. */
+static unsigned mark_of(CUdevice device)
+{
+    return num_enders[device] - enders[device];
+}
+
+unsigned async_pool_make_begins(const CUmemPoolProps *props)
+{
+    unsigned mark = 0;
+    if (!is_on_device(props))
+        return mark;
+    pthread_mutex_lock(&lock);
+    mark = mark_of(props->location.id);
+    pthread_mutex_unlock(&lock);
+    return mark;
+}
+
+void async_pool_made(CUmemoryPool pool, const CUmemPoolProps *props, unsigned mark)
+{
+    if (!is_on_device(props))
         return;
+    CUdevice device = props->location.id;
     pthread_mutex_lock(&lock);
     int i = DEVICES_MAX;
     while (i < rows_used && (rows[i].pool || rows[i].takers))
         i++;
-    if (i < ROWS) {
+    if (i < ROWS && num_enders[device] == mark) {
         rows[i] = (struct row){.pool = pool, .device = device};
         rows_used = i < rows_used ? rows_used : i + 1;
     }
@@ -140,8 +163,10 @@ void async_pool_destroy_over(CUmemoryPool pool, bool done)
 static void count_ender(CUdevice device, unsigned by)
 {
     for (CUdevice i = 0; i < DEVICES_MAX; i++)
-        if (device < 0 || device == i)
+        if (device < 0 || device == i) {
             enders[i] += by;
+            num_enders[i] += by == 1;
+        }
 }
 
 void async_pool_context_begins(CUdevice device)

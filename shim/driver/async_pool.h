@@ -22,7 +22,8 @@
  *     then on it cannot be taken. If the driver refuses, the row stays.
  *  3. The end of a primary context may end all pools of its device. So a thread that may end it is
  *     counted, and waits as in 2. While there is one, no row of the device can be taken. If the
- *     context has ended, the pools that the program made are known no more.
+ *     context has ended, the pools that the program made are known no more. A pool that the program
+ *     makes meanwhile may be of the life that ends, or of the next one. So it is never known.
  *  4. The waits end: a taken row is held over a few calls of the driver, which wait for no work and
  *     for no thread of the program. A thread that is itself in such a call, in a signal handler,
  *     does not wait.
@@ -39,8 +40,10 @@
 
 enum { ASYNC_POOLS_MAX = 1024 };
 
+/* The program is about to make a pool. Returns a mark. */
+unsigned async_pool_make_begins(const CUmemPoolProps *props);
 /* The driver has made this pool for the program. Any thread. */
-void async_pool_made(CUmemoryPool pool, const CUmemPoolProps *props);
+void async_pool_made(CUmemoryPool pool, const CUmemPoolProps *props, unsigned mark);
 /* The program is about to destroy the pool, and has done so (done: the driver agreed). */
 void async_pool_destroy_begins(CUmemoryPool pool);
 void async_pool_destroy_over(CUmemoryPool pool, bool done);

@@ -19,12 +19,13 @@
 #define LONG_PROLOGUE() ((void)0)
 #endif
 
-/* A program may take all its device memory by these calls (PyTorch with expandable segments does).
- * It is flushed by signal, asks neighbours and is asked by them like any other. So its first call
- * starts the library, and the context has a record. Memory of the host starts nothing. */
+/* A program may take all its device memory by these calls (PyTorch with expandable segments does),
+ * or all that it has on one of several devices. It is flushed by signal, asks neighbours and is
+ * asked by them like any other. So the first call starts the library, and each context has a
+ * record. Memory of the host starts nothing. */
 static inline void note_memory(enum counter kind)
 {
-    if (unlikely(state_is_new()) && kind != COUNTER_HOST)
+    if (kind != COUNTER_HOST && !state_is_off())
         current_context();
     if (kind == COUNTER_ASYNC) /* the driver may keep that memory when it is freed */
         control_ensure_thread();

@@ -8,12 +8,16 @@
 #include "shim/entry/retry.h"
 #include "shim/process/cancel.h"
 
+/* The slot of the driver's function may be filled while another thread still fills the rest.
+ * Whoever sees the new pool calls functions of the rest, so this thread fills them first. */
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
+    hooks_init();
+    unsigned mark = async_pool_make_begins(props);
     CUresult rc = retry_cuMemPoolCreate(pool, props);
     if (rc == CUDA_SUCCESS) {
         int cancel = cancel_forbid();
-        async_pool_made(*pool, props);
+        async_pool_made(*pool, props, mark);
         cancel_allow(cancel);
     }
     return rc;

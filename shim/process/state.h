@@ -26,12 +26,6 @@ static inline bool state_is_on(void)
     return atomic_load_explicit(&state_now, memory_order_acquire) == STATE_ON;
 }
 
-/* Nothing has started the library so far. */
-static inline bool state_is_new(void)
-{
-    return atomic_load_explicit(&state_now, memory_order_relaxed) == STATE_NEW;
-}
-
 /* Off for good. A library that is not on need not be off: it may have no pool yet. */
 static inline bool state_is_off(void)
 {

@@ -7,8 +7,11 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static CUmemoryPool standard;
 
@@ -109,6 +112,24 @@ static int a_flush_trims_default_created_and_current_pools(void)
     REQUIRE(cuMemPoolDestroy(created));
     REQUIRE(cuMemPoolDestroy(current));
     flush("1");
+    return 0;
+}
+
+/* The program has plain memory on the first device only, so no pool of ours is on the second one
+ * for that reason. */
+static int a_flush_trims_each_device(void)
+{
+    CUmemoryPool second = NULL;
+    uint64_t block = 0;
+    scene_start(2, 120);
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_open(1));
+    REQUIRE(cuDeviceGetDefaultMemPool(&second, 1));
+    fill(second, 32 * MIB);
+    REQUIRE(gpu_open(0));
+    flush("1");
+    trim_bare(second, 0);
+    printf("idle %d MiB\n", (int)(idle_bytes(second) / MIB));
     return 0;
 }
 
@@ -235,6 +256,98 @@ static int pools_end_with_their_context(void)
     trim_bare(standard, 0);
     printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
     return 0;
+}
+
+/* A pool that is made while its context ends may end with it. The simulated driver says so on
+ * stderr if it is used afterwards. */
+static int make_beside_resets(int index, void *context)
+{
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUcontext primary = NULL;
+    CUmemoryPool pool = NULL;
+    (void)context;
+    REQUIRE(gpu_open(0));
+    for (int i = 0; index < 3 && i < ROUNDS && atomic_load(&makers) > 0; i++)
+        cuMemPoolCreate(&pool, &props);
+    for (int i = 0; index == 3 && i < ROUNDS; i++) {
+        REQUIRE(cuDevicePrimaryCtxReset(0));
+        REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+        REQUIRE(cuCtxSetCurrent(primary));
+        flush("1");
+    }
+    atomic_fetch_sub(&makers, index == 3);
+    return 0;
+}
+
+static int pools_are_made_beside_resets(void)
+{
+    start();
+    atomic_store(&makers, 1);
+    return scene_threads(4, make_beside_resets, NULL);
+}
+
+/* ---- the first calls of a process come from several threads */
+
+enum { FIRST_CALLS = 160 };
+
+static atomic_bool asleep, through;
+
+static void on_wake(int number)
+{
+    (void)number;
+    atomic_store(&asleep, true);
+    scene_sleep_ms(3);
+}
+
+static void *call_first(void *to_begin)
+{
+    CUmemoryPool pool = NULL;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    atomic_store((atomic_bool *)to_begin, true);
+    cuMemPoolCreate(&pool, &props);
+    atomic_store(&through, true);
+    return NULL;
+}
+
+/* A signal holds up one thread in its first call, a while after its begin. */
+static void call_beside(unsigned after_us)
+{
+    struct timespec now, start;
+    atomic_bool begun = false;
+    pthread_t first;
+    REQUIRE(cuInit(0));
+    REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = on_wake}, NULL));
+    REQUIRE(pthread_create(&first, NULL, call_first, &begun));
+    while (!atomic_load(&begun))
+        continue;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - start.tv_sec) * 1000000 + (now.tv_nsec - start.tv_nsec) / 1000 <
+           (long)after_us);
+    REQUIRE(pthread_kill(first, SIGUSR2));
+    while (!atomic_load(&asleep) && !atomic_load(&through))
+        continue;
+    call_first(&begun);
+    cuDevicePrimaryCtxRelease(0);
+    _exit(0);
+}
+
+static int first_calls_come_from_two_threads(void)
+{
+    int ended = 0;
+    for (unsigned i = 0; i < FIRST_CALLS; i++) {
+        int status = -1;
+        pid_t child = fork();
+        if (child == 0)
+            call_beside(2 * i);
+        REQUIRE(waitpid(child, &status, 0) != child);
+        ended += status != 0;
+    }
+    printf("%d ended by a signal\n", ended);
+    return ended;
 }
 
 /* ---- captures stay whole */
@@ -364,11 +477,14 @@ int main(int argc, char **argv)
 {
     static const struct scene_act acts[] = {
         ACT(a_flush_trims_default_created_and_current_pools),
+        ACT(a_flush_trims_each_device),
         ACT(an_imported_pool_is_left_alone),
         ACT(what_is_to_be_kept_is_kept_in_order),
         ACT(a_flush_waits_for_no_work),
         ACT(pools_are_destroyed_beside_flushes),
         ACT(pools_end_with_their_context),
+        ACT(pools_are_made_beside_resets),
+        ACT(first_calls_come_from_two_threads),
         ACT(captures_stay_whole),
         ACT(idle_memory_serves_every_call),
         ACT(limits_count_it),
