@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define POLL_US 2000
+#define GIVE_UP_POLLS 2500
 
 int child_run(int (*body)(void *arg), void *arg, unsigned limit_s)
 {
@@ -35,7 +36,9 @@ int child_run(int (*body)(void *arg), void *arg, unsigned limit_s)
         usleep(POLL_US);
     kill(-child, SIGKILL);
     if (ended == 0) {
-        waitpid(child, &status, 0);
+        /* One that the driver holds in the kernel may not end at once. */
+        for (int i = 0; i < GIVE_UP_POLLS && waitpid(child, &status, WNOHANG) == 0; i++)
+            usleep(POLL_US);
         return CHILD_LATE;
     }
     return WIFEXITED(status) ? WEXITSTATUS(status) : CHILD_SIGNAL + WTERMSIG(status);
