@@ -8,6 +8,9 @@
 #include <dlfcn.h>
 #include <string.h>
 
+/* Texture references are deprecated, and programs use them. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 #define FUNCTIONS                                                                                  \
     FUNCTION(cuPointerGetAttribute)                                                                \
     FUNCTION(cuPointerGetAttributes)                                                               \

@@ -5,7 +5,7 @@
  * unmapped at that moment.
  *
  * The question: is there a kind of work that then still runs? Threads submit work of all kinds (
- * park_quiet_kinds.c) into an arena. The main thread closes the gate, waits until no thread is
+ * park_quiet_*.c) into an arena. The main thread closes the gate, waits until no thread is
  * inside, records the event, waits for it and unmaps the arena at once. Through a second mapping of
  * the same memory it looks whether all submissions have written what they had to. It maps the arena
  * again and opens the gate. What came late would meet no memory (error 700) or is found by the next
@@ -34,6 +34,8 @@
 #include <unistd.h>
 
 enum { THREADS = 8, KINDS_MAX = 64, ALL = -1 };
+static const struct kind *kinds[KINDS_MAX];
+static size_t num_kinds;
 #define PAGE ((size_t)2 << 20)
 #define DRAIN_NS UINT64_C(5000000000)
 #define QUIET_NS UINT64_C(10000000000)
@@ -267,12 +269,12 @@ static void close_and_look(void)
 
 static bool is_wanted(size_t kind, int which)
 {
-    return which == ALL ? strstr(kinds[kind].name, options.match) != NULL : kind == (size_t)which;
+    return which == ALL ? strstr(kinds[kind]->name, options.match) != NULL : kind == (size_t)which;
 }
 
 static size_t lane_bytes(size_t kind)
 {
-    return PARTS * kinds[kind].part_bytes;
+    return PARTS * kinds[kind]->part_bytes;
 }
 
 static void make_arena(int which)
@@ -294,18 +296,27 @@ static void make_arena(int which)
 }
 
 /* The lane's first submission, which writes the zeros that are there. Anything but success means
- * that the kind is not possible here. */
+ * that the kind is not possible here, and why_not says so. */
+static char why_not[64] = "what it needs is not here";
+
 static bool is_possible(struct lane *l)
 {
-    return l->pageable && (!l->kind->prepare || l->kind->prepare(l)) && !l->kind->submit(l, 0, 0);
+    CUresult rc;
+
+    if (!l->pageable || (l->kind->prepare && !l->kind->prepare(l)))
+        return false;
+    rc = l->kind->submit(l, 0, 0);
+    if (rc)
+        snprintf(why_not, sizeof why_not, "the first submission answers %d", (int)rc);
+    return !rc;
 }
 
 static bool make_lane(struct lane *l, size_t kind, size_t offset)
 {
-    *l = (struct lane){.kind = &kinds[kind],
+    *l = (struct lane){.kind = kinds[kind],
                        .at = arena.at + offset,
                        .source = arena.at + arena.written_bytes + offset,
-                       .pageable = malloc(kinds[kind].part_bytes)};
+                       .pageable = malloc(kinds[kind]->part_bytes)};
     DRIVER_CHECK(driver.cuStreamCreate(&l->stream, CU_STREAM_NON_BLOCKING));
     DRIVER_CHECK(driver.cuStreamCreate(&l->other, CU_STREAM_NON_BLOCKING));
     DRIVER_CHECK(driver.cuMemAllocHost_v2((void **)&l->pinned, lane_bytes(kind)));
@@ -341,19 +352,22 @@ static int play(void *arg)
     uint64_t end_ns;
     pthread_t threads[THREADS];
 
-    playing = which == ALL ? "all together" : kinds[which].name;
+    playing = which == ALL ? "all together" : kinds[which]->name;
     context = driver_start(0);
     *(void **)&record_event = dlsym(driver.handle, "cuCtxRecordEvent");
     if (!record_event) {
         print_row("skip: the driver has no events of contexts");
         return EXIT_SKIP;
     }
-    kinds_load(options.cubin);
+    quiet_load(options.cubin);
     DRIVER_CHECK(driver.cuStreamCreate(&look_stream, CU_STREAM_NON_BLOCKING));
     DRIVER_CHECK(driver.cuEventCreate(&quiet_event, CU_EVENT_DISABLE_TIMING));
     make_arena(which);
     if (!make_lanes(which)) {
-        print_row("skip: not possible here");
+        char verdict[80];
+
+        snprintf(verdict, sizeof verdict, "skip: %s", why_not);
+        print_row(verdict);
         return EXIT_SKIP;
     }
     DRIVER_CHECK(driver.cuCtxSynchronize());
@@ -379,7 +393,7 @@ static int row(int which, double seconds)
     int status = child_run(play, &which, (unsigned)seconds + 45);
 
     if (status > EXIT_SKIP || status == 2)
-        printf("%-30s  HOLE: %s\n", which == ALL ? "all together" : kinds[which].name,
+        printf("%-30s  HOLE: %s\n", which == ALL ? "all together" : kinds[which]->name,
                child_words(status));
     return status;
 }
@@ -409,11 +423,20 @@ static void read_options(int argc, char **argv)
     }
 }
 
+static void take_kinds(const struct kind *list)
+{
+    for (; list->name && num_kinds < KINDS_MAX; list++)
+        kinds[num_kinds++] = list;
+}
+
 int main(int argc, char **argv)
 {
     int status = EXIT_SKIP;
 
     read_options(argc, argv);
+    take_kinds(kernel_kinds);
+    take_kinds(copy_kinds);
+    take_kinds(graph_kinds);
     printf("%-30s  %6s  %9s  %9s  %9s  %s\n", "kind", "rounds", "works", "drain ms", "quiet ms",
            "verdict");
     for (size_t kind = 0; kind < num_kinds && options.alone_s > 0; kind++) {
