@@ -36,7 +36,6 @@ struct call_state {
     CUmemGenericAllocationHandle handle;
     CUstreamCaptureMode mode;
     CUstreamCaptureStatus capture;
-    CUipcMemHandle ipc;
 };
 
 #define CALL(table, symbol, args)                                                                  \

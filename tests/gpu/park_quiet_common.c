@@ -6,6 +6,7 @@
 #include "tests/preload/kernels.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 
 struct quiet_calls call;
 struct quiet_kernels kernel;
@@ -14,6 +15,7 @@ void quiet_load(const char *cubin)
 {
     CUmodule module;
     CUlibrary library;
+    CUresult rc;
 
 #define FUNCTION(symbol) *(void **)&call.symbol = dlsym(driver.handle, #symbol);
 #include "tests/gpu/park_quiet.def"
@@ -27,7 +29,11 @@ void quiet_load(const char *cubin)
         kernel.fill_anywhere = NULL;
     if (!cubin || !call.cuModuleLoad)
         return;
-    DRIVER_CHECK(call.cuModuleLoad(&module, cubin));
+    rc = call.cuModuleLoad(&module, cubin);
+    if (rc) {
+        fprintf(stderr, "%s: cuModuleLoad answers %d\n", cubin, (int)rc);
+        return;
+    }
     DRIVER_CHECK(driver.cuModuleGetFunction(&kernel.child_forget, module, "child_forget"));
     DRIVER_CHECK(driver.cuModuleGetFunction(&kernel.child_tail, module, "child_tail"));
     DRIVER_CHECK(driver.cuModuleGetFunction(&kernel.late_copy, module, "late_copy"));

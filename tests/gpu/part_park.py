@@ -11,6 +11,7 @@ import sys
 import time
 
 import part_frameworks as frameworks
+import part_libraries
 import part_profile
 import suite as base
 
@@ -261,10 +262,35 @@ def counted(suite, name, command, library, injected, timeout=200, env=None):
         suite.row(f"{name}: records lost", str(total["dropped"]), verdict="measured")
 
 
+def seen_without_wrappers(suite, demo, injected):
+    """A program without the library: everything is excess, or the count could not fail."""
+    label = os.path.join(suite.build, "park-work-bare")
+    for old in glob.glob(f"{label}.*"):
+        os.remove(old)
+    suite.run([demo, "--steps", "5", "--words", "4096"], {
+        **suite.bare_env, "INJECTED_FILE": label, "CUDA_INJECTION64_PATH": injected})
+    kinds = collections.Counter()
+    for path in glob.glob(f"{label}.[0-9]*"):
+        segments, _, other = segments_of(path)
+        if "cupti" in other:
+            raise base.Skip(f"CUPTI answers {other['cupti']} here")
+        for recorded, seen in segments.get("start", {}).values():
+            kinds.update(recorded=recorded, seen=seen)
+    suite.row("without the library", str(kinds["recorded"]), str(kinds["seen"]), "",
+              "ok: all of it is excess" if kinds["recorded"] and not kinds["seen"]
+              else "FAIL: the count cannot fail")
+
+
 def onnx(suite):
     python = frameworks.python_with(suite, "onnxruntime")
     frameworks.python_with(suite, "onnx")
     return [python, frameworks.script("work_onnx.py")]
+
+
+def library_program(suite, name, figures):
+    if suite.simulate:
+        raise base.Skip("NVIDIA's libraries need a real GPU")
+    return [part_libraries.build_c(suite, name), figures]
 
 
 def park_work(suite):
@@ -272,6 +298,10 @@ def park_work(suite):
     library = counting_library(suite)
     figures = os.path.join(suite.build, "park-work-figures.json")
     demo = suite.compile("demo-cc", ["demo.c"], static_cudart=True)
+    try:
+        seen_without_wrappers(suite, demo, injected)
+    except base.Skip as reason:
+        suite.row("without the library", verdict=f"skip: {reason}")
     small = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TORCHINDUCTOR_COMPILE_THREADS": "1",
              "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
     torch = [] if not suite.quick else ["train", "cudnn", "graphs"]
@@ -286,6 +316,8 @@ def park_work(suite):
         "Numba": lambda: [frameworks.python_with(suite, "numba"),
                           frameworks.script("work_numba.py"), figures],
         "ONNX Runtime": lambda: onnx(suite),
+        **{f"lib{name}": lambda n=name: library_program(suite, n, figures)
+           for name in part_libraries.C},
     }
 
     def guarded(name, command):
