@@ -124,6 +124,7 @@ static bool run_case(const struct look *base, const struct pointer_case *c, int 
     DRIVER_CHECK(driver.cuStreamCreate(&l.stream, CU_STREAM_NON_BLOCKING));
     map(&l);
     DRIVER_CHECK(driver.cuMemsetD32_v2(l.at, 0, TOUCHED_BYTES / 4));
+    DRIVER_CHECK(driver.cuCtxSynchronize());
     if (c->before)
         c->before(&l);
     if (state != MAPPED)

@@ -38,6 +38,7 @@ enum { THREADS = 8, KINDS_MAX = 64, ALL = -1 };
 static const struct kind *kinds[KINDS_MAX];
 static size_t num_kinds;
 static bool is_left_out[KINDS_MAX]; /* failed alone, so not played with the others */
+
 #define PAGE ((size_t)2 << 20)
 #define DRAIN_NS UINT64_C(5000000000)
 #define QUIET_NS UINT64_C(10000000000)
@@ -295,6 +296,7 @@ static void make_arena(int which)
     DRIVER_CHECK(map(arena.at));
     DRIVER_CHECK(map(arena.shadow));
     DRIVER_CHECK(driver.cuMemsetD32_v2(arena.at, 0, arena.bytes / 4));
+    DRIVER_CHECK(driver.cuCtxSynchronize());
     DRIVER_CHECK(driver.cuMemAllocHost_v2((void **)&arena.seen, arena.written_bytes));
 }
 

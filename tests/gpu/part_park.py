@@ -216,8 +216,9 @@ def segments_of(path):
     return segments, excess, other
 
 
-# The driver fills memory of its own when it takes code.
-OWN_MEMORY = re.compile(r"^(cuModule|cuLibrary|cuKernelGet|cuFuncGet|cuLink)\w*(<-\w+)?$")
+# The driver fills memory of its own when it makes a context or takes code.
+OWN_MEMORY = re.compile(r"^(cuInit|cuCtxCreate|cuDevicePrimaryCtx|cuModule|cuLibrary|cuKernelGet|"
+                        r"cuFuncGet|cuFuncLoad|cuLink)\w*(<-\w+)?$")
 
 
 def note_segment(suite, name, kinds, excess):
