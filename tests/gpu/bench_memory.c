@@ -296,116 +296,86 @@ static void launch(CUfunction kernel, unsigned blocks, unsigned threads, void **
         driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, NULL, parameters, NULL));
 }
 
-static void gather(const struct slot *slot)
-{
-    uint64_t words = slot->size_bytes / 4, loads = GATHER_LOADS, seed = random_u64();
+/* In the order of the answer: loads a nanosecond, nanoseconds of a dependent load, then bytes a
+ * nanosecond (GB/s): of the kernel that copies and of the driver's copy, each read and written byte
+ * counted, and of copies from and to pinned host memory, to and from a peer. */
+enum figure { GATHER, CHASE, STREAM, COPY, FROM_HOST, TO_HOST, TO_PEER, FROM_PEER, FIGURES };
 
-    launch(memory.gather, GATHER_BLOCKS, GATHER_THREADS,
-           (void *[]){(void *)&slot->base, &words, &loads, &seed, &memory.out});
-}
-
-static void chase(const struct slot *slot)
-{
-    uint64_t words = slot->size_bytes / 4, loads = CHASE_LOADS, seed = random_u64();
-
-    launch(memory.chase, 1, 1, (void *[]){(void *)&slot->base, &words, &loads, &seed, &memory.out});
-}
-
-/* The first half of the range onto the second. */
-static void stream(const struct slot *slot)
-{
-    uint64_t half_bytes = slot->size_bytes / 2, pieces = half_bytes / 16;
-    CUdeviceptr to = slot->base + half_bytes;
-
-    launch(memory.stream, GATHER_BLOCKS, GATHER_THREADS,
-           (void *[]){&to, &pieces, (void *)&slot->base});
-}
-
-static void driver_copy(const struct slot *slot)
-{
-    uint64_t half_bytes = slot->size_bytes / 2;
-
-    DRIVER_CHECK(
-        driver.cuMemcpyDtoDAsync_v2(slot->base + half_bytes, slot->base, half_bytes, NULL));
-}
-
-/* Copies of the pieces of a range: from and to pinned memory, to and from the peer. */
-enum copy_kind { FROM_HOST, TO_HOST, TO_PEER, FROM_PEER };
-
-static void copy_pieces(const struct slot *slot, enum copy_kind kind)
+/* A piece of the range, copied from or to the host or the peer. */
+static CUresult copy_piece(const struct slot *slot, enum figure figure, uint64_t i)
 {
     uint64_t piece_bytes = memory.host_bytes / PIECES;
+    CUdeviceptr piece = slot->base + slot->size_bytes / PIECES * i;
+    CUdeviceptr peer = memory.peer + piece_bytes * i;
+    char *host = (char *)memory.host + piece_bytes * i;
 
-    for (uint64_t i = 0; i < PIECES; i++) {
-        CUdeviceptr piece = slot->base + slot->size_bytes / PIECES * i;
-        CUdeviceptr peer = memory.peer + piece_bytes * i;
-        char *host = (char *)memory.host + piece_bytes * i;
-        CUresult result =
-            kind == FROM_HOST ? driver.cuMemcpyHtoDAsync_v2(piece, host, piece_bytes, NULL)
-            : kind == TO_HOST ? driver.cuMemcpyDtoHAsync_v2(host, piece, piece_bytes, NULL)
-            : kind == TO_PEER
-                ? driver.cuMemcpyPeer(peer, memory.other, piece, memory.own, piece_bytes)
-                : driver.cuMemcpyPeer(piece, memory.own, peer, memory.other, piece_bytes);
-
-        DRIVER_CHECK(result);
+    switch (figure) {
+    case FROM_HOST:
+        return driver.cuMemcpyHtoDAsync_v2(piece, host, piece_bytes, NULL);
+    case TO_HOST:
+        return driver.cuMemcpyDtoHAsync_v2(host, piece, piece_bytes, NULL);
+    case TO_PEER:
+        return driver.cuMemcpyPeer(peer, memory.other, piece, memory.own, piece_bytes);
+    default:
+        return driver.cuMemcpyPeer(piece, memory.own, peer, memory.other, piece_bytes);
     }
 }
 
-static void from_host(const struct slot *slot)
+/* The copies are of the first half of the range onto the second. */
+static void run(const struct slot *slot, enum figure figure)
 {
-    copy_pieces(slot, FROM_HOST);
-}
+    uint64_t words = slot->size_bytes / 4, half_bytes = slot->size_bytes / 2;
+    uint64_t pieces = half_bytes / 16, seed = random_u64();
+    uint64_t loads = figure == GATHER ? GATHER_LOADS : CHASE_LOADS;
+    CUdeviceptr from = slot->base, to = slot->base + half_bytes;
+    void *random[] = {&from, &words, &loads, &seed, &memory.out};
 
-static void to_host(const struct slot *slot)
-{
-    copy_pieces(slot, TO_HOST);
-}
-
-static void to_peer(const struct slot *slot)
-{
-    copy_pieces(slot, TO_PEER);
-}
-
-static void from_peer(const struct slot *slot)
-{
-    copy_pieces(slot, FROM_PEER);
+    if (figure == GATHER)
+        launch(memory.gather, GATHER_BLOCKS, GATHER_THREADS, random);
+    else if (figure == CHASE)
+        launch(memory.chase, 1, 1, random);
+    else if (figure == STREAM)
+        launch(memory.stream, GATHER_BLOCKS, GATHER_THREADS, (void *[]){&to, &pieces, &from});
+    else if (figure == COPY)
+        DRIVER_CHECK(driver.cuMemcpyDtoDAsync_v2(to, from, half_bytes, NULL));
+    for (uint64_t i = 0; i < PIECES && figure > COPY; i++)
+        DRIVER_CHECK(copy_piece(slot, figure, i));
 }
 
 /* ns of one run, the median. */
-static double time_ns(void (*body)(const struct slot *slot), const struct slot *slot)
+static double time_ns(const struct slot *slot, enum figure figure)
 {
     double ns[RUNS];
 
-    for (int run = -1; run < RUNS; run++) {
+    for (int i = -1; i < RUNS; i++) {
         uint64_t start_ns;
 
         gpu_synchronize();
         start_ns = gpu_now_ns();
-        body(slot);
+        run(slot, figure);
         gpu_synchronize();
-        if (run >= 0)
-            ns[run] = (double)(gpu_now_ns() - start_ns);
+        if (i >= 0)
+            ns[i] = (double)(gpu_now_ns() - start_ns);
     }
     return stat_median(ns, RUNS);
 }
 
-/* Loads a nanosecond, nanoseconds of a dependent load, then bytes a nanosecond (GB/s): of the
- * kernel that copies and of the driver's copy, each read and written byte counted, and of copies
- * from and to pinned host memory, to and from a peer. 0 without a peer. */
+/* 0 without a peer. */
 static void measure(const struct slot *slot)
 {
-    double size_bytes = (double)slot->size_bytes, host_bytes = (double)memory.host_bytes;
-    double loads = (double)GATHER_BLOCKS * GATHER_THREADS * GATHER_LOADS;
+    for (enum figure figure = 0; figure < FIGURES; figure++) {
+        double ns = figure < TO_PEER || memory.other ? time_ns(slot, figure) : 0;
+        double loads = (double)GATHER_BLOCKS * GATHER_THREADS * GATHER_LOADS;
+        double amount = figure == GATHER ? loads
+                        : figure <= COPY ? (double)slot->size_bytes
+                                         : (double)memory.host_bytes;
 
-    printf("%.6g %.6g %.6g %.6g %.6g %.6g", loads / time_ns(gather, slot),
-           time_ns(chase, slot) / CHASE_LOADS, size_bytes / time_ns(stream, slot),
-           size_bytes / time_ns(driver_copy, slot), host_bytes / time_ns(from_host, slot),
-           host_bytes / time_ns(to_host, slot));
-    if (memory.other)
-        printf(" %.6g %.6g\n", host_bytes / time_ns(to_peer, slot),
-               host_bytes / time_ns(from_peer, slot));
-    else
-        printf(" 0 0\n");
+        printf("%s%.6g", figure ? " " : "",
+               figure == CHASE ? ns / CHASE_LOADS
+               : ns > 0        ? amount / ns
+                               : 0);
+    }
+    puts("");
 }
 
 /* --- the program ---------------------------------------------------------------------------- */

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """How fast the GPU and the copy engines reach device memory. The forms are blocks of cudaMalloc,
 the pool's blocks in both backings with different pasts, and memory mapped in chunks of one size.
-All take turns. Ranges that fit beside each other stay for all rounds. Where only one fits,
-cudaMalloc's range and the other one are made one after the other."""
+Ranges of all forms that fit beside each other stay for all rounds, and take turns."""
 import contextlib
 import dataclasses
 import json
@@ -23,6 +22,7 @@ SEGMENTS = bench_peers.SHIM + ", segments"
 BARE = bench_peers.Peer(bench_peers.BARE, "driver", "malloc")
 # What a process takes beside the range.
 CONTEXT_BYTES = GIB
+TOGETHER = 12    # forms beside each other, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +50,15 @@ def blocks(size):
 
 
 def plan(suite):
-    """[(size, forms, most rounds, seconds)]; what matters most comes first, as time may run out."""
+    """[(size, forms, rounds, seconds)]; what matters most comes first, as time may run out."""
     if suite.simulate:
         return [(64 * MIB, [ARENA, CHURN, SEGMENT, mapped(20 * MIB)], 1, 60),
                 (96 * MIB, [blocks(2 * MIB), mapped(32 * MIB, True)], 1, 60)]
     main = [ARENA, CHURN, SEGMENT, mapped(2 * MIB), mapped(GIB), mapped(32 * MIB), blocks(2 * MIB)]
-    more = [mapped(GIB, True), blocks(32 * MIB), mapped(128 * MIB), mapped(512 * MIB),
-            mapped(64 * MIB), mapped(20 * MIB)]
+    more = [mapped(GIB, True), blocks(32 * MIB), mapped(128 * MIB), mapped(20 * MIB)]
     if suite.quick:
         return [(8 * GIB, main, 3, 20)]
-    return [(8 * GIB, main + more, 5, 25), (32 * GIB, main + more, 3, 35), (100 * GIB, main, 3, 30)]
+    return [(8 * GIB, main + more, 5, 25), (32 * GIB, main + more, 3, 50)]
 
 
 class Place:
@@ -82,6 +81,7 @@ class Place:
     def measure(self):
         words = self.process.ask(f"measure {self.slot}").split()
         self.values.append([float(word) for word in words])
+        return self.values[-1]
 
     def drop(self):
         """Gives the memory back: a process under the shim ends."""
@@ -93,104 +93,71 @@ class Place:
             pools = json.load(self.report).get("pools", [])
             self.chunks = sum(pool["num_device_alloc"] - pool["num_device_free"] for pool in pools)
 
-
-def beside(base, places, size, rounds):
-    """All there at once, in turns."""
-    base.values = []
-    for place in places:
-        place.make(size)
-    for _ in range(rounds):
-        for place in (base, *places):
-            place.measure()
-        for place in places:
-            place.overs.append((place.values[-1], base.values[-1]))
-    for place in places:
-        place.drop()
-
-
-def alone(base, places, size, rounds):
-    """One after the other."""
-    base.values = []
-    for place in (base, *places):
-        place.make(size)
-        for _ in range(rounds):
-            place.measure()
-        place.drop()
-    for place in places:
-        place.overs = list(zip(place.values, base.values))
+    def rows(self, size):
+        for i, (name, unit) in enumerate(METRICS):
+            values = [line[i] for line in self.values]
+            if not any(values):
+                continue
+            more = {"form": self.form.what}
+            if self.chunks:
+                more["chunks"] = self.chunks
+            if self.overs:
+                overs = [mine[i] / base[i] for mine, base in self.overs]
+                more.update(over=statistics.median(overs), over_low=min(overs),
+                            over_high=max(overs))
+            yield bench_store.row("memory", name, self.form.peer, values, unit, size_bytes=size,
+                                  **more)
 
 
-def rows_of(place, size):
-    for i, (name, unit) in enumerate(METRICS):
-        values = [line[i] for line in place.values]
-        if not any(values):
-            continue
-        more = {"form": place.form.what}
-        if place.chunks:
-            more["chunks"] = place.chunks
-        if place.overs:
-            overs = [mine[i] / base[i] for mine, base in place.overs]
-            more.update(over=statistics.median(overs), over_low=min(overs), over_high=max(overs))
-        yield bench_store.row("memory", name, place.form.peer, values, unit, size_bytes=size,
-                              **more)
-
-
-def fits(suite, bare, size):
-    """How many such ranges fit beside each other."""
-    if suite.simulate:
-        return 9 if size < 96 * MIB else 1
-    return (int(bare.ask("free")) - CONTEXT_BYTES) // (size + CONTEXT_BYTES)
-
-
-def measure_group(suite, programs, base, forms, size, rounds, room):
-    """Rows of these forms; those of base are left in it."""
+def measure_group(suite, programs, base, forms, size, rounds):
+    """Rows of these forms, in turns with cudaMalloc's range, whose figures are left in base."""
     places = []
     try:
         for slot, form in enumerate(forms, 1):
             places.append(Place(suite, programs, form, base.bare, slot))
-        (beside if room > 1 else alone)(base, places, size, rounds)
-        return [row for place in places for row in rows_of(place, size)]
+            places[-1].make(size)
+        for _ in range(rounds):
+            its = base.measure()
+            for place in places:
+                place.overs.append((place.measure(), its))
+        for place in places:
+            place.drop()
+        return [row for place in places for row in place.rows(size)]
     finally:
         for place in places:
             if place.process is not base.bare:
                 place.process.kill()
 
 
-def measure_size(suite, programs, bare, case, rows):
-    """Appends the rows of one size."""
+def measure_size(suite, programs, bare, case):
+    """The rows of one size; none if two such ranges do not fit beside each other."""
     size, forms, rounds, seconds = case
-    begin, base = time.monotonic(), Place(suite, programs, BASE, bare, 0)
-    base_values, groups = [], 0
-    room = fits(suite, bare, size)
-    if room < 1:
-        return
-    if room > 1:
-        base.make(size)
-    while forms and (not groups or time.monotonic() - begin < seconds):
-        members = min(max(1, room - 1), 12)
-        rows += measure_group(suite, programs, base, forms[:members], size, rounds, room)
-        base_values += base.values
-        forms, groups = forms[members:], groups + 1
+    rows, begin, base = [], time.monotonic(), Place(suite, programs, BASE, bare, 0)
+    together = 2 if suite.simulate else min(
+        (int(bare.ask("free")) - CONTEXT_BYTES) // (size + CONTEXT_BYTES) - 1, TOGETHER)
+    if together < 1:
+        return []
+    base.make(size)
+    while forms and (not rows or time.monotonic() - begin < seconds):
+        rows += measure_group(suite, programs, base, forms[:together], size, rounds)
+        forms = forms[together:]
     for form in forms:
         suite.log(f"  memory: no time for {size_text(size)}, {form.peer} {form.what}")
-    base.values = base_values
-    rows[:0] = rows_of(base, size)
+    return [*base.rows(size), *rows]
 
 
 def memory(suite, programs):
     rows, failed = [], None
     for case in plan(suite):
-        measured = []
         bare = bench_peers.start(suite, programs, BARE, "memory")
         try:
-            measure_size(suite, programs, bare, case, measured)
+            rows += measure_size(suite, programs, bare, case)
             bare.close()
         except RuntimeError as error:  # the figures of the other sizes are worth having
             failed = error
             suite.log(f"  memory: {size_text(case[0])}: {error}")
         finally:
             bare.kill()
-        rows += measured
     if failed and not rows:
         raise failed
     return rows
