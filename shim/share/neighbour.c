@@ -58,8 +58,7 @@ struct known {
     uint64_t busy_in;    /* the series in which it had no free slot, since busy_since_ns */
     uint64_t busy_since_ns;
     uint64_t used_ns;
-    bool is_near; /* of the own pid namespace, as neighbour_flush found it */
-    bool locked;  /* for a checkpoint, by this process */
+    bool locked; /* for a checkpoint, by this process */
 };
 
 struct candidate {
@@ -341,7 +340,7 @@ static uint64_t flush_one(const char *path, const struct page_id *self, int pid,
         return 0;
     if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
         const struct question q = {.name = name, .self = self, .until_ns = until_ns, .waits = true};
-        remember(name, clock_now_ns())->is_near = true;
+        remember(name, clock_now_ns());
         if (question_ask(folder, &q, &bytes, &late) != QUESTION_REPLIED)
             bytes = 0;
     }
@@ -362,14 +361,14 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
     return bytes;
 }
 
-/* neighbour_flush has made its row. In other pid namespaces other processes have that number. */
+/* neighbour_flush has made its row. */
 void neighbour_set_locked(int pid, bool locked)
 {
     struct page_id its;
     int saved_errno = errno, cancel = cancel_forbid();
     if (lock_until(clock_now_ns() + LOCKED_WAIT_NS)) {
         for (int i = 0; i < KNOWN; i++)
-            if (known[i].is_near && page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
+            if (page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
                 known[i].locked = locked;
         pthread_mutex_unlock(&asking);
     }

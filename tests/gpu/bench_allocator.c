@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The allocators that CUDA itself has, the lists of all of them and of all parts, and how a program
- * serves its requests: bench-ROUTE PART ALLOCATOR.
+ * The allocators that CUDA itself has, the list of all, and how a program serves its requests.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -60,35 +59,16 @@ const struct allocator *allocator_find(const char *name)
     exit(2);
 }
 
-static const struct part *part_find(const char *name)
+int bench_serve(int argc, char **argv, void (*start)(const struct allocator *allocator),
+                bool (*answer)(void))
 {
-    static const struct part *const parts[] = {
-        &part_calls,  &part_cold, &part_flush, &part_overlap, &part_pairs,
-#ifdef BENCH_MEMORY
-        &part_memory,
-#endif
-    };
-
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (!strcmp(parts[i]->name, name))
-            return parts[i];
-    }
-    fprintf(stderr, "bench: built without the part %s\n", name);
-    exit(2);
-}
-
-int main(int argc, char **argv)
-{
-    const struct part *part;
-
-    if (argc != 3)
+    if (argc != 2)
         return 2;
-    part = part_find(argv[1]);
     gpu_start();
-    part->start(allocator_find(argv[2]));
+    start(allocator_find(argv[1]));
     puts("ready");
     do
         fflush(stdout);
-    while (part->answer());
+    while (answer());
     return 0;
 }

@@ -6,9 +6,8 @@ static int failures;
 
 void misuse_start(void)
 {
-    uint64_t block = 0;
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&block, 64 * KIB));
+    uint64_t block = NEW_BLOCK(64 * KIB);
     REQUIRE(gpu_memset(block, 0, 64 * KIB));
     REQUIRE(gpu_free(block));
 }
@@ -35,8 +34,7 @@ int misuse_end(void)
     const uint64_t words = 64 * KIB;
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < 10; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, words * 4));
+        uint64_t block = NEW_BLOCK(words * 4);
         REQUIRE(gpu_fill(block, words, i, NULL));
         wrong += scene_wrong_words(block, words, i, NULL);
         REQUIRE(gpu_free(block));

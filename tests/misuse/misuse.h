@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Misuse programs: one sin each, and the code that the driver really gives for it. A program fails
- * if its call gives another; the runner also holds bare and preloaded output against each other.
+ * Sins: acts, each with the code that the driver really gives for it. An act fails if its call
+ * gives another; the runner also holds bare and preloaded output against each other.
  */
 #pragma once
 
@@ -17,5 +17,16 @@ void misuse_expect(const char *what, int rc, int native);
 /* The same where no native code is known for both ways of calling: prints only. */
 void misuse_report(const char *what, int rc);
 
-/* Plays a round of ordinary work, prints its outcome; main's result. */
+/* Plays a round of ordinary work, prints its outcome; the act's result. */
 int misuse_end(void);
+
+/* An act of that name: its sin between misuse_start and misuse_end. */
+#define SIN(name)                                                                                  \
+    static void sin_##name(void);                                                                  \
+    static int name(void)                                                                          \
+    {                                                                                              \
+        misuse_start();                                                                            \
+        sin_##name();                                                                              \
+        return misuse_end();                                                                       \
+    }                                                                                              \
+    static void sin_##name(void)

@@ -116,8 +116,7 @@ enum { NUM_CALLS = sizeof(calls) / sizeof(calls[0]) };
 static void open_devices(int count)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = place(1)};
-    CUdevResource whole;
-    CUdevResource part;
+    CUdevResource whole, part;
     CUdevResourceDesc description = NULL;
     unsigned groups = 1;
     for (int i = 0; i < count; i++)
@@ -137,9 +136,8 @@ static uint64_t (*num_calls)(const char *symbol);
 
 static void leave_idle_on(int device)
 {
-    uint64_t block = 0;
     REQUIRE(cuCtxSetCurrent(contexts[device]));
-    REQUIRE(gpu_malloc(&block, 8 * MIB));
+    uint64_t block = NEW_BLOCK(8 * MIB);
     REQUIRE(gpu_free(block));
 }
 
@@ -182,8 +180,7 @@ static int make_each_once(void)
 
 int main(void)
 {
-    int count = 0;
-    int wrong = 0;
+    int count = 0, wrong = 0;
     scene_start(DEVICES, 60);
     REQUIRE(gpu_device_count(&count));
     count = count < MOST_DEVICES ? count : MOST_DEVICES;

@@ -62,11 +62,10 @@ static void start(void)
 /* By the environment, so that the memory is back when it returns. */
 static void flush(const char *how)
 {
-    uint64_t block = 0;
     if (!scene_preloaded())
         return;
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", how, 1));
-    REQUIRE(gpu_malloc(&block, 4096));
+    uint64_t block = NEW_BLOCK(4096);
     REQUIRE(gpu_free(block));
     REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
 }
@@ -156,10 +155,9 @@ static int an_imported_pool_is_left_alone(void)
 /* Ours first, then the default one, then those that the program has made. */
 static int what_is_to_be_kept_is_kept_in_order(void)
 {
-    uint64_t block = 0;
     start();
     CUmemoryPool created = make_pool(CU_MEM_HANDLE_TYPE_NONE);
-    REQUIRE(gpu_malloc(&block, 64 * MIB));
+    uint64_t block = NEW_BLOCK(64 * MIB);
     REQUIRE(gpu_free(block));
     fill(standard, 64 * MIB);
     fill(created, 64 * MIB);
@@ -183,10 +181,9 @@ static int what_is_to_be_kept_is_kept_in_order(void)
 static int a_flush_waits_for_no_work(void)
 {
     CUdeviceptr block = 0;
-    CUstream stream = NULL;
     start();
     fill(standard, 32 * MIB);
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(cuMemAllocAsync(&block, 32 * MIB, stream));
     REQUIRE(gpu_spin(500 * MS_NS, stream));
     REQUIRE(cuMemFreeAsync(block, stream));
@@ -358,14 +355,13 @@ static int captures_stay_whole(void)
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemGenericAllocationHandle handle = 0;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     size_t free_bytes = 0, idle = 0;
     start();
     REQUIRE(gpu_mem_info(&free_bytes, NULL));
     idle = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
     fill(standard, idle);
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_spin(MS_NS, stream));
     flush("1"); /* comes after the capture */
@@ -473,23 +469,10 @@ static int graphs_give_back_what_they_keep(void)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(a_flush_trims_default_created_and_current_pools),
-        ACT(a_flush_trims_each_device),
-        ACT(an_imported_pool_is_left_alone),
-        ACT(what_is_to_be_kept_is_kept_in_order),
-        ACT(a_flush_waits_for_no_work),
-        ACT(pools_are_destroyed_beside_flushes),
-        ACT(pools_end_with_their_context),
-        ACT(pools_are_made_beside_resets),
-        ACT(first_calls_come_from_two_threads),
-        ACT(captures_stay_whole),
-        ACT(idle_memory_serves_every_call),
-        ACT(limits_count_it),
-        ACT(what_is_idle_for_long_goes),
-        ACT(graphs_give_back_what_they_keep),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(a_flush_trims_default_created_and_current_pools), ACT(a_flush_trims_each_device),
+           ACT(an_imported_pool_is_left_alone), ACT(what_is_to_be_kept_is_kept_in_order),
+           ACT(a_flush_waits_for_no_work), ACT(pools_are_destroyed_beside_flushes),
+           ACT(pools_end_with_their_context), ACT(pools_are_made_beside_resets),
+           ACT(first_calls_come_from_two_threads), ACT(captures_stay_whole),
+           ACT(idle_memory_serves_every_call), ACT(limits_count_it),
+           ACT(what_is_idle_for_long_goes), ACT(graphs_give_back_what_they_keep))

@@ -40,15 +40,13 @@ int main(void)
     }
     printf("%d rounds, %u wrong words\n", ROUNDS, wrong);
 
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
+    size_t free_bytes = 0, total_bytes = 0;
     REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
     EXPECT(free_bytes > 0 && free_bytes <= total_bytes);
 
-    uint64_t block = 0;
     uint64_t base = 0;
     size_t size_bytes = 0;
-    REQUIRE(gpu_malloc(&block, 3 * MIB));
+    uint64_t block = NEW_BLOCK(3 * MIB);
     REQUIRE(gpu_address_range(&base, &size_bytes, block + MIB));
     printf("range: base %s, %zu bytes\n", base == block ? "right" : "wrong", size_bytes);
     REQUIRE(gpu_free(block));

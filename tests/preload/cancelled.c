@@ -28,10 +28,9 @@ static CUcontext primary;
 struct life {
     uint64_t random;
     unsigned ops, calls_left; /* before it cancels itself; 0: it waits for others */
-    CUdeviceptr block;
+    CUdeviceptr block, opened;
     CUstream stream;
     CUcontext context;
-    CUdeviceptr opened;
 };
 
 static uint64_t draw(struct life *l)
@@ -183,7 +182,6 @@ enum { END_BYTES = 64 * KIB };
 static void use(void)
 {
     uint64_t block = 0;
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     for (int i = 0; i < 6; i++) {
         REQUIRE(gpu_malloc(&block, sizes[i]));
@@ -193,7 +191,7 @@ static void use(void)
         REQUIRE(gpu_sync());
         REQUIRE(gpu_free(block));
     }
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_capture_end(stream, &graph));
     REQUIRE(gpu_graph_destroy(graph, NULL));
@@ -381,12 +379,5 @@ static int a_wait_for_memory_ends_no_thread(void)
     return inside;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(threads_that_allocate_may_be_cancelled),
-        ACT(threads_that_share_may_be_cancelled),
-        ACT(a_wait_for_memory_ends_no_thread),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(threads_that_allocate_may_be_cancelled), ACT(threads_that_share_may_be_cancelled),
+           ACT(a_wait_for_memory_ends_no_thread))

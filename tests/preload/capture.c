@@ -23,10 +23,7 @@ static int churn_small(int index, void *context)
     /* With the driver API a thread has no context until it takes one. */
     REQUIRE(gpu_open(0));
     for (int i = 0; i < 20; i++) {
-        uint64_t a = 0;
-        uint64_t b = 0;
-        REQUIRE(gpu_malloc(&a, SMALL_BYTES));
-        REQUIRE(gpu_malloc(&b, SMALL_BYTES / 2));
+        uint64_t a = NEW_BLOCK(SMALL_BYTES), b = NEW_BLOCK(SMALL_BYTES / 2);
         REQUIRE(gpu_free(a));
         REQUIRE(gpu_free(b));
     }
@@ -49,9 +46,8 @@ static CUgraphExec capture_block(CUstream stream, int mode, uint64_t *block, uin
         /* Whether the driver has a small block at hand is its own affair: in a global
          * capture, say so. */
         CUstreamCaptureMode exchanged = CU_STREAM_CAPTURE_MODE_RELAXED;
-        uint64_t inside = 0;
         REQUIRE(gpu_capture_exchange(&exchanged));
-        REQUIRE(gpu_malloc(&inside, SMALL_BYTES));
+        uint64_t inside = NEW_BLOCK(SMALL_BYTES);
         REQUIRE(gpu_free(inside));
         REQUIRE(gpu_capture_exchange(&exchanged));
     }
@@ -68,8 +64,7 @@ static uint32_t replay(CUgraphExec exec, CUstream stream, const uint64_t *block,
 {
     uint32_t wrong = 0;
     for (int i = 0; i < REPLAYS; i++) {
-        uint64_t other = 0;
-        REQUIRE(gpu_malloc(&other, words * 4));
+        uint64_t other = NEW_BLOCK(words * 4);
         REQUIRE(gpu_memset_async(block[1], 0, words * 4, stream));
         REQUIRE(gpu_graph_launch(exec, stream));
         REQUIRE(gpu_fill(other, words, 99, stream));
@@ -95,12 +90,10 @@ static int graphs_of_every_mode_replay(void)
     };
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
-    CUstream stream = NULL;
     uint64_t block[3];
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&stream, false));
-    for (int i = 0; i < 3; i++)
-        REQUIRE(gpu_malloc(&block[i], words * 4));
+    CUstream stream = NEW_STREAM(false);
+    NEW_BLOCKS(block, 3, words * 4);
     /* A real driver loads a kernel at its first launch; that is no part of a capture. */
     REQUIRE(gpu_fill(block[0], words, 0, stream));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
@@ -115,8 +108,7 @@ static int graphs_of_every_mode_replay(void)
             REQUIRE(gpu_graph_destroy(NULL, exec));
         }
     }
-    for (int i = 0; i < 3; i++)
-        REQUIRE(gpu_free(block[i]));
+    FREE_ALL(block, 3);
     printf("last error %d\n", gpu_last_error());
     return wrong != 0;
 }
@@ -129,14 +121,12 @@ static int graphs_of_every_mode_replay(void)
 static int what_spoils_a_capture_spoils_nothing_else(void)
 {
     const uint64_t words = 4 * KIB;
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
-    uint64_t block = 0;
     uint64_t freed[8];
     scene_start(1, 60);
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    CUstream stream = NEW_STREAM(false);
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, 0, stream));
     REQUIRE(gpu_stream_sync(stream));
 
@@ -148,30 +138,19 @@ static int what_spoils_a_capture_spoils_nothing_else(void)
     REQUIRE(graph != NULL ? gpu_graph_destroy(graph, NULL) : 0);
 
     /* Frees pile up in a relaxed capture and are used again after it. */
-    for (int i = 0; i < 8; i++)
-        REQUIRE(gpu_malloc(&freed[i], 2048));
+    NEW_BLOCKS(freed, 8, 2048);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_fill(block, words, 2, stream));
-    for (int i = 0; i < 8; i++)
-        REQUIRE(gpu_free(freed[i]));
+    FREE_ALL(freed, 8);
     REQUIRE(gpu_capture_end(stream, &graph));
     REQUIRE(gpu_graph_instantiate(&exec, graph));
-    for (int i = 0; i < 8; i++)
-        REQUIRE(gpu_malloc(&freed[i], 2048));
+    NEW_BLOCKS(freed, 8, 2048);
     REQUIRE(gpu_graph_launch(exec, stream));
     printf("replayed: %u wrong words\n", scene_wrong_words(block, words, 2, stream));
-    for (int i = 0; i < 8; i++)
-        REQUIRE(gpu_free(freed[i]));
+    FREE_ALL(freed, 8);
     REQUIRE(gpu_graph_destroy(graph, exec));
     REQUIRE(gpu_free(block));
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(graphs_of_every_mode_replay),
-        ACT(what_spoils_a_capture_spoils_nothing_else),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(graphs_of_every_mode_replay), ACT(what_spoils_a_capture_spoils_nothing_else))

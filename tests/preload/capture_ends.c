@@ -51,8 +51,7 @@ static CUcontext capture_in(CUcontext own, CUcontext current, CUstream *stream)
 /* The stream is a green context's, which ends with its primary one. */
 static void capture_in_green(CUcontext current)
 {
-    CUdevResource whole;
-    CUdevResource part;
+    CUdevResource whole, part;
     CUdevResourceDesc description = NULL;
     CUgreenCtx green = NULL;
     CUstream stream = NULL;
@@ -68,19 +67,14 @@ static void capture_in_green(CUcontext current)
 
 static int a_capture_ends_with_its_context(void)
 {
-    CUcontext primary = NULL;
-    CUcontext worked = NULL;
-    CUcontext own = NULL;
-    CUstream streams[2];
-    CUstream captured = NULL;
-    uint64_t block = 0;
+    CUcontext primary = NULL, worked = NULL, own = NULL;
+    CUstream streams[2], captured = NULL;
     int failed = 0;
     scene_start(1, 100);
     REQUIRE(cuCtxGetCurrent(&primary));
     REQUIRE(cuCtxCreate(&worked, NULL, 0, 0));
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_stream_create(&streams[i], false));
-    REQUIRE(gpu_malloc(&block, 4096));
+    NEW_STREAMS(streams, 2, false);
+    uint64_t block = NEW_BLOCK(4096);
     REQUIRE(gpu_fill(block, 64, 1, streams[1]));
     failed += turns(worked, streams[0]);
 
@@ -117,9 +111,8 @@ static int a_capture_ends_with_its_context(void)
 static int keep_a_block(int from, int to)
 {
     struct ipc_message m = {.size_bytes = 4 * MIB, .byte = 5};
-    uint64_t block = 0;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&block, m.size_bytes));
+    uint64_t block = NEW_BLOCK(m.size_bytes);
     REQUIRE(gpu_memset(block, m.byte, m.size_bytes));
     REQUIRE(gpu_sync());
     m.rc = gpu_ipc_export(&m.handle, block);
@@ -227,10 +220,9 @@ static int a_close_that_waits_holds_no_capture_up(void)
 static int take_and_give(int index, void *context)
 {
     CUcontext *current = context;
-    uint64_t block = 0;
     (void)index;
     REQUIRE(cuCtxSetCurrent(*current));
-    REQUIRE(gpu_malloc(&block, 24 * MIB));
+    uint64_t block = NEW_BLOCK(24 * MIB);
     REQUIRE(gpu_free(block));
     return 0;
 }
@@ -239,10 +231,9 @@ static void capture_around(const char *what, CUstreamCaptureMode mode, CUcontext
                            bool elsewhere)
 {
     CUcontext mine = NULL;
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     REQUIRE(cuCtxGetCurrent(&mine));
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, mode));
     if (elsewhere)
         REQUIRE(scene_elsewhere(take_and_give, &context));
@@ -256,9 +247,7 @@ static void capture_around(const char *what, CUstreamCaptureMode mode, CUcontext
 
 static int the_first_allocation_may_come_in_a_capture(void)
 {
-    CUcontext primary = NULL;
-    CUcontext second = NULL;
-    CUcontext third = NULL;
+    CUcontext primary = NULL, second = NULL, third = NULL;
     scene_start(1, 60);
     REQUIRE(cuCtxGetCurrent(&primary));
     capture_around("first of all, relaxed", CU_STREAM_CAPTURE_MODE_RELAXED, primary, false);
@@ -274,13 +263,6 @@ static int the_first_allocation_may_come_in_a_capture(void)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(a_capture_ends_with_its_context),
-        ACT(a_free_that_waits_holds_no_capture_up),
-        ACT(a_close_that_waits_holds_no_capture_up),
-        ACT(the_first_allocation_may_come_in_a_capture),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(a_capture_ends_with_its_context), ACT(a_free_that_waits_holds_no_capture_up),
+           ACT(a_close_that_waits_holds_no_capture_up),
+           ACT(the_first_allocation_may_come_in_a_capture))

@@ -17,21 +17,13 @@ enum { OPEN_MS = 200, AT_ONCE_S = 5 };
 
 static atomic_bool opened;
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static int capture_for_a_while(int index, void *context)
 {
     const CUstreamCaptureMode *mode = context;
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     (void)index;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, *mode));
     REQUIRE(gpu_spin(MS_NS, stream));
     atomic_store(&opened, true);
@@ -46,12 +38,10 @@ static int beside(int index, void *context)
 {
     const size_t size_bytes = *(size_t *)context;
     const uint64_t words = 64 * KIB;
-    CUstream stream = NULL;
-    uint64_t block = 0;
     (void)index;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_malloc(&block, size_bytes));
+    CUstream stream = NEW_STREAM(false);
+    uint64_t block = NEW_BLOCK(size_bytes);
     while (!atomic_load(&opened))
         scene_sleep_ms(1);
     REQUIRE(gpu_spin_fill(block, words, 1, 2 * MS_NS, stream));
@@ -79,20 +69,16 @@ static int either(int index, void *context)
 
 static int inside(size_t size_bytes)
 {
-    CUstream stream = NULL;
     CUgraph graph = NULL;
-    uint64_t block = 0;
-    uint64_t small = 0;
     uint64_t more = 0;
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_malloc(&block, size_bytes));
-    REQUIRE(gpu_malloc(&small, MIB));
+    CUstream stream = NEW_STREAM(false);
+    uint64_t block = NEW_BLOCK(size_bytes), small = NEW_BLOCK(MIB);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_spin(MS_NS, stream));
     REQUIRE(gpu_free(small));
-    double start_s = now_s();
+    uint64_t start_ns = scene_now_ns();
     int rc = gpu_malloc(&more, size_bytes);
-    bool at_once = now_s() - start_s < AT_ONCE_S;
+    bool at_once = scene_now_ns() - start_ns < AT_ONCE_S * 1000 * MS_NS;
     printf("in its own capture: error %d, %s\n", rc, at_once ? "at once" : "late");
     printf("last error %d, the capture ends with %d\n", gpu_last_error(),
            gpu_capture_end(stream, &graph));
@@ -158,8 +144,7 @@ static int turns(void)
 static int very_many_captures_may_be_open(void)
 {
     scene_start(1, 60);
-    for (int i = 0; i < STREAMS; i++)
-        REQUIRE(gpu_stream_create(&streams[i], false));
+    NEW_STREAMS(streams, STREAMS, false);
     printf("before: %d failed\n", turns());
     for (int i = 0; i < STREAMS; i++)
         REQUIRE(gpu_capture_begin(streams[i], CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -190,9 +175,8 @@ static void await_step(int wanted)
 
 static int capture_meanwhile(void)
 {
-    CUstream stream = NULL;
     CUgraph graph = NULL;
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     await_step(FREED);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     atomic_store(&step_now, CAPTURING);
@@ -209,16 +193,14 @@ static int take(void)
     CUstream pair[2];
     uint64_t blocks[BLOCKS];
     size_t free_bytes = 0;
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_stream_create(&pair[i], false));
+    NEW_STREAMS(pair, 2, false);
     REQUIRE(gpu_mem_info(&free_bytes, NULL));
     size_t most = free_bytes / 10 * 7 / (2 * MIB) * (2 * MIB);
     for (int i = 0; i < BLOCKS; i++) {
         REQUIRE(gpu_malloc(&blocks[i], most / BLOCKS));
         REQUIRE(gpu_memset_async(blocks[i], i, 64, pair[i % 2]));
     }
-    for (int i = 0; i < BLOCKS; i++)
-        REQUIRE(gpu_free(blocks[i]));
+    FREE_ALL(blocks, BLOCKS);
     atomic_store(&step_now, FREED);
     await_step(CAPTURING);
     int rc = cuMemCreate(&handle, most, &prop, 0);
@@ -241,12 +223,5 @@ static int what_was_freed_before_a_capture_is_free(void)
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(what_is_freed_is_there_after_the_capture),
-        ACT(very_many_captures_may_be_open),
-        ACT(what_was_freed_before_a_capture_is_free),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(what_is_freed_is_there_after_the_capture), ACT(very_many_captures_may_be_open),
+           ACT(what_was_freed_before_a_capture_is_free))

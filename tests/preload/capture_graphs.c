@@ -17,8 +17,7 @@ static uint32_t go_on(CUstream stream)
 {
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < 40; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, 8 * MIB));
+        uint64_t block = NEW_BLOCK(8 * MIB);
         REQUIRE(gpu_fill(block, words, i, stream));
         if (i % 8 == 0)
             wrong += scene_wrong_words(block, words, i, stream);
@@ -34,8 +33,7 @@ static void churn_inside(void)
     REQUIRE(gpu_capture_exchange(&relaxed));
     for (int i = 0; i < 3; i++)
         REQUIRE(gpu_malloc(&block[i], (size_t)(i + 1) * 4 * MIB));
-    for (int i = 0; i < 3; i++)
-        REQUIRE(gpu_free(block[i]));
+    FREE_ALL(block, 3);
     REQUIRE(gpu_capture_exchange(&relaxed));
 }
 
@@ -58,8 +56,7 @@ static uint32_t replay(const char *what, CUgraph graph, CUstream stream, uint64_
 
 static CUgraph fork_and_join(CUstream stream, CUstream other, const uint64_t *block)
 {
-    CUevent fork = NULL;
-    CUevent join = NULL;
+    CUevent fork = NULL, join = NULL;
     CUgraph graph = NULL;
     REQUIRE(gpu_event_create(&fork));
     REQUIRE(gpu_event_create(&join));
@@ -134,11 +131,8 @@ static int conditional(CUgraph *graph, CUstream stream, const uint64_t *block)
 
 static uint32_t ends_that_are_none(void)
 {
-    CUstream dying = NULL;
-    CUstream stream = NULL;
     uint32_t wrong = 0;
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_stream_create(&dying, false));
+    CUstream stream = NEW_STREAM(false), dying = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(dying, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     printf("destroyed while capturing: %d\n", gpu_stream_destroy(dying));
     wrong += go_on(stream);
@@ -152,18 +146,13 @@ static uint32_t ends_that_are_none(void)
 
 int main(void)
 {
-    CUstream stream = NULL;
-    CUstream other = NULL;
-    CUgraph graph = NULL;
-    CUgraph parent = NULL;
+    CUgraph graph = NULL, parent = NULL;
     CUgraphNode node = NULL;
     uint64_t block[3];
     uint32_t wrong = 0;
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_stream_create(&other, false));
-    for (int i = 0; i < 3; i++)
-        REQUIRE(gpu_malloc(&block[i], words * 4));
+    CUstream stream = NEW_STREAM(false), other = NEW_STREAM(false);
+    NEW_BLOCKS(block, 3, words * 4);
     REQUIRE(gpu_fill(block[0], words, 0, stream));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
     REQUIRE(gpu_stream_sync(stream));

@@ -32,8 +32,7 @@ static struct {
 static void warm(void)
 {
     uint64_t block[256];
-    for (int i = 0; i < 256; i++)
-        REQUIRE(gpu_malloc(&block[i], 4096));
+    NEW_BLOCKS(block, 256, 4096);
     for (int i = 1; i < 256; i++)
         REQUIRE(gpu_free(block[i]));
 }
@@ -41,8 +40,7 @@ static void warm(void)
 static void churn_quietly(CUstream stream)
 {
     for (uint32_t i = 0; !atomic_load(&shared.stop); i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, 512 + i % 7 * 512));
+        uint64_t block = NEW_BLOCK(512 + i % 7 * 512);
         REQUIRE(gpu_fill(block, 128, i, stream));
         REQUIRE(gpu_free(block));
         if (i % 16 == 0)
@@ -54,13 +52,12 @@ static int churn(int index, void *context)
 {
     static const size_t sizes[] = {512, 40 * KIB, 900 * KIB, 3 * MIB, 24 * MIB};
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUstream stream = NULL;
     uint32_t wrong = 0;
     (void)context;
     if (shared.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && shared.round != QUIET)
         REQUIRE(gpu_capture_exchange(&relaxed));
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     if (shared.round == QUIET) {
         churn_quietly(stream);
         return 0;
@@ -68,8 +65,7 @@ static int churn(int index, void *context)
     for (unsigned i = 0; !atomic_load(&shared.stop); i++) {
         size_t size_bytes = sizes[(i + (unsigned)index) % (sizeof sizes / sizeof *sizes)];
         uint64_t words = size_bytes / 4 < 8 * KIB ? size_bytes / 4 : 8 * KIB;
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, size_bytes));
+        uint64_t block = NEW_BLOCK(size_bytes);
         REQUIRE(gpu_fill(block, words, i, stream));
         if (i % 5 == 0)
             wrong += scene_wrong_words(block, words, i, stream);
@@ -85,28 +81,25 @@ static int capture(int index, void *context)
 {
     const uint64_t words = 16 * KIB;
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUstream stream = NULL;
     uint64_t block[2];
     int failures = 0;
     (void)index;
     (void)context;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_malloc(&block[i], words * 4));
+    CUstream stream = NEW_STREAM(false);
+    NEW_BLOCKS(block, 2, words * 4);
     REQUIRE(gpu_fill(block[0], words, 0, stream));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
     REQUIRE(gpu_stream_sync(stream));
     for (uint32_t i = 1; i <= CAPTURES; i++) {
         CUgraph graph = NULL;
         CUgraphExec exec = NULL;
-        uint64_t inside = 0;
         REQUIRE(gpu_capture_begin(stream, shared.mode));
         REQUIRE(gpu_fill(block[0], words, i, stream));
         /* The capturing thread too allocates and frees. */
         if (shared.round != QUIET)
             REQUIRE(gpu_capture_exchange(&relaxed));
-        REQUIRE(gpu_malloc(&inside, shared.round != QUIET ? (i % 4 + 1) * 3 * MIB : 4096));
+        uint64_t inside = NEW_BLOCK(shared.round != QUIET ? (i % 4 + 1) * 3 * MIB : 4096);
         REQUIRE(gpu_free(inside));
         if (shared.round != QUIET)
             REQUIRE(gpu_capture_exchange(&relaxed));
@@ -124,8 +117,7 @@ static int capture(int index, void *context)
         failures += scene_wrong_words(block[1], words, i, stream) != 0;
         REQUIRE(gpu_graph_destroy(graph, exec));
     }
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_free(block[i]));
+    FREE_ALL(block, 2);
     REQUIRE(gpu_stream_destroy(stream));
     atomic_store(&shared.stop, true);
     return failures;
@@ -175,14 +167,12 @@ static atomic_int still_capturing;
 static int come_and_go(int index)
 {
     int spoilt = 0;
-    uint64_t block = 0;
-    REQUIRE(gpu_malloc(&block, 4096));
+    uint64_t block = NEW_BLOCK(4096);
     time_t start_s = time(NULL);
     for (int i = 0; time(NULL) - start_s <= FOR_S; i++) {
-        CUstream stream = NULL;
         CUgraph graph = NULL;
         CUgraphExec exec = NULL;
-        REQUIRE(gpu_stream_create(&stream, false));
+        CUstream stream = NEW_STREAM(false);
         if ((i + index) % 2) {
             REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
             int filled = gpu_fill(block, 64, (uint32_t)i, stream);
@@ -203,11 +193,9 @@ static int come_and_go(int index)
 static int want_fences(void)
 {
     CUstream streams[2];
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_stream_create(&streams[i], false));
+    NEW_STREAMS(streams, 2, false);
     for (uint32_t i = 0; atomic_load(&still_capturing) > 0; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        uint64_t block = NEW_BLOCK(64 * KIB);
         REQUIRE(gpu_fill(block, 64, i, streams[i % 2]));
         REQUIRE(gpu_free(block));
         REQUIRE(gpu_malloc(&block, 64 * KIB));
@@ -262,7 +250,6 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     uint64_t idle[IDLE];
-    uint64_t inside = 0;
     uint32_t wrong = 0;
     for (int i = 0; i < IDLE; i++) {
         REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
@@ -276,7 +263,7 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
     REQUIRE(gpu_fill(block[0], words, 31, stream));
     REQUIRE(gpu_capture_exchange(&relaxed));
     request(how);
-    REQUIRE(gpu_malloc(&inside, 4096));
+    uint64_t inside = NEW_BLOCK(4096);
     for (int i = IDLE / 2; i < IDLE; i++)
         REQUIRE(gpu_free(idle[i]));
     request(how);
@@ -312,7 +299,6 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
 static int a_flush_waits_for_the_end_of_a_capture(void)
 {
     const uint64_t words = 16 * KIB;
-    CUstream stream = NULL;
     uint64_t block[2];
     uint32_t wrong = 0;
     struct observer observer;
@@ -321,9 +307,8 @@ static int a_flush_waits_for_the_end_of_a_capture(void)
     if (scene_preloaded())
         REQUIRE(setenv("GPUCACHE_DIR", "none", 1));
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&stream, false));
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_malloc(&block[i], words * 4));
+    CUstream stream = NEW_STREAM(false);
+    NEW_BLOCKS(block, 2, words * 4);
     REQUIRE(gpu_fill(block[0], words, 0, stream));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
     for (int mode = 0; mode < 3; mode++)
@@ -333,12 +318,5 @@ static int a_flush_waits_for_the_end_of_a_capture(void)
     return wrong != 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(no_thread_spoils_anothers_capture),
-        ACT(a_handle_that_comes_back_is_no_open_capture),
-        ACT(a_flush_waits_for_the_end_of_a_capture),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(no_thread_spoils_anothers_capture), ACT(a_handle_that_comes_back_is_no_open_capture),
+           ACT(a_flush_waits_for_the_end_of_a_capture))

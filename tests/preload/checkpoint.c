@@ -56,16 +56,14 @@ static int helper(int pid)
 static int what_was_checkpointed_goes_on(void)
 {
     static const size_t sizes[LIVE] = {600, 9000, 300000, 1 * MIB, 5 * MIB, 40 * MIB};
-    uint64_t live[LIVE];
-    uint64_t idle = 0;
-    CUstream stream = NULL;
+    uint64_t live[LIVE], idle = 0;
     char value[32];
     int status = -1;
     size_t wrong = 0;
     scene_start(1, 60);
     if (!scene_driver_has(steps[0]))
         scene_skip("no checkpoint functions");
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     for (int i = 0; i < LIVE; i++) {
         REQUIRE(gpu_malloc(&live[i], sizes[i]));
         REQUIRE(gpu_malloc(&idle, sizes[i] * 2));
@@ -76,8 +74,7 @@ static int what_was_checkpointed_goes_on(void)
     fflush(stdout);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     snprintf(value, sizeof value, "%d", (int)getpid());
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0) {
         setenv(inner_variable, value, 1);
         unsetenv("LD_PRELOAD");
@@ -95,8 +92,7 @@ static int what_was_checkpointed_goes_on(void)
         wrong += scene_wrong_bytes(idle, MIB, (unsigned char)round);
         REQUIRE(gpu_free(idle));
     }
-    for (int i = 0; i < LIVE; i++)
-        REQUIRE(gpu_free(live[i]));
+    FREE_ALL(live, LIVE);
     printf("%zu wrong bytes\n", wrong);
     return wrong != 0;
 }
@@ -119,12 +115,11 @@ enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024 };
 /* Frees much before the lock. Says when it is ready, and waits until it may go on. */
 static int be_locked(void)
 {
-    uint64_t live = 0;
     uint64_t freed = 0;
     unsigned char byte = 0;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&live, TARGET_LIVE_MIB * MIB));
+    uint64_t live = NEW_BLOCK(TARGET_LIVE_MIB * MIB);
     REQUIRE(gpu_memset(live, 42, TARGET_LIVE_MIB * MIB));
     for (int i = 0; i < TARGET_IDLE_MIB / 64; i++) {
         REQUIRE(gpu_malloc(&freed, 64 * (size_t)(i % 4 + 1) * MIB));
@@ -148,9 +143,7 @@ static pid_t start_target(int *in, int *out)
     int to[2], from[2];
     char byte = 0;
     EXPECT(pipe(to) == 0 && pipe(from) == 0);
-    fflush(stdout);
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0) {
         setenv(target_variable, "1", 1);
         dup2(to[0], STDIN_FILENO);
@@ -196,7 +189,6 @@ static bool can_step(void)
 static int a_process_is_put_back_where_another_has_freed_memory(void)
 {
     int in = -1, out = -1, status = -1;
-    uint64_t block = 0;
     uint64_t (*calls)(const char *) = NULL;
     scene_start(1, 60);
     if (!can_step())
@@ -208,7 +200,7 @@ static int a_process_is_put_back_where_another_has_freed_memory(void)
     if (scene_simulated())
         printf("what it has freed is %s\n",
                before - free_bytes() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
-    REQUIRE(gpu_malloc(&block, MIB));
+    uint64_t block = NEW_BLOCK(MIB);
     printf("checkpoint: %d\n", step(1, child));
     if (scene_simulated()) {
         printf("more than is free: %d\n", take(free_bytes() + 64 * MIB));
@@ -239,39 +231,34 @@ static int nobody_waits_for_a_locked_process(void)
 {
     enum { REQUESTS = 10 };
     int in = -1, out = -1, refused = 0;
-    struct timespec start, end;
-    uint64_t block = 0;
     scene_start(1, 60);
     if (!can_step() || !scene_simulated())
         scene_skip("no simulated driver");
-    REQUIRE(gpu_malloc(&block, MIB));
+    NEW_BLOCK(MIB);
     pid_t child = start_target(&in, &out);
     REQUIRE(step(0, child));
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    uint64_t start_ns = scene_now_ns();
     for (int i = 0; i < REQUESTS; i++)
         refused += take(free_bytes() + 64 * MIB) != 0;
     printf("lock again: %d\n", step(0, child));
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double took_s = (double)(end.tv_sec - start.tv_sec);
-    took_s += (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("%d refused, %s\n", refused, took_s < AT_ONCE_S ? "at once" : "late");
+    bool at_once = (double)(scene_now_ns() - start_ns) / 1e9 < AT_ONCE_S;
+    printf("%d refused, %s\n", refused, at_once ? "at once" : "late");
     REQUIRE(step(3, child));
     EXPECT(write(in, "x", 1) == 1);
-    EXPECT(waitpid(child, NULL, 0) == child);
+    scene_wait(child);
     return refused != REQUESTS;
 }
 
 /* No call but those of the checkpoint comes back before the unlock. */
 static int a_process_that_locks_itself_has_nothing_idle(void)
 {
-    uint64_t block = 0;
     scene_start(1, 60);
     if (!can_step() || !scene_simulated())
         scene_skip("no simulated driver");
     uint64_t (*used)(int) = NULL;
     *(void **)&used = dlsym(RTLD_DEFAULT, "simDeviceBytesUsed");
     EXPECT(used != NULL);
-    REQUIRE(gpu_malloc(&block, 256 * MIB));
+    uint64_t block = NEW_BLOCK(256 * MIB);
     REQUIRE(gpu_memset(block, 1, 256 * MIB));
     REQUIRE(gpu_free(block));
     REQUIRE(gpu_sync());

@@ -22,13 +22,12 @@ static int destroy_with_live_blocks(int round)
 {
     CUcontext context = NULL;
     uint64_t live[4];
-    uint64_t idle = 0;
     REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
     for (int i = 0; i < 4; i++) {
         REQUIRE(gpu_malloc(&live[i], (size_t)(i + 1) * MIB));
         REQUIRE(gpu_memset(live[i], round, 64 * KIB));
     }
-    REQUIRE(gpu_malloc(&idle, 16 * MIB));
+    uint64_t idle = NEW_BLOCK(16 * MIB);
     REQUIRE(gpu_free(idle));
     size_t wrong = scene_wrong_bytes(live[3], 64 * KIB, (unsigned char)round);
     printf("destroyed with live blocks: %d, %zu wrong bytes\n", (int)cuCtxDestroy(context), wrong);
@@ -38,11 +37,9 @@ static int destroy_with_live_blocks(int round)
 static int contexts_have_memory_of_their_own(void)
 {
     const uint64_t words = 32 * KIB;
-    CUcontext primary = NULL;
-    CUcontext context[CONTEXTS];
+    CUcontext primary = NULL, context[CONTEXTS];
     uint64_t block[CONTEXTS];
-    size_t before = 0;
-    size_t after = 0;
+    size_t before = 0, after = 0;
     uint32_t wrong = 0;
     scene_start(1, 60);
     REQUIRE(cuCtxGetCurrent(&primary));
@@ -58,8 +55,7 @@ static int contexts_have_memory_of_their_own(void)
     }
     /* The second one is current: the first one's block is freed from there. */
     REQUIRE(cuCtxPushCurrent(context[0]));
-    uint64_t pushed = 0;
-    REQUIRE(gpu_malloc(&pushed, words * 4));
+    uint64_t pushed = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(pushed, words, 90, NULL));
     wrong += scene_wrong_words(pushed, words, 90, NULL);
     CUcontext popped = NULL;
@@ -107,8 +103,7 @@ static const uint64_t words = 16 * KIB;
 /* The block is used, and another one is made, used and freed. */
 static uint32_t use_and_make(uint64_t block, uint32_t value)
 {
-    uint64_t other = 0;
-    REQUIRE(gpu_malloc(&other, words * 4));
+    uint64_t other = NEW_BLOCK(words * 4);
     EXPECT(other != block);
     REQUIRE(gpu_fill(other, words, value + 1, NULL));
     uint32_t wrong = scene_wrong_words(block, words, value, NULL) +
@@ -127,11 +122,9 @@ static size_t bytes_free(void)
 static uint32_t detach_each(uint32_t round)
 {
     CUcontext context = NULL;
-    uint64_t block = 0;
-    uint64_t large = 0;
     REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
-    REQUIRE(gpu_malloc(&large, LARGE_BYTES));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    NEW_BLOCK(LARGE_BYTES);
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, round, NULL));
     for (int i = 0; i < USES; i++) {
         CUcontext same = NULL;
@@ -153,12 +146,10 @@ static uint32_t detach_each(uint32_t round)
 
 static uint32_t destroy_attached(uint32_t round)
 {
-    CUcontext context = NULL;
-    CUcontext same = NULL;
-    uint64_t block = 0;
+    CUcontext context = NULL, same = NULL;
     REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
     REQUIRE(cuCtxAttach(&same, 0));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, round, NULL));
     uint32_t wrong = use_and_make(block, round);
     printf("destroyed %d, %u wrong\n", (int)cuCtxDestroy(context), wrong);
@@ -203,12 +194,12 @@ static void launch_beside(CUcontext context, CUstream stream)
 
 static uint32_t reuse(CUcontext beside, CUstream stream, uint32_t round)
 {
-    uint64_t old = 0, block = 0, n = words;
-    REQUIRE(gpu_malloc(&old, words * 4));
+    uint64_t n = words;
+    uint64_t old = NEW_BLOCK(words * 4);
     REQUIRE(gpu_spin_fill(old, words, 0xdead, MS_NS, stream));
     REQUIRE(gpu_free(old));
     launch_beside(beside, stream);
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_launch_early(GPU_FILL, stream, (void *[]){&block, &n, &round}));
     uint32_t wrong = scene_wrong_words(block, words, round, stream);
     REQUIRE(gpu_free(block));
@@ -217,10 +208,9 @@ static uint32_t reuse(CUcontext beside, CUstream stream, uint32_t round)
 
 static void play(const char *name, CUcontext beside, CUstream stream)
 {
-    uint64_t scratch = 0;
     uint32_t wrong = 0;
     /* Longer than the pool takes to find that one stream is enough. */
-    REQUIRE(gpu_malloc(&scratch, words * 4));
+    uint64_t scratch = NEW_BLOCK(words * 4);
     for (uint32_t i = 0; i < 160; i++)
         REQUIRE(gpu_fill(scratch, 64, i, stream));
     REQUIRE(gpu_stream_sync(stream));
@@ -258,12 +248,10 @@ static atomic_bool is_broken, over;
 static int break_own(void)
 {
     CUcontext own = NULL;
-    CUstream stream = NULL;
-    uint64_t block = 0;
     int others = 0;
     REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
-    REQUIRE(gpu_malloc(&block, 512));
-    REQUIRE(gpu_stream_create(&stream, true));
+    NEW_BLOCK(512);
+    CUstream stream = NEW_STREAM(true);
     REQUIRE(gpu_fill(nowhere, 1024, 1, stream));
     others += gpu_sync() != CUDA_ERROR_ILLEGAL_ADDRESS;
     atomic_store(&is_broken, true);
@@ -373,14 +361,11 @@ static atomic_uint_fast64_t answered_ns;
 
 static void ask_in_handler(int signal_number)
 {
-    struct timespec start, end;
     bool is_device;
     int device;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    uint64_t start_ns = scene_now_ns();
     gpu_pointer_is_device(&is_device, &device, asked_about);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    atomic_store(&answered_ns, (uint64_t)(end.tv_sec - start.tv_sec) * 1000 * MS_NS +
-                                   (uint64_t)end.tv_nsec - (uint64_t)start.tv_nsec);
+    atomic_store(&answered_ns, scene_now_ns() - start_ns);
     gpu_last_error();
 }
 
@@ -404,16 +389,8 @@ static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(contexts_have_memory_of_their_own),
-        ACT(a_context_lives_until_its_last_use),
-        ACT(early_launches_in_two_contexts),
-        ACT(contexts_beside_a_broken_one_work),
-        ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
-        ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
-        ACT(a_handler_in_the_end_of_a_context_waits_for_nobody),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(contexts_have_memory_of_their_own), ACT(a_context_lives_until_its_last_use),
+           ACT(early_launches_in_two_contexts), ACT(contexts_beside_a_broken_one_work),
+           ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
+           ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
+           ACT(a_handler_in_the_end_of_a_context_waits_for_nobody))

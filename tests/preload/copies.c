@@ -22,11 +22,8 @@ static size_t play(CUstream stream, unsigned char *host, unsigned char *back, si
     size_t wrong = 0;
     for (int round = 0; round < ROUNDS; round++) {
         unsigned char value = (unsigned char)(round + 1);
-        uint64_t a = 0;
-        uint64_t b = 0;
         memset(host, value, size_bytes);
-        REQUIRE(gpu_malloc(&a, size_bytes));
-        REQUIRE(gpu_malloc(&b, size_bytes));
+        uint64_t a = NEW_BLOCK(size_bytes), b = NEW_BLOCK(size_bytes);
         REQUIRE(gpu_put_async(a, host, size_bytes, stream));
         REQUIRE(gpu_move_async(b, a, size_bytes, stream));
         REQUIRE(gpu_free(a));
@@ -47,12 +44,10 @@ static size_t play_sync(unsigned char *host, size_t size_bytes)
     size_t wrong = 0;
     for (int round = 0; round < ROUNDS; round++) {
         unsigned char value = (unsigned char)(100 + round);
-        uint64_t a = 0;
-        uint64_t b = 0;
         memset(host, value, size_bytes);
-        REQUIRE(gpu_malloc(&a, size_bytes));
+        uint64_t a = NEW_BLOCK(size_bytes);
         REQUIRE(gpu_put(a, host, size_bytes));
-        REQUIRE(gpu_malloc(&b, size_bytes));
+        uint64_t b = NEW_BLOCK(size_bytes);
         REQUIRE(gpu_move(b, a, size_bytes));
         REQUIRE(gpu_free(a));
         wrong += scene_wrong_bytes(b, size_bytes, value);
@@ -66,9 +61,7 @@ static size_t play_sync(unsigned char *host, size_t size_bytes)
 int main(void)
 {
     const size_t size_bytes = 32 * KIB + 12;
-    void *pinned = NULL;
-    void *pinned_back = NULL;
-    CUstream stream = NULL;
+    void *pinned = NULL, *pinned_back = NULL;
     size_t wrong = 0;
     scene_start(1, 120);
     unsigned char *pageable = malloc(size_bytes);
@@ -76,7 +69,7 @@ int main(void)
     EXPECT(pageable != NULL && pageable_back != NULL);
     REQUIRE(gpu_host_alloc(&pinned, size_bytes));
     REQUIRE(gpu_host_alloc(&pinned_back, size_bytes));
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
 
     size_t here = play_sync(pageable, size_bytes);
     printf("synchronous: %zu wrong bytes\n", here);

@@ -25,9 +25,8 @@ static void start_chain(const char *self)
 static int last(void)
 {
     const uint64_t words = 4 * KIB;
-    uint64_t block = 0;
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, 4, NULL));
     printf("last: %u wrong words\n", scene_wrong_words(block, words, 4, NULL));
     REQUIRE(gpu_free(block));
@@ -36,15 +35,12 @@ static int last(void)
 
 int main(int argc, char **argv)
 {
-    int status = -1;
     if (argc > 1)
         return last();
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0)
         start_chain(argv[0]);
-    EXPECT(waitpid(child, &status, 0) == child);
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    int code = scene_wait(child);
     printf("ended with %d\n", code);
     return code == SCENE_SKIP ? SCENE_SKIP : code != EXIT_CODE;
 }

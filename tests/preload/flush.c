@@ -39,8 +39,7 @@ static bool has_control_thread(void)
 
 static int a_signal_gives_idle_memory_back(void)
 {
-    uint64_t live[LIVE];
-    uint64_t idle[IDLE];
+    uint64_t live[LIVE], idle[IDLE];
     uint32_t wrong = 0;
     bool back = true;
     struct observer observer;
@@ -55,9 +54,8 @@ static int a_signal_gives_idle_memory_back(void)
     scene_start(1, 120);
     if (scene_preloaded()) {
         /* The first allocation brings the handler. */
-        uint64_t first = 0;
         struct sigaction action;
-        REQUIRE(gpu_malloc(&first, 4096));
+        uint64_t first = NEW_BLOCK(4096);
         /* Nothing was freed, so there is nothing to give back and no thread that would. */
         EXPECT(!has_control_thread());
         REQUIRE(raise(SIGUSR1));
@@ -79,8 +77,7 @@ static int a_signal_gives_idle_memory_back(void)
         }
         REQUIRE(gpu_sync());
         size_t full = observer_free_bytes(&observer);
-        for (int i = 0; i < IDLE; i++)
-            REQUIRE(gpu_free(idle[i]));
+        FREE_ALL(idle, IDLE);
         if (scene_preloaded())
             REQUIRE(raise(SIGUSR1));
         size_t want = full + (IDLE * 64 - 32) * MIB;
@@ -92,8 +89,7 @@ static int a_signal_gives_idle_memory_back(void)
         for (uint32_t i = 0; i < LIVE; i++)
             wrong += scene_wrong_words(live[i], (i + 1) * 2 * KIB, i + 7, NULL);
         printf(", %u wrong words\n", wrong);
-        for (uint32_t i = 0; i < LIVE; i++)
-            REQUIRE(gpu_free(live[i]));
+        FREE_ALL(live, LIVE);
     }
     observer_stop(&observer);
     return wrong != 0;
@@ -118,14 +114,12 @@ static void request(int round)
 static int setenv_gives_idle_memory_back(void)
 {
     enum { IDLE_BLOCKS = 6 };
-    uint64_t idle[IDLE_BLOCKS];
-    uint64_t live = 0;
-    uint64_t next = 0;
+    uint64_t idle[IDLE_BLOCKS], next = 0;
     uint32_t wrong = 0;
     struct observer observer;
     observer_start(&observer);
     scene_start(1, 120);
-    REQUIRE(gpu_malloc(&live, 256 * KIB));
+    uint64_t live = NEW_BLOCK(256 * KIB);
     REQUIRE(gpu_fill(live, 16 * KIB, 8, NULL));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < IDLE_BLOCKS; i++) {
@@ -134,8 +128,7 @@ static int setenv_gives_idle_memory_back(void)
         }
         REQUIRE(gpu_sync());
         size_t full = observer_free_bytes(&observer);
-        for (int i = 0; i < IDLE_BLOCKS; i++)
-            REQUIRE(gpu_free(idle[i]));
+        FREE_ALL(idle, IDLE_BLOCKS);
         request(round);
         REQUIRE(gpu_malloc(&next, 4096));
         size_t seen = observer_free_bytes(&observer);
@@ -169,8 +162,7 @@ static void use_and_free(uint64_t bytes)
         REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
     }
     REQUIRE(gpu_sync());
-    for (int i = 0; i < IDLE_BESIDE; i++)
-        REQUIRE(gpu_free(idle[i]));
+    FREE_ALL(idle, IDLE_BESIDE);
 }
 
 static void start_kernel(void)
@@ -190,20 +182,18 @@ static void end_kernel(void)
 
 static int nothing_waits_for_a_running_kernel(void)
 {
-    uint64_t small = 0;
-    uint64_t other = 0;
     struct observer observer;
     observer_start(&observer);
     scene_start(1, 120);
     REQUIRE(gpu_stream_create(&forever, false));
     REQUIRE(gpu_host_alloc(&flag, 4));
-    REQUIRE(gpu_malloc(&small, 4096));
+    uint64_t small = NEW_BLOCK(4096);
     size_t before = observer_free_bytes(&observer);
 
     use_and_free(64 * MIB);
     start_kernel();
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
-    REQUIRE(gpu_malloc(&other, 8192));
+    uint64_t other = NEW_BLOCK(8192);
     printf("on request: others see it %s\n",
            observer_free_bytes(&observer) + 32 * MIB >= before ? "free" : "taken");
     REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
@@ -223,12 +213,5 @@ static int nothing_waits_for_a_running_kernel(void)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(a_signal_gives_idle_memory_back),
-        ACT(setenv_gives_idle_memory_back),
-        ACT(nothing_waits_for_a_running_kernel),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(a_signal_gives_idle_memory_back), ACT(setenv_gives_idle_memory_back),
+           ACT(nothing_waits_for_a_running_kernel))

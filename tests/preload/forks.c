@@ -22,8 +22,7 @@ static uint32_t work(uint32_t value)
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < 20; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, words * 4));
+        uint64_t block = NEW_BLOCK(words * 4);
         REQUIRE(gpu_fill(block, words, value + i, NULL));
         wrong += scene_wrong_words(block, words, value + i, NULL);
         REQUIRE(gpu_free(block));
@@ -48,9 +47,7 @@ static int children_of_before_have_memory_of_their_own(void)
     scene_start(1, 60);
     uint32_t wrong = work(1000);
     for (int i = 0; i < CHILDREN; i++) {
-        int status = -1;
-        EXPECT(waitpid(children[i], &status, 0) == children[i]);
-        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        failed += scene_wait(children[i]) != 0;
     }
     printf("parent %u wrong words, %d children failed\n", wrong, failed);
     return wrong != 0 || failed != 0;
@@ -63,13 +60,6 @@ static int children_of_before_have_memory_of_their_own(void)
  */
 
 static atomic_bool over;
-
-static int wait_for(pid_t child)
-{
-    int status = -1;
-    EXPECT(waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 static void child_calls(uint64_t block)
 {
@@ -84,8 +74,7 @@ static void *churn_quickly(void *context)
     (void)context;
     REQUIRE(gpu_open(0));
     while (!atomic_load(&over)) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, 256 * KIB));
+        uint64_t block = NEW_BLOCK(256 * KIB);
         REQUIRE(gpu_free(block));
     }
     return NULL;
@@ -113,12 +102,12 @@ static int children_of_after_are_refused(void)
         child_calls(block);
         exit(0);
     }
-    printf("exit: %d\n", wait_for(child));
+    printf("exit: %d\n", scene_wait(child));
     fflush(stdout);
     child = fork();
     if (child == 0)
         _exit(3);
-    printf("_exit: %d\n", wait_for(child));
+    printf("_exit: %d\n", scene_wait(child));
     fflush(stdout);
     child = fork();
     if (child == 0) {
@@ -126,7 +115,7 @@ static int children_of_after_are_refused(void)
         execlp("sh", "sh", "-c", "echo started; exit 5", (char *)NULL);
         _exit(127);
     }
-    printf("exec: %d\n", wait_for(child));
+    printf("exec: %d\n", scene_wait(child));
     wrong += scene_wrong_words(block, words, 9, NULL);
 
     for (int i = 0; i < 3; i++)
@@ -137,7 +126,7 @@ static int children_of_after_are_refused(void)
         child = fork();
         if (child == 0)
             exit(0);
-        failed += wait_for(child) != 0;
+        failed += scene_wait(child) != 0;
     }
     atomic_store(&over, true);
     for (int i = 0; i < 3; i++)
@@ -178,8 +167,7 @@ static void *churn(void *context)
     REQUIRE(pthread_sigmask(SIG_BLOCK, &alarm_set, NULL));
     REQUIRE(gpu_open(0));
     while (!atomic_load(&stop)) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, size_bytes));
+        uint64_t block = NEW_BLOCK(size_bytes);
         REQUIRE(gpu_free(block));
     }
     return NULL;
@@ -209,8 +197,7 @@ static void allocate_while_the_timer_forks(void)
     REQUIRE(sigaction(SIGVTALRM, &action, NULL));
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
     while (forked + failed_in_handler < FORKS_IN_HANDLER) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        uint64_t block = NEW_BLOCK(64 * KIB);
         REQUIRE(gpu_free(block));
     }
     timer = (struct itimerval){0};
@@ -220,11 +207,10 @@ static void allocate_while_the_timer_forks(void)
 static int forks_in_the_middle_of_allocations(void)
 {
     const uint64_t words = 32 * KIB;
-    uint64_t block = 0;
     pthread_t threads[THREADS];
     int failed = 0;
     scene_start(1, 120);
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, 9, NULL));
     REQUIRE(gpu_sync());
     printf("before\n");
@@ -239,7 +225,7 @@ static int forks_in_the_middle_of_allocations(void)
             alarm(CHILD_S);
             _exit(refused(block) ? 5 : 6);
         }
-        failed += wait_for(child) != 5;
+        failed += scene_wait(child) != 5;
     }
     printf("beside busy threads: %d failed\n", failed);
     fflush(stdout);
@@ -249,7 +235,7 @@ static int forks_in_the_middle_of_allocations(void)
         kill(getpid(), SIGUSR1);
         _exit(0);
     }
-    printf("SIGUSR1 in a child: %d\n", wait_for(child) == -SIGUSR1);
+    printf("SIGUSR1 in a child: %d\n", scene_wait(child) == -SIGUSR1);
     fflush(stdout);
     atomic_store(&stop, true);
     for (int i = 0; i < THREADS; i++)
@@ -263,12 +249,5 @@ static int forks_in_the_middle_of_allocations(void)
     return wrong != 0 || failed != 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(children_of_before_have_memory_of_their_own),
-        ACT(children_of_after_are_refused),
-        ACT(forks_in_the_middle_of_allocations),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(children_of_before_have_memory_of_their_own), ACT(children_of_after_are_refused),
+           ACT(forks_in_the_middle_of_allocations))

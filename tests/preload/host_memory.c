@@ -81,17 +81,13 @@ static int play(void)
 
 static bool goes_well(unsigned from, unsigned to)
 {
-    int status = -1;
-    fflush(stdout);
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0) {
         refused_from = from;
         refused_to = to;
         exit(play());
     }
-    EXPECT(waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return scene_wait(child) == 0;
 }
 
 int main(void)

@@ -38,8 +38,7 @@ void fill_and_free(bool late)
         REQUIRE(gpu_memset_async(blocks[i], i, 4, NULL));
     if (late)
         REQUIRE(gpu_spin_fill(blocks[0], 1024, 7, 2 * MS_NS, NULL));
-    for (int i = 0; i < n; i++)
-        REQUIRE(gpu_free(blocks[i]));
+    FREE_ALL(blocks, n);
 }
 
 /* Eight threads at once take a tenth each. */
@@ -110,14 +109,13 @@ static uint64_t used_bytes(int device)
 static void leave_other_device_alone(void)
 {
     CUcontext second = NULL;
-    uint64_t block = 0;
     int count = 0;
     REQUIRE(gpu_device_count(&count));
     if (count < 2)
         return;
     REQUIRE(cuDevicePrimaryCtxRetain(&second, 1));
     REQUIRE(cuCtxSetCurrent(second));
-    REQUIRE(gpu_malloc(&block, 64 * MIB));
+    uint64_t block = NEW_BLOCK(64 * MIB);
     REQUIRE(gpu_free(block));
     REQUIRE(cuCtxSetCurrent(primary));
     uint64_t before = used_bytes(1);

@@ -63,8 +63,7 @@ int take_pieces(void)
     size_t there = free_bytes();
     size_t piece = (there / 100 + 2 * MIB) / (2 * MIB) * (2 * MIB);
     CUdeviceptr base = 0;
-    int n = 0;
-    int rc = 0;
+    int n = 0, rc = 0;
     REQUIRE(cuMemAddressReserve(&base, MOST * piece, 0, 0, 0));
     while (n < MOST && (rc = cuMemCreate(&handles[n], piece, &prop, 0)) == 0) {
         REQUIRE(cuMemMap(base + (size_t)n * piece, piece, 0, handles[n], 0));
@@ -199,8 +198,7 @@ static int take_heap(void)
 /* Memory for the local variables of kernels is taken by the first that is launched. */
 int take_launch(void)
 {
-    uint64_t word = 0;
-    REQUIRE(gpu_malloc(&word, 4096));
+    uint64_t word = NEW_BLOCK(4096);
     int rc = gpu_fill(word, 1024, 5, NULL);
     wrong += rc == 0 && scene_wrong_bytes(word, 1, 5) != 0;
     REQUIRE(gpu_free(word));
@@ -209,9 +207,8 @@ int take_launch(void)
 
 int take_in_capture(void)
 {
-    CUstream stream = NULL;
     CUgraph graph = NULL;
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     fill_and_free(false);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     int rc = take_physical();

@@ -69,10 +69,8 @@ static size_t share_pieces(void)
     enum { PIECES = 45 };
     uint64_t pieces[PIECES];
     struct block b;
-    for (int i = 0; i < PIECES; i++)
-        REQUIRE(gpu_malloc(&pieces[i], 2 * MIB));
-    for (int i = 0; i < PIECES; i++)
-        REQUIRE(gpu_free(pieces[i]));
+    NEW_BLOCKS(pieces, PIECES, 2 * MIB);
+    FREE_ALL(pieces, PIECES);
     make(&b, PIECES * 2 * MIB - MIB, 3);
     share(&b, 3);
     size_t wrong = scene_wrong_bytes(b.address, b.size_bytes, 103);

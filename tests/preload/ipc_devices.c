@@ -88,14 +88,13 @@ static int import_and_copy(int from, int to)
     static uint32_t host[300000];
     CUipcMemHandle handle;
     uint64_t block = 0;
-    uint64_t own = 0;
     struct findings f = {.move = -1};
     scene_start(2, 60);
     REQUIRE(gpu_open(0));
     EXPECT(read(from, &handle, sizeof handle) == sizeof handle);
     REQUIRE(gpu_ipc_open(&block, handle));
     REQUIRE(gpu_open(1));
-    REQUIRE(gpu_malloc(&own, words * 4));
+    uint64_t own = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(own, words, 0, NULL));
     REQUIRE(gpu_sync());
     f.move = gpu_move(own, block, words * 4);
@@ -123,7 +122,6 @@ static int copies_reach_what_another_device_opened(void)
 {
     CUipcMemHandle handle;
     struct findings f;
-    uint64_t block = 0;
     bool can = false;
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(import_and_copy);
@@ -132,7 +130,7 @@ static int copies_reach_what_another_device_opened(void)
     if (!can)
         scene_skip("the devices are no peers");
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, 10, NULL));
     REQUIRE(gpu_sync());
     ipc_export(&handle, block);
@@ -147,11 +145,5 @@ static int copies_reach_what_another_device_opened(void)
     return f.wrong_moved + f.wrong_again + f.wrong_got != 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(a_device_uses_what_it_opened_of_its_peer),
-        ACT(copies_reach_what_another_device_opened),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(a_device_uses_what_it_opened_of_its_peer),
+           ACT(copies_reach_what_another_device_opened))

@@ -84,9 +84,8 @@ static void attack(const char *name, int type, unsigned *round)
 /* Every name of the namespace, again and again. */
 static int be_hostile(int from, int to)
 {
-    unsigned round = 0;
+    unsigned round = 0, type;
     char line[512], name[128];
-    unsigned type;
     REQUIRE(setgid(NOBODY));
     REQUIRE(setuid(NOBODY));
     scene_watchdog(120);
@@ -106,9 +105,7 @@ static int be_hostile(int from, int to)
 
 static uint64_t now_ms(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return scene_now_ns() / MS_NS;
 }
 
 /* Descriptors of all threads: some may have a table of their own. */
@@ -155,9 +152,7 @@ static int open_once(struct ipc_message m)
 /* A child stops this process, gives the importer its order, and lets this process go on later. */
 static int open_while_stopped(struct ipc_message m)
 {
-    fflush(stdout);
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0) {
         kill(getppid(), SIGSTOP);
         ssize_t sent = write(importer.to, &m, sizeof m);
@@ -166,7 +161,7 @@ static int open_while_stopped(struct ipc_message m)
         _exit(sent != sizeof m);
     }
     EXPECT(read(importer.from, &m, sizeof m) == sizeof m);
-    EXPECT(waitpid(child, NULL, 0) == child);
+    scene_wait(child);
     int wrong = m.rc != 0 || m.wrong != 0;
     m.order = IPC_CLOSE;
     return wrong + (m.rc == 0 && ipc_peer_do(&importer, m).rc != 0);
@@ -320,11 +315,9 @@ static int a_process_that_takes_no_answer_holds_nobody_up(void)
     EXPECT(write(greedy.to, &m.handle, sizeof m.handle) == sizeof m.handle);
     EXPECT(read(greedy.from, &byte, 1) == 1);
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < IDLE; i++)
-            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+        NEW_BLOCKS(idle, IDLE, 64 * MIB);
         size_t full = observer_free_bytes(&observer), want = full + (IDLE * 64 - 32) * MIB;
-        for (int i = 0; i < IDLE; i++)
-            REQUIRE(gpu_free(idle[i]));
+        FREE_ALL(idle, IDLE);
         uint64_t start_ms = now_ms();
         if (scene_preloaded())
             REQUIRE(raise(SIGUSR1));
@@ -345,11 +338,4 @@ static int a_process_that_takes_no_answer_holds_nobody_up(void)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(another_user_hinders_nobody),
-        ACT(a_process_that_takes_no_answer_holds_nobody_up),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(another_user_hinders_nobody), ACT(a_process_that_takes_no_answer_holds_nobody_up))

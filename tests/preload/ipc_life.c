@@ -14,13 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* Blocks from this size on are the driver's own in segment backing, and their handles too. */
 static size_t judged_below = SIZE_MAX;
 
@@ -83,8 +76,7 @@ static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
     judge("a handle of a freed block is refused", size_bytes, stale.rc != 0);
     if (stale.rc == 0)
         then(importer, stale, IPC_CLOSE);
-    for (int i = 0; i < NEXT; i++)
-        REQUIRE(gpu_free(next[i]));
+    FREE_ALL(next, NEXT);
 }
 
 /* An exporter that hands over two handles and, when it is told, ends. */
@@ -116,7 +108,7 @@ static void give(int to, int until, bool with_child)
 
 static void exporter_ends(const char *how, bool killed, bool with_child)
 {
-    int to[2], until[2], status;
+    int to[2], until[2];
     struct gift gift;
     fflush(stdout);
     REQUIRE(pipe(to));
@@ -132,13 +124,13 @@ static void exporter_ends(const char *how, bool killed, bool with_child)
         kill(exporter, SIGKILL);
     else
         EXPECT(write(until[1], "", 1) == 1);
-    EXPECT(waitpid(exporter, &status, 0) == exporter);
+    scene_wait(exporter);
     m = then(&importer, m, IPC_LOOK);
     judge("its bytes stay when the exporter ends", GIFT_BYTES, m.wrong == 0);
-    double start = seconds();
+    uint64_t start_ns = scene_now_ns();
     struct ipc_message late = open_in(&importer, &gift.unopened, GIFT_BYTES, 8);
     judge("its other handle is refused", GIFT_BYTES, late.rc != 0);
-    judge("at once", GIFT_BYTES, seconds() - start < 5);
+    judge("at once", GIFT_BYTES, scene_now_ns() - start_ns < 5000 * MS_NS);
     printf("closed %d", then(&importer, m, IPC_CLOSE).rc);
     printf(", importer ended with %d\n", ipc_peer_end(&importer));
     if (gift.lives_on > 0)

@@ -130,11 +130,10 @@ static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
 {
     uint64_t before = 0, inside = 0, base = 0;
     size_t size_bytes = 0;
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     uint32_t errors = 1;
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_ipc_open(&before, handles[2]));
     REQUIRE(gpu_capture_begin(stream, mode));
     REQUIRE(gpu_memset_async(errors_ptr, 0, 4, stream));
@@ -167,13 +166,11 @@ static void *set_later(void *flag)
 static void close_behind_work(const CUipcMemHandle *handle)
 {
     uint64_t opened = 0;
-    CUstream stream = NULL, busy = NULL;
     CUgraph graph = NULL;
     void *flag = NULL;
     pthread_t thread;
     int answered = 0, device = -1;
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_stream_create(&busy, false));
+    CUstream stream = NEW_STREAM(false), busy = NEW_STREAM(false);
     REQUIRE(gpu_host_alloc(&flag, 4096));
     __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     REQUIRE(gpu_ipc_open(&opened, *handle));
@@ -216,12 +213,12 @@ static void start_signals(void)
 static int open_in_threads(int from, int to)
 {
     CUipcMemHandle handles[HANDLES];
-    uint64_t errors_ptr = 0, ours = 0;
+    uint64_t ours = 0;
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
     scene_start(1, 60);
     start_signals();
     printf("%d wrong in threads\n", scene_threads(THREADS, open_and_close, handles));
-    REQUIRE(gpu_malloc(&errors_ptr, 4));
+    uint64_t errors_ptr = NEW_BLOCK(4);
     /* A real driver loads a kernel at its first launch; that is no part of a capture. */
     REQUIRE(gpu_check(errors_ptr, 1, 0, errors_ptr, NULL));
     REQUIRE(gpu_sync());
@@ -238,15 +235,13 @@ static int open_in_threads(int from, int to)
 static int threads_open_and_captures_hold(void)
 {
     CUipcMemHandle handles[HANDLES];
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(open_in_threads);
     scene_start(1, 60);
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     for (int i = 0; i < HANDLES; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, sizes[i]));
+        uint64_t block = NEW_BLOCK(sizes[i]);
         REQUIRE(gpu_memset(block, i + 1, sizes[i]));
         REQUIRE(gpu_sync());
         REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -346,16 +341,14 @@ static uint32_t value_of(int process, int round)
 static int take_turns(struct shared *s, int me)
 {
     uint64_t buffers[PROCESSES] = {0};
-    uint64_t errors_ptr = 0;
     CUevent events[PROCESSES];
-    CUstream stream = NULL;
     const uint64_t part = WORDS / PROCESSES;
     uint32_t errors = 0;
     int phase = 0;
     scene_start(1, 60);
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_malloc(&buffers[me], WORDS * 4));
-    REQUIRE(gpu_malloc(&errors_ptr, 4));
+    uint64_t errors_ptr = NEW_BLOCK(4);
     REQUIRE(gpu_memset(errors_ptr, 0, 4));
     REQUIRE(gpu_memset(buffers[me], 0, WORDS * 4));
     REQUIRE(gpu_sync());
@@ -421,8 +414,7 @@ static int events_order_processes(void)
     EXPECT(s != MAP_FAILED);
     scene_watchdog(60);
     for (int i = 0; i < PROCESSES; i++) {
-        pid_t pid = fork();
-        EXPECT(pid >= 0);
+        pid_t pid = scene_fork();
         if (pid == 0)
             exit(take_turns(s, i));
     }
@@ -438,13 +430,5 @@ static int events_order_processes(void)
     return failed != 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(every_handle_shows_its_own_block),
-        ACT(threads_open_and_captures_hold),
-        ACT(opened_memory_is_known_beside_contexts_that_end),
-        ACT(events_order_processes),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(every_handle_shows_its_own_block), ACT(threads_open_and_captures_hold),
+           ACT(opened_memory_is_known_beside_contexts_that_end), ACT(events_order_processes))

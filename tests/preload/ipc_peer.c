@@ -29,8 +29,7 @@ void ipc_export(CUipcMemHandle *handle, uint64_t block)
 
 uint64_t ipc_filled(size_t size_bytes, unsigned char byte)
 {
-    uint64_t block = 0;
-    REQUIRE(gpu_malloc(&block, size_bytes));
+    uint64_t block = NEW_BLOCK(size_bytes);
     REQUIRE(gpu_memset(block, byte, size_bytes));
     REQUIRE(gpu_sync());
     return block;
@@ -93,9 +92,7 @@ struct ipc_peer ipc_peer_fork_work(int (*work)(int from, int to))
     int to[2], from[2];
     REQUIRE(pipe(to));
     REQUIRE(pipe(from));
-    fflush(stdout);
-    pid_t pid = fork();
-    EXPECT(pid >= 0);
+    pid_t pid = scene_fork();
     if (pid == 0) {
         close(to[1]);
         close(from[0]);

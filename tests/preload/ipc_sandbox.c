@@ -56,17 +56,14 @@ static void note_open(void)
 /* Those that were not open before: a child's. */
 static int count_in_child(void)
 {
-    int status = -1, count = 0;
-    fflush(stdout);
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    int count = 0;
+    pid_t child = scene_fork();
     if (child == 0) {
         for (int fd = 0; fd < FILES_MAX; fd++)
             count += is_open(fd) && !was_open[fd];
         _exit(count);
     }
-    EXPECT(waitpid(child, &status, 0) == child);
-    return WEXITSTATUS(status);
+    return scene_wait(child);
 }
 
 /* While a question is answered there are more for a moment, in a child too. */
@@ -118,12 +115,11 @@ static void share(const struct ipc_peer *importer, struct ipc_message m, const c
 int main(void)
 {
     struct ipc_message m = {.order = IPC_OPEN, .size_bytes = size_bytes, .byte = 5};
-    uint64_t block = 0;
     scene_watchdog(60);
     enter_sandbox();
     struct ipc_peer importer = ipc_peer_fork();
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&block, size_bytes));
+    uint64_t block = NEW_BLOCK(size_bytes);
     REQUIRE(gpu_memset(block, m.byte, size_bytes));
     REQUIRE(gpu_sync());
     note_open();

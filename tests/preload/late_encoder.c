@@ -14,8 +14,7 @@ enum { RUN = 100, RUNS = 3 };
 static void run(CUstream stream)
 {
     for (uint32_t i = 0; i < RUN; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        uint64_t block = NEW_BLOCK(64 * KIB);
         REQUIRE(gpu_fill(block, 64, i, stream));
         REQUIRE(gpu_free(block));
         REQUIRE(gpu_stream_sync(stream));
@@ -26,8 +25,7 @@ int main(int argc, char **argv)
 {
     CUstream streams[2];
     scene_start(1, 120);
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_stream_create(&streams[i], false));
+    NEW_STREAMS(streams, 2, false);
     for (int i = 0; i <= RUNS; i++) /* the first stream is the single one from the start */
         run(streams[i % 2]);
     void *encoder = argc == 2 ? dlopen(argv[1], RTLD_NOW) : NULL;

@@ -74,9 +74,8 @@ int life_work_a_while(int index, void *context)
 {
     const uint32_t *rounds = context;
     uint32_t wrong = 0;
-    CUstream stream = NULL;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     for (uint32_t i = 0; i < *rounds && !atomic_load(&stop_busy); i++) {
         uint64_t words = (i * 37 + (uint32_t)index * 1000) % 30000 + 1, block = 0;
         REQUIRE(gpu_malloc(&block, words * 4));

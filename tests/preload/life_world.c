@@ -39,9 +39,8 @@ void life_be_signalled(void)
 void life_ask_by_environment(void)
 {
     static const char *const requests[] = {"1", "device=0", "keep=1M"};
-    uint64_t block = 0;
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", requests[life_draw(3)], 1));
-    REQUIRE(gpu_malloc(&block, 4096));
+    uint64_t block = NEW_BLOCK(4096);
     REQUIRE(gpu_free(block));
     REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
 }
@@ -80,44 +79,36 @@ static void be_a_child(uint32_t how, char *self)
 int life_give_birth(int index, void *context)
 {
     const struct birth *b = context;
-    int status = -1;
     (void)index;
-    fflush(stdout);
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0)
         be_a_child(b->how, b->self);
-    EXPECT(waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return scene_wait(child);
 }
 
 int life_start(char *self, const char *what)
 {
     char *arguments[] = {self, (char *)(uintptr_t)what, NULL};
-    int status = -1;
     pid_t child = 0;
     fflush(stdout);
     REQUIRE(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ));
-    EXPECT(waitpid(child, &status, 0) == child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return scene_wait(child);
 }
 
 void life_capture(void)
 {
     const uint64_t words = life_draw_words();
-    CUstream stream = NULL;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
-    uint64_t inside = 0;
     struct block b = {.words = words, .value = life_draw(1000)};
     uint32_t wrong = 0;
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_malloc(&b.at, words * 4));
     REQUIRE(gpu_fill(b.at, words, 0, stream));
     REQUIRE(gpu_stream_sync(stream));
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_fill(b.at, words, b.value, stream));
-    REQUIRE(gpu_malloc(&inside, life_draw_words() * 4));
+    uint64_t inside = NEW_BLOCK(life_draw_words() * 4);
     if (life.listens)
         raise(SIGUSR1);
     REQUIRE(gpu_free(inside));
@@ -151,8 +142,7 @@ void life_live_in_a_context(void)
 {
     CUresult (*create)(CUcontext *, unsigned, CUdevice);
     CUresult (*destroy)(CUcontext);
-    CUcontext own = NULL;
-    CUcontext before = NULL;
+    CUcontext own = NULL, before = NULL;
     struct block b = {.words = life_draw_words(), .value = life_draw(1000)};
     void *found = symbol("cuCtxCreate_v2");
     memcpy(&create, &found, sizeof create);
@@ -160,9 +150,8 @@ void life_live_in_a_context(void)
     memcpy(&destroy, &found, sizeof destroy);
     REQUIRE(DRIVER(cuCtxGetCurrent)(&before));
     REQUIRE(create(&own, 0, 0));
-    uint64_t freed = 0;
     REQUIRE(gpu_malloc(&b.at, b.words * 4));
-    REQUIRE(gpu_malloc(&freed, b.words * 8));
+    uint64_t freed = NEW_BLOCK(b.words * 8);
     REQUIRE(gpu_memset(b.at, 9, b.words * 4));
     REQUIRE(gpu_free(freed));
     printf("  in a context, wrong bytes: %zu", scene_wrong_bytes(b.at, b.words * 4, 9));
@@ -191,7 +180,6 @@ void life_visit_a_peer(void)
 {
     bool can = false;
     struct block b = {.words = life_draw_words(), .value = life_draw(1000)};
-    uint64_t here = 0;
     if (life.num_devices < 2 || gpu_peer_can(&can, 0, 1) != 0 || !can)
         return;
     REQUIRE(gpu_open(1));
@@ -199,7 +187,7 @@ void life_visit_a_peer(void)
     REQUIRE(gpu_fill(b.at, b.words, b.value, NULL));
     REQUIRE(gpu_sync());
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&here, b.words * 4));
+    uint64_t here = NEW_BLOCK(b.words * 4);
     bool access = life_draw(2) != 0;
     if (access) {
         REQUIRE(gpu_peer_enable(1));
@@ -223,8 +211,7 @@ void life_visit_a_peer(void)
 
 void life_commit_sins(void)
 {
-    uint64_t block = 0;
-    REQUIRE(gpu_malloc(&block, (life_draw_words() + 256) * 4));
+    uint64_t block = NEW_BLOCK((life_draw_words() + 256) * 4);
     printf("  inside %d", gpu_free(block + 512));
     printf(", free %d", gpu_free(block));
     printf(", of NULL %d", gpu_free(0));

@@ -35,9 +35,7 @@ static void ask_driver(const char *name, int version, cuuint64_t flags)
     memcpy(&old_lookup, &symbol, sizeof old_lookup);
 
     CUdriverProcAddressQueryResult status = (CUdriverProcAddressQueryResult)77;
-    void *by_new = NULL;
-    void *by_old = NULL;
-    void *by_no_status = NULL;
+    void *by_new = NULL, *by_old = NULL, *by_no_status = NULL;
     int rc = (int)lookup(name, &by_new, version, flags, &status);
     int old_rc = (int)old_lookup(name, &by_old, version, flags);
     int no_status_rc = (int)lookup(name, &by_no_status, version, flags, NULL);

@@ -27,8 +27,7 @@ static void observe(int ask, int answer)
 
 void observer_serve(void)
 {
-    int ask = -1;
-    int answer = -1;
+    int ask = -1, answer = -1;
     const char *inherited = getenv(observe_variable);
     if (inherited != NULL && sscanf(inherited, "%d,%d", &ask, &answer) == 2)
         observe(ask, answer);
@@ -36,8 +35,7 @@ void observer_serve(void)
 
 void observer_start(struct observer *observer)
 {
-    int to[2];
-    int from[2];
+    int to[2], from[2];
     REQUIRE(pipe(to));
     REQUIRE(pipe(from));
     observer->pid = fork();

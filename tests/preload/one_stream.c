@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
+ * When the order of one stream is enough, and what ends that.
+ */
+#include "tests/preload/kernels.h"
+#include "tests/preload/scene.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- one stream
  * The program uses one stream for a while, so that the order of that stream alone makes freed
  * memory ready. Then it uses another stream at once, while work of the first runs on memory that
  * was freed. It does so between all kinds of streams, with a stream that is destroyed before the
  * next one is made, with a graph, and with two threads whose per-thread streams differ.
  */
-#include "tests/preload/scene.h"
 
 enum { RUN = 160 };
 static const uint64_t words = 16 * KIB;
@@ -14,8 +22,7 @@ static const uint64_t words = 16 * KIB;
 static void run(CUstream stream)
 {
     for (uint32_t i = 0; i < RUN; i++) {
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, words * 4));
+        uint64_t block = NEW_BLOCK(words * 4);
         REQUIRE(gpu_fill(block, 64, i, stream));
         REQUIRE(gpu_free(block));
         if (i == RUN / 2)
@@ -26,12 +33,11 @@ static void run(CUstream stream)
 /* A block after a late writer on that stream used its memory. */
 static uint64_t next_of_late_writer(CUstream from)
 {
-    uint64_t old = 0, block = 0;
     run(from);
-    REQUIRE(gpu_malloc(&old, words * 4));
+    uint64_t old = NEW_BLOCK(words * 4);
     REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, from));
     REQUIRE(gpu_free(old));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     return block;
 }
 
@@ -49,16 +55,14 @@ static uint32_t hand_over(CUstream from, CUstream to, uint32_t value)
 /* The stream is destroyed with the late writer in flight; the next may have its handle. */
 static uint32_t destroy_between(bool blocking)
 {
-    CUstream stream;
-    uint64_t old = 0, block = 0;
-    REQUIRE(gpu_stream_create(&stream, blocking));
+    CUstream stream = NEW_STREAM(blocking);
     run(stream);
-    REQUIRE(gpu_malloc(&old, words * 4));
+    uint64_t old = NEW_BLOCK(words * 4);
     REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, stream));
     REQUIRE(gpu_free(old));
     REQUIRE(gpu_stream_destroy(stream));
     REQUIRE(gpu_stream_create(&stream, blocking));
-    REQUIRE(gpu_malloc(&block, words * 4));
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(block, words, 7, stream));
     REQUIRE(gpu_sync());
     uint32_t wrong = scene_wrong_words(block, words, 7, stream);
@@ -97,9 +101,9 @@ static int other_thread(int index, void *context)
 
 static uint32_t with_thread(void)
 {
-    uint64_t old = 0, block = 0;
+    uint64_t block = 0;
     run(CU_STREAM_PER_THREAD);
-    REQUIRE(gpu_malloc(&old, words * 4));
+    uint64_t old = NEW_BLOCK(words * 4);
     REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, CU_STREAM_PER_THREAD));
     REQUIRE(gpu_free(old));
     scene_threads(1, other_thread, &block);
@@ -109,13 +113,11 @@ static uint32_t with_thread(void)
     return wrong;
 }
 
-int main(void)
+static int one_stream(void)
 {
-    CUstream first, second;
     uint32_t wrong = 0;
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&first, false));
-    REQUIRE(gpu_stream_create(&second, true));
+    CUstream first = NEW_STREAM(false), second = NEW_STREAM(true);
     /* First, as all that follows shows that one stream is enough again after a capture. */
     uint32_t graph = with_graph(first, second);
     printf("graph: %u wrong words\n", graph);
@@ -134,3 +136,201 @@ int main(void)
     REQUIRE(gpu_sync());
     return wrong + destroyed + graph + thread != 0;
 }
+
+/* ---- domains
+ * Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache
+ * must not rely on the order of one stream between kernels of two domains. The program starts
+ * itself again for each way to set a domain. The new process works on one stream for a while. Its
+ * statistics tell whether its memory was ordered by fences.
+ */
+
+/* Where one stream is enough, fences are looked at until that is found, some dozens of times. */
+enum { ROUNDS = 2560, MANY_LOOKS = 400 };
+
+static const char inner_variable[] = "SCENE_INNER";
+
+static CUlaunchAttributeValue remote_domain(void)
+{
+    return (CUlaunchAttributeValue){.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE};
+}
+
+static void set_nothing(CUstream stream)
+{
+    (void)stream;
+}
+
+static void set_others(CUstream stream)
+{
+    CUlaunchAttributeValue value = {.priority = 0};
+    REQUIRE(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
+    REQUIRE(cuStreamCopyAttributes(stream, stream));
+}
+
+static void set_domain(CUstream stream)
+{
+    CUlaunchAttributeValue value = remote_domain();
+    REQUIRE(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, &value));
+}
+
+static void set_map(CUstream stream)
+{
+    CUlaunchAttributeValue value = {.memSyncDomainMap = {.default_ = 1, .remote = 0}};
+    REQUIRE(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, &value));
+}
+
+static void copy_domain(CUstream stream)
+{
+    CUstream other = NEW_STREAM(false);
+    set_domain(other);
+    REQUIRE(cuStreamCopyAttributes(stream, other));
+    REQUIRE(gpu_stream_destroy(other));
+}
+
+/* A graph with a kernel that has the attribute, from its launch or late, run before the work to
+ * come. */
+static void capture_one(CUstream stream, CUlaunchAttribute attribute, bool late)
+{
+    size_t nodes = 1;
+    CUgraphNode node = NULL;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUmodule module;
+    CUfunction fill;
+    uint64_t block = 0, n_words = 64;
+    uint32_t value = 5;
+    CUlaunchConfig config = {.gridDimX = 1,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 32,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = stream,
+                             .attrs = &attribute,
+                             .numAttrs = late ? 0 : 1};
+    void *params[] = {&block, &n_words, &value};
+    REQUIRE(cuModuleLoadData(&module, kernels_ptx));
+    REQUIRE(cuModuleGetFunction(&fill, module, "fill"));
+    REQUIRE(gpu_malloc(&block, 4096));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    REQUIRE(cuLaunchKernelEx(&config, fill, params, NULL));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(cuGraphGetNodes(graph, &node, &nodes));
+    if (late)
+        printf("attribute %d of a node: %d\n", (int)attribute.id,
+               (int)cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    REQUIRE(gpu_graph_launch(exec, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    REQUIRE(gpu_graph_destroy(graph, exec));
+    REQUIRE(gpu_free(block));
+    REQUIRE(cuModuleUnload(module));
+}
+
+static void capture_others(CUstream stream)
+{
+    capture_one(stream, (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_IGNORE}, false);
+    capture_one(stream, (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY}, true);
+}
+
+static void capture_domain(CUstream stream)
+{
+    capture_one(
+        stream,
+        (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, .value = remote_domain()},
+        false);
+}
+
+static void set_node_domain(CUstream stream)
+{
+    capture_one(
+        stream,
+        (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, .value = remote_domain()},
+        true);
+}
+
+static const struct way {
+    const char *name;
+    void (*set)(CUstream stream);
+    bool fenced;
+} ways[] = {
+    {"nothing", set_nothing, false},
+    {"other attributes", set_others, false},
+    {"a domain", set_domain, true},
+    {"a map of domains", set_map, true},
+    {"a copied domain", copy_domain, true},
+    {"other attributes of a graph's kernel", capture_others, false},
+    {"the domain of a captured kernel", capture_domain, true},
+    {"the domain of a graph's kernel", set_node_domain, true},
+};
+
+static int inner(const struct way *way)
+{
+    int domains = 0;
+    scene_start(1, 60);
+    REQUIRE(cuDeviceGetAttribute(&domains, CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 0));
+    if (domains < 2)
+        scene_skip("one memory synchronisation domain");
+    CUstream stream = NEW_STREAM(false);
+    uint64_t block = NEW_BLOCK(MIB);
+    REQUIRE(gpu_free(block));
+    way->set(stream);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        REQUIRE(gpu_malloc(&block, MIB));
+        REQUIRE(gpu_fill(block, 64, i, stream));
+        REQUIRE(gpu_free(block));
+        if (i % 64 == 63)
+            REQUIRE(gpu_stream_sync(stream));
+    }
+    REQUIRE(gpu_stream_destroy(stream));
+    fflush(stdout);
+    return 0;
+}
+
+static int count_of(const char *text, const char *field)
+{
+    const char *at = strstr(text, field);
+    EXPECT(at != NULL);
+    return atoi(at + strlen(field));
+}
+
+static int play(int index)
+{
+    static char text[65536];
+    char stats[] = "/tmp/scene-domains-XXXXXX", value[64];
+    int descriptor = mkstemp(stats);
+    EXPECT(descriptor >= 0);
+    snprintf(value, sizeof value, "exit-json:%s", stats);
+    REQUIRE(setenv("GPUCACHE_STATS", value, 1));
+    snprintf(value, sizeof value, "%d", index);
+    int status = scene_again(inner_variable, value);
+    FILE *file = fdopen(descriptor, "r");
+    EXPECT(file != NULL);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    unlink(stats);
+    if (status != 0)
+        return status;
+    bool fenced = ways[index].fenced;
+    if (scene_preloaded()) {
+        int looks =
+            count_of(text, "\"num_fence_queries\":") + count_of(text, "\"num_fence_orders\":");
+        fenced = looks >= MANY_LOOKS;
+        if (fenced != ways[index].fenced)
+            fprintf(stderr, "%s: fences looked at %d times\n", ways[index].name, looks);
+    }
+    printf("%s: %s\n", ways[index].name, fenced ? "fences" : "the order of one stream");
+    return 0;
+}
+
+static int domains(void)
+{
+    const char *index = getenv(inner_variable);
+    if (index != NULL)
+        return inner(&ways[atoi(index)]);
+    int rc = 0;
+    for (int i = 0; i < (int)(sizeof ways / sizeof *ways) && rc == 0; i++)
+        rc = play(i);
+    return rc;
+}
+
+SCENE_ACTS(ACT(one_stream), ACT(domains))

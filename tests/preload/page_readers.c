@@ -43,8 +43,7 @@ static int allocate(int index)
         if (i % 64 == 63)
             scene_sleep_ms(1); /* so that 64 threads leave the readers some time */
     }
-    for (int i = 0; i < 4; i++)
-        REQUIRE(gpu_free(live[i]));
+    FREE_ALL(live, 4);
     return 0;
 }
 
@@ -137,8 +136,7 @@ static int body(int index, void *context)
 int main(void)
 {
     scene_start(1, 120);
-    uint64_t first = 0;
-    REQUIRE(gpu_malloc(&first, MIB));
+    uint64_t first = NEW_BLOCK(MIB);
     int readers = 0;
     if (scene_preloaded()) {
         EXPECT(getenv("GPUCACHE_DIR"));

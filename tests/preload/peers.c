@@ -20,10 +20,9 @@ static int on_device(int index, void *context)
     (void)context;
     REQUIRE(gpu_open(index % DEVICES));
     for (int i = 0; i < TURNS; i++) {
-        uint64_t block = 0;
         bool is_device = false;
         int device = -1;
-        REQUIRE(gpu_malloc(&block, words * 4));
+        uint64_t block = NEW_BLOCK(words * 4);
         REQUIRE(gpu_fill(block, words, (uint32_t)(index * 100 + i), NULL));
         REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
         wrong += device != index % DEVICES;
@@ -38,8 +37,7 @@ static int each_device_has_its_own_memory(void)
     const uint64_t words = 32 * KIB;
     uint64_t block[DEVICES];
     uint32_t wrong = 0;
-    size_t free_bytes[DEVICES];
-    size_t during = 0;
+    size_t free_bytes[DEVICES], during = 0;
     scene_start(DEVICES, 120);
     for (int round = 0; round < TURNS; round++) {
         for (int i = 0; i < DEVICES; i++) {
@@ -123,18 +121,16 @@ static int access_goes_for_blocks_of_before_and_after(void)
 {
     const uint64_t words = 16 * KIB;
     bool can = false;
-    uint64_t own = 0;
-    uint64_t before = 0;
     uint64_t after = 0;
     uint32_t wrong = 0;
     scene_start(2, 60);
     REQUIRE(gpu_peer_can(&can, 0, 1));
     REQUIRE(gpu_open(1));
-    REQUIRE(gpu_malloc(&before, words * 4));
+    uint64_t before = NEW_BLOCK(words * 4);
     REQUIRE(gpu_memset(before, 0, words * 4));
     REQUIRE(gpu_sync());
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&own, words * 4));
+    uint64_t own = NEW_BLOCK(words * 4);
 
     copy_without(own, before, words);
     if (!can) {
@@ -201,8 +197,7 @@ static void tell(const char *what, bool open)
 
 static uint32_t reach(uint32_t value)
 {
-    uint64_t own = 0;
-    REQUIRE(gpu_malloc(&own, peer_words * 4));
+    uint64_t own = NEW_BLOCK(peer_words * 4);
     REQUIRE(gpu_fill(own, peer_words, value, NULL));
     REQUIRE(gpu_copy(large, own, peer_words, NULL));
     REQUIRE(gpu_sync());
@@ -213,9 +208,7 @@ static uint32_t reach(uint32_t value)
 
 static int access_is_a_matter_of_contexts(void)
 {
-    CUcontext first = NULL;
-    CUcontext second = NULL;
-    CUcontext peer = NULL;
+    CUcontext first = NULL, second = NULL, peer = NULL;
     bool can = false;
     uint32_t wrong = 0;
     scene_start(2, 60);
@@ -303,13 +296,6 @@ static int many_contexts_of_one_device_hide_no_other_device(void)
     return wrong != 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(each_device_has_its_own_memory),
-        ACT(access_goes_for_blocks_of_before_and_after),
-        ACT(access_is_a_matter_of_contexts),
-        ACT(many_contexts_of_one_device_hide_no_other_device),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(each_device_has_its_own_memory), ACT(access_goes_for_blocks_of_before_and_after),
+           ACT(access_is_a_matter_of_contexts),
+           ACT(many_contexts_of_one_device_hide_no_other_device))

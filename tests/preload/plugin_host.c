@@ -21,8 +21,7 @@ static int open_plugin(struct plugin *plugin, const char *path, const char *scop
 int main(int argc, char **argv)
 {
     struct plugin plugins[MOST];
-    int n = 0;
-    int failed = 0;
+    int n = 0, failed = 0;
     for (int i = 1; i + 1 < argc && n < MOST; i += 2)
         if (open_plugin(&plugins[n++], argv[i], argv[i + 1]) != 0)
             return 1;

@@ -24,19 +24,15 @@ static int the_primary_context_ends_with_its_last_user(void)
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
     for (int round = 0; round < 4; round++) {
-        CUcontext first = NULL;
-        CUcontext second = NULL;
+        CUcontext first = NULL, second = NULL;
         unsigned flags = 0;
         int active = -1;
-        uint64_t live = 0;
-        uint64_t freed = 0;
         REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
         printf("round %d: active %d", round, active);
         REQUIRE(cuDevicePrimaryCtxRetain(&first, 0));
         REQUIRE(cuDevicePrimaryCtxRetain(&second, 0));
         REQUIRE(cuCtxSetCurrent(first));
-        REQUIRE(gpu_malloc(&live, words * 4));
-        REQUIRE(gpu_malloc(&freed, 8 * MIB));
+        uint64_t live = NEW_BLOCK(words * 4), freed = NEW_BLOCK(8 * MIB);
         REQUIRE(gpu_memset(live, round, words * 4));
         REQUIRE(gpu_free(freed));
         printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
@@ -127,8 +123,7 @@ static int it_ends_beside_contexts_of_other_threads(void)
     /* The simulated driver takes 300 us for a retain. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
     REQUIRE(setenv("SIM_COST_cuDevicePrimaryCtxRetain", "300000", 0));
-    int counts[2] = {0};
-    int count = 0;
+    int counts[2] = {0}, count = 0;
     scene_watchdog(120);
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
@@ -185,8 +180,7 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
      */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
     REQUIRE(setenv("SIM_COST_cuDeviceTotalMem_v2", "200000", 0));
-    int failed = 0;
-    int count = 0;
+    int failed = 0, count = 0;
     scene_watchdog(120);
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
@@ -232,8 +226,7 @@ static void *drivers_own(const char *name)
 static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
 {
     enum { UNSEEN = 4 };
-    int wrong = 0;
-    int count = 0;
+    int wrong = 0, count = 0;
     scene_watchdog(60);
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
@@ -243,14 +236,11 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
         scene_skip("the driver has another symbol table");
     for (int round = 0; round < UNSEEN; round++) {
         CUcontext context = NULL;
-        uint64_t of_last_life = 0;
-        uint64_t block = 0;
         unsigned flags = 0;
         int active = -1;
         REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
         REQUIRE(cuCtxSetCurrent(context));
-        REQUIRE(gpu_malloc(&of_last_life, LIFE_BYTES));
-        REQUIRE(gpu_malloc(&block, 64 * MIB));
+        uint64_t of_last_life = NEW_BLOCK(LIFE_BYTES), block = NEW_BLOCK(64 * MIB);
         REQUIRE(gpu_free(block));
         REQUIRE(cuCtxSetCurrent(NULL));
         REQUIRE(release(0));
@@ -389,15 +379,9 @@ static int threads_beside_resets_meet_no_error_that_lasts(void)
     return lasts;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(the_primary_context_ends_with_its_last_user),
-        ACT(it_ends_beside_contexts_of_other_threads),
-        ACT(a_reset_beside_first_allocations_harms_no_later_life),
-        ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
-        ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
-        ACT(threads_beside_resets_meet_no_error_that_lasts),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(the_primary_context_ends_with_its_last_user),
+           ACT(it_ends_beside_contexts_of_other_threads),
+           ACT(a_reset_beside_first_allocations_harms_no_later_life),
+           ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
+           ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
+           ACT(threads_beside_resets_meet_no_error_that_lasts))

@@ -36,11 +36,10 @@ static bool start(pthread_t *thread, int priority, void *(*body)(void *arg))
 static void *work_low(void *arg)
 {
     CUstream streams[2];
-    uint64_t block, own;
+    uint64_t block;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&own, KIB));
-    for (int i = 0; i < 2; i++)
-        REQUIRE(gpu_stream_create(&streams[i], false));
+    uint64_t own = NEW_BLOCK(KIB);
+    NEW_STREAMS(streams, 2, false);
     for (unsigned i = 0; !atomic_load(&over); i++) {
         REQUIRE(gpu_malloc(&block, i % 3 ? 4 * KIB : 3 * MIB));
         REQUIRE(gpu_memset_async(block, 1, 512, streams[i % 2]));
@@ -54,11 +53,10 @@ static void *work_low(void *arg)
 
 static void *work_high(void *arg)
 {
-    CUstream stream;
     CUgraph graph;
     uint64_t block;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     for (unsigned i = 0; i < WAKES; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 50000 + i % 97 * 1000}, NULL);
         if (i % 2) {

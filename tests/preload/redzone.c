@@ -17,9 +17,7 @@ enum { ZONE_BYTES = 1000 /* rounded up to 1024 */ };
 
 /* Where the fault lies, behind the end of the block, and how long it is. */
 static const struct fault {
-    size_t size_bytes;
-    size_t offset;
-    size_t length;
+    size_t size_bytes, offset, length;
     bool late;
 } faults[] = {
     {1, 0, 1, false},           {5000, 0, 4, true},         {5000, 1020, 4, false},
@@ -31,10 +29,9 @@ enum { FAULTS = sizeof faults / sizeof *faults };
 static void stay_inside(CUstream stream)
 {
     for (int i = 0; i < FAULTS; i++) {
-        uint64_t block = 0;
         uint64_t base = 0;
         size_t size_bytes = 0;
-        REQUIRE(gpu_malloc(&block, faults[i].size_bytes));
+        uint64_t block = NEW_BLOCK(faults[i].size_bytes);
         REQUIRE(gpu_address_range(&base, &size_bytes, block + faults[i].size_bytes - 1));
         EXPECT(base == block && size_bytes == faults[i].size_bytes);
         REQUIRE(gpu_memset_async(block, 0, faults[i].size_bytes, stream));
@@ -47,8 +44,7 @@ static void go_beyond(CUstream stream)
 {
     for (int i = 0; i < FAULTS; i++) {
         const struct fault *f = &faults[i];
-        uint64_t block = 0;
-        REQUIRE(gpu_malloc(&block, f->size_bytes));
+        uint64_t block = NEW_BLOCK(f->size_bytes);
         uint64_t at = block + f->size_bytes + f->offset;
         if (scene_preloaded() && f->late)
             REQUIRE(gpu_spin_fill(at, f->length / 4, 0, 1000000, stream));
@@ -56,8 +52,7 @@ static void go_beyond(CUstream stream)
             REQUIRE(gpu_memset(at, 0, f->length));
         REQUIRE(gpu_free(block));
         for (int again = 0; again < 40; again++) {
-            uint64_t other = 0;
-            REQUIRE(gpu_malloc(&other, f->size_bytes));
+            uint64_t other = NEW_BLOCK(f->size_bytes);
             /* A large one's memory may have gone back to the driver, and its address come from
              * there. */
             EXPECT(other != block || !scene_preloaded() || f->size_bytes > 32 * KIB);
@@ -70,11 +65,9 @@ static void go_beyond(CUstream stream)
 static void capture(CUstream stream)
 {
     CUgraph graph = NULL;
-    uint64_t before = 0;
-    uint64_t inside = 0;
-    REQUIRE(gpu_malloc(&before, 4096));
+    uint64_t before = NEW_BLOCK(4096);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    REQUIRE(gpu_malloc(&inside, 4096));
+    uint64_t inside = NEW_BLOCK(4096);
     REQUIRE(gpu_free(inside));
     REQUIRE(gpu_free(before));
     REQUIRE(gpu_capture_end(stream, &graph));
@@ -83,9 +76,8 @@ static void capture(CUstream stream)
 
 static int inner(void)
 {
-    CUstream stream = NULL;
     scene_start(1, 60);
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     stay_inside(stream);
     go_beyond(stream);
     capture(stream);
@@ -123,8 +115,7 @@ static unsigned count_fault(const char *path, const struct fault *f)
 int main(void)
 {
     char log[] = "/tmp/scene-redzone-XXXXXX";
-    char stats[] = "/tmp/scene-redzone-XXXXXX";
-    char value[64];
+    char stats[] = "/tmp/scene-redzone-XXXXXX", value[64];
     int wrong = 0;
     if (getenv(inner_variable) != NULL)
         return inner();

@@ -31,6 +31,20 @@ void scene_require(const char *file, int line, const char *what, int rc)
     _exit(1);
 }
 
+uint64_t scene_new_block(const char *file, int line, size_t size_bytes)
+{
+    uint64_t block = 0;
+    scene_require(file, line, "gpu_malloc", gpu_malloc(&block, size_bytes));
+    return block;
+}
+
+CUstream scene_new_stream(const char *file, int line, bool blocking)
+{
+    CUstream stream = NULL;
+    scene_require(file, line, "gpu_stream_create", gpu_stream_create(&stream, blocking));
+    return stream;
+}
+
 void scene_skip(const char *why)
 {
     printf("skipped: %s\n", why);
@@ -179,23 +193,44 @@ void scene_sleep_ms(unsigned ms)
     nanosleep(&time, NULL);
 }
 
+uint64_t scene_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 * MS_NS + (uint64_t)t.tv_nsec;
+}
+
+pid_t scene_fork(void)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    return child;
+}
+
+int scene_wait(pid_t child)
+{
+    int status = -1;
+    EXPECT(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static const char *playing; /* the act's name; NULL: the program has none */
+
 /* Returns the exit status. */
 static int play_here(const struct scene_act *act)
 {
+    playing = act->name;
     int failures = act->play();
     return failures == SCENE_SKIP ? SCENE_SKIP : failures != 0;
 }
 
 static int play_apart(const struct scene_act *act)
 {
-    int status = -1;
-    fflush(stdout);
-    pid_t pid = fork();
-    EXPECT(pid >= 0);
+    pid_t pid = scene_fork();
     if (pid == 0)
         exit(play_here(act));
-    EXPECT(waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return scene_wait(pid);
 }
 
 static bool is_named(const char *name, int argc, char **argv)
@@ -208,17 +243,13 @@ static bool is_named(const char *name, int argc, char **argv)
 
 int scene_again(const char *variable, const char *value)
 {
-    int status = -1;
     REQUIRE(setenv(variable, value, 1));
-    fflush(stdout);
-    pid_t child = fork();
-    EXPECT(child >= 0);
+    pid_t child = scene_fork();
     if (child == 0) {
-        execl("/proc/self/exe", program_invocation_name, (char *)NULL);
+        execl("/proc/self/exe", program_invocation_name, playing, (char *)NULL);
         _exit(127);
     }
-    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
-    return WEXITSTATUS(status);
+    return scene_wait(child);
 }
 
 int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/types.h>
 
 #define KIB ((size_t)1024)
 #define MIB (1024 * KIB)
@@ -22,6 +23,22 @@ enum { SCENE_SKIP = 77 };
 #define REQUIRE(call) scene_require(__FILE__, __LINE__, #call, (int)(call))
 #define EXPECT(condition) scene_require(__FILE__, __LINE__, #condition, !(condition))
 void scene_require(const char *file, int line, const char *what, int rc);
+
+/* Blocks and streams as values, and the free of several blocks; each is required in the same way.
+ */
+#define NEW_BLOCK(size_bytes) scene_new_block(__FILE__, __LINE__, size_bytes)
+#define NEW_STREAM(blocking) scene_new_stream(__FILE__, __LINE__, blocking)
+#define NEW_BLOCKS(blocks, n, size_bytes)                                                          \
+    for (size_t new_i = 0; new_i < (size_t)(n); new_i++)                                           \
+    (blocks)[new_i] = NEW_BLOCK(size_bytes)
+#define NEW_STREAMS(streams, n, blocking)                                                          \
+    for (size_t new_i = 0; new_i < (size_t)(n); new_i++)                                           \
+    (streams)[new_i] = NEW_STREAM(blocking)
+#define FREE_ALL(blocks, n)                                                                        \
+    for (size_t free_i = 0; free_i < (size_t)(n); free_i++)                                        \
+    REQUIRE(gpu_free((blocks)[free_i]))
+uint64_t scene_new_block(const char *file, int line, size_t size_bytes);
+CUstream scene_new_stream(const char *file, int line, bool blocking);
 
 /* Before the process leaves with threads at work: the driver is gone before they are. From here on
  * a thread of which a call fails stops there, without a word. */
@@ -55,8 +72,8 @@ int scene_threads(int n, int (*body)(int index, void *context), void *context);
 /* Runs one body in another thread. */
 int scene_elsewhere(int (*body)(int index, void *context), void *context);
 
-/* Runs the program anew in a child, without arguments and with this variable in its environment, as
- * in those of later children. Returns its exit status. */
+/* Runs the program, or the act, anew in a child, with this variable in its environment, as in those
+ * of later children. Returns its exit status. */
 int scene_again(const char *variable, const char *value);
 
 /* Before another program is started: one that was not built for the thread sanitizer does not
@@ -67,6 +84,13 @@ void scene_leave_sanitizer(void);
 bool scene_sanitized(void);
 
 void scene_sleep_ms(unsigned ms);
+uint64_t scene_now_ns(void);
+
+/* A child, with none of this process's output. */
+pid_t scene_fork(void);
+
+/* Waits for its end; its exit status, or the signal that ended it, negative. */
+int scene_wait(pid_t child);
 
 /*
  * Acts: short scenes of one subject in one program. Each act is a function whose name says what
@@ -83,3 +107,11 @@ struct scene_act {
  * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. If the only argument
  * names an act, this process plays it, and ends as the act does. */
 int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count);
+
+/* main of a program that is nothing but acts. */
+#define SCENE_ACTS(...)                                                                            \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        static const struct scene_act acts[] = {__VA_ARGS__};                                      \
+        return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);                           \
+    }

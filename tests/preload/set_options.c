@@ -24,8 +24,7 @@ static int allocate(int index)
 {
     uint64_t blocks[BLOCKS] = {0};
     uint32_t wrong = 0;
-    CUstream stream;
-    REQUIRE(gpu_stream_create(&stream, false));
+    CUstream stream = NEW_STREAM(false);
     for (uint32_t i = 0; !atomic_load(&over); i++) {
         for (int b = 0; b < BLOCKS; b++) {
             uint64_t words = (1 + (i + (uint32_t)b) % 5) * 64 * KIB;
@@ -158,9 +157,8 @@ static int play(int index, void *context)
 
 int main(void)
 {
-    uint64_t block = 0;
     scene_start(1, 120);
-    REQUIRE(gpu_malloc(&block, 4096));
+    uint64_t block = NEW_BLOCK(4096);
     printf("failures: %d\n", scene_threads(3 + ALLOCATORS, play, NULL));
     REQUIRE(gpu_free(block));
     return 0;

@@ -81,7 +81,6 @@ static int handle(const char *how)
 {
     static const char *const blocked[] = {"wait", "sigwait", "signalfd", "masked"};
     const uint64_t words = 64 * KIB;
-    uint64_t live = 0;
     uint64_t idle = 0;
     bool waits = false, once = strcmp(how, "once") == 0;
     sigset_t usr1;
@@ -97,7 +96,7 @@ static int handle(const char *how)
     if ((!waits || strcmp(how, "masked") == 0) && strcmp(how, "after") != 0)
         install(how);
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&live, words * 4));
+    uint64_t live = NEW_BLOCK(words * 4);
     REQUIRE(gpu_fill(live, words, 6, NULL));
     if (strcmp(how, "after") == 0)
         install(how);
@@ -232,10 +231,9 @@ static void interrupt_all(const char *what, bool restarts)
 
 static int interrupt(int flags)
 {
-    uint64_t block = 0;
     install_with(flags);
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    uint64_t block = NEW_BLOCK(4 * MIB);
     interrupt_all("installed before", flags & SA_RESTART);
     install_with(flags);
     REQUIRE(gpu_free(block));
@@ -277,10 +275,9 @@ static void *read_one(void *got)
 static int without_a_handler_a_read_goes_on(void)
 {
     pthread_t thread;
-    uint64_t block = 0;
     long got = 0;
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    uint64_t block = NEW_BLOCK(4 * MIB);
     REQUIRE(pipe(ends));
     REQUIRE(pthread_create(&thread, NULL, read_one, &got));
     await_sleep(1);
@@ -321,7 +318,6 @@ static void *signal_soon(void *main_thread)
 static int an_ignored_signal_stays_ignored(void)
 {
     struct sigaction now;
-    uint64_t block = 0;
     pid_t child;
     int status = 0;
     pthread_t self = pthread_self(), other;
@@ -329,7 +325,7 @@ static int an_ignored_signal_stays_ignored(void)
         scene_skip("a sanitizer's runtime does not survive vfork");
     EXPECT(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    uint64_t block = NEW_BLOCK(4 * MIB);
     REQUIRE(gpu_free(block));
     REQUIRE(sigaction(SIGUSR1, NULL, &now));
     printf("%s\n", now.sa_handler == SIG_IGN ? "ignored" : "not ignored");
@@ -353,24 +349,10 @@ static int an_ignored_signal_stays_ignored(void)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(a_handler_of_before_runs),
-        ACT(a_handler_of_later_runs),
-        ACT(a_handler_with_three_arguments_runs),
-        ACT(an_ignored_signal_harms_nobody),
-        ACT(a_handler_by_signal_runs),
-        ACT(a_handler_for_one_signal_runs_once),
-        ACT(a_blocked_signal_can_be_taken),
-        ACT(another_thread_can_take_it),
-        ACT(a_descriptor_can_take_it),
-        ACT(a_masked_signal_comes_late),
-        ACT(calls_are_restarted),
-        ACT(calls_are_interrupted),
-        ACT(the_handler_has_its_stack),
-        ACT(without_a_handler_a_read_goes_on),
-        ACT(an_ignored_signal_stays_ignored),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(a_handler_of_before_runs), ACT(a_handler_of_later_runs),
+           ACT(a_handler_with_three_arguments_runs), ACT(an_ignored_signal_harms_nobody),
+           ACT(a_handler_by_signal_runs), ACT(a_handler_for_one_signal_runs_once),
+           ACT(a_blocked_signal_can_be_taken), ACT(another_thread_can_take_it),
+           ACT(a_descriptor_can_take_it), ACT(a_masked_signal_comes_late), ACT(calls_are_restarted),
+           ACT(calls_are_interrupted), ACT(the_handler_has_its_stack),
+           ACT(without_a_handler_a_read_goes_on), ACT(an_ignored_signal_stays_ignored))

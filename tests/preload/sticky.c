@@ -29,8 +29,7 @@ static void cache_blocks(void)
     for (int again = 0; again < 2; again++) {
         for (int i = 0; i < SIZES; i++)
             REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
-        for (int i = 0; i < SIZES; i++)
-            REQUIRE(gpu_free(blocks[i]));
+        FREE_ALL(blocks, SIZES);
     }
 }
 
@@ -123,16 +122,14 @@ static int in_other_thread(int index, void *codes)
 
 static int break_and_look(int (*look)(void))
 {
-    uint64_t large = 0;
-    uint64_t freed = 0;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_stream_create(&stream, true));
     REQUIRE(gpu_event_create(&event));
     REQUIRE(gpu_malloc(&kept, 512));
     REQUIRE(gpu_host_alloc(&pinned, 4096));
-    REQUIRE(gpu_malloc(&large, 8 * MIB));
+    uint64_t large = NEW_BLOCK(8 * MIB);
     cache_blocks();
-    REQUIRE(gpu_malloc(&freed, 200 * KIB));
+    uint64_t freed = NEW_BLOCK(200 * KIB);
     REQUIRE(gpu_free(freed));
     pthread_barrier_wait(&cached);
     REQUIRE(gpu_fill(nowhere, 1024, 1, stream));
@@ -190,18 +187,8 @@ TOLD_BY(a_launch_tells_it_first, by_launch)
 TOLD_BY(a_record_tells_it_first, by_record)
 TOLD_BY(a_free_of_host_memory_tells_it_first, by_host_free)
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(a_synchronisation_tells_it_first),
-        ACT(a_stream_tells_it_first),
-        ACT(a_query_tells_it_first),
-        ACT(an_event_tells_it_first),
-        ACT(an_events_query_tells_it_first),
-        ACT(a_copy_tells_it_first),
-        ACT(a_launch_tells_it_first),
-        ACT(a_record_tells_it_first),
-        ACT(a_free_of_host_memory_tells_it_first),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+SCENE_ACTS(ACT(a_synchronisation_tells_it_first), ACT(a_stream_tells_it_first),
+           ACT(a_query_tells_it_first), ACT(an_event_tells_it_first),
+           ACT(an_events_query_tells_it_first), ACT(a_copy_tells_it_first),
+           ACT(a_launch_tells_it_first), ACT(a_record_tells_it_first),
+           ACT(a_free_of_host_memory_tells_it_first))

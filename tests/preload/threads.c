@@ -16,16 +16,14 @@ static uint32_t next_random(uint32_t *state)
 static int body(int index, void *context)
 {
     struct {
-        uint64_t ptr;
-        uint64_t words;
+        uint64_t ptr, words;
         uint32_t value;
     } live[LIVE] = {{0, 0, 0}};
     uint32_t random = 12345 + (uint32_t)index;
     uint32_t wrong = 0;
-    CUstream stream = NULL;
     (void)context;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, index % 2 == 0));
+    CUstream stream = NEW_STREAM(index % 2 == 0);
     for (int round = 0; round < ROUNDS; round++) {
         int i = (int)(next_random(&random) % LIVE);
         if (live[i].ptr != 0) {

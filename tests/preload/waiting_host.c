@@ -14,9 +14,8 @@ int main(int argc, char **argv)
     int (*result)(void) = NULL;
     EXPECT(argc >= 2);
     if (argc > 2) {
-        uint64_t block = 0;
         scene_start(1, 20);
-        REQUIRE(gpu_malloc(&block, MIB));
+        uint64_t block = NEW_BLOCK(MIB);
         REQUIRE(gpu_free(block));
     } else {
         scene_watchdog(20);

@@ -117,6 +117,12 @@ class Page:
         return self.await_reply(at, sequence, wait_s)
 
 
+def whole_pages_in(tables, folder):
+    """Those that are there and have all their bytes."""
+    return [path for path in pages_in(folder) if path.endswith(tables.PAGE_SUFFIX) and
+            os.path.getsize(path) == tables.PAGE_BYTES]
+
+
 def pages_in(folder):
     try:
         return sorted(os.path.join(folder, name) for name in os.listdir(folder))

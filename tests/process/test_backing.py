@@ -5,14 +5,15 @@ the arena.
 
 test_backing.py BACKING.DEF LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME ANY_LIBRARY"""
 
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import programs  # noqa: E402
 
 DEFINITIONS, LIBRARY, FOLDERS, ANY = sys.argv[1:5]
 with open(DEFINITIONS, encoding="utf-8") as file:
@@ -33,18 +34,11 @@ def pool_of(file_names, **options):
     """The pool's entry in the report of a process that has loaded libraries of these names."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [shutil.copy(ANY, os.path.join(folder, name)) for name in file_names]
-        report = os.path.join(folder, "report.json")
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
-        env.update(
-            LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_STATS=f"exit:{report}", **options
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *paths], env=env, capture_output=True, timeout=60
-        )
-        if done.returncode:
-            raise AssertionError(done.stderr.decode())
-        with open(report, encoding="utf-8") as text:
-            return json.load(text)["pools"][0]
+        done, text = programs.reported([sys.executable, "-c", PROGRAM, *paths],
+                                       programs.environ(LIBRARY, FOLDERS, **options))
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return programs.pool_of(text)
 
 
 class Backing(unittest.TestCase):
@@ -56,29 +50,14 @@ class Backing(unittest.TestCase):
                 self.assertEqual((pool["backing"], pool["reason"]), ("segment", reason))
 
     def test_knows_the_copies_of_packages_and_the_parts_of_a_family(self):
-        for file_name in (
-            "libucp-1a2b3c4d.so.0.0.0",
-            "libuct_cuda.so.0",
-            "libmpi_cxx.so.40",
-            "libmpi_gtl_cuda.so",
-            "libnixl.so",
-            "libfabric-99.so.1.24",
-        ):
+        for file_name in ("libucp-1a2b3c4d.so.0.0.0", "libuct_cuda.so.0", "libmpi_cxx.so.40",
+                          "libmpi_gtl_cuda.so", "libnixl.so", "libfabric-99.so.1.24"):
             with self.subTest(file_name):
                 self.assertEqual(pool_of([file_name])["backing"], "segment")
 
     def test_is_the_arena_beside_others(self):
-        pool = pool_of(
-            [
-                "libnccl.so.2",
-                "libcufile.so.0",
-                "libnvshmem_host.so.3",
-                "libibverbs.so.1",
-                "libmpifr.so.1",
-                "libfabrics.so.1",
-                "libucs.so.0",
-            ]
-        )
+        pool = pool_of(["libnccl.so.2", "libcufile.so.0", "libnvshmem_host.so.3",
+                        "libibverbs.so.1", "libmpifr.so.1", "libfabrics.so.1", "libucs.so.0"])
         self.assertEqual(pool["backing"], "arena")
 
     def test_is_what_was_asked_for(self):

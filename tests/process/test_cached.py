@@ -111,7 +111,7 @@ waiter = threading.Thread(target=wait, daemon=True)
             page = program.page()
             self.cached(page)
             program.do("globals().update(libc=ctypes.PyDLL(None))", "sys.setswitchinterval(1000)")
-            program.begin("(libc.write(1, b'inside\\n', 7), "
+            program.send("(libc.write(1, b'inside\\n', 7), "
                           "libc.read(0, ctypes.create_string_buffer(1), 1))")
             self.assertEqual(program.process.stdout.readline(), "inside\n")
             torch = self.cached(page, T.PAGE_REPLY_PARTLY, "cached wait=50")["torch"]

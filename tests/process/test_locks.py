@@ -13,16 +13,15 @@ What meets there, in the letters of shim/framework/framework.h, for each of the 
     bounded time, then replies.
  6. So each main thread has its reply long before its bound; it returns, and lets A and G go.
  7. Then F goes on: it takes G, then A, and what the package kept follows by a second flush."""
-import contextlib
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import programs  # noqa: E402
 import waiting  # noqa: E402
 
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
@@ -81,38 +80,13 @@ for line in sys.stdin:
 """
 
 
-class Python:
-    def __init__(self, test, gpu, folder):
-        self.test = test
-        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-               "PYTHONDONTWRITEBYTECODE": "1", "SIM_SHARED": gpu, "SIM_CAPACITY": "1G",
-               "SIM_DEVICES": "1", "GPUCACHE_DIR": folder, "GPUCACHE_SHARE": f"{SHARE_S}s"}
-        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, HERE], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        test.addCleanup(self.end)
-
-    def send(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def read(self):
-        line = self.process.stdout.readline()
-        self.test.assertTrue(line, "the program ended")
-        return line.strip()
-
-    def do(self, line):
-        self.send(line)
-        return self.read()
-
-    def end(self):
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+def start(test, gpu, folder):
+    env = programs.environ(LIBRARY, FOLDERS, PYTHONDONTWRITEBYTECODE="1", SIM_SHARED=gpu,
+                           SIM_CAPACITY="1G", SIM_DEVICES="1", GPUCACHE_DIR=folder,
+                           GPUCACHE_SHARE=f"{SHARE_S}s")
+    python = programs.Talker([sys.executable, "-c", PROGRAM, HERE], env, stderr=None)
+    test.addCleanup(python.end)
+    return python
 
 
 def taken(line):
@@ -130,7 +104,7 @@ class Locks(waiting.Waiting):
         os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
         self.addCleanup(os.unlink, shared)
         folder = os.path.join(scratch.name, "pages")
-        self.both = [Python(self, gpu, folder) for _ in range(2)]
+        self.both = [start(self, gpu, folder) for _ in range(2)]
         for number, python in enumerate(self.both, 1):
             python.do("idle(64)")
             self.wait_for(lambda n=number: os.path.isdir(folder) and len(

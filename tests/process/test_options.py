@@ -5,12 +5,13 @@ warning of one line and the process works as without it.
 
 test_options.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import concurrent.futures
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import programs  # noqa: E402
 
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 PROGRAM = os.path.realpath(sys.argv[3])
@@ -29,20 +30,13 @@ GPUCACHE_EMPTY_CACHE_FILE GPUCACHE_MEMINFO GPUCACHE_REDZONE GPUCACHE_STATS GPUCA
 
 def play(way="exit later", **options):
     """(lines on stderr, some figures of the report or None)"""
+    env = programs.environ(LIBRARY, FOLDERS)
     with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.json")
-        done = subprocess.run([PROGRAM, way], capture_output=True, text=True, timeout=60,
-                              cwd=folder,
-                              env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-                                   "GPUCACHE_STATS": f"exit:{report}", **options})
-        if done.returncode != 5:
-            raise AssertionError(f"{options}: ended with {done.returncode}\n{done.stderr}")
-        try:
-            with open(report, encoding="utf-8") as file:
-                pool = json.load(file)["pools"][0]
-        except FileNotFoundError:
-            return done.stderr.splitlines(), None
-        return done.stderr.splitlines(), {name: pool[name] for name in FIGURES}
+        done, text = programs.reported([PROGRAM, way], {**env, **options}, cwd=folder)
+    if done.returncode != 5:
+        raise AssertionError(f"{options}: ended with {done.returncode}\n{done.stderr}")
+    pool = programs.pool_of(text) if text else None
+    return done.stderr.splitlines(), pool and {name: pool[name] for name in FIGURES}
 
 
 def play_each(ways):
@@ -67,22 +61,16 @@ class Options(unittest.TestCase):
                 self.assertEqual(figures, None if name in SWITCHED_OFF | NO_REPORT else usual[1])
 
     def test_the_table_of_options_is_whole(self):
-        done = subprocess.run([PROGRAM, "exit"], capture_output=True, text=True, timeout=60,
-                              env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-                                   **{name: "?!" for name in OPTIONS if name not in ("GPUCACHE_LOG",
-                                      "GPUCACHE_ONLY", "GPUCACHE_SKIP",
-                                      "GPUCACHE_EMPTY_CACHE_FILE")}})
-        self.assertEqual(len(done.stderr.splitlines()), len(OPTIONS) - 4, done.stderr)
-        self.assertNotIn("there is no option", done.stderr)
+        said, _ = play("exit", **{
+            name: "?!" for name in OPTIONS if name not in (
+                "GPUCACHE_LOG", "GPUCACHE_ONLY", "GPUCACHE_SKIP", "GPUCACHE_EMPTY_CACHE_FILE")})
+        self.assertEqual(len(said), len(OPTIONS) - 4, said)
+        self.assertNotIn("there is no option", "".join(said))
 
     def test_an_interval_may_be_as_long_as_the_clock(self):
         usual = play()
-        for value in (
-            "every:1h",
-            "every:5124095h",
-            "every:18446744073s",
-            "every:18446744073.709551s",
-        ):
+        for value in ("every:1h", "every:5124095h", "every:18446744073s",
+                      "every:18446744073.709551s"):
             with self.subTest(value):
                 self.assertEqual(play(GPUCACHE_EMPTY_CACHE=value), usual)
         for value in ("5124095h", "18446744073s"):

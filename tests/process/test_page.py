@@ -3,7 +3,6 @@
 
 test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
-import io
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_client  # noqa: E402
+import programs  # noqa: E402
 import waiting  # noqa: E402
 
 LIBRARY, FOLDERS, TABLES = sys.argv[1:4]
@@ -23,31 +23,14 @@ T = page_client.load_tables(TABLES)
 MIB = 1 << 20
 NOBODY = 65534
 
-# Does what the lines of its input say, and prints a line after each.
-PROGRAM = """
-import ctypes, os, sys, threading, time
-cudart = ctypes.CDLL("libcudart.so.13")
-live = []
-def alloc(mib):
-    p = ctypes.c_void_p()
-    code = cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(mib << 20))
-    assert code == 0, code
-    live.append(p)
-def free():
-    assert cudart.cudaFree(live.pop(0)) == 0
+# More that the program can do
+MORE = """
 def keep_async(mib):
     pool, block, cuda = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.CDLL("libcuda.so.1")
     return (cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), 0) or
             cuda.cuMemPoolSetAttribute(pool, 4, ctypes.byref(ctypes.c_uint64(2**64 - 1))) or
             cudart.cudaMallocAsync(ctypes.byref(block), ctypes.c_size_t(mib << 20), None) or
             cudart.cudaFreeAsync(block, None) or cudart.cudaDeviceSynchronize())
-def churn(seconds):
-    end = time.monotonic() + seconds
-    count = 0
-    while time.monotonic() < end:
-        alloc(1 + count % 7); alloc(3); free(); free()
-        count += 1
-    return count
 def capture(begin):
     global stream
     if begin:
@@ -57,59 +40,24 @@ def capture(begin):
     else:
         graph = ctypes.c_void_p()
         assert cudart.cudaStreamEndCapture(stream, ctypes.byref(graph)) == 0
-def fork():
-    pid = os.fork()
-    if not pid:
-        sys.exit(0)
-    return os.waitpid(pid, 0)[1]
-if "FIRST" in os.environ:
-    print(eval(os.environ["FIRST"]), flush=True)
-for line in sys.stdin:
-    print(eval(line), flush=True)
 """
 
 
-class Program:
+class Program(programs.Talker):
     """A process under the library, with its pages in a folder of its own. Its packages are left
     alone: where their answer is late, a flush is done only in part."""
 
     def __init__(self, folder, before=(), **options):
         self.folder = folder
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
-        env.update(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_DIR=folder,
-                   GPUCACHE_FRAMEWORKS="0")
-        env.update(options)
-        self.process = subprocess.Popen([*before, sys.executable, "-c", PROGRAM], env=env,
-                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            stream.close()
-
-    def begin(self, *lines):
-        self.process.stdin.write("".join(line + "\n" for line in lines))
-        self.process.stdin.flush()
-
-    def do(self, *lines):
-        """What each line gave."""
-        self.begin(*lines)
-        answers = [self.process.stdout.readline().strip() for _ in lines]
-        if not answers[-1]:
-            raise AssertionError("the program ended: " + self.process.stderr.read())
-        return answers[-1]
+        options = {"GPUCACHE_DIR": folder, "GPUCACHE_FRAMEWORKS": "0", **options}
+        super().__init__([*before, *programs.python(MORE)],
+                         programs.environ(LIBRARY, FOLDERS, **options))
 
     def page_path(self):
         end = time.monotonic() + 30
         while time.monotonic() < end:
             for path in page_client.pages_in(self.folder):
-                if re.search(rf"/\d+-{self.process.pid}-\d+\.page$", path):
+                if re.search(rf"/\d+-{self.pid}-\d+\.page$", path):
                     return path
             time.sleep(0.01)
         raise AssertionError("no page")
@@ -121,22 +69,15 @@ class Program:
             raise AssertionError("look was refused")
         return page
 
-    def finish(self):
-        """Exit status and standard error."""
-        self.process.stdin.close()
-        self.process.stdin = io.StringIO()
-        error = self.process.stderr.read()
-        return self.process.wait(60), error
-
     def threads(self):
         names = []
-        for task in os.listdir(f"/proc/{self.process.pid}/task"):
-            with open(f"/proc/{self.process.pid}/task/{task}/comm", encoding="utf-8") as file:
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/comm", encoding="utf-8") as file:
                 names.append(file.read().strip())
         return sorted(names)
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 class Case(waiting.Waiting):
@@ -155,6 +96,7 @@ class State(Case):
             with Program("none") as without:
                 without.do("alloc(64)")
                 before = without.descriptors()
+                self.assertNotIn("gpucache-bell", without.threads())
             program.do("alloc(64)")
             page = program.page()
             body, gpus = page.state()
@@ -217,7 +159,7 @@ class State(Case):
 
     def test_tells_of_the_last_flush_and_who_asked_for_it(self):
         with Program(self.folder) as program:
-            program.do("alloc(64)", "free()")
+            program.do("alloc(64)", "free(1)")
             page = program.page()
             self.assertEqual(page.state()[0]["flush"]["count"], 0)
             os.kill(program.process.pid, signal.SIGUSR1)
@@ -227,21 +169,6 @@ class State(Case):
             self.assertEqual((flush["reason"], flush["bytes"]), ("signal", 64 * MIB))
             self.assertLess(abs(flush["unix_ns"] - time.time_ns()), 60 * 10**9)
             self.assertGreater(flush["ns"], 0)
-            page.close()
-
-    def test_remains_of_a_killed_process_until_the_next_one_comes(self):
-        with Program(self.folder) as program, Program(self.folder) as other:
-            program.do("alloc(64)")
-            page = program.page()
-            program.process.kill()
-            program.process.wait()
-            self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
-            self.assertEqual(page.ring(), 0)
-            path = page.file.name
-            self.assertTrue(os.path.exists(path))
-            other.do("alloc(1)")
-            mine = os.path.basename(other.page_path())
-            self.assertEqual(os.listdir(self.folder), [mine])
             page.close()
 
     def test_that_somebody_removed_comes_back(self):
@@ -296,32 +223,15 @@ class State(Case):
             self.assertEqual(program.finish(), (0, ""))
             self.assertEqual(os.listdir(self.folder), [])
 
-    def test_is_the_parents_after_a_fork(self):
-        with Program(self.folder) as program:
-            program.do("alloc(64)")
-            page = program.page()
-            self.assertEqual(program.do("fork()"), "0")
-            self.assertEqual(len(os.listdir(self.folder)), 1)
-            self.assertEqual(page.ask("look")[0], T.PAGE_REPLY_DONE)
-            page.close()
-
 
 class Folder(Case):
-    def test_none_means_nothing(self):
-        with Program("none") as program:
-            program.do("alloc(64)")
-            time.sleep(0.3)
-            self.assertNotIn("gpucache-bell", program.threads())
-            self.assertEqual(program.finish(), (0, ""))
-        self.assertFalse(os.path.exists("none"))
-
     def test_that_the_user_named_and_that_does_not_serve_is_told_once(self):
         target = os.path.join(self.scratch.name, "target")
         os.mkdir(target, 0o700)
         os.symlink(target, self.folder)
         for tail in "", "/", "/.", "/.//":
             with self.subTest(tail=tail), Program(self.folder + tail) as program:
-                program.do("alloc(64)", "free()", "alloc(1)")
+                program.do("alloc(64)", "free(1)", "alloc(1)")
                 error = program.process.stderr.readline()
                 time.sleep(0.3)
                 status, more = program.finish()
@@ -385,19 +295,9 @@ class Request(Case):
         self.assertEqual(answer[0], code, answer)
         return answer[1:]
 
-    def test_look_brings_the_present_state(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            page = program.page()
-            for mib in range(2, 6):
-                program.do(f"alloc({mib})")
-                self.ask(page, "look")
-                self.assertEqual(page.state()[1][0]["allocated_bytes"], sum(range(mib + 1)) * MIB)
-            page.close()
-
     def test_flush_gives_a_receipt(self):
         with Program(self.folder, SIM_DEVICES="2") as program:
-            program.do("alloc(64)", "alloc(32)", "alloc(16)", "free()")
+            program.do("alloc(64)", "alloc(32)", "alloc(16)", "free(1)")
             page = program.page()
             uuid = page.state()[0]["pools"][0]["uuid"]
             value, receipt = self.ask(page, "flush")
@@ -409,7 +309,7 @@ class Request(Case):
                              (64 * MIB, 48 * MIB))
             self.assertEqual((gpu["pending_bytes"], gpu["idle_bytes"]),
                              (0, gpu["partly_live_bytes"]))
-            program.do("free()", "alloc(8)", "cudart.cudaSetDevice(1)", "alloc(64)", "live.pop()",
+            program.do("free(1)", "alloc(8)", "cudart.cudaSetDevice(1)", "alloc(64)", "live.pop()",
                        "alloc(2)", "cudart.cudaFree(live.pop())")
             value, receipt = self.ask(page, f"flush gpu={uuid.lower()} keep={8 * MIB}")
             self.assertEqual([g["device"] for g in receipt["gpus"]], [0])
@@ -447,7 +347,7 @@ class Request(Case):
             page = program.page()
             program.do("globals().update(libc=ctypes.PyDLL(None))",
                        "sys.setswitchinterval(1000)")  # no switch between two calls
-            program.begin("(libc.write(1, b'inside\\n', 7), "
+            program.send("(libc.write(1, b'inside\\n', 7), "
                           "libc.read(0, ctypes.create_string_buffer(1), 1))")
             self.assertEqual(program.process.stdout.readline(), "inside\n")
             code, value, receipt = page.ask("flush wait=0")
@@ -469,7 +369,7 @@ class Request(Case):
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with Program(self.folder) as program:
-            program.do("alloc(64)", "free()")
+            program.do("alloc(64)", "free(1)")
             page = program.page()
             for text in ("", " ", "Flush", "flush\n", "flush\0", "flush x", "flush x=1",
                          "look gpu=0", "cached gpu=0", "flush keep=", "flush keep=-1",
@@ -488,7 +388,7 @@ class Request(Case):
 
     def test_to_flush_waits_for_the_end_of_a_capture_and_look_does_not(self):
         with Program(self.folder) as program:
-            program.do("alloc(64)", "free()", "capture(True)")
+            program.do("alloc(64)", "free(1)", "capture(True)")
             page = program.page()
             with self.assertRaises(TimeoutError):
                 page.ask("flush", 0.5)
@@ -497,20 +397,6 @@ class Request(Case):
             program.do("capture(False)")
             self.wait_for(lambda: page.state()[1][0]["idle_bytes"] == 0, "no flush")
             page.close()
-
-    def test_of_several_at_once_are_all_served(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            path = program.page_path()
-            asker = ("import sys; sys.path.insert(0, sys.argv[1]); import page_client\n"
-                     "page = page_client.Page(page_client.load_tables(sys.argv[2]), sys.argv[3])\n"
-                     "print(sum(page.ask(t)[0] == 0 for t in 20 * ['look', 'flush']))")
-            folder = os.path.dirname(os.path.abspath(__file__))
-            askers = [subprocess.Popen([sys.executable, "-c", asker, folder, TABLES, path],
-                                       text=True, stdout=subprocess.PIPE) for _ in range(4)]
-            program.do("churn(0.5)")
-            for each in askers:
-                self.assertEqual(each.communicate(timeout=60)[0], "40\n")
 
     def test_to_flush_begins_a_millisecond_after_the_last_one_at_the_soonest(self):
         with Program(self.folder) as program:
@@ -526,72 +412,6 @@ class Request(Case):
                 took_ms.append((time.monotonic() - start) * 1000)
             self.assertGreaterEqual(min(took_ms), T.PAGE_SLOTS - 1)
             page.close()
-
-    def test_noise_all_over_the_page_harms_nobody_and_flushes_once_a_millisecond_at_most(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            page = program.page()
-            noise = ("import os, sys, time; sys.path.insert(0, sys.argv[1]); import page_client\n"
-                     "page = page_client.Page(page_client.load_tables(sys.argv[2]), sys.argv[3])\n"
-                     "end = time.monotonic() + 1.5; n = 1\n"
-                     "ask = b'flush'.ljust(992, b' ')\n"
-                     "while time.monotonic() < end:\n"
-                     "    n += 1\n"
-                     "    if n % 4 == 0: page.map[:] = os.urandom(len(page.map))\n"
-                     "    for slot in range(8192, 40960, 4096):\n"
-                     "        page.map[slot + 32:slot + 1024] = ask\n"
-                     "        page.map[slot + 4:slot + 8] = (992).to_bytes(4, 'little')\n"
-                     "        page.map[slot:slot + 4] = n.to_bytes(4, 'little')\n"
-                     "    page.ring()\n")
-            start = time.monotonic()
-            folder = os.path.dirname(os.path.abspath(__file__))
-            writer = subprocess.Popen([sys.executable, "-c", noise, folder, TABLES, page.file.name])
-            program.do("churn(2)")
-            self.assertEqual(writer.wait(60), 0)
-            for slot in range(T.PAGE_SLOTS):  # as a page that nobody spoilt
-                at = T.PAGE["slots"][0] + slot * T.PAGE_SLOT_BYTES
-                asked = page.get("ask_sequence", "PAGE_SLOT", at)
-                page.put("reply_sequence", asked, "PAGE_SLOT", at)
-            self.ask(page, "look")
-            took_ms = (time.monotonic() - start) * 1000
-            body, _ = page.state()
-            self.assertGreater(body["flush"]["count"], 5)
-            self.assertLess(body["flush"]["count"], took_ms + 2)
-            self.assertEqual(program.finish(), (0, ""))
-            page.close()
-
-    def test_to_a_page_that_was_cut_off_finds_nobody_and_the_program_goes_on(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            path = program.page_path()
-            os.truncate(path, 0)
-            os.kill(program.process.pid, signal.SIGUSR1)
-            program.do("churn(0.3)")
-            self.assertEqual(program.finish(), (0, ""))
-            self.assertEqual(os.listdir(self.folder), [])
-
-    def test_is_heard_at_a_page_that_comes_after_one_that_was_cut_off(self):
-        """The signal is what `gpucache flush` sends where it finds no page. The second request
-        raises the new bell to where the one before was."""
-        for removes in True, False:
-            with self.subTest(removes=removes), Program(self.folder) as program:
-                program.do("alloc(64)", "free()")
-                page = program.page()
-                for _ in range(3):
-                    os.truncate(page.file.name, 0)
-                    if removes:
-                        os.unlink(page.file.name)
-                    page.close()
-                    program.process.send_signal(signal.SIGUSR1)
-                    path = program.page_path()
-                    self.wait_for(lambda: os.path.getsize(path) == T.PAGE_BYTES, "no page", 8)
-                    start = time.monotonic()
-                    page = page_client.Page(T, path)
-                    self.assertEqual(page.ask("flush wait=0", 5)[0], T.PAGE_REPLY_DONE)
-                    self.assertLess(time.monotonic() - start, 4)
-                page.close()
-                self.assertEqual(program.finish(), (0, ""))
-                self.assertEqual(os.listdir(self.folder), [])
 
 
 if __name__ == "__main__":

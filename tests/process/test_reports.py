@@ -15,69 +15,57 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import programs  # noqa: E402
+
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 
-def end_by(way, target=None):
+def run(*words, stdout=programs.PIPE, stderr=programs.PIPE, **options):
+    return subprocess.run([PROGRAM, *words], stdout=stdout, stderr=stderr, text=True, timeout=60,
+                          env=programs.environ(LIBRARY, FOLDERS, **options), check=False)
+
+
+def end_by(way):
     """(exit status, stderr, text of the report file or None)"""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "report.json")
-        stats = "exit" if target == "stderr" else f"exit:{path}"
-        done = subprocess.run(
-            [PROGRAM, way],
-            env={
-                **os.environ,
-                "LD_PRELOAD": LIBRARY,
-                "GPUCACHE_STATS": stats,
-                "LD_LIBRARY_PATH": FOLDERS,
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        try:
-            with open(path, encoding="utf-8") as file:
-                return done.returncode, done.stderr, file.read()
-        except FileNotFoundError:
-            return done.returncode, done.stderr, None
+    done, text = programs.reported([PROGRAM, way], programs.environ(LIBRARY, FOLDERS))
+    return done.returncode, done.stderr, text
+
+
+def read(path):
+    """What is in the file; nothing: it is not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 class Reports(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = scratch.name
+
     def test_a_file_that_cannot_be_written_is_named(self):
-        for name, value, words in (
-            (
-                "GPUCACHE_STATS",
-                "exit:/no/such/folder/%p",
-                "the report cannot be written to /no/such/folder/%p",
-            ),
-            (
-                "GPUCACHE_LOG",
-                "debug:/no/such/folder/log",
-                "the log cannot be written to /no/such/folder/log",
-            ),
-        ):
+        for name, value, what in (("GPUCACHE_STATS", "exit", "report"),
+                                  ("GPUCACHE_LOG", "debug", "log")):
             with self.subTest(name):
-                done = subprocess.run(
-                    [PROGRAM, "exit"],
-                    env={
-                        **os.environ,
-                        "LD_PRELOAD": LIBRARY,
-                        name: value,
-                        "LD_LIBRARY_PATH": FOLDERS,
-                    },
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                )
-                self.assertEqual(done.returncode, 5)
-                self.assertEqual(done.stderr.count(f"gpucache: warning: {words}"), 1, done.stderr)
+                path = "/no/such/folder/%p"
+                said = self.run_with(**{name: f"{value}:{path}"}).stderr
+                words = f"gpucache: warning: the {what} cannot be written to {path}"
+                self.assertEqual(said.count(words), 1, said)
 
     def run_titled(self, command, **options):
         """The report of a program that has written a title over its name; None: it is off."""
-        done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": LIBRARY,
-                                            "LD_LIBRARY_PATH": FOLDERS,
-                                            "GPUCACHE_STATS": "exit-json", **options},
-                              capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60,
+                              env=programs.environ(LIBRARY, FOLDERS, GPUCACHE_STATS="exit-json",
+                                                   **options), check=False)
         self.assertEqual(done.returncode, 5, done.stderr)
         return json.loads(done.stderr) if done.stderr else None
 
@@ -109,20 +97,14 @@ class Reports(unittest.TestCase):
                     ["localedef", "-i", "de_DE", "-f", "UTF-8", f"{folder}/de_DE.UTF-8"],
                     check=False, capture_output=True).returncode > 1:
                 self.skipTest("no locale of de_DE (localedef)")
-            done = subprocess.run(
-                [PROGRAM, "exit locale"], capture_output=True, text=True, timeout=60,
-                env={**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-                     "LOCPATH": folder, "LC_ALL": "de_DE.UTF-8", "GPUCACHE_LOG": "info",
-                     "GPUCACHE_STATS": "exit"})
+            done = run("exit locale", LOCPATH=folder, LC_ALL="de_DE.UTF-8", GPUCACHE_LOG="info",
+                       GPUCACHE_STATS="exit")
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertRegex(done.stderr, r"flush \(.*\): gave back \d+\.0 MiB in \d+\.\d ms")
         self.assertNotRegex(done.stderr, r"\d,\d\d? [A-Za-z]")
 
-    def run_with(self, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
-        done = subprocess.run([PROGRAM, "exit"], stdout=stdout, stderr=stderr, text=True,
-                              timeout=60,
-                              env={**os.environ, "LD_PRELOAD": LIBRARY,
-                                   "LD_LIBRARY_PATH": FOLDERS, **options})
+    def run_with(self, **options):
+        done = run("exit", **options)
         self.assertEqual(done.returncode, 5)
         return done
 
@@ -135,35 +117,26 @@ class Reports(unittest.TestCase):
                         tempfile.TemporaryDirectory() as folder:
                     os.chmod(folder, 0o1777)
                     victim, path = os.path.join(folder, "victim"), os.path.join(folder, "report")
-                    with open(victim, "w", encoding="utf-8") as file:
-                        file.write("mine\n")
+                    write(victim, "mine\n")
                     trap(victim, path)
                     done = self.run_with(**{name: value + path})
-                    with open(victim, encoding="utf-8") as file:
-                        self.assertEqual(file.read(), "mine\n")
+                    self.assertEqual(read(victim), "mine\n")
                     warning = f"gpucache: warning: {words} {path}"
                     self.assertEqual(done.stderr.count(warning), 1, done.stderr)
 
     def test_a_link_in_a_folder_of_ones_own_is_followed_and_nothing_cut_off(self):
-        with tempfile.TemporaryDirectory() as folder:
-            target, path = os.path.join(folder, "target"), os.path.join(folder, "link")
-            with open(target, "w", encoding="utf-8") as file:
-                file.write("before\n")
-            os.symlink("target", path)
-            self.assertEqual(self.run_with(GPUCACHE_STATS=f"exit:{path}").stderr, "")
-            with open(target, encoding="utf-8") as file:
-                text = file.read()
-            self.assertTrue(text.startswith("before\n"))
-            self.assertEqual(text.count("libgpucache"), 1)
+        target, path = os.path.join(self.folder, "target"), os.path.join(self.folder, "link")
+        write(target, "before\n")
+        os.symlink("target", path)
+        self.assertEqual(self.run_with(GPUCACHE_STATS=f"exit:{path}").stderr, "")
+        self.assertTrue(read(target).startswith("before\n"))
+        self.assertEqual(read(target).count("libgpucache"), 1)
 
     def test_a_file_is_made_anew(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "report.json")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("x" * 100000)
-            self.run_with(GPUCACHE_STATS=f"exit:{path}")
-            with open(path, encoding="utf-8") as file:
-                json.load(file)
+        path = os.path.join(self.folder, "report.json")
+        write(path, "x" * 100000)
+        self.run_with(GPUCACHE_STATS=f"exit:{path}")
+        json.loads(read(path))
 
     def test_devices_and_pipes_take_a_report(self):
         self.assertEqual(self.run_with(GPUCACHE_STATS="exit:/dev/null").stderr, "")
@@ -179,13 +152,12 @@ class Reports(unittest.TestCase):
                 text = file.read()
                 self.assertTrue(text.startswith("said before\n"), text)
                 self.assertEqual(text.count("libgpucache"), 1)
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "pipe")
-            os.mkfifo(path)
-            reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            self.addCleanup(os.close, reader)
-            self.assertEqual(self.run_with(GPUCACHE_STATS=f"exit:{path}").stderr, "")
-            self.assertIn(b"libgpucache", os.read(reader, 65536))
+        path = os.path.join(self.folder, "pipe")
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        self.assertEqual(self.run_with(GPUCACHE_STATS=f"exit:{path}").stderr, "")
+        self.assertIn(b"libgpucache", os.read(reader, 65536))
 
     def test_ends_that_run_handlers_write_one(self):
         for way in ("return", "exit", "quick_exit", "thread"):
@@ -204,27 +176,15 @@ class Reports(unittest.TestCase):
 
     def test_while_it_runs_a_file_has_its_state_also_after_it_was_killed(self):
         def start(path):
-            env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-                   "GPUCACHE_STATS": "exit" + (":" + path if path else "")}
-            program = subprocess.Popen([PROGRAM, "wait"], env=env, text=True,
-                                       stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-            self.addCleanup(program.wait)
-            self.addCleanup(program.kill)
-            self.addCleanup(program.stderr.close)
-            self.addCleanup(program.stdin.close)
-            return program
+            stats = "exit" + (":" + path if path else "")
+            program = programs.Talker([PROGRAM, "wait"], programs.environ(LIBRARY, FOLDERS,
+                                                                          GPUCACHE_STATS=stats))
+            self.addCleanup(program.end)
+            return program.process
 
-        def read(path):
-            try:
-                with open(path, encoding="utf-8") as file:
-                    return file.read()
-            except FileNotFoundError:
-                return ""
-
-        folder = self.enterContext(tempfile.TemporaryDirectory())
         names = ("term", "kill", "ends", "text", "link", "pipe")
-        path = {name: os.path.join(folder, name + ".json") for name in names}
-        path["text"] = os.path.join(folder, "text")
+        path = {name: os.path.join(self.folder, name + ".json") for name in names}
+        path["text"] = os.path.join(self.folder, "text")
         os.symlink("target", path["link"])
         os.mkfifo(path["pipe"])
         reader = os.open(path["pipe"], os.O_RDONLY | os.O_NONBLOCK)
@@ -237,7 +197,7 @@ class Reports(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "no file")
             time.sleep(0.05)
         self.assertIn("still running then", read(path["text"]))
-        self.assertEqual(read(os.path.join(folder, "target")), "", "nothing behind a link")
+        self.assertEqual(read(os.path.join(self.folder, "target")), "", "nothing behind a link")
         self.assertEqual(os.read(reader, 9), b"", "nobody opened the pipe")
         program["term"].terminate()
         program["kill"].kill()
@@ -266,10 +226,10 @@ class Reports(unittest.TestCase):
         json.loads(text)
 
     def test_to_stderr_it_is_one_text(self):
-        rc, err, _ = end_by("exit", "stderr")
-        self.assertEqual(rc, 5)
-        self.assertEqual(err.count("gpucache"), end_by("quick_exit", "stderr")[1].count("gpucache"))
-        self.assertGreater(err.count("gpucache"), 0)
+        said = self.run_with(GPUCACHE_STATS="exit").stderr
+        again = run("quick_exit", GPUCACHE_STATS="exit").stderr
+        self.assertEqual(said.count("gpucache"), again.count("gpucache"))
+        self.assertGreater(said.count("gpucache"), 0)
 
 
 if __name__ == "__main__":

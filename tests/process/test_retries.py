@@ -7,10 +7,12 @@ test_retries.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import programs  # noqa: E402
 
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -18,14 +20,10 @@ LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv
 def retried_calls(capacity):
     """What the scene's process counted on one device of so much memory. It takes each kind of
     memory once after the device was filled and freed."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "report.json")
-        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-               "GPUCACHE_STATS": f"exit:{path}", "SIM_CAPACITY": capacity, "SIM_CTX_BYTES": "100M",
-               "SIM_OBJECT_BYTES": "8M", "SIM_DEVICES": "1"}
-        done = subprocess.run([PROGRAM], env=env, capture_output=True, text=True, timeout=60)
-        with open(path, encoding="utf-8") as file:
-            return done.returncode, json.load(file)["counters"]["num_retried_calls"]
+    env = programs.environ(LIBRARY, FOLDERS, SIM_CAPACITY=capacity, SIM_CTX_BYTES="100M",
+                           SIM_OBJECT_BYTES="8M", SIM_DEVICES="1")
+    done, text = programs.reported([PROGRAM], env)
+    return done.returncode, json.loads(text)["counters"]["num_retried_calls"]
 
 
 # Prints the result of each allocation. Sizes in KiB; p: in rows; c: the rest is in a capture, of
@@ -65,17 +63,13 @@ print(*results)
 def allocate(words, **options):
     """The results, the figures of the one pool, and the driver's allocations."""
     with tempfile.TemporaryDirectory() as folder:
-        path, calls = os.path.join(folder, "report.json"), os.path.join(folder, "calls")
-        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-               "GPUCACHE_STATS": f"exit:{path}", "GPUCACHE_DIR": "none", "SIM_DEVICES": "1",
-               "SIM_TRACE": f"calls:{calls}", **options}
-        done = subprocess.run([sys.executable, "-c", ALLOCATOR, *words.split()], env=env,
-                              capture_output=True, text=True, timeout=60, check=True)
-        with open(path, encoding="utf-8") as file:
-            pool = json.load(file)["pools"][0]
+        calls = os.path.join(folder, "calls")
+        env = programs.environ(LIBRARY, FOLDERS, GPUCACHE_DIR="none", SIM_DEVICES="1",
+                               SIM_TRACE=f"calls:{calls}", **options)
+        done, text = programs.reported([sys.executable, "-c", ALLOCATOR, *words.split()], env)
         with open(calls, encoding="utf-8") as file:
             own = re.findall(r"cuMemAlloc(?:Pitch)?_v2 (\d+)", file.read())
-        return [int(word) for word in done.stdout.split()], pool, sum(map(int, own))
+    return [int(word) for word in done.stdout.split()], programs.pool_of(text), sum(map(int, own))
 
 
 class LastCall(unittest.TestCase):

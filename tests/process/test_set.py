@@ -4,7 +4,6 @@
 test_set.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,6 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_client  # noqa: E402
+import programs  # noqa: E402
 import waiting  # noqa: E402
 
 LIBRARY, FOLDERS, TABLES = sys.argv[1:4]
@@ -19,25 +19,8 @@ T = page_client.load_tables(TABLES)
 MIB = 1 << 20
 DONE, PARTLY, BAD, REFUSED = range(4)
 
-# Does what the lines of its input say, and prints a line after each.
-PROGRAM = """
-import ctypes, sys, threading
-cudart = ctypes.CDLL("libcudart.so.13")
-live = []
-def alloc(mib, count=1):
-    for i in range(count):
-        p = ctypes.c_void_p()
-        code = cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(mib << 20))
-        if code:
-            return code
-        live.append(p)
-    return 0
-def free():
-    while live:
-        assert cudart.cudaFree(live.pop()) == 0
-    return 0
-def churn(mib, count):
-    return max(alloc(mib, count), free())
+# More that the program can do
+MORE = """
 def free_mib():
     f, t = ctypes.c_size_t(), ctypes.c_size_t()
     assert cudart.cudaMemGetInfo(ctypes.byref(f), ctypes.byref(t)) == 0
@@ -46,14 +29,10 @@ over = False
 def load():
     mine = []
     while not over:
-        p = ctypes.c_void_p()
-        if cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(1 + len(mine) % 9 << 20)) == 0:
-            mine.append(p)
+        take(1 + len(mine) % 9 << 20, mine)
         if len(mine) > 20:
-            while mine:
-                assert cudart.cudaFree(mine.pop()) == 0
-    while mine:
-        assert cudart.cudaFree(mine.pop()) == 0
+            give(mine)
+    give(mine)
 def begin(count):
     global threads
     threads = [threading.Thread(target=load) for i in range(count)]
@@ -66,8 +45,6 @@ def end():
     for thread in threads:
         thread.join()
     return "ended"
-for line in sys.stdin:
-    print(eval(line), flush=True)
 """
 
 
@@ -81,40 +58,20 @@ class Case(waiting.Waiting):
         """A program with one small block on device 0, so that its page is there. Its packages are
         left alone: an answer that is late is followed by another flush."""
         pages = os.path.join(self.folder, "pages")
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE")}
-        env.update(LD_PRELOAD=LIBRARY, LD_LIBRARY_PATH=FOLDERS, GPUCACHE_DIR=pages,
-                   GPUCACHE_FRAMEWORKS="0", **options)
-        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
-        self.addCleanup(self.stop)
+        options = {"GPUCACHE_DIR": pages, "GPUCACHE_FRAMEWORKS": "0", **options}
+        self.program = programs.Talker(programs.python(MORE),
+                                       programs.environ(LIBRARY, FOLDERS, **options))
+        self.addCleanup(self.program.end)
+        self.do = self.program.do
         self.assertEqual(self.do("churn(2, 1)"), "0")
-        # A page is there once it is whole.
-        found = self.wait_for(lambda: [p for p in page_client.pages_in(pages)
-                                       if p.endswith(T.PAGE_SUFFIX) and
-                                       os.path.getsize(p) == T.PAGE_BYTES], "a page")
-        self.page = page_client.Page(T, found[0])
+        path = self.wait_for(lambda: page_client.whole_pages_in(T, pages), "a page")[0]
+        self.page = page_client.Page(T, path)
         self.addCleanup(self.page.close)
-
-    def stop(self):
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            stream.close()
-
-    def do(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().strip()
-        if not answer:
-            self.fail("the program ended: " + self.process.stderr.read())
-        return answer
 
     def finish(self):
         """What the program wrote to standard error."""
-        _, said = self.process.communicate(timeout=60)
-        self.assertEqual(self.process.returncode, 0, said)
+        status, said = self.program.finish()
+        self.assertEqual(status, 0, said)
         return said
 
     def ask(self, *words):

@@ -5,7 +5,6 @@
 test_turns.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER HOLDER TABLES.PY"""
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import page_client  # noqa: E402
+import programs  # noqa: E402
 import waiting  # noqa: E402
 
 LIBRARY, FOLDERS, HOLDER, TABLES = sys.argv[1:5]
@@ -55,25 +55,18 @@ class Turns(waiting.Waiting):
         self.folder, self.log = os.path.join(scratch.name, "p"), os.path.join(scratch.name, "log")
 
     def start(self, hold="hold 64 32", **options):
-        env = {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-               "GPUCACHE_DIR": self.folder, "GPUCACHE_LOG": f"info:{self.log}", **options}
-        self.process = subprocess.Popen([HOLDER], env=env, text=True, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
-        self.addCleanup(self.process.wait, 30)
-        self.addCleanup(self.process.stdout.close)
-        self.addCleanup(self.process.stdin.close)
+        options = {"GPUCACHE_DIR": self.folder, "GPUCACHE_LOG": f"info:{self.log}", **options}
+        self.holder = programs.Talker([HOLDER], programs.environ(LIBRARY, FOLDERS, **options),
+                                      stderr=None)
+        self.addCleanup(self.holder.finish)
         self.do(hold)
-        self.wait_for(lambda: page_client.pages_in(self.folder), "no page")
-        self.path = self.wait_for(lambda: [p for p in page_client.pages_in(self.folder)
-                                           if p.endswith(".page")], "no page")[0]
+        self.path = self.wait_for(lambda: page_client.whole_pages_in(T, self.folder), "no page")[0]
         self.page = page_client.Page(T, self.path)
         self.addCleanup(self.page.close)
         self.uuid = self.wait_for(lambda: self.page.state()[0]["pools"], "no pool")[0]["uuid"]
 
     def do(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        self.assertEqual(self.process.stdout.readline(), "done\n")
+        self.assertEqual(self.holder.do(line), "done")
 
     def logged(self):
         with open(self.log, encoding="utf-8") as file:
@@ -191,7 +184,7 @@ class Turns(waiting.Waiting):
 
     def test_a_flush_by_signal_holds_up_no_request_and_is_finished_later(self):
         self.start()
-        self.process.send_signal(signal.SIGUSR1)
+        self.holder.process.send_signal(signal.SIGUSR1)
         self.wait_for(lambda: self.figures()["reserved_bytes"] <= 32 * MIB, "the idle memory", 4)
         self.do("let")
         self.wait_for(lambda: self.figures()["reserved_bytes"] == 0, "the memory behind work")

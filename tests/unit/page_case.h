@@ -31,6 +31,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/cases.h"
+
 enum { SKIP = 77, NOBODY = 65534 };
 
 #define REQUIRE(condition)                                                                         \
@@ -68,11 +70,20 @@ static inline void play(void (*body)(void))
 
 #define CASE(name)                                                                                 \
     static void play_##name(void);                                                                 \
-    static void name(void **state)                                                                 \
+    TEST(name, NULL, NULL)                                                                         \
     {                                                                                              \
         play(play_##name);                                                                         \
     }                                                                                              \
     static void play_##name(void)
+
+/* A path in the directory of pages. */
+static inline const char *path_of(const char *name)
+{
+    static char path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return path;
+}
 
 static struct page_gpu one_gpu = {.uuid = "0123456789abcde", .idle_bytes = 7};
 

@@ -8,6 +8,7 @@
 #include "shim/share/neighbour.h"
 
 #include "shim/stats/counters.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fake_neighbour.h"
 
 #include <dirent.h>
@@ -24,6 +25,8 @@
 #define WAIT_NS (3000 * MS_NS)
 
 static struct page_id self = {.pid_namespace = 77, .pid = 1, .start_ticks = 1};
+
+#define CASE(name) TEST(name, setup, teardown)
 
 static int setup(void **state)
 {
@@ -67,7 +70,7 @@ static int count_descriptors(void)
     return count;
 }
 
-static void the_neighbour_with_most_idle_memory_is_asked_first(void **state)
+CASE(the_neighbour_with_most_idle_memory_is_asked_first)
 {
     struct fake *few = add(REPLIES, 64 * MIB), *most = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(600 * MIB);
@@ -94,7 +97,7 @@ static void the_neighbour_with_most_idle_memory_is_asked_first(void **state)
 }
 
 /* The page may be ten seconds old. */
-static void a_neighbour_whose_page_shows_nothing_idle_is_asked_too(void **state)
+CASE(a_neighbour_whose_page_shows_nothing_idle_is_asked_too)
 {
     struct fake *stale = add(REPLIES, 0);
     struct neighbour_wish w = wish(MIB);
@@ -105,7 +108,7 @@ static void a_neighbour_whose_page_shows_nothing_idle_is_asked_too(void **state)
 }
 
 /* It gives all before, and is asked for nothing until it is unlocked. */
-static void a_neighbour_that_is_locked_is_not_asked(void **state)
+CASE(a_neighbour_that_is_locked_is_not_asked)
 {
     struct fake *locked = add(REPLIES, 512 * MIB), *other = add(REPLIES, 64 * MIB);
     const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};
@@ -126,29 +129,7 @@ static void a_neighbour_that_is_locked_is_not_asked(void **state)
     assert_int_equal(errno, 77);
 }
 
-/* In another container a process may have the number of the one that is locked. */
-static void a_neighbour_of_another_namespace_is_not_locked(void **state)
-{
-    struct fake *locked = add(REPLIES, 64 * MIB), *far = add(REPLIES, 512 * MIB);
-    const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};
-    int pid = (int)locked->page->pid;
-    char path[sizeof folder + 64];
-    uint64_t bytes;
-    far->page->pid_namespace = 6;
-    far->page->pid = (uint64_t)pid;
-    snprintf(path, sizeof path, "%s/6-%d-9.page", folder, pid);
-    assert_int_equal(rename(far->path, path), 0);
-    struct neighbour_wish w = wish(MIB);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
-    neighbour_flush(folder, &asker, pid, clock_now_ns() + WAIT_NS);
-    neighbour_set_locked(pid, true);
-    w = wish(MIB);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
-    assert_int_equal(atomic_load(&far->asked), 2);
-    neighbour_set_locked(pid, false);
-}
-
-static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
+CASE(a_neighbour_that_took_memory_again_at_once_comes_last)
 {
     struct fake *quick = add(REPLIES, 512 * MIB), *few = add(REPLIES, 64 * MIB);
     uint64_t bytes, now_ns = clock_now_ns(), before = counter_get(COUNTER_LEND_THRASH);
@@ -176,16 +157,24 @@ static void a_neighbour_that_took_memory_again_at_once_comes_last(void **state)
     assert_int_equal(atomic_load(&quick->asked), 2);
 }
 
-/* A slow neighbour is asked again once its reply stands in the page. */
-static void a_neighbour_that_replied_late_is_not_skipped(void **state)
+/* A neighbour that gave no reply in time, and is not asked any more. */
+static struct fake *add_late(const struct neighbour_wish *w)
 {
     struct fake *slow = add(HANGS, 512 * MIB);
-    struct neighbour_wish w = wish(64 * MIB);
+    struct neighbour_wish soon = *w;
     uint64_t bytes;
-    w.until_ns = clock_now_ns() + 200 * MS_NS;
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
-    w = wish(64 * MIB);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    soon.until_ns = clock_now_ns() + 200 * MS_NS;
+    assert_int_equal(ask(&soon, &bytes), NEIGHBOUR_GONE);
+    assert_int_equal(ask(w, &bytes), NEIGHBOUR_NONE);
+    return slow;
+}
+
+/* A slow neighbour is asked again once its reply stands in the page. */
+CASE(a_neighbour_that_replied_late_is_not_skipped)
+{
+    struct neighbour_wish w = wish(64 * MIB);
+    struct fake *slow = add_late(&w);
+    uint64_t bytes;
     for (int i = 0; i < PAGE_SLOTS; i++) {
         struct page_slot *s = &slow->page->slots[i];
         __atomic_store_n(&s->reply_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
@@ -195,16 +184,12 @@ static void a_neighbour_that_replied_late_is_not_skipped(void **state)
 }
 
 /* The number of the reply that is missing says nothing there. */
-static void a_neighbour_whose_page_has_a_new_file_is_not_skipped(void **state)
+CASE(a_neighbour_whose_page_has_a_new_file_is_not_skipped)
 {
     char path[160];
-    struct fake *slow = add(HANGS, 512 * MIB);
     struct neighbour_wish w = wish(64 * MIB);
+    struct fake *slow = add_late(&w);
     uint64_t bytes;
-    w.until_ns = clock_now_ns() + 200 * MS_NS;
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GONE);
-    w = wish(64 * MIB);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
     snprintf(path, sizeof path, "%s/new", folder);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     assert_int_equal(pwrite(fd, slow->page, sizeof *slow->page, 0), sizeof *slow->page);
@@ -215,7 +200,7 @@ static void a_neighbour_whose_page_has_a_new_file_is_not_skipped(void **state)
 }
 
 /* Of a process that has ended or is stopped no thread waits at the bell. */
-static void a_neighbour_without_a_waiter_costs_a_moment_once(void **state)
+CASE(a_neighbour_without_a_waiter_costs_a_moment_once)
 {
     struct fake *deaf = add(DEAF, 512 * MIB);
     add(REPLIES, 64 * MIB);
@@ -233,7 +218,7 @@ static void a_neighbour_without_a_waiter_costs_a_moment_once(void **state)
         assert_int_equal(deaf->page->slots[i].ask_bytes, 0);
 }
 
-static void a_neighbour_that_hangs_costs_its_share_of_the_wait_once(void **state)
+CASE(a_neighbour_that_hangs_costs_its_share_of_the_wait_once)
 {
     add(HANGS, 512 * MIB);
     add(REPLIES, 64 * MIB);
@@ -249,7 +234,7 @@ static void a_neighbour_that_hangs_costs_its_share_of_the_wait_once(void **state
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
 }
 
-static void a_page_that_is_truncated_meanwhile_harms_nobody(void **state)
+CASE(a_page_that_is_truncated_meanwhile_harms_nobody)
 {
     struct fake *f = add(TRUNCATES, 512 * MIB);
     struct neighbour_wish w = wish(64 * MIB);
@@ -258,7 +243,7 @@ static void a_page_that_is_truncated_meanwhile_harms_nobody(void **state)
     assert_int_equal(atomic_load(&f->asked), 1);
 }
 
-static void what_is_no_page_of_this_user_and_version_is_not_asked(void **state)
+CASE(what_is_no_page_of_this_user_and_version_is_not_asked)
 {
     uint64_t bytes;
     char path[160];
@@ -287,7 +272,7 @@ static void what_is_no_page_of_this_user_and_version_is_not_asked(void **state)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
 }
 
-static void a_page_of_another_user_is_not_asked(void **state)
+CASE(a_page_of_another_user_is_not_asked)
 {
     struct fake *f = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(MIB);
@@ -306,7 +291,7 @@ static void a_page_of_another_user_is_not_asked(void **state)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
 }
 
-static void the_own_page_and_those_of_ended_processes_are_not_asked(void **state)
+CASE(the_own_page_and_those_of_ended_processes_are_not_asked)
 {
     struct fake *own = add(REPLIES, 512 * MIB), *ended = add(REPLIES, 512 * MIB);
     uint64_t bytes;
@@ -331,7 +316,7 @@ static void the_own_page_and_those_of_ended_processes_are_not_asked(void **state
 }
 
 /* The reply to an asker that gave up may still come there. */
-static void a_slot_without_its_reply_is_left_alone(void **state)
+CASE(a_slot_without_its_reply_is_left_alone)
 {
     struct fake *f = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(MIB);
@@ -347,8 +332,19 @@ static void a_slot_without_its_reply_is_left_alone(void **state)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_BUSY);
 }
 
+/* Locks them for this process; how many another one has locked. */
+static int lock_slots(const struct fake *f)
+{
+    int refused = 0, fd = open(f->path, O_RDWR);
+    for (int i = 0; i < PAGE_SLOTS; i++) {
+        struct flock range = {.l_type = F_WRLCK, .l_start = (off_t)(8192 + 4096 * i), .l_len = 1};
+        refused += fcntl(fd, F_SETLK, &range) != 0;
+    }
+    return refused;
+}
+
 /* Eight slots: others have their locks, or a request in each that gets no reply. */
-static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
+CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone)
 {
     struct fake *f = add(REPLIES, 512 * MIB);
     uint64_t bytes;
@@ -356,13 +352,8 @@ static void a_neighbour_whose_slots_stay_taken_counts_as_gone(void **state)
     assert_int_equal(pipe(ready) + pipe(done), 0);
     pid_t child = fork();
     if (child == 0) {
-        int fd = open(f->path, O_RDWR);
-        for (int i = 0; i < PAGE_SLOTS; i++) {
-            struct flock range = {
-                .l_type = F_WRLCK, .l_start = (off_t)(8192 + 4096 * i), .l_len = 1};
-            if (fcntl(fd, F_SETLK, &range))
-                _exit(1);
-        }
+        if (lock_slots(f) != 0)
+            _exit(1);
         if (write(ready[1], "x", 1) != 1 || read(done[0], ready, 1) != 1)
             _exit(2);
         _exit(0);
@@ -406,15 +397,8 @@ static int locked_slots(const struct fake *f)
 {
     int status;
     pid_t child = fork();
-    if (child == 0) {
-        int count = 0, fd = open(f->path, O_RDWR);
-        for (int i = 0; i < PAGE_SLOTS; i++) {
-            struct flock range = {
-                .l_type = F_WRLCK, .l_start = (off_t)(8192 + 4096 * i), .l_len = 1};
-            count += fcntl(fd, F_SETLK, &range) != 0;
-        }
-        _exit(count);
-    }
+    if (child == 0)
+        _exit(lock_slots(f));
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
@@ -422,7 +406,7 @@ static int locked_slots(const struct fake *f)
 
 /* A close of any descriptor of the file ends a process's locks there, but not those of a
  * descriptor. A child may have the descriptor too. */
-static void a_slot_stays_locked_while_the_own_process_looks_for_stale_pages(void **state)
+CASE(a_slot_stays_locked_while_the_own_process_looks_for_stale_pages)
 {
     struct fake *f = add(HANGS, 512 * MIB);
     struct long_question q = {.w = wish(64 * MIB)};
@@ -450,7 +434,7 @@ static void a_slot_stays_locked_while_the_own_process_looks_for_stale_pages(void
     waitpid(child, NULL, 0);
 }
 
-static void requests_without_a_wait_go_to_each_idle_neighbour_once(void **state)
+CASE(requests_without_a_wait_go_to_each_idle_neighbour_once)
 {
     struct fake *a = add(REPLIES, 64 * MIB), *b = add(REPLIES, 32 * MIB), *none = add(REPLIES, 0);
     struct neighbour_wish w = wish(512 * MIB);
@@ -485,7 +469,7 @@ static void *ask_once(void *arg)
     return NULL;
 }
 
-static void twenty_threads_ask_one_after_the_other(void **state)
+CASE(twenty_threads_ask_one_after_the_other)
 {
     struct asker askers[20];
     atomic_int gave = 0;
@@ -499,28 +483,4 @@ static void twenty_threads_ask_one_after_the_other(void **state)
     assert_int_equal(atomic_load(&gave), 20);
 }
 
-int main(void)
-{
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        CASE(the_neighbour_with_most_idle_memory_is_asked_first),
-        CASE(a_neighbour_whose_page_shows_nothing_idle_is_asked_too),
-        CASE(a_neighbour_that_is_locked_is_not_asked),
-        CASE(a_neighbour_of_another_namespace_is_not_locked),
-        CASE(a_neighbour_that_took_memory_again_at_once_comes_last),
-        CASE(a_neighbour_without_a_waiter_costs_a_moment_once),
-        CASE(a_neighbour_that_hangs_costs_its_share_of_the_wait_once),
-        CASE(a_neighbour_that_replied_late_is_not_skipped),
-        CASE(a_neighbour_whose_page_has_a_new_file_is_not_skipped),
-        CASE(a_page_that_is_truncated_meanwhile_harms_nobody),
-        CASE(what_is_no_page_of_this_user_and_version_is_not_asked),
-        CASE(a_page_of_another_user_is_not_asked),
-        CASE(the_own_page_and_those_of_ended_processes_are_not_asked),
-        CASE(a_slot_without_its_reply_is_left_alone),
-        CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone),
-        CASE(a_slot_stays_locked_while_the_own_process_looks_for_stale_pages),
-        CASE(requests_without_a_wait_go_to_each_idle_neighbour_once),
-        CASE(twenty_threads_ask_one_after_the_other),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -39,9 +39,7 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
     REQUIRE(p->gpus[0].idle_bytes == 9 && p->published_ns <= clock_ns() && p->published_unix_ns);
     p->watched_until_ns = 4711;
     REQUIRE(page_watched_until_ns() == 4711);
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!stat(path, &st) && (st.st_mode & 07777) == 0600);
+    REQUIRE(!stat(path_of(own_name()), &st) && (st.st_mode & 07777) == 0600);
     errno = EDOM;
     page_remove();
     REQUIRE(errno == EDOM && entries_of(dir) == 0);
@@ -77,13 +75,11 @@ CASE(too_much_is_refused_and_the_state_before_stays)
 CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
 {
     const char *why;
-    char path[PATH_MAX];
     static struct page_request request;
     struct page_state s = state_of("{}");
 
     REQUIRE(make(dir, &why));
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!truncate(path, 0));
+    REQUIRE(!truncate(path_of(own_name()), 0));
     REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
     page_answer_request(&request, &(struct page_answer){.text = "{}", .text_bytes = 2});
     REQUIRE(!page_start_bell(abort) || !usleep(100000));
@@ -94,13 +90,11 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
 CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
 {
     const char *why;
-    char path[PATH_MAX];
     struct page_state s = state_of("{}");
 
     REQUIRE(make(dir, &why));
     struct page *p = map_page();
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!truncate(path, offsetof(struct page, body)));
+    REQUIRE(!truncate(path_of(own_name()), offsetof(struct page, body)));
     REQUIRE(!page_publish(&s) && p->sequence == 3);
 }
 
@@ -184,7 +178,6 @@ CASE(a_page_outlives_the_first_thread)
 CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 {
     struct page_state s = state_of("{\"a\":1}");
-    char path[PATH_MAX];
     const char *why;
 
     REQUIRE(make(dir, &why) && !page_is_lost() && page_start_bell(hear));
@@ -192,8 +185,7 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     struct page *old = map_page();
     wait_for_listener(old);
     unsigned descriptors = entries_of("/proc/self/fd");
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!unlink(path) && !rmdir(dir) && page_is_lost() && page_renew(&s));
+    REQUIRE(!unlink(path_of(own_name())) && !rmdir(dir) && page_is_lost() && page_renew(&s));
     REQUIRE(!page_is_lost() && entries_of("/proc/self/fd") == descriptors);
     unsigned threads = entries_of("/proc/self/task");
     REQUIRE(page_renew_bell() && entries_of("/proc/self/task") == threads);
@@ -236,7 +228,6 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     static struct page_request old, r;
     const struct page_answer answer = {.text = "{}", .text_bytes = 2};
     struct page_state s = state_of("{\"a\":1}");
-    char path[PATH_MAX];
     const char *why;
 
     REQUIRE(make(dir, &why) && page_start_bell(hear));
@@ -249,9 +240,9 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     REQUIRE(p->slots[0].reply_sequence == 1 && !page_read_request(0, &r));
     p->slots[1].ask_sequence = 7;
     REQUIRE(page_read_request(1, &old) && old.sequence == 7);
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!truncate(path, sizeof(*p) - 1) && page_is_lost());
-    REQUIRE(!truncate(path, 0) && page_is_lost() && page_renew(&s) && !page_is_lost());
+    REQUIRE(!truncate(path_of(own_name()), sizeof(*p) - 1) && page_is_lost());
+    REQUIRE(!truncate(path_of(own_name()), 0) && page_is_lost() && page_renew(&s) &&
+            !page_is_lost());
     unsigned threads = entries_of("/proc/self/task");
     REQUIRE(entries_of(dir) == 1 && page_renew_bell() && page_renew_bell());
     REQUIRE(entries_of("/proc/self/task") == threads + 1);
@@ -458,28 +449,4 @@ CASE(ten_readers_never_take_two_states_for_one)
     REQUIRE(number > 100 && atomic_load(&whole) > 100);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_see_what_was_published_and_no_descriptor_stays),
-        cmocka_unit_test(a_second_page_is_not_made_nor_one_after_the_end),
-        cmocka_unit_test(too_much_is_refused_and_the_state_before_stays),
-        cmocka_unit_test(a_file_that_is_cut_off_ends_the_page_and_nothing_else),
-        cmocka_unit_test(a_state_that_could_not_be_written_whole_is_not_taken_for_one),
-        cmocka_unit_test(a_forked_child_has_no_page_and_removes_none),
-        cmocka_unit_test(a_page_outlives_the_first_thread),
-        cmocka_unit_test(a_file_that_somebody_removed_comes_back_with_its_directory),
-        cmocka_unit_test(another_file_under_the_name_of_the_page_stays_at_the_end),
-        cmocka_unit_test(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard),
-        cmocka_unit_test(a_file_comes_back_in_no_other_root_directory),
-        cmocka_unit_test(threads_read_the_folder_while_the_page_is_made),
-        cmocka_unit_test(a_page_is_made_after_the_first_thread_ended),
-        cmocka_unit_test(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder),
-        cmocka_unit_test(a_sandbox_that_comes_later_ends_the_page_and_nothing_else),
-        cmocka_unit_test(an_exit_while_the_page_is_made_leaves_no_file),
-        cmocka_unit_test(an_exit_before_the_page_has_its_name_leaves_no_file),
-        cmocka_unit_test(an_exit_when_the_page_has_its_name_leaves_no_file),
-        cmocka_unit_test(ten_readers_never_take_two_states_for_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

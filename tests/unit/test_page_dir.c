@@ -73,7 +73,6 @@ CASE(a_full_or_read_only_file_system_leaves_nothing_behind)
 
 CASE(the_umask_takes_no_right_of_the_owner)
 {
-    char path[PATH_MAX];
     struct stat st;
     const char *why;
 
@@ -83,19 +82,16 @@ CASE(the_umask_takes_no_right_of_the_owner)
     umask(0777);
     REQUIRE(make(dir, &why));
     REQUIRE(!stat(dir, &st) && (st.st_mode & 07777) == 0700);
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!stat(path, &st) && (st.st_mode & 07777) == 0600);
+    REQUIRE(!stat(path_of(own_name()), &st) && (st.st_mode & 07777) == 0600);
     REQUIRE(umask(0) == 0777);
 }
 
 CASE(a_directory_that_was_removed_does_not_come_back_at_the_end)
 {
-    char path[PATH_MAX];
     const char *why;
 
     REQUIRE(make(dir, &why));
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!unlink(path) && !rmdir(dir));
+    REQUIRE(!unlink(path_of(own_name())) && !rmdir(dir));
     page_remove();
     REQUIRE(access(dir, F_OK));
 }
@@ -275,19 +271,4 @@ CASE(names_of_pages_are_read_strictly)
     REQUIRE(id.pid_namespace == 4026531836 && id.pid == 17 && id.start_ticks == UINT64_MAX);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_umask_takes_no_right_of_the_owner),
-        cmocka_unit_test(a_directory_that_was_removed_does_not_come_back_at_the_end),
-        cmocka_unit_test(a_directory_that_does_not_serve_is_refused_with_the_reason),
-        cmocka_unit_test(a_directory_of_another_user_is_refused),
-        cmocka_unit_test(a_full_or_read_only_file_system_leaves_nothing_behind),
-        cmocka_unit_test(stale_pages_are_removed_and_no_others),
-        cmocka_unit_test(pages_of_another_machine_are_removed_after_a_day),
-        cmocka_unit_test(a_stale_page_of_another_user_stays),
-        cmocka_unit_test(so_many_stale_pages_at_a_time_and_no_more),
-        cmocka_unit_test(names_of_pages_are_read_strictly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

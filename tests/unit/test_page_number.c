@@ -112,12 +112,4 @@ CASE(a_file_of_the_programs_under_the_number_of_the_folder_is_left_open)
     expect_own_file_untouched();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_of_the_programs_under_the_number_of_the_page_is_left_alone),
-        cmocka_unit_test(a_file_of_the_programs_that_has_the_number_at_once_is_left_alone),
-        cmocka_unit_test(a_file_of_the_programs_under_the_number_of_the_folder_is_left_open),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

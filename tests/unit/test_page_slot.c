@@ -181,7 +181,6 @@ static void hear_and_hold(void)
 CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
 {
     struct page_state s = state_of("{}");
-    char path[PATH_MAX];
     const char *why;
 
     REQUIRE(make(dir, &why) && page_start_bell(hear_and_hold));
@@ -189,8 +188,7 @@ CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
     atomic_store(&holds_ring, true);
     raise_bell(map_page());
     wait_for_rings(2);
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    REQUIRE(!unlink(path) && page_renew(&s) && page_renew_bell());
+    REQUIRE(!unlink(path_of(own_name())) && page_renew(&s) && page_renew_bell());
     raise_bell(map_page());
     atomic_store(&holds_ring, false);
     wait_for_rings(3);
@@ -200,33 +198,21 @@ CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
 CASE(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends)
 {
     struct page_state s = state_of("{}");
-    char path[PATH_MAX];
     const char *why;
     int heard_files = 0;
 
     REQUIRE(make(dir, &why) && page_start_bell(hear));
     wait_for_rings(1);
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
     for (bool hears = true; hears && heard_files < 100; heard_files += hears) {
         unsigned before = atomic_load(&heard);
-        REQUIRE(!truncate(path, 0) && page_renew(&s));
+        REQUIRE(!truncate(path_of(own_name()), 0) && page_renew(&s));
         hears = page_renew_bell();
         if (hears)
             wait_for_rings(before + 1);
     }
     REQUIRE(heard_files == 7);
-    REQUIRE(!unlink(path) && page_renew(&s) && !page_renew_bell());
+    REQUIRE(!unlink(path_of(own_name())) && page_renew(&s) && !page_renew_bell());
     page_remove();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_request_gets_its_reply),
-        cmocka_unit_test(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing),
-        cmocka_unit_test(a_ring_during_the_rest_is_heard_and_each_rest_is_a_millisecond),
-        cmocka_unit_test(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was),
-        cmocka_unit_test(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

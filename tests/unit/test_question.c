@@ -27,6 +27,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/cases.h"
+
 #define WAIT_NS (30000 * MS_NS)
 #define REPLY 4711
 
@@ -115,6 +117,8 @@ static void start(enum kind kind)
         await_state('S');
 }
 
+#define CASE(name) TEST(name, setup, teardown)
+
 static int setup(void **state)
 {
     snprintf(folder, sizeof folder, "/tmp/question-XXXXXX");
@@ -181,12 +185,12 @@ static void await_late_reply(enum kind kind)
     pthread_join(thread, NULL);
 }
 
-static void a_process_that_has_its_page_is_waited_for(void **state)
+CASE(a_process_that_has_its_page_is_waited_for)
 {
     await_late_reply(HAS_PAGE);
 }
 
-static void a_process_whose_first_thread_has_ended_is_waited_for(void **state)
+CASE(a_process_whose_first_thread_has_ended_is_waited_for)
 {
     await_late_reply(LEADERLESS);
 }
@@ -202,19 +206,19 @@ static void loses_soon(void)
 }
 
 /* By exec, or because its number was given to another process. */
-static void a_process_that_runs_another_program_is_not_waited_for(void **state)
+CASE(a_process_that_runs_another_program_is_not_waited_for)
 {
     start(OTHER_PROGRAM);
     loses_soon();
 }
 
-static void nor_where_its_first_thread_has_ended(void **state)
+CASE(nor_where_its_first_thread_has_ended)
 {
     start(LEADERLESS_OTHER);
     loses_soon();
 }
 
-static void a_stopped_process_is_not_waited_for(void **state)
+CASE(a_stopped_process_is_not_waited_for)
 {
     start(HAS_PAGE);
     assert_int_equal(kill(child, SIGSTOP), 0);
@@ -223,7 +227,7 @@ static void a_stopped_process_is_not_waited_for(void **state)
 }
 
 /* The first thread of a stopped process stays what it is. */
-static void nor_a_stopped_one_whose_first_thread_has_ended(void **state)
+CASE(nor_a_stopped_one_whose_first_thread_has_ended)
 {
     int status;
     start(LEADERLESS);
@@ -233,7 +237,7 @@ static void nor_a_stopped_one_whose_first_thread_has_ended(void **state)
     loses_soon();
 }
 
-static void nor_one_that_has_ended(void **state)
+CASE(nor_one_that_has_ended)
 {
     start(HAS_PAGE);
     assert_int_equal(kill(child, SIGKILL), 0);
@@ -263,29 +267,14 @@ static void loses_soon_one_that_is_killed(enum kind kind)
     pthread_join(thread, NULL);
 }
 
-static void nor_one_that_is_killed_after_it_was_seen(void **state)
+CASE(nor_one_that_is_killed_after_it_was_seen)
 {
     loses_soon_one_that_is_killed(HAS_PAGE);
 }
 
-static void nor_one_that_is_killed_after_it_heard_the_bell(void **state)
+CASE(nor_one_that_is_killed_after_it_heard_the_bell)
 {
     loses_soon_one_that_is_killed(LISTENS);
 }
 
-int main(void)
-{
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        CASE(a_process_that_has_its_page_is_waited_for),
-        CASE(a_process_whose_first_thread_has_ended_is_waited_for),
-        CASE(a_process_that_runs_another_program_is_not_waited_for),
-        CASE(nor_where_its_first_thread_has_ended),
-        CASE(a_stopped_process_is_not_waited_for),
-        CASE(nor_a_stopped_one_whose_first_thread_has_ended),
-        CASE(nor_one_that_has_ended),
-        CASE(nor_one_that_is_killed_after_it_was_seen),
-        CASE(nor_one_that_is_killed_after_it_heard_the_bell),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * How much memory there is, and what a program gets of it.
+ */
+#include "tests/preload/scene.h"
+
+/* ---- oom
+ * The program fills the device. The error is the driver's, and as many blocks fit as natively
+ * (within 5 %). Idle memory of other sizes does not count as taken. After everything is freed, it
+ * all fits again.
+ */
+
+enum { MOST = 4096 };
+
+static uint64_t blocks[MOST];
+
+static int fill_up(size_t block_bytes, int *rc)
+{
+    int n = 0;
+    for (*rc = 0; n < MOST; n++) {
+        *rc = gpu_malloc(&blocks[n], block_bytes);
+        if (*rc != 0)
+            break;
+    }
+    return n;
+}
+
+static void free_all(int n)
+{
+    FREE_ALL(blocks, n);
+}
+
+static int oom(void)
+{
+    static const size_t divisors[] = {24, 40, 60, 24};
+    size_t free_bytes = 0, total_bytes = 0;
+    int failed = 0;
+    scene_start(1, 120);
+    uint64_t keep = NEW_BLOCK(4096);
+    REQUIRE(gpu_memset(keep, 9, 4096));
+    REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
+    for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
+        int rc = 0;
+        size_t block_bytes = free_bytes / divisors[i] / (2 * MIB) * (2 * MIB);
+        int fits = (int)(free_bytes / block_bytes);
+        int n = fill_up(block_bytes, &rc);
+        printf("a %zuth of it: error %d, last error %d, then %d; %s\n", divisors[i], rc,
+               gpu_last_error(), gpu_last_error(),
+               n * 100 >= fits * 95 && n <= fits ? "as many as fit" : "not as many as fit");
+        failed += n * 100 < fits * 95;
+        free_all(n);
+    }
+    printf("more than there is: %d\n", gpu_malloc(&blocks[0], total_bytes + 1));
+    printf("last error %d\n", gpu_last_error());
+    REQUIRE(gpu_malloc(&blocks[0], free_bytes / 10 * 9 / (2 * MIB) * (2 * MIB)));
+    REQUIRE(gpu_free(blocks[0]));
+    printf("%zu wrong bytes\n", scene_wrong_bytes(keep, 4096, 9));
+    REQUIRE(gpu_free(keep));
+    return failed;
+}
+
+/* ---- capacity
+ * A device is nearly full for a long time. Blocks of all sizes come and go in random order, with
+ * up to 80 % of its memory live. Every allocation has to succeed, as it does natively, however the
+ * idle memory is cut up.
+ */
+
+enum { SLOTS = 256, STEPS = 3000 };
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525 + 1013904223;
+    return *state >> 8;
+}
+
+static int capacity(void)
+{
+    static struct {
+        uint64_t ptr;
+        size_t size_bytes;
+    } slots[SLOTS];
+    uint32_t random = 2024;
+    size_t free_bytes = 0, live_bytes = 0;
+    int refused = 0, skipped = 0;
+    scene_start(1, 200);
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    const size_t most_bytes = free_bytes / 10 * 8;
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t i = next_random(&random) % SLOTS;
+        if (slots[i].ptr != 0) {
+            REQUIRE(gpu_free(slots[i].ptr));
+            live_bytes -= slots[i].size_bytes;
+            slots[i].ptr = 0;
+        }
+        /* Many small ones, few large ones, up to a twentieth of the device. */
+        uint32_t shift = next_random(&random) % 12;
+        size_t size_bytes = 1 + (free_bytes / 20 >> shift) * (next_random(&random) % 1000) / 1000;
+        if (live_bytes + size_bytes > most_bytes) {
+            skipped++;
+            continue;
+        }
+        if (gpu_malloc(&slots[i].ptr, size_bytes) != 0) {
+            slots[i].ptr = 0;
+            refused++;
+            continue;
+        }
+        slots[i].size_bytes = size_bytes;
+        live_bytes += size_bytes;
+        REQUIRE(gpu_memset_async(slots[i].ptr, 1, size_bytes < 512 ? size_bytes : 512, NULL));
+    }
+    printf("%d refused\n", refused);
+    EXPECT(skipped > 0);
+    for (int i = 0; i < SLOTS; i++)
+        REQUIRE(gpu_free(slots[i].ptr));
+    return refused != 0;
+}
+
+/* ---- meminfo
+ * What the program reads of free and total memory. Used and free add up to no more than the total.
+ * Either pointer may be NULL. An allocation lowers what is free, and its free restores it.
+ */
+
+static int meminfo(void)
+{
+    size_t before = 0, during = 0, after = 0, total = 0, total_alone = 0;
+    scene_start(1, 60);
+    /* What the first allocation and copy bring along is not this scene's. */
+    uint64_t warm = NEW_BLOCK(1 * MIB);
+    REQUIRE(gpu_memset(warm, 0, 1 * MIB));
+    REQUIRE(gpu_sync());
+
+    REQUIRE(gpu_mem_info(&before, &total));
+    printf("NULL free: %d\n", gpu_mem_info(NULL, &total_alone));
+    printf("total is %s\n", total == total_alone ? "one" : "two");
+    printf("NULL total: %d\n", gpu_mem_info(&during, NULL));
+    printf("both NULL: %d\n", gpu_mem_info(NULL, NULL));
+    EXPECT(before <= total);
+
+    uint64_t block = NEW_BLOCK(256 * MIB);
+    REQUIRE(gpu_mem_info(&during, &total));
+    printf("256 MiB are %s\n", during + 256 * MIB <= before + 2 * MIB ? "missed" : "not missed");
+    printf("and no more than %s\n", during + 300 * MIB >= before ? "them" : "that much");
+    REQUIRE(gpu_free(block));
+    REQUIRE(gpu_mem_info(&after, &total));
+    EXPECT(after <= total);
+    printf("freed, they are %s\n", after + 2 * MIB >= before ? "back" : "still missed");
+
+    for (int i = 0; i < 50; i++) {
+        size_t size_bytes = ((size_t)i % 7 + 1) * 3 * MIB;
+        REQUIRE(gpu_malloc(&block, size_bytes));
+        REQUIRE(gpu_mem_info(&during, &total));
+        EXPECT(during <= total && total - during >= size_bytes);
+        REQUIRE(gpu_free(block));
+    }
+    REQUIRE(gpu_free(warm));
+    return 0;
+}
+
+/* ---- sizes
+ * Many sizes, from one byte to 64 MiB: aligned as the driver aligns, no two placed overlapping,
+ * and the bytes of each its own.
+ */
+
+static const size_t some_sizes[] = {
+    1,           2,           255,      256,          257,          511,      512,
+    513,         1000,        4 * KIB,  4 * KIB + 1,  64 * KIB - 1, 64 * KIB, 100000,
+    512 * KIB,   1 * MIB - 1, 1 * MIB,  1 * MIB + 1,  2 * MIB - 1,  2 * MIB,  2 * MIB + 1,
+    3 * MIB + 7, 8 * MIB,     20 * MIB, 20 * MIB + 5, 33 * MIB,     64 * MIB,
+};
+enum { SIZES = sizeof some_sizes / sizeof *some_sizes, COPIES = 2, BLOCKS = SIZES * COPIES };
+
+static size_t overlaps(const uint64_t *placed)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < BLOCKS; i++)
+        for (size_t j = i + 1; j < BLOCKS; j++)
+            found += placed[i] < placed[j] + some_sizes[j % SIZES] &&
+                     placed[j] < placed[i] + some_sizes[i % SIZES];
+    return found;
+}
+
+static int sizes(void)
+{
+    /* Of large placed, the first and the last bytes. */
+    const size_t most = 64 * KIB;
+    uint64_t placed[BLOCKS];
+    size_t misaligned = 0, wrong = 0;
+    scene_start(1, 120);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < BLOCKS; i++) {
+            REQUIRE(gpu_malloc(&placed[i], some_sizes[i % SIZES]));
+            misaligned += placed[i] % 512 != 0;
+            size_t used = some_sizes[i % SIZES] < most ? some_sizes[i % SIZES] : most;
+            REQUIRE(gpu_memset(placed[i], (int)(i + 1), used));
+            REQUIRE(gpu_memset(placed[i] + some_sizes[i % SIZES] - used, (int)(i + 1), used));
+        }
+        size_t overlapping = overlaps(placed);
+        for (size_t i = 0; i < BLOCKS; i++) {
+            size_t used = some_sizes[i % SIZES] < most ? some_sizes[i % SIZES] : most;
+            wrong += scene_wrong_bytes(placed[i], used, (unsigned char)(i + 1));
+            wrong += scene_wrong_bytes(placed[i] + some_sizes[i % SIZES] - used, used,
+                                       (unsigned char)(i + 1));
+        }
+        /* Every other one first, so that neighbours meet again. */
+        for (size_t i = 0; i < BLOCKS; i += 2)
+            REQUIRE(gpu_free(placed[i]));
+        for (size_t i = 1; i < BLOCKS; i += 2)
+            REQUIRE(gpu_free(placed[i]));
+        printf("round %d: %zu overlapping, %zu misaligned, %zu wrong bytes\n", round, overlapping,
+               misaligned, wrong);
+        wrong += overlapping + misaligned;
+    }
+    return wrong != 0;
+}
+
+SCENE_ACTS(ACT(oom), ACT(capacity), ACT(meminfo), ACT(sizes))

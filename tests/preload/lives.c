@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Contexts one after the other, and green ones.
+ */
+#include "tests/preload/scene.h"
+
+#include <unistd.h>
+
+/* ---- second life
+ * A device is reset and used again. One stream was enough in its first life. That says nothing
+ * about work of the second life, whose default stream has the same name.
+ */
+
+enum { RUN = 160, LIFE_BLOCKS = 600 };
+#define ROOM (48 * MIB)
+static const uint64_t life_words = 16 * KIB;
+
+/* Long enough for the order of one stream to be found enough, work of others being complete. */
+static void run_alone(CUstream stream, bool waits)
+{
+    for (uint32_t i = 0; i < RUN; i++) {
+        uint64_t block = NEW_BLOCK(life_words * 4);
+        REQUIRE(gpu_fill(block, 64, i, stream));
+        REQUIRE(gpu_free(block));
+        if (waits && i == RUN / 2)
+            REQUIRE(gpu_stream_sync(stream));
+    }
+}
+
+/* Memory to spare: nothing has to wait for what was freed lately. */
+static void make_room(void)
+{
+    uint64_t block = NEW_BLOCK(ROOM);
+    REQUIRE(gpu_free(block));
+}
+
+static int second_life(void)
+{
+    static uint64_t blocks[LIFE_BLOCKS];
+    uint32_t wrong = 0;
+    scene_start(1, 120);
+    CUstream stream = NEW_STREAM(false);
+    run_alone(stream, true);
+    run_alone(CU_STREAM_LEGACY, true);
+    REQUIRE(gpu_stream_destroy(stream));
+    printf("reset: %d\n", gpu_reset());
+    REQUIRE(gpu_open(0));
+
+    REQUIRE(gpu_stream_create(&stream, false));
+    make_room();
+    for (int i = 0; i < 6; i++)
+        run_alone(stream, true);
+    uint64_t old = NEW_BLOCK(life_words * 4);
+    REQUIRE(gpu_stream_sync(stream));
+    REQUIRE(gpu_spin_fill(old, life_words, 0xdead, 100 * MS_NS, stream));
+    run_alone(CU_STREAM_LEGACY, false);
+    REQUIRE(gpu_free(old));
+    for (int i = 0; i < LIFE_BLOCKS; i++) {
+        REQUIRE(gpu_malloc(&blocks[i], life_words * 4));
+        REQUIRE(gpu_fill(blocks[i], life_words, 7, CU_STREAM_LEGACY));
+    }
+    REQUIRE(gpu_stream_sync(stream));
+    for (int i = 0; i < LIFE_BLOCKS; i++) {
+        wrong += scene_wrong_words(blocks[i], life_words, 7, CU_STREAM_LEGACY);
+        REQUIRE(gpu_free(blocks[i]));
+    }
+    printf("%u wrong life_words\n", wrong);
+    REQUIRE(gpu_stream_destroy(stream));
+    return wrong != 0;
+}
+
+/* ---- many resets
+ * One after the other a program makes more contexts than a process ever has at a time. It resets
+ * and destroys them, as a test runner does. Each is served as well as the first, and leaves no
+ * memory.
+ */
+
+/* A real driver takes its time for each. */
+enum { LIVES = 200, LIVES_REAL = 6, BLOCKS = 20 };
+
+static uint32_t live(uint32_t life)
+{
+    uint64_t block[BLOCKS];
+    uint32_t host = 0;
+    NEW_BLOCKS(block, BLOCKS, 4096);
+    REQUIRE(gpu_put(block[BLOCKS - 1], &life, sizeof life));
+    REQUIRE(gpu_get(&host, block[BLOCKS - 1], sizeof host));
+    /* Some stay: they go with their context. */
+    for (int i = 0; i < BLOCKS / 2; i++)
+        REQUIRE(gpu_free(block[i]));
+    return host != life;
+}
+
+static int many_resets(void)
+{
+    CUcontext context = NULL;
+    size_t first_free = 0, free_bytes = 0;
+    uint32_t wrong = 0;
+    scene_start(1, 120);
+    wrong += live(0);
+    REQUIRE(gpu_mem_info(&first_free, NULL));
+    uint32_t lives = scene_simulated() ? LIVES : LIVES_REAL;
+    for (uint32_t life = 1; life <= lives; life++) {
+        if (life % 2) {
+            REQUIRE(gpu_reset());
+            REQUIRE(gpu_open(0));
+            wrong += live(life);
+        } else {
+            REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+            wrong += live(life);
+            REQUIRE(cuCtxDestroy(context));
+            REQUIRE(gpu_open(0));
+        }
+    }
+    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    printf("%u wrong, and %s\n", wrong,
+           free_bytes + 64 * MIB >= first_free ? "nothing is lost" : "memory is lost");
+    return wrong != 0;
+}
+
+/* ---- context leak
+ * Very many contexts one after the other, each with memory of several sizes, some of it left to
+ * its end: the process does not grow with them.
+ */
+
+/* The first ones may leave what the others then use. A simulated context leaves a few hundred
+ * bytes, under a sanitizer some thousand. */
+enum { FIRST = 50, CONTEXTS = 800, CONTEXTS_REAL = 60, SIZES = 6, GROWN_MAX_BYTES = 8192 };
+
+static size_t resident_bytes(void)
+{
+    unsigned long all = 0;
+    unsigned long resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    EXPECT(file != NULL && fscanf(file, "%lu %lu", &all, &resident) == 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void use_one(uint32_t number)
+{
+    static const size_t sizes[SIZES] = {512, 5000, 40 * KIB, 700 * KIB, 3 * MIB, 9 * MIB};
+    CUcontext context = NULL;
+    uint64_t blocks[2 * SIZES];
+    uint32_t host = 0;
+    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    for (int i = 0; i < 2 * SIZES; i++)
+        REQUIRE(gpu_malloc(&blocks[i], sizes[i % SIZES]));
+    REQUIRE(gpu_put(blocks[0], &number, sizeof number));
+    REQUIRE(gpu_get(&host, blocks[0], sizeof host));
+    EXPECT(host == number);
+    FREE_ALL(blocks, SIZES);
+    REQUIRE(cuCtxDestroy(context));
+}
+
+static int context_leak(void)
+{
+    size_t before = 0;
+    scene_start(1, 200);
+    uint32_t contexts = scene_simulated() ? CONTEXTS : CONTEXTS_REAL;
+    for (uint32_t number = 0; number < contexts; number++) {
+        if (number == FIRST)
+            before = resident_bytes();
+        use_one(number);
+    }
+    size_t after = resident_bytes();
+    size_t grown = after > before ? (after - before) / (contexts - FIRST) : 0;
+    /* A real driver keeps what it likes. */
+    bool much = scene_simulated() && grown > GROWN_MAX_BYTES;
+    printf("the process has grown %s with each\n", much ? "much" : "by next to nothing");
+    if (much)
+        printf("%zu bytes\n", grown);
+    return much;
+}
+
+/* ---- green
+ * Green contexts. What is allocated while one is current is memory of the primary context, also
+ * for work of the other one's streams. A block that a late writer on a green stream uses is handed
+ * out again only behind that writer. The end of a green context leaves its memory alone. The end
+ * of the last one ends the primary context too.
+ */
+
+enum { ROUNDS = 40 };
+
+static CUgreenCtx make_green(CUcontext *converted)
+{
+    CUdevResource whole, part;
+    CUdevResourceDesc description = NULL;
+    CUgreenCtx green = NULL;
+    unsigned groups = 1;
+    if (!scene_driver_has("cuGreenCtxCreate") ||
+        cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
+        cuDevSmResourceSplitByCount(&part, &groups, &whole, NULL, 0, 16) != CUDA_SUCCESS ||
+        groups < 1)
+        scene_skip("no green contexts");
+    REQUIRE(cuDevResourceGenerateDesc(&description, &part, 1));
+    REQUIRE(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    REQUIRE(cuCtxFromGreenCtx(converted, green));
+    return green;
+}
+
+/* A block is written late by one context's stream and used again by the other one's. */
+static uint32_t reuse(CUcontext first, CUstream on_first, CUcontext second, CUstream on_second)
+{
+    const uint64_t words = 16 * KIB;
+    uint32_t wrong = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        REQUIRE(cuCtxSetCurrent(first));
+        uint64_t block = NEW_BLOCK(words * 4);
+        REQUIRE(gpu_spin_fill(block, words, 0xbad, 300000, on_first));
+        REQUIRE(gpu_free(block));
+        REQUIRE(cuCtxSetCurrent(second));
+        uint64_t again = NEW_BLOCK(words * 4);
+        REQUIRE(gpu_fill(again, words, round, on_second));
+        wrong += scene_wrong_words(again, words, round, on_second);
+        if (round % 8 == 0) {
+            REQUIRE(cuCtxSetCurrent(first));
+            REQUIRE(gpu_sync());
+            REQUIRE(cuCtxSetCurrent(second));
+            wrong += scene_wrong_words(again, words, round, on_second);
+        }
+        REQUIRE(gpu_free(again));
+    }
+    return wrong;
+}
+
+static CUcontext context_of(uint64_t block)
+{
+    CUcontext context = NULL;
+    REQUIRE(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, block));
+    return context;
+}
+
+static int green(void)
+{
+    CUcontext primary = NULL, converted = NULL, by_stream = NULL;
+    CUstream on_green = NULL;
+    unsigned flags = 0;
+    int active = -1;
+    uint32_t wrong = 0;
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&primary));
+    uint64_t before = NEW_BLOCK(1 * MIB);
+    CUgreenCtx green = make_green(&converted);
+    REQUIRE(cuGreenCtxStreamCreate(&on_green, green, CU_STREAM_NON_BLOCKING, 0));
+    CUstream on_primary = NEW_STREAM(false);
+    REQUIRE(cuStreamGetCtx(on_green, &by_stream));
+    printf("the stream's context is %s\n", by_stream == converted ? "the green one" : "another");
+
+    REQUIRE(cuCtxSetCurrent(converted));
+    CUstream inside = NEW_STREAM(false);
+    uint64_t kept = NEW_BLOCK(3 * MIB);
+    printf("memory of a green context belongs to %s\n",
+           context_of(kept) == primary     ? "the primary context"
+           : context_of(kept) == converted ? "it"
+                                           : "another");
+    REQUIRE(gpu_memset(kept, 77, 3 * MIB));
+    REQUIRE(gpu_sync());
+
+    uint32_t here = reuse(converted, on_green, primary, on_primary);
+    printf("green stream, then the primary's: %u wrong words\n", here);
+    wrong += here;
+    here = reuse(primary, on_primary, converted, on_green);
+    printf("the primary's, then the green stream: %u wrong words\n", here);
+    wrong += here;
+    here = reuse(converted, NULL, primary, NULL);
+    printf("the default streams: %u wrong words\n", here);
+    wrong += here;
+    here = reuse(converted, inside, converted, on_green);
+    printf("two streams of the green context: %u wrong words\n", here);
+    wrong += here;
+
+    /* Freed elsewhere: green memory in the primary context, and the other way round. */
+    REQUIRE(cuCtxSetCurrent(converted));
+    printf("free in the green context: %d\n", gpu_free(before));
+    REQUIRE(gpu_malloc(&before, 1 * MIB));
+    REQUIRE(cuCtxSetCurrent(primary));
+    printf("free in the primary context: %d\n", gpu_free(before));
+
+    REQUIRE(gpu_stream_destroy(inside));
+    REQUIRE(gpu_stream_destroy(on_green));
+    REQUIRE(cuGreenCtxDestroy(green));
+    wrong += scene_wrong_bytes(kept, 3 * MIB, 77) != 0;
+    printf("after its end: free %d\n", gpu_free(kept));
+
+    /* The last user of the primary context is a green one. */
+    green = make_green(&converted);
+    REQUIRE(gpu_malloc(&kept, 8 * MIB));
+    REQUIRE(cuCtxSetCurrent(NULL));
+    printf("release %d", (int)cuDevicePrimaryCtxRelease(0));
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    printf(", active %d", active);
+    REQUIRE(cuGreenCtxDestroy(green));
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    printf(", then %d\n", active);
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    REQUIRE(gpu_malloc(&kept, 8 * MIB));
+    REQUIRE(gpu_memset(kept, 5, 8 * MIB));
+    wrong += scene_wrong_bytes(kept, 8 * MIB, 5) != 0;
+    REQUIRE(gpu_free(kept));
+    printf("%u wrong words\n", wrong);
+    return wrong != 0;
+}
+
+SCENE_ACTS(ACT(second_life), ACT(many_resets), ACT(context_leak), ACT(green))

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Memory that is freed while work on it is under way, and used again at once.
+ */
+#include "tests/preload/scene.h"
+
+/* ---- reuse
+ * Memory is freed while a late writer or reader is still at work on it. It is allocated again at
+ * once and used from another stream. Nothing of the new owner may be overwritten, nothing of the
+ * old one seen changed. The simulator's hazard checker watches as well.
+ */
+
+enum { REUSE_ROUNDS = 25, REUSE_STREAMS = 5 };
+
+static const uint64_t delay_ns = 2 * MS_NS;
+
+/* The block that follows one of a late writer. */
+static uint64_t next_of_late_writer(CUstream writer, uint64_t words)
+{
+    uint64_t old = NEW_BLOCK(words * 4);
+    REQUIRE(gpu_spin_fill(old, words, 0xbad, delay_ns, writer));
+    REQUIRE(gpu_free(old));
+    uint64_t new = NEW_BLOCK(words * 4);
+    return new;
+}
+
+/* A late writer must not reach the block's next owner. */
+static uint32_t late_writer(CUstream writer, CUstream next, uint64_t words)
+{
+    uint64_t new = next_of_late_writer(writer, words);
+    REQUIRE(gpu_fill(new, words, 7, next));
+    REQUIRE(gpu_stream_sync(writer));
+    uint32_t wrong = scene_wrong_words(new, words, 7, next);
+    REQUIRE(gpu_free(new));
+    return wrong;
+}
+
+/* A late reader must not see the next owner's data. */
+static uint32_t late_reader(CUstream reader, CUstream next, uint64_t words, uint64_t errors_ptr)
+{
+    uint32_t errors = 0;
+    uint64_t old = NEW_BLOCK(words * 4);
+    REQUIRE(gpu_fill(old, words, 5, reader));
+    REQUIRE(gpu_memset_async(errors_ptr, 0, sizeof errors, reader));
+    REQUIRE(gpu_spin_check(old, words, 5, errors_ptr, delay_ns, reader));
+    REQUIRE(gpu_free(old));
+    uint64_t new = NEW_BLOCK(words * 4);
+    REQUIRE(gpu_memset_async(new, 0x66, words * 4, next));
+    REQUIRE(gpu_get_async(&errors, errors_ptr, sizeof errors, reader));
+    REQUIRE(gpu_stream_sync(reader));
+    REQUIRE(gpu_stream_sync(next));
+    REQUIRE(gpu_free(new));
+    return errors;
+}
+
+/* The new owner's copy from the host must not be overwritten either. */
+static size_t late_writer_copy(CUstream writer, uint64_t words)
+{
+    uint64_t new = next_of_late_writer(writer, words);
+    REQUIRE(gpu_memset(new, 3, words * 4));
+    REQUIRE(gpu_stream_sync(writer));
+    size_t wrong = scene_wrong_bytes(new, words * 4, 3);
+    REQUIRE(gpu_free(new));
+    return wrong;
+}
+
+static int reuse(void)
+{
+    static const uint64_t sizes[] = {512, 64 * KIB, 256 * KIB};
+    CUstream streams[REUSE_STREAMS] = {NULL, CU_STREAM_PER_THREAD, NULL, NULL, NULL};
+    size_t writers = 0, readers = 0, copies = 0;
+    scene_start(1, 120);
+    REQUIRE(gpu_stream_create(&streams[2], true));
+    REQUIRE(gpu_stream_create(&streams[3], false));
+    REQUIRE(gpu_stream_create(&streams[4], false));
+    uint64_t errors_ptr = NEW_BLOCK(4);
+    for (size_t i = 0; i < REUSE_ROUNDS; i++) {
+        uint64_t words = sizes[i % 3] / 4;
+        CUstream one = streams[i % REUSE_STREAMS];
+        CUstream other = streams[(i / REUSE_STREAMS) % REUSE_STREAMS];
+        writers += late_writer(one, other, words);
+        readers += late_reader(one, other, words, errors_ptr);
+        copies += late_writer_copy(one, words);
+    }
+    printf("late writers: %zu wrong words\n", writers);
+    printf("late readers: %zu wrong words\n", readers);
+    printf("late writers against copies: %zu wrong bytes\n", copies);
+    REQUIRE(gpu_free(errors_ptr));
+    return writers + readers + copies != 0;
+}
+
+/* ---- persistent
+ * A persistent kernel runs on a non-blocking stream until the host raises a flag, while the
+ * program allocates, uses and frees other memory. Natively a free would wait for it, so memory
+ * freed before the kernel started is what comes back: nothing here may wait for the kernel.
+ */
+
+enum { BLOCKS = 20 };
+
+static int persistent(void)
+{
+    const uint64_t words = 32 * KIB;
+    void *flag = NULL;
+    uint64_t blocks[BLOCKS], again[BLOCKS];
+    uint32_t wrong = 0;
+    scene_start(1, 40);
+    CUstream forever = NEW_STREAM(false), stream = NEW_STREAM(false);
+    REQUIRE(gpu_host_alloc(&flag, 4));
+    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
+    for (int i = 0; i < BLOCKS; i++) {
+        REQUIRE(gpu_malloc(&blocks[i], words * 4));
+        REQUIRE(gpu_fill(blocks[i], words, (uint32_t)i, stream));
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        wrong += scene_wrong_words(blocks[i], words, (uint32_t)i, stream);
+        /* Every other one is freed under a writer that ends by itself. */
+        if (i % 2 == 0)
+            REQUIRE(gpu_spin_fill(blocks[i], words, 0xbad, 100000, stream));
+        REQUIRE(gpu_free(blocks[i]));
+    }
+
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
+    for (int i = 0; i < BLOCKS; i++) {
+        REQUIRE(gpu_malloc(&again[i], words * 4));
+        REQUIRE(gpu_fill(again[i], words, 100 + (uint32_t)i, stream));
+    }
+    uint64_t pitched = 0;
+    size_t pitch_bytes = 0;
+    REQUIRE(gpu_malloc_pitch(&pitched, &pitch_bytes, 100, 10));
+    REQUIRE(gpu_memset_async(pitched, 1, pitch_bytes * 10, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    printf("running: %s\n",
+           gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
+    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+    REQUIRE(gpu_stream_sync(forever));
+    gpu_last_error();
+    REQUIRE(gpu_free(pitched));
+
+    for (int i = 0; i < BLOCKS; i++) {
+        wrong += scene_wrong_words(again[i], words, 100 + (uint32_t)i, stream);
+        REQUIRE(gpu_free(again[i]));
+    }
+    printf("%u wrong words\n", wrong);
+    REQUIRE(gpu_host_free(flag));
+    return wrong != 0;
+}
+
+/* ---- events
+ * A pipeline as programs write it: a producer and a consumer stream with a copy stream beside
+ * them, ordered by events only. Each step has a fresh block, which is freed as soon as its last
+ * work is submitted.
+ */
+
+enum { STEPS = 120, DEPTH = 4 };
+
+static int events(void)
+{
+    const uint64_t words = 8 * KIB;
+    CUevent produced = NULL, consumed = NULL;
+    uint64_t results[STEPS / DEPTH];
+    uint32_t wrong = 0;
+    scene_start(1, 120);
+    CUstream producer = NEW_STREAM(false), consumer = NEW_STREAM(false), copier = NEW_STREAM(true);
+    REQUIRE(gpu_event_create(&produced));
+    REQUIRE(gpu_event_create(&consumed));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        uint64_t input = NEW_BLOCK(words * 4), output = NEW_BLOCK(words * 4);
+        REQUIRE(gpu_spin_fill(input, words, step, 20000, producer));
+        REQUIRE(gpu_event_record(produced, producer));
+        REQUIRE(gpu_stream_wait(consumer, produced));
+        REQUIRE(gpu_copy(output, input, words, consumer));
+        REQUIRE(gpu_event_record(consumed, consumer));
+        REQUIRE(gpu_stream_wait(copier, consumed));
+        REQUIRE(gpu_free(input));
+        if (step % DEPTH == 0) {
+            REQUIRE(gpu_malloc(&results[step / DEPTH], words * 4));
+            REQUIRE(gpu_move_async(results[step / DEPTH], output, words * 4, copier));
+        }
+        REQUIRE(gpu_free(output));
+    }
+    REQUIRE(gpu_event_sync(consumed));
+    printf("query: %d\n", gpu_event_query(consumed));
+    for (uint32_t i = 0; i < STEPS / DEPTH; i++) {
+        wrong += scene_wrong_words(results[i], words, i * DEPTH, copier);
+        REQUIRE(gpu_free(results[i]));
+    }
+    printf("%u wrong words\n", wrong);
+    REQUIRE(gpu_event_destroy(produced));
+    REQUIRE(gpu_event_destroy(consumed));
+    return wrong != 0;
+}
+
+/* ---- streams
+ * Allocate, fill, check and free by kernels on every kind of stream: default, per-thread, blocking
+ * and non-blocking, one after the other and all at once. Work is still in flight at each free.
+ */
+
+enum { STREAM_ROUNDS = 30, STREAMS = 6 };
+
+static uint32_t play_alone(CUstream stream, uint32_t seed)
+{
+    const uint64_t words = 16 * KIB;
+    uint32_t wrong = 0;
+    for (uint32_t round = 0; round < STREAM_ROUNDS; round++) {
+        uint64_t a = NEW_BLOCK(words * 4), b = NEW_BLOCK(words * 4);
+        REQUIRE(gpu_fill(a, words, seed + round, stream));
+        REQUIRE(gpu_copy(b, a, words, stream));
+        REQUIRE(gpu_free(a));
+        wrong += scene_wrong_words(b, words, seed + round, stream);
+        REQUIRE(gpu_fill(b, words, ~seed, stream));
+        REQUIRE(gpu_free(b));
+    }
+    return wrong;
+}
+
+static uint32_t play_together(CUstream *streams)
+{
+    const uint64_t words = 32 * KIB;
+    uint32_t wrong = 0;
+    for (uint32_t round = 0; round < STREAM_ROUNDS; round++) {
+        uint64_t blocks[STREAMS];
+        for (uint32_t i = 0; i < STREAMS; i++) {
+            REQUIRE(gpu_malloc(&blocks[i], words * 4));
+            REQUIRE(gpu_spin_fill(blocks[i], words, round ^ i, 20000, streams[i]));
+        }
+        for (uint32_t i = 0; i < STREAMS; i++)
+            wrong += scene_wrong_words(blocks[i], words, round ^ i, streams[i]);
+        for (uint32_t i = 0; i < STREAMS; i++) {
+            REQUIRE(gpu_spin_fill(blocks[i], words, 0xdead, 20000, streams[i]));
+            REQUIRE(gpu_free(blocks[i]));
+        }
+    }
+    return wrong;
+}
+
+static int streams(void)
+{
+    static const char *const names[STREAMS] = {
+        "default", "legacy", "per-thread", "blocking", "non-blocking", "second non-blocking",
+    };
+    CUstream streams[STREAMS] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, NULL, NULL, NULL};
+    uint32_t wrong = 0;
+    scene_start(1, 120);
+    REQUIRE(gpu_stream_create(&streams[3], true));
+    REQUIRE(gpu_stream_create(&streams[4], false));
+    REQUIRE(gpu_stream_create(&streams[5], false));
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        uint32_t here = play_alone(streams[i], 1000 * (i + 1));
+        printf("%s: %u wrong words\n", names[i], here);
+        wrong += here;
+    }
+    uint32_t together = play_together(streams);
+    printf("together: %u wrong words\n", together);
+    for (int i = 3; i < STREAMS; i++)
+        REQUIRE(gpu_stream_destroy(streams[i]));
+    REQUIRE(gpu_sync());
+    return wrong + together != 0;
+}
+
+/* ---- early launch
+ * Kernels that may start before the kernels right before them end (programmatic dependent launch).
+ * They use memory that was freed while such kernels still had work to do. This is tried on one
+ * stream of each kind, beside another stream at work, with the old owner in another thread, and in
+ * chains.
+ */
+
+enum { EARLY_ROUNDS = 40 };
+static const uint64_t early_words = 16 * KIB;
+
+static int early_fill(uint64_t ptr, uint32_t value, CUstream stream)
+{
+    uint64_t n = early_words;
+    return gpu_launch_early(GPU_FILL, stream, (void *[]){&ptr, &n, &value});
+}
+
+/* Longer than the pool takes to find that one stream is enough. */
+static void run_alone(CUstream stream, uint64_t scratch)
+{
+    for (uint32_t i = 0; i < 160; i++)
+        REQUIRE(gpu_fill(scratch, 64, i, stream));
+    REQUIRE(gpu_stream_sync(stream));
+}
+
+static int write_late(int index, void *context)
+{
+    (void)index;
+    REQUIRE(gpu_open(0));
+    uint64_t old = NEW_BLOCK(early_words * 4);
+    REQUIRE(gpu_spin_fill(old, early_words, 0xdead, MS_NS, *(CUstream *)context));
+    REQUIRE(gpu_free(old));
+    return 0;
+}
+
+/* The late writer is the kernel right before the new owner's, or others lie between, early ones
+ * too. */
+static uint32_t use_again(CUstream stream, uint64_t scratch, uint32_t round, bool elsewhere)
+{
+    if (elsewhere)
+        scene_threads(1, write_late, &stream);
+    else
+        write_late(0, &stream);
+    for (uint32_t i = 0; i < round % 4; i++)
+        REQUIRE(i == 1 ? gpu_fill(scratch, 64, i, stream)
+                       : early_fill(scratch + (i + 1) * early_words * 4, i, stream));
+    uint64_t block = NEW_BLOCK(early_words * 4);
+    REQUIRE(early_fill(block, round, stream));
+    uint32_t wrong = scene_wrong_words(block, early_words, round, stream);
+    REQUIRE(gpu_free(block));
+    return wrong;
+}
+
+static void play_early(const char *name, CUstream stream, CUstream beside, bool elsewhere)
+{
+    uint32_t wrong = 0;
+    uint64_t scratch = NEW_BLOCK(4 * early_words * 4), other = NEW_BLOCK(early_words * 4);
+    run_alone(stream, scratch);
+    for (uint32_t round = 0; round < EARLY_ROUNDS; round++) {
+        if (beside && round % 5 == 0)
+            REQUIRE(gpu_fill(other, early_words, round, beside));
+        wrong += use_again(stream, scratch, round, elsewhere);
+    }
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_free(scratch));
+    REQUIRE(gpu_free(other));
+    printf("%s: %u wrong early_words\n", name, wrong);
+    EXPECT(wrong == 0);
+}
+
+static int early_launch(void)
+{
+    scene_start(1, 120);
+    CUstream blocking = NEW_STREAM(false), non_blocking = NEW_STREAM(true);
+    play_early("legacy stream", CU_STREAM_LEGACY, NULL, false);
+    play_early("stream", blocking, NULL, false);
+    play_early("non-blocking stream", non_blocking, NULL, false);
+    play_early("per-thread stream", CU_STREAM_PER_THREAD, NULL, false);
+    play_early("freed in another thread", blocking, NULL, true);
+    play_early("with another stream", non_blocking, blocking, false);
+    play_early("with another stream and thread", blocking, non_blocking, true);
+    REQUIRE(gpu_stream_destroy(blocking));
+    REQUIRE(gpu_stream_destroy(non_blocking));
+    return 0;
+}
+
+SCENE_ACTS(ACT(reuse), ACT(persistent), ACT(events), ACT(streams), ACT(early_launch))

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Tests that list themselves: TEST(name, setup, teardown) { .. } is a test of cmocka, and
+ * PLAY_TESTS is main.
+ */
+#ifndef TESTS_UNIT_CASES_H
+#define TESTS_UNIT_CASES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+enum { TESTS_MAX = 64 }; /* those that are not there are skipped by cmocka */
+static struct CMUnitTest all_tests[TESTS_MAX];
+
+static inline void list_test(const char *name, CMUnitTestFunction body,
+                             CMFixtureFunction setup_of_test, CMFixtureFunction teardown_of_test)
+{
+    static unsigned count;
+    all_tests[count++] = (struct CMUnitTest){name, body, setup_of_test, teardown_of_test, NULL};
+}
+
+#define TEST(name, setup, teardown)                                                                \
+    static void name(void **state);                                                                \
+    __attribute__((constructor)) static void list_##name(void)                                     \
+    {                                                                                              \
+        list_test(#name, name, setup, teardown);                                                   \
+    }                                                                                              \
+    static void name(void **state)
+
+#define PLAY_TESTS                                                                                 \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        return cmocka_run_group_tests(all_tests, NULL, NULL);                                      \
+    }
+
+#endif
