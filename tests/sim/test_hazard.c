@@ -226,7 +226,8 @@ static void hazards_are_reported(void **state)
 {
     play_all(/* writes, reads and updates of the same bytes */
              "aw bw =1/ar bw =1/aw br =1/aw bc =1/ac bw =1/bm ac =1/ar bu =1/au br =1/ar br =0/"
-             "al bk =1/al bh =0/ah bl =0/aw bk bl =2/al aw bh bk =2/am bk =1/ah bw =1/aw ar br =1/"
+             "al bk =1/al bh =0/ah bl =0/aw bk bl =2/al aw bh bk =2/am bk =1/ah bw =1/aw * bl ch "
+             "=0/aw ar br =1/"
              "aw a- a+ aw =1/av a- a+ aW .a bw =1/aw !a !b ^c cw =1/"
              /* the legacy stream waits for blocking streams and they for it, not for others */
              "xw nw yw lw pw nw =0/aw nw =1/nw aw =1/xw yw =1/xw aw =1/pw xw =1/xw x- aw =1/"
