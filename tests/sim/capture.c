@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/capture_list.h"
 #include "tests/sim/context.h"
 #include "tests/sim/graph.h"
@@ -79,9 +80,7 @@ CUresult capture_ambiguous(CUstream stream)
 
 void capture_set_tail(CUstream stream, CUgraphNode const *nodes, size_t count)
 {
-    CUgraphNode *copy = malloc((count > 0 ? count : 1) * sizeof *copy);
-    if (copy == NULL)
-        abort();
+    CUgraphNode *copy = never_null(malloc((count > 0 ? count : 1) * sizeof *copy));
     if (count > 0)
         memcpy(copy, nodes, count * sizeof *copy);
     free(stream->capture_tail);
@@ -114,9 +113,7 @@ CUresult capture_record(CUstream stream, CUevent event)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     size_t bytes = stream->capture_tail_count * sizeof *event->nodes;
     free(event->nodes);
-    event->nodes = malloc(bytes + 1);
-    if (event->nodes == NULL)
-        abort();
+    event->nodes = never_null(malloc(bytes + 1));
     memcpy(event->nodes, stream->capture_tail, bytes);
     event->node_count = stream->capture_tail_count;
     event->capture = stream->capture;
@@ -159,9 +156,7 @@ CUresult capture_wait(CUstream stream, CUevent event)
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     size_t before = stream->capture_tail_count, count = before;
-    CUgraphNode *nodes = malloc((before + event->node_count + 1) * sizeof *nodes);
-    if (nodes == NULL)
-        abort();
+    CUgraphNode *nodes = never_null(malloc((before + event->node_count + 1) * sizeof *nodes));
     if (before > 0)
         memcpy(nodes, stream->capture_tail, before * sizeof *nodes);
     for (size_t i = 0; i < event->node_count; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The exported functions that begin, end and inspect stream captures. */
-#include <stdlib.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/capture_list.h"
 #include "tests/sim/context.h"
@@ -23,9 +23,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
         return CUDA_ERROR_ILLEGAL_STATE;
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    struct capture *capture = malloc(sizeof *capture);
-    if (capture == NULL)
-        abort();
+    struct capture *capture = never_null(malloc(sizeof *capture));
     *capture = (struct capture){.mode = mode,
                                 .thread_id = thread_self()->id,
                                 .id = ++last_id,

@@ -4,9 +4,9 @@
 #include "tests/sim/clock.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
@@ -42,9 +42,7 @@ static void heap_push(struct work *work)
 {
     if (heap_count == heap_capacity) {
         heap_capacity = heap_capacity * 2 + 64;
-        heap = realloc(heap, heap_capacity * sizeof *heap);
-        if (heap == NULL)
-            abort();
+        heap = never_null(realloc(heap, heap_capacity * sizeof *heap));
     }
     size_t i = heap_count++;
     for (; i > 0 && before(work, heap[(i - 1) / 2]); i = (i - 1) / 2)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/thread.h"
@@ -53,9 +54,7 @@ bool fault_add(const char *spec)
     fault.code = (CUresult)code;
     fault.sticky = mark == '!';
     fault.next = faults;
-    faults = malloc(sizeof *faults);
-    if (faults == NULL)
-        abort();
+    faults = never_null(malloc(sizeof *faults));
     *faults = fault;
     atomic_store(&armed, true);
     return true;

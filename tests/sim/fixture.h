@@ -22,6 +22,7 @@
 
 #define OK(call) assert_int_equal((call), CUDA_SUCCESS)
 #define GIVES(code, call) assert_int_equal((call), (code))
+#define BAD(call) GIVES(CUDA_ERROR_INVALID_VALUE, call)
 
 /* The primary context of device 0, current in the main thread. */
 extern CUcontext context;
@@ -38,7 +39,10 @@ CUdeviceptr alloc(size_t bytes);
 CUstream stream(unsigned flags);
 CUevent event(void);
 
-/* Launches. A word has 4 bytes. */
+/* Loads the kernels into the current context and launches one on its null stream. */
+void launch_here(const char *name, void **params);
+
+/* Launches of the main context's kernels. A word has 4 bytes. */
 void fill(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value);
 void copy(CUstream on, CUdeviceptr dst, CUdeviceptr src, uint64_t words);
 void spin(CUstream on, uint64_t ns);
@@ -46,6 +50,9 @@ void late_fill(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value, uint
 void late_check(CUstream on, CUdeviceptr at, uint64_t words, uint32_t value, CUdeviceptr errors,
                 uint64_t ns);
 void wait_flag(CUstream on, CUdeviceptr flag);
+
+/* Device memory of the current context's device that is in use. */
+size_t used(void);
 
 /* Waits for the context and counts the words in [at, at + 4 * words) that are not value. */
 uint64_t wrong(CUdeviceptr at, uint64_t words, uint32_t value);

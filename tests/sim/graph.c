@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/config.h"
@@ -57,14 +58,10 @@ CUgraphNode graph_add(CUgraph graph, const struct command *command, CUgraphNode 
 {
     if (graph->count == graph->capacity) {
         graph->capacity = graph->capacity * 2 + 8;
-        graph->nodes = realloc(graph->nodes, graph->capacity * sizeof *graph->nodes);
-        if (graph->nodes == NULL)
-            abort();
+        graph->nodes = never_null(realloc(graph->nodes, graph->capacity * sizeof *graph->nodes));
     }
-    CUgraphNode node = malloc(sizeof *node);
-    CUgraphNode *copy = malloc((before_count + 1) * sizeof *copy);
-    if (node == NULL || copy == NULL)
-        abort();
+    CUgraphNode node = never_null(malloc(sizeof *node));
+    CUgraphNode *copy = never_null(malloc((before_count + 1) * sizeof *copy));
     if (before_count > 0)
         memcpy(copy, before, before_count * sizeof *copy);
     *node = (struct CUgraphNode_st){
@@ -75,9 +72,7 @@ CUgraphNode graph_add(CUgraph graph, const struct command *command, CUgraphNode 
 
 bool graph_leads(CUgraph graph, CUgraphNode node, CUgraphNode const *ends, size_t end_count)
 {
-    bool *reached = calloc(graph->count + 1, sizeof *reached);
-    if (reached == NULL)
-        abort();
+    bool *reached = never_null(calloc(graph->count + 1, sizeof *reached));
     for (size_t i = 0; i < end_count; i++)
         reached[ends[i]->index] = true;
     for (size_t i = graph->count; i-- > 0;)
@@ -91,14 +86,10 @@ bool graph_leads(CUgraph graph, CUgraphNode node, CUgraphNode const *ends, size_
 /* Copies all nodes of `from` behind `roots`. A child graph takes the place of its node. */
 static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size_t root_count)
 {
-    CUgraphNode *map = malloc((from->count + 1) * sizeof *map);
-    if (map == NULL)
-        abort();
+    CUgraphNode *map = never_null(malloc((from->count + 1) * sizeof *map));
     for (size_t i = 0; i < from->count; i++) {
         CUgraphNode node = from->nodes[i];
-        CUgraphNode *before = malloc((node->before_count + 1) * sizeof *before);
-        if (before == NULL)
-            abort();
+        CUgraphNode *before = never_null(malloc((node->before_count + 1) * sizeof *before));
         for (size_t j = 0; j < node->before_count; j++)
             before[j] = map[node->before[j]->index];
         CUgraphNode const *entry = node->before_count > 0 ? before : roots;
@@ -107,9 +98,7 @@ static void inline_into(CUgraph to, CUgraph from, CUgraphNode const *roots, size
             size_t first = to->count;
             inline_into(to, node->child, entry, entry_count);
             size_t added = to->count - first;
-            CUgraphNode *all = malloc((added + entry_count + 1) * sizeof *all);
-            if (all == NULL)
-                abort();
+            CUgraphNode *all = never_null(malloc((added + entry_count + 1) * sizeof *all));
             memcpy(all, to->nodes + first, added * sizeof *all);
             if (entry_count > 0)
                 memcpy(all + added, entry, entry_count * sizeof *all);
@@ -186,10 +175,8 @@ static CUresult launch(CUgraphExec exec, CUstream handle)
      * checker sees a graph as one piece of work of the stream. */
     CUgraph graph = exec->graph;
     struct work *entry = work_retain(stream_frontier(stream));
-    struct work **works = calloc(graph->count + 1, sizeof *works);
-    struct work **before = calloc(graph->count + 2, sizeof *before);
-    if (works == NULL || before == NULL)
-        abort();
+    struct work **works = never_null(calloc(graph->count + 1, sizeof *works));
+    struct work **before = never_null(calloc(graph->count + 2, sizeof *before));
     for (size_t i = 0; i < graph->count; i++) {
         CUgraphNode node = graph->nodes[i];
         before[0] = entry;

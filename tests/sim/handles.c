@@ -2,7 +2,7 @@
 /* Two arrays: all objects ever made, and those that are free. */
 #include "tests/sim/handles.h"
 
-#include <stdlib.h>
+#include "tests/sim/alloc.h"
 
 void *handles_take(struct handles *handles)
 {
@@ -10,14 +10,11 @@ void *handles_take(struct handles *handles)
         return handles->spare[--handles->spare_count];
     if (handles->count == handles->capacity) {
         handles->capacity = handles->capacity * 2 + 16;
-        handles->all = realloc(handles->all, handles->capacity * sizeof *handles->all);
-        handles->spare = realloc(handles->spare, handles->capacity * sizeof *handles->spare);
-        if (handles->all == NULL || handles->spare == NULL)
-            abort();
+        handles->all = never_null(realloc(handles->all, handles->capacity * sizeof *handles->all));
+        handles->spare =
+            never_null(realloc(handles->spare, handles->capacity * sizeof *handles->spare));
     }
-    void *object = calloc(1, handles->size);
-    if (object == NULL)
-        abort();
+    void *object = never_null(calloc(1, handles->size));
     handles->all[handles->count++] = object;
     return object;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/memory.h"
@@ -46,31 +47,23 @@ static void touch_release(struct touch *touch)
 
 static struct segment *segment_add(uint64_t lo, uint64_t hi)
 {
-    struct segment *segment = calloc(1, sizeof *segment);
-    if (segment == NULL)
-        abort();
-    segment->range.lo = lo;
-    segment->range.hi = hi;
-    range_insert(&segments, &segment->range);
-    return segment;
+    return range_add(&segments, sizeof(struct segment), lo, hi);
 }
 
 static void segment_drop(struct segment *segment)
 {
-    range_remove(&segments, &segment->range);
     for (unsigned i = 0; i < segment->count; i++)
         touch_release(segment->touches[i]);
     free(segment->touches);
-    free(segment);
+    range_delete(&segments, &segment->range);
 }
 
 static void remember(struct segment *segment, struct touch *touch)
 {
     if (segment->count == segment->capacity) {
         segment->capacity = segment->capacity * 2 + 2;
-        segment->touches = realloc(segment->touches, segment->capacity * sizeof *segment->touches);
-        if (segment->touches == NULL)
-            abort();
+        segment->touches =
+            never_null(realloc(segment->touches, segment->capacity * sizeof *segment->touches));
     }
     segment->touches[segment->count++] = touch;
     touch->references++;
@@ -180,9 +173,7 @@ static bool watched(uint64_t addr)
 
 static void touch_range(CUstream stream, const struct command *command, const struct access *access)
 {
-    struct touch *touch = calloc(1, sizeof *touch);
-    if (touch == NULL)
-        abort();
+    struct touch *touch = never_null(calloc(1, sizeof *touch));
     *touch = (struct touch){.references = 1,
                             .slot = stream->slot,
                             .seq = stream->seq,

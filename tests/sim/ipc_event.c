@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/physical.h"
@@ -90,9 +91,7 @@ static void publish(void *data)
 
 void ipc_event_record(struct ipc_event *shared, CUstream stream)
 {
-    struct publication *publication = malloc(sizeof *publication);
-    if (publication == NULL)
-        abort();
+    struct publication *publication = never_null(malloc(sizeof *publication));
     publication->fd = fcntl(shared->fd, F_DUPFD_CLOEXEC, 0);
     publication->number = atomic_fetch_add(&shared->page->recorded, 1) + 1;
     struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {publish, publication}};

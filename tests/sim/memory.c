@@ -2,7 +2,6 @@
 /* The registry of memory, and device memory of whole pages. memory_api.c exports the functions. */
 #include "tests/sim/memory.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "tests/sim/hazard.h"
@@ -71,27 +70,21 @@ void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room)
 
 struct memory *memory_add(enum memory_kind kind, uint64_t addr, uint64_t extent, CUcontext context)
 {
-    struct memory *memory = calloc(1, sizeof *memory);
-    if (memory == NULL)
-        abort();
+    struct memory *memory = range_add(&registry, sizeof *memory, addr, addr + extent);
     memory->kind = kind;
-    memory->range.lo = addr;
-    memory->range.hi = addr + extent;
     memory->size = extent;
     memory->context = context;
     memory->device = context != NULL ? context->device : 0;
     memory->buffer_id = ++last_buffer_id;
-    range_insert(&registry, &memory->range);
     return memory;
 }
 
 void memory_drop(struct memory *memory)
 {
     hazard_forget(memory->range.lo, memory->range.hi);
-    range_remove(&registry, &memory->range);
     if (memory->physical != NULL)
         physical_release(memory->physical);
-    free(memory);
+    range_delete(&registry, &memory->range);
 }
 
 CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out)

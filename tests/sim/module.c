@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
@@ -53,9 +54,7 @@ static CUresult parse(struct image *image, const char *text, CUmodule module, CU
         while (isalnum((unsigned char)at[length]) || at[length] == '_' || at[length] == '$')
             length++;
         struct CUfunc_st *functions =
-            realloc(image->functions, (image->count + 1) * sizeof *functions);
-        if (functions == NULL)
-            abort();
+            never_null(realloc(image->functions, (image->count + 1) * sizeof *functions));
         image->functions = functions;
         functions[image->count] = (struct CUfunc_st){.magic = FUNCTION_MAGIC,
                                                      .name = strndup(at, length),
@@ -100,9 +99,7 @@ static CUresult load(CUmodule *out, const void *text)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUmodule module = calloc(1, sizeof *module);
-    if (module == NULL)
-        abort();
+    CUmodule module = never_null(calloc(1, sizeof *module));
     module->context = context_owner(thread_current());
     if (!context_take(module->context, config.object_bytes)) {
         free(module);

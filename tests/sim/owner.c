@@ -2,8 +2,6 @@
 /* A set of owned ranges, numbered. */
 #include "tests/sim/owner.h"
 
-#include <stdlib.h>
-
 #include "tests/sim/range.h"
 
 struct owned {
@@ -19,27 +17,17 @@ void owner_begin(uint64_t addr, uint64_t size)
     struct owned *one;
     if (size == 0)
         return;
-    while ((one = (struct owned *)range_from(&owned, addr)) != NULL &&
-           one->range.lo < addr + size) {
-        range_remove(&owned, &one->range);
-        free(one);
-    }
-    one = calloc(1, sizeof *one);
-    if (one == NULL)
-        abort();
-    one->range.lo = addr;
-    one->range.hi = addr + size;
+    while ((one = (struct owned *)range_from(&owned, addr)) != NULL && one->range.lo < addr + size)
+        range_delete(&owned, &one->range);
+    one = range_add(&owned, sizeof *one, addr, addr + size);
     one->number = ++last_number;
-    range_insert(&owned, &one->range);
 }
 
 void owner_end(uint64_t addr)
 {
     struct owned *one = (struct owned *)range_find(&owned, addr);
-    if (one == NULL || one->range.lo != addr)
-        return;
-    range_remove(&owned, &one->range);
-    free(one);
+    if (one != NULL && one->range.lo == addr)
+        range_delete(&owned, &one->range);
 }
 
 uint64_t owner_of(uint64_t addr, uint64_t size)

@@ -3,6 +3,8 @@
  * depth is logarithmic for any order of insertion. */
 #include "tests/sim/range.h"
 
+#include "tests/sim/alloc.h"
+
 struct range *range_find(const struct ranges *set, uint64_t addr)
 {
     struct range *node = range_from(set, addr);
@@ -50,7 +52,7 @@ static struct range *join(struct range *below, struct range *above)
     return above;
 }
 
-void range_insert(struct ranges *set, struct range *node)
+static void insert(struct ranges *set, struct range *node)
 {
     set->seed = set->seed * 1664525u + 1013904223u;
     node->priority = set->seed ^ (set->seed >> 15);
@@ -62,11 +64,21 @@ void range_insert(struct ranges *set, struct range *node)
     *link = node;
 }
 
-void range_remove(struct ranges *set, struct range *node)
+void *range_add(struct ranges *set, size_t bytes, uint64_t lo, uint64_t hi)
+{
+    struct range *node = never_null(calloc(1, bytes));
+    node->lo = lo;
+    node->hi = hi;
+    insert(set, node);
+    return node;
+}
+
+void range_delete(struct ranges *set, struct range *node)
 {
     struct range **link = &set->root;
     while (*link != node)
         link = node->lo < (*link)->lo ? &(*link)->left : &(*link)->right;
     *link = join(node->left, node->right);
     set->count--;
+    free(node);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* An ordered set of address ranges [lo, hi) that do not overlap, as an intrusive treap. It owns no
- * memory. Driver lock. */
+/* An ordered set of address ranges [lo, hi) that do not overlap, as an intrusive treap. Driver
+ * lock. */
 #ifndef SIM_RANGE_H
 #define SIM_RANGE_H
 
@@ -26,10 +26,9 @@ struct range *range_find(const struct ranges *set, uint64_t addr);
  * above. */
 struct range *range_from(const struct ranges *set, uint64_t addr);
 
-/* node->lo and node->hi are set, lo < hi, and overlap no member. */
-void range_insert(struct ranges *set, struct range *node);
-
-/* node is a member. */
-void range_remove(struct ranges *set, struct range *node);
+/* Adds a new object of so many bytes that begins with the range, lo < hi, which overlaps no member;
+ * removes one and frees it. */
+void *range_add(struct ranges *set, size_t bytes, uint64_t lo, uint64_t hi);
+void range_delete(struct ranges *set, struct range *node);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/space.h"
 
@@ -22,9 +23,7 @@ struct block {
 
 static struct block *add_block(CUcontext context)
 {
-    struct block *block = calloc(1, sizeof *block);
-    if (block == NULL)
-        abort();
+    struct block *block = never_null(calloc(1, sizeof *block));
     block->physical = physical_create(context->device, PAGE_BYTES, false);
     if (block->physical == NULL) {
         free(block);

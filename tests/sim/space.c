@@ -2,18 +2,10 @@
 /* space.h, as a set of free ranges. A free merges neighbours. */
 #include "tests/sim/space.h"
 
-#include <stdlib.h>
-
 static void add_free(struct space *space, uint64_t lo, uint64_t hi)
 {
-    if (lo == hi)
-        return;
-    struct range *node = calloc(1, sizeof *node);
-    if (node == NULL)
-        abort();
-    node->lo = lo;
-    node->hi = hi;
-    range_insert(&space->free, node);
+    if (lo < hi)
+        range_add(&space->free, sizeof(struct range), lo, hi);
 }
 
 void space_init(struct space *space, uint64_t base, uint64_t size)
@@ -24,11 +16,8 @@ void space_init(struct space *space, uint64_t base, uint64_t size)
 
 void space_finish(struct space *space)
 {
-    while (space->free.root != NULL) {
-        struct range *node = space->free.root;
-        range_remove(&space->free, node);
-        free(node);
-    }
+    while (space->free.root != NULL)
+        range_delete(&space->free, space->free.root);
 }
 
 bool space_alloc(struct space *space, uint64_t size, uint64_t alignment, uint64_t *out)
@@ -39,8 +28,7 @@ bool space_alloc(struct space *space, uint64_t size, uint64_t alignment, uint64_
         if (at > node->hi || node->hi - at < size)
             continue;
         uint64_t lo = node->lo, hi = node->hi;
-        range_remove(&space->free, node);
-        free(node);
+        range_delete(&space->free, node);
         add_free(space, lo, at);
         add_free(space, at + size, hi);
         *out = at;
@@ -55,14 +43,12 @@ void space_free(struct space *space, uint64_t addr, uint64_t size)
     struct range *below = lo > 0 ? range_find(&space->free, lo - 1) : NULL;
     if (below != NULL) {
         lo = below->lo;
-        range_remove(&space->free, below);
-        free(below);
+        range_delete(&space->free, below);
     }
     struct range *above = range_find(&space->free, hi);
     if (above != NULL) {
         hi = above->hi;
-        range_remove(&space->free, above);
-        free(above);
+        range_delete(&space->free, above);
     }
     add_free(space, lo, hi);
 }

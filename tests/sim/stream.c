@@ -3,8 +3,7 @@
  * stream. stream_api.c exports the functions. */
 #include "tests/sim/stream.h"
 
-#include <stdlib.h>
-
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
 #include "tests/sim/clock.h"
@@ -36,9 +35,7 @@ static unsigned slot_take(uint64_t *seq)
     while (i < slot_count && (slots[i].used || vector_get(&stream_host_clock, i) < slots[i].seq))
         i++;
     if (i == slot_count) {
-        slots = realloc(slots, ++slot_count * sizeof *slots);
-        if (slots == NULL)
-            abort();
+        slots = never_null(realloc(slots, ++slot_count * sizeof *slots));
         slots[i] = (struct slot){0};
     }
     slots[i].used = true;

@@ -4,56 +4,35 @@
 #include "tests/sim/fixture.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 
 #define WORDS 1024
-#define GLOBAL CU_STREAM_CAPTURE_MODE_GLOBAL
-#define LOCAL CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 #define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED
 
 static CUstream on;
 static CUevent idle;
 static CUdeviceptr large, small, allocated;
+static uint32_t word;
+static CUgraph ended;
 
 /* Calls that a program, or a library in it, may make while a capture is open. */
-static CUresult large_alloc(void)
-{
-    return cuMemAlloc(&allocated, 64 * MIB);
-}
-static CUresult small_alloc(void)
-{
-    CUdeviceptr at;
-    CUresult rc = cuMemAlloc(&at, 1000);
-    return rc == CUDA_SUCCESS ? cuMemFree(at) : rc;
-}
-static CUresult large_free(void)
-{
-    return cuMemFree(large);
-}
-static CUresult query(void)
-{
-    return cuEventQuery(idle);
-}
-static CUresult record(void)
-{
-    return cuCtxRecordEvent(context, idle);
-}
-static CUresult wait(void)
-{
-    return cuCtxWaitEvent(context, idle);
-}
-static CUresult synchronize(void)
-{
-    return cuCtxSynchronize();
-}
-static CUresult query_stream(void)
-{
-    return cuStreamQuery(on);
-}
-static CUresult copy_plain(void)
-{
-    uint32_t word = 0;
-    return cuMemcpyHtoD(small, &word, 4);
-}
+#define CALL(name, expression)                                                                     \
+    static CUresult name(void)                                                                     \
+    {                                                                                              \
+        return expression;                                                                         \
+    }
+
+CALL(large_alloc, cuMemAlloc(&allocated, 64 * MIB))
+CALL(small_alloc, cuMemAlloc(&allocated, 1000))
+CALL(large_free, cuMemFree(large))
+CALL(query, cuEventQuery(idle))
+CALL(record, cuCtxRecordEvent(context, idle))
+CALL(wait, cuCtxWaitEvent(context, idle))
+CALL(synchronize, cuCtxSynchronize())
+CALL(query_stream, cuStreamQuery(on))
+CALL(copy_plain, cuMemcpyHtoD(small, &word, 4))
+CALL(end, cuStreamEndCapture(on, &ended))
+
 static CUresult virtual_memory(void)
 {
     CUmemGenericAllocationHandle handle;
@@ -84,98 +63,87 @@ static void *in_thread(void *argument)
     OK(cuCtxSetCurrent(context));
     OK(cuThreadExchangeStreamCaptureMode(&mode));
     caller->rc = caller->call();
+    OK(cuThreadExchangeStreamCaptureMode(&mode));
     return NULL;
 }
 
-/* Captures a kernel and makes the call during the capture, from the capturing thread or from
- * another. */
-static void expect(CUstreamCaptureMode capture, int other_thread, CUstreamCaptureMode mode,
-                   CUresult (*call)(void), CUresult wanted)
+static CUresult elsewhere(struct caller caller)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, in_thread, &caller), 0);
+    pthread_join(thread, NULL);
+    return caller.rc;
+}
+
+static CUstreamCaptureStatus status_of(CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    OK(cuStreamIsCapturing(stream, &status));
+    return status;
+}
+
+/* Ends a capture as the status says that it has to end. */
+static void end_capture(CUstream stream, CUstreamCaptureStatus status)
 {
     CUgraph graph;
-    struct caller caller = {call, mode, CUDA_SUCCESS};
-    CUstreamCaptureMode exchanged = mode;
-    CUstreamCaptureStatus status;
-    OK(cuStreamBeginCapture(on, capture));
-    fill(on, small, 16, 1);
-    if (other_thread) {
-        pthread_t thread;
-        assert_int_equal(pthread_create(&thread, NULL, in_thread, &caller), 0);
-        pthread_join(thread, NULL);
-    } else {
-        OK(cuThreadExchangeStreamCaptureMode(&exchanged));
-        caller.rc = call();
-        OK(cuThreadExchangeStreamCaptureMode(&exchanged));
-    }
-    assert_int_equal(caller.rc, wanted);
-    OK(cuStreamIsCapturing(on, &status));
-    if (wanted == CUDA_SUCCESS) {
-        assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-        OK(cuStreamEndCapture(on, &graph));
+    if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        OK(cuStreamEndCapture(stream, &graph));
         OK(cuGraphDestroy(graph));
     } else {
-        assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-        GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(on, &graph));
+        GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
         assert_null(graph);
     }
-    OK(cuStreamIsCapturing(on, &status));
-    assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
-    OK(cuMemFree(allocated));
-    allocated = 0;
+    assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-#define BAD CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+/* A call during a capture of mode global, local, relaxed (three words). The letters of a word: in
+ * the capturing thread, of mode global, local, relaxed, then in another thread, the same. x: the
+ * call fails and invalidates the capture. */
+static const struct rule {
+    CUresult (*call)(void);
+    const char *word[3];
+} rules[] = {
+    {large_alloc, {"xx.x..", "xx....", "......"}},    {query, {"xx.x..", "xx....", "......"}},
+    {copy_plain, {"xx.x..", "xx....", "......"}},     {large_free, {"xx.x..", "xx....", "......"}},
+    {small_alloc, {"......", "......", "......"}},    {others, {"......", "......", "......"}},
+    {virtual_memory, {"......", "......", "......"}}, {record, {"xxxxxx", "xxxxxx", "xxxxxx"}},
+    {wait, {"xxxxxx", "xxxxxx", "xxxxxx"}},           {synchronize, {"xxxxxx", "xxxxxx", "xxxxxx"}},
+    {query_stream, {"xxxxxx", "xxxxxx", "xxxxxx"}},
+};
 
-static void unsafe_calls_follow_the_modes(void **state)
+static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, RELAXED};
+
+static void calls_follow_the_rules_of_their_modes(void **state)
 {
-    CUresult (*const unsafe[])(void) = {large_alloc, query, copy_plain};
-    for (int i = 0; i < 3; i++) {
-        expect(GLOBAL, 0, GLOBAL, unsafe[i], BAD);
-        expect(GLOBAL, 0, LOCAL, unsafe[i], BAD);
-        expect(GLOBAL, 0, RELAXED, unsafe[i], CUDA_SUCCESS);
-        expect(GLOBAL, 1, GLOBAL, unsafe[i], BAD);
-        expect(GLOBAL, 1, LOCAL, unsafe[i], CUDA_SUCCESS);
-        expect(GLOBAL, 1, RELAXED, unsafe[i], CUDA_SUCCESS);
-        expect(LOCAL, 0, GLOBAL, unsafe[i], BAD);
-        expect(LOCAL, 0, LOCAL, unsafe[i], BAD);
-        expect(LOCAL, 0, RELAXED, unsafe[i], CUDA_SUCCESS);
-        expect(LOCAL, 1, GLOBAL, unsafe[i], CUDA_SUCCESS);
-        expect(RELAXED, 0, GLOBAL, unsafe[i], CUDA_SUCCESS);
-        expect(RELAXED, 1, GLOBAL, unsafe[i], CUDA_SUCCESS);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules * 18; i++) {
+        const struct rule *rule = &rules[i / 18];
+        struct caller caller = {rule->call, modes[i % 3], CUDA_SUCCESS};
+        bool bad = rule->word[i % 18 / 6][i % 6] == 'x';
+        CUstreamCaptureStatus wanted =
+            bad ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        large = rule->call == large_free ? alloc(8 * MIB) : 0;
+        OK(cuStreamBeginCapture(on, modes[i % 18 / 6]));
+        fill(on, small, 16, 1);
+        if (i % 6 < 3)
+            in_thread(&caller);
+        else
+            caller.rc = elsewhere(caller);
+        if (caller.rc != (bad ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS) ||
+            status_of(on) != wanted)
+            fail_msg("call %zu, mode %zu, case %zu: %d", i / 18, i % 18 / 6, i % 6, caller.rc);
+        end_capture(on, wanted);
+        if (bad)
+            OK(cuMemFree(large));
+        OK(cuMemFree(allocated));
+        allocated = 0;
     }
-    expect(GLOBAL, 0, GLOBAL, large_free, BAD);
-    expect(GLOBAL, 1, GLOBAL, large_free, BAD);
-    expect(GLOBAL, 1, RELAXED, large_free, CUDA_SUCCESS);
-}
-
-static void safe_calls_never_invalidate(void **state)
-{
-    CUresult (*const safe[])(void) = {small_alloc, virtual_memory, others};
-    for (int i = 0; i < 3; i++)
-        for (int other = 0; other < 2; other++) {
-            expect(GLOBAL, other, GLOBAL, safe[i], CUDA_SUCCESS);
-            expect(RELAXED, other, GLOBAL, safe[i], CUDA_SUCCESS);
-        }
-}
-
-static void context_events_invalidate_in_every_mode(void **state)
-{
-    const CUstreamCaptureMode modes[] = {GLOBAL, LOCAL, RELAXED};
-    CUresult (*const calls[])(void) = {record, wait, synchronize};
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++)
-            for (int other = 0; other < 2; other++) {
-                expect(modes[i], other, GLOBAL, calls[j], BAD);
-                expect(modes[i], other, RELAXED, calls[j], BAD);
-            }
-    expect(RELAXED, 0, RELAXED, query_stream, BAD);
 }
 
 static void another_context_is_not_concerned(void **state)
 {
     CUcontext other;
     CUevent fence;
-    CUgraph graph;
     OK(cuStreamBeginCapture(on, RELAXED));
     OK(cuCtxCreate(&other, NULL, 0, 0));
     OK(cuEventCreate(&fence, 0));
@@ -184,29 +152,25 @@ static void another_context_is_not_concerned(void **state)
     OK(cuCtxSynchronize());
     OK(cuCtxDestroy(other));
     OK(cuCtxSetCurrent(context));
-    OK(cuStreamEndCapture(on, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(on, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
 static void legacy_stream_conflicts_with_blocking_captures(void **state)
 {
     CUstream blocking = stream(CU_STREAM_DEFAULT);
-    CUgraph graph;
     CUstreamCaptureStatus status;
     uint64_t ns = 1;
-    /* A query is no use of the legacy stream (documented). */
     OK(cuStreamBeginCapture(blocking, RELAXED));
+    /* A query is no use of the legacy stream (documented). */
     GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
-    OK(cuStreamEndCapture(blocking, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(blocking, CU_STREAM_CAPTURE_STATUS_ACTIVE);
     OK(cuStreamBeginCapture(blocking, RELAXED));
     GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
           cuLaunchKernel(kernel("spin"), 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+    end_capture(blocking, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     OK(cuStreamBeginCapture(on, RELAXED)); /* non-blocking: no conflict */
     spin(NULL, 1);
-    OK(cuStreamEndCapture(on, &graph));
-    OK(cuGraphDestroy(graph));
+    end_capture(on, CU_STREAM_CAPTURE_STATUS_ACTIVE);
     GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL, RELAXED));
     OK(cuStreamDestroy(blocking));
 }
@@ -216,64 +180,59 @@ static void capture_is_bound_to_its_stream_and_thread(void **state)
     CUstream other = stream(CU_STREAM_NON_BLOCKING);
     CUgraph graph;
     CUevent between = event();
-    GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(on, &graph));
-    OK(cuStreamBeginCapture(on, LOCAL));
-    GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCapture(on, LOCAL));
-    fill(on, small, 16, 1);
-    OK(cuEventRecord(between, on));
-    OK(cuStreamWaitEvent(other, between, 0));
-    fill(other, small, 16, 2);
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(on, &graph));
-    OK(cuStreamBeginCapture(on, LOCAL));
-    OK(cuEventRecord(between, on));
-    OK(cuStreamWaitEvent(other, between, 0));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(other, &graph));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(on, &graph));
-    /* An event from outside cannot be waited for. */
+    GIVES(CUDA_ERROR_ILLEGAL_STATE, end());
+    for (int joined = 0; joined < 2; joined++) {
+        OK(cuStreamBeginCapture(on, modes[1]));
+        GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCapture(on, RELAXED));
+        OK(cuEventRecord(between, on));
+        OK(cuStreamWaitEvent(other, between, 0));
+        fill(other, small, 16, 2);
+        if (joined) {
+            GIVES(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(other, &graph));
+            end_capture(on, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+        } else {
+            GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, end());
+        }
+    }
+    /* An event from outside, and one of another capture, cannot be waited for. */
     OK(cuEventRecord(idle, NULL));
-    OK(cuStreamBeginCapture(on, LOCAL));
+    OK(cuStreamBeginCapture(on, RELAXED));
     GIVES(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(on, idle, 0));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(on, &graph));
+    end_capture(on, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    OK(cuStreamBeginCapture(on, RELAXED));
+    OK(cuStreamBeginCapture(other, RELAXED));
+    OK(cuEventRecord(between, other));
+    GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(between));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_MERGE, cuStreamWaitEvent(on, between, 0));
+    end_capture(on, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    end_capture(other, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     OK(cuStreamDestroy(other));
     OK(cuEventDestroy(between));
-}
-
-static CUresult end(void)
-{
-    CUgraph graph;
-    return cuStreamEndCapture(on, &graph);
-}
-
-static void another_thread_may_end_relaxed_captures_only(void **state)
-{
-    const CUstreamCaptureMode modes[] = {GLOBAL, LOCAL, RELAXED};
     for (int i = 0; i < 3; i++) {
-        pthread_t thread;
-        struct caller caller = {end, GLOBAL, CUDA_SUCCESS};
+        struct caller caller = {end, modes[0], CUDA_SUCCESS};
         OK(cuStreamBeginCapture(on, modes[i]));
-        assert_int_equal(pthread_create(&thread, NULL, in_thread, &caller), 0);
-        pthread_join(thread, NULL);
-        if (modes[i] == RELAXED) {
-            assert_int_equal(caller.rc, CUDA_SUCCESS);
-        } else {
-            assert_int_equal(caller.rc, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-            GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end());
-        }
+        caller.rc = elsewhere(caller);
+        assert_int_equal(caller.rc, i == 2 ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        if (i < 2)
+            end_capture(on, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     }
 }
 
-static void captured_work_runs_at_each_launch(void **state)
+/* A late fill, a copy of it on a side stream, a smaller fill behind that, and a word behind all; by
+ * a capture, and as a child of another graph, in which one more word comes behind it. */
+static void captured_work_runs_in_order_at_each_launch(void **state)
 {
     CUstream side = stream(CU_STREAM_NON_BLOCKING);
     CUdeviceptr a = alloc(WORDS * 4), b = alloc(WORDS * 4);
-    CUgraph graph;
-    CUgraphExec exec;
+    CUgraph graph, parent, word_graph;
+    CUgraphExec exec[2];
+    CUgraphNode first, child, last, node;
     CUevent fork = event(), join = event();
     size_t nodes = 0;
+    OK(cuGraphCreate(&graph, 0));
     OK(cuMemsetD32(a, 1, WORDS));
-    OK(cuMemsetD32(b, 1, WORDS));
     OK(cuCtxSynchronize());
-    OK(cuStreamBeginCapture(on, GLOBAL));
+    OK(cuStreamBeginCaptureToGraph(on, graph, NULL, NULL, 0, modes[0]));
     late_fill(on, a, WORDS, 5, 5 * MS);
     OK(cuEventRecord(fork, on));
     OK(cuStreamWaitEvent(side, fork, 0));
@@ -286,55 +245,37 @@ static void captured_work_runs_at_each_launch(void **state)
     OK(cuGraphGetNodes(graph, NULL, &nodes));
     assert_int_equal(nodes, 4);
     assert_int_equal(wrong(a, WORDS, 1), 0); /* capturing does nothing */
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphDestroy(graph));
-    for (int i = 0; i < 3; i++) {
-        OK(cuMemsetD32Async(a, 2, WORDS, on));
-        OK(cuGraphLaunch(exec, on));
-        OK(cuStreamSynchronize(on));
-        assert_int_equal(wrong(b, WORDS, 5), 0);
-        assert_int_equal(wrong(a, 1, 7), 0);
-        assert_int_equal(wrong(a + 4, WORDS / 2 - 1, 6), 0);
-        assert_int_equal(wrong(a + WORDS * 2, WORDS / 2, 5), 0);
-    }
-    OK(cuGraphExecDestroy(exec));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecDestroy(exec));
-    OK(cuStreamDestroy(side));
-    OK(cuMemFree(a));
-    OK(cuMemFree(b));
-}
-
-static void graphs_can_be_built_by_hand(void **state)
-{
-    CUdeviceptr a = alloc(WORDS * 4);
-    CUgraph graph, parent;
-    CUgraphExec exec;
-    CUgraphNode first, child, node;
-    size_t count = 0;
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuStreamBeginCaptureToGraph(on, graph, NULL, NULL, 0, GLOBAL));
-    late_fill(on, a, WORDS, 9, 5 * MS);
-    OK(cuStreamEndCapture(on, &graph));
     OK(cuGraphCreate(&parent, 0));
     OK(cuGraphAddEmptyNode(&first, parent, NULL, 0));
     OK(cuGraphAddChildGraphNode(&child, parent, &first, 1, graph));
-    OK(cuGraphGetNodes(parent, NULL, &count));
-    assert_int_equal(count, 2);
-    OK(cuGraphGetNodes(graph, &node, &count));
-    assert_int_equal(count, 1);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&child, parent, &node, 1));
-    OK(cuGraphInstantiateWithFlags(&exec, parent, 0));
-    for (int i = 0; i < 2; i++) {
-        OK(cuMemsetD32Async(a, 1, WORDS, on));
-        OK(cuGraphLaunch(exec, on));
-        OK(cuStreamSynchronize(on));
-        assert_int_equal(wrong(a, WORDS, 9), 0);
-    }
-    OK(cuGraphExecDestroy(exec));
+    OK(cuStreamBeginCapture(on, RELAXED));
+    BAD(cuMemFreeAsync(b, on));
+    fill(on, a, 1, 8);
+    OK(cuStreamEndCapture(on, &word_graph));
+    OK(cuGraphAddChildGraphNode(&last, parent, &child, 1, word_graph));
+    nodes = 1;
+    OK(cuGraphGetNodes(graph, &node, &nodes));
+    BAD(cuGraphAddEmptyNode(&child, parent, &node, 1));
+    OK(cuGraphInstantiateWithFlags(&exec[0], graph, 0));
+    OK(cuGraphInstantiateWithFlags(&exec[1], parent, 0));
     OK(cuGraphDestroy(graph));
     OK(cuGraphDestroy(parent));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(parent));
+    OK(cuGraphDestroy(word_graph));
+    for (int i = 0; i < 4; i++) {
+        late_fill(on, a, WORDS, 2, MS);
+        OK(cuGraphLaunch(exec[i % 2], on));
+        OK(cuStreamSynchronize(on));
+        assert_int_equal(wrong(b, WORDS, 5), 0);
+        assert_int_equal(wrong(a, 1, i % 2 ? 8 : 7), 0);
+        assert_int_equal(wrong(a + 4, WORDS / 2 - 1, 6), 0);
+        assert_int_equal(wrong(a + WORDS * 2, WORDS / 2, 5), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        OK(cuGraphExecDestroy(exec[i]));
+    BAD(cuGraphExecDestroy(exec[1]));
+    OK(cuStreamDestroy(side));
     OK(cuMemFree(a));
+    OK(cuMemFree(b));
 }
 
 static int set_up(void **state)
@@ -348,32 +289,14 @@ static int set_up(void **state)
     return 0;
 }
 
-static int fresh(void **state)
-{
-    large = alloc(8 * MIB);
-    return fixture_clean(state);
-}
-
-static int stale(void **state)
-{
-    cuMemFree(large); /* unless the test has */
-    return fixture_clean(state);
-}
-
-#define CAPTURE_TEST(function) cmocka_unit_test_setup_teardown(function, fresh, stale)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CAPTURE_TEST(unsafe_calls_follow_the_modes),
-        CAPTURE_TEST(safe_calls_never_invalidate),
-        CAPTURE_TEST(context_events_invalidate_in_every_mode),
-        CAPTURE_TEST(another_context_is_not_concerned),
-        CAPTURE_TEST(legacy_stream_conflicts_with_blocking_captures),
-        CAPTURE_TEST(capture_is_bound_to_its_stream_and_thread),
-        CAPTURE_TEST(another_thread_may_end_relaxed_captures_only),
-        CAPTURE_TEST(captured_work_runs_at_each_launch),
-        CAPTURE_TEST(graphs_can_be_built_by_hand),
+        TEST(calls_follow_the_rules_of_their_modes),
+        TEST(another_context_is_not_concerned),
+        TEST(legacy_stream_conflicts_with_blocking_captures),
+        TEST(capture_is_bound_to_its_stream_and_thread),
+        TEST(captured_work_runs_in_order_at_each_launch),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -1,55 +1,110 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* cuMemAlloc and cuMemFree: the measured error codes, rounding, capacity, waiting, attributes. */
-#include <unistd.h>
-
+/* Memory of every kind but mappings: what each call refuses, sizes, contents, waiting, attributes;
+ * copies, memsets and launches. */
 #include "tests/sim/fixture.h"
 
-static size_t used(void)
-{
-    size_t available, total;
-    OK(cuMemGetInfo(&available, &total));
-    return total - available;
-}
+#include <unistd.h>
+
+static uint8_t host[MIB], back[MIB];
 
 static void misuse_gives_the_measured_codes(void **state)
 {
-    CUdeviceptr at = 0;
+    const size_t pitch_width = 1000;
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at = 0, gone = alloc(4 * MIB), live = alloc(MIB);
+    void *pinned;
     int local;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&at, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 1));
+    BAD(cuMemAlloc(&at, 0));
+    BAD(cuMemAlloc(NULL, 1));
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&at, (size_t)1 << 45));
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&at, SIZE_MAX));
+    for (size_t size = 100; size < 8 * MIB; size += 3 * MIB) {
+        at = alloc(size);
+        BAD(cuMemFree(at + 1));
+        BAD(cuMemFree(at + 512));
+        OK(cuMemFree(at));
+        BAD(cuMemFree(at));
+    }
     OK(cuMemFree(0));
-    at = alloc(3 * MIB);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at + 512));
-    OK(cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
-    at = alloc(100);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at + 1));
-    OK(cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(0xdead0000));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree((CUdeviceptr)(uintptr_t)&local));
-    void *host;
-    OK(cuMemAllocHost(&host, 100));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree((CUdeviceptr)(uintptr_t)host));
-    OK(cuMemFreeHost(host));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(host));
+    BAD(cuMemFree(0xdead0000));
+    BAD(cuMemFree((CUdeviceptr)(uintptr_t)&local));
+    OK(cuMemAllocHost(&pinned, 100));
+    BAD(cuMemFree((CUdeviceptr)(uintptr_t)pinned));
+    OK(cuMemFreeHost(pinned));
+    BAD(cuMemFreeHost(pinned));
+    OK(cuMemHostRegister(host, MIB, 0));
+    GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(host, MIB, 0));
+    OK(cuMemHostUnregister(host));
+    GIVES(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(host));
+    BAD(cuMemAllocPitch(&at, &(size_t){0}, pitch_width, 10, 3));
+    BAD(cuMemAllocPitch(NULL, &(size_t){0}, pitch_width, 10, 4));
+    /* Copies and memsets find holes, not the device. */
+    at = map(2 * MIB, &handle);
+    BAD(cuMemFree(at));
+    BAD(cuMemFreeAsync(at, NULL));
+    unmap(at, 2 * MIB, handle);
+    OK(cuMemFree(gone));
+    BAD(cuMemcpyDtoD(live, gone, 4));
+    BAD(cuMemcpyDtoD(at, live, 4));
+    BAD(cuMemcpyDtoDAsync(gone, live, 4, NULL));
+    BAD(cuMemcpyHtoD(4096, host, 4));
+    BAD(cuMemcpyDtoH(back, (CUdeviceptr)(uintptr_t)host, 4));
+    BAD(cuMemcpyDtoH((void *)(uintptr_t)gone, live, 4));
+    BAD(cuMemcpyHtoD(live, NULL, 4));
+    OK(cuMemcpyHtoD(live, NULL, 0));
+    BAD(cuMemsetD8(4096, 0, 4));
+    BAD(cuMemsetD32(live + 2, 0, 1));
+    BAD(cuMemsetD8(live, 0, 64 * MIB));
+    OK(cuMemFree(live));
 }
 
-static void vmm_memory_is_not_cuMemFrees(void **state)
+static void launches_are_checked(void **state)
 {
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr at = map(2 * MIB, &handle);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(at, NULL));
-    unmap(at, 2 * MIB, handle);
+    CUdeviceptr at = alloc(400);
+    uint64_t words = 100;
+    uint32_t value = 78;
+    void *params[] = {&at, &words, &value};
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
+    CUmodule module;
+    CUlibrary library;
+    CUfunction fill = kernel("fill"), mystery;
+    CUkernel found;
+    CUcontext other;
+    CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    OK(cuLaunchKernelEx(&config, fill, params, NULL));
+    assert_int_equal(wrong(at, 100, 78), 0);
+    BAD(cuLaunchKernel(fill, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    BAD(cuLaunchKernel(fill, 1, 1, 1, 2048, 1, 1, 0, NULL, params, NULL));
+    GIVES(CUDA_ERROR_INVALID_HANDLE,
+          cuLaunchKernel((CUfunction)(void *)host, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, "not a module"));
+    OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.entry mystery()\n{ret;}\n"));
+    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&mystery, module, "fill"));
+    OK(cuModuleGetFunction(&mystery, module, "mystery"));
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuLaunchKernel(mystery, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuModuleUnload(module));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(module));
+    OK(cuLibraryLoadData(&library, ".version 6.3 .target sm_75 .visible .entry fill(..){ret;}",
+                         NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&found, library, "fill"));
+    value = 4;
+    OK(cuLaunchKernel((CUfunction)found, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    assert_int_equal(wrong(at, 100, 4), 0);
+    at += 2; /* not a word */
+    OK(cuCtxCreate(&other, NULL, 0, 0));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    GIVES(CUDA_ERROR_INVALID_HANDLE,
+          cuLaunchKernel((CUfunction)found, 1, 1, 1, 1, 1, 1, 0, on, params, NULL));
+    launch_here("fill", params);
+    GIVES(CUDA_ERROR_MISALIGNED_ADDRESS, cuCtxSynchronize());
+    OK(cuCtxDestroy(other));
+    OK(cuMemFree(at - 2));
 }
 
 static void sizes_are_rounded_as_measured(void **state)
 {
-    size_t before = used();
-    CUdeviceptr a = alloc(1), b = alloc(513), c = alloc(1);
+    size_t before = used(), pitch;
+    CUdeviceptr a = alloc(1), b = alloc(513), c = alloc(1), rows;
     assert_int_equal(used() - before, 2 * MIB);
     assert_int_equal(a % 512, 0);
     assert_int_equal(b - a, 512);
@@ -64,11 +119,16 @@ static void sizes_are_rounded_as_measured(void **state)
     assert_int_equal(used() - before, 2 * MIB);
     OK(cuMemFree(c));
     assert_int_equal(used(), before);
+    OK(cuMemAllocPitch(&rows, &pitch, 600, 10, 4));
+    assert_int_equal(pitch, 1024);
+    OK(cuMemFree(rows));
 }
 
 static void capacity_is_what_fits(void **state)
 {
-    CUdeviceptr blocks[100];
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr blocks[100], whole;
     int count = 0;
     size_t available;
     OK(cuMemGetInfo(&available, NULL));
@@ -77,79 +137,59 @@ static void capacity_is_what_fits(void **state)
     assert_int_equal(count, available / (16 * MIB));
     for (int i = 0; i < count; i += 2)
         OK(cuMemFree(blocks[i]));
-    CUdeviceptr whole; /* physical memory is not fragmented by that, addresses are not either */
+    /* Physical memory is not fragmented by that, addresses are not either. */
     OK(cuMemAlloc(&whole, (size_t)(count + 1) / 2 * 16 * MIB));
     OK(cuMemFree(whole));
     for (int i = 1; i < count; i += 2)
         OK(cuMemFree(blocks[i]));
+    OK(cuMemCreate(&handle, available, &prop, 0));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&whole, 2 * MIB));
+    OK(cuMemRelease(handle));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, available + 2 * MIB, &prop, 0));
+    OK(cuMemFree(alloc(2 * MIB)));
 }
 
-static void free_waits_for_work_on_every_stream(void **state)
-{
-    const unsigned kinds[] = {CU_STREAM_DEFAULT, CU_STREAM_NON_BLOCKING};
-    for (int i = 0; i < 3; i++) {
-        CUdeviceptr unrelated = alloc(4 * MIB), at = alloc(4096);
-        CUstream on = i < 2 ? stream(kinds[i]) : NULL;
-        uint64_t start = simNow_ns();
-        late_fill(on, at, 1024, 7, 20 * MS);
-        OK(cuMemFree(unrelated));
-        assert_true(simNow_ns() - start >= 20 * MS);
-        assert_int_equal(simWorkPending(), 0);
-        assert_int_equal(wrong(at, 1024, 7), 0);
-        OK(cuMemFree(at));
-    }
-}
-
-static void free_does_not_wait_for_another_device(void **state)
+static void free_waits_for_its_own_device(void **state)
 {
     CUcontext other;
-    CUdeviceptr at = alloc(4 * MIB);
+    CUstream streams[] = {stream(CU_STREAM_DEFAULT), stream(CU_STREAM_NON_BLOCKING), NULL};
+    uint64_t ns = 20 * MS, start;
+    CUdeviceptr at = alloc(4096);
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr unrelated = alloc(4 * MIB);
+        start = simNow_ns();
+        late_fill(streams[i], at, 1024, 7, ns);
+        OK(cuMemFree(unrelated));
+        assert_true(simNow_ns() - start >= ns);
+        assert_int_equal(simWorkPending(), 0);
+        assert_int_equal(wrong(at, 1024, 7), 0);
+    }
     OK(cuDevicePrimaryCtxRetain(&other, 1));
     OK(cuCtxPushCurrent(other));
-    CUmodule module;
-    CUfunction function;
-    uint64_t ns = 20 * MS, start = simNow_ns();
-    OK(cuModuleLoadData(&module,
-                        ".version 6.3\n.target sm_75\n.visible .entry spin(.param .u64 n){ret;}"));
-    OK(cuModuleGetFunction(&function, module, "spin"));
-    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&ns}, NULL));
+    start = simNow_ns();
+    launch_here("spin", (void *[]){&ns});
     OK(cuCtxPopCurrent(NULL));
     OK(cuMemFree(at));
-    assert_true(simNow_ns() - start < 20 * MS);
+    assert_true(simNow_ns() - start < ns);
     OK(cuDevicePrimaryCtxRelease(1));
 }
 
-/* Freed memory cannot be used. When it is allocated again, its contents have changed. */
+/* When freed memory is allocated again, its contents have changed. */
 static void freed_memory_is_gone(void **state)
 {
-    uint32_t word;
-    CUdeviceptr keep = alloc(512), at = alloc(4096);
-    OK(cuMemsetD32(at, 0x12345678, 1024));
-    OK(cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(&word, at, 4));
-    assert_int_equal(alloc(4096), at);
-    OK(cuMemcpyDtoH(&word, at, 4));
-    assert_int_not_equal(word, 0x12345678);
-    OK(cuMemFree(at));
-    at = alloc(4 * MIB);
-    OK(cuMemsetD32(at, 0x12345678, MIB));
-    OK(cuMemFree(at));
-    assert_int_equal(alloc(4 * MIB), at);
-    OK(cuMemcpyDtoH(&word, at + 2 * MIB, 4));
-    assert_int_not_equal(word, 0x12345678);
-    OK(cuMemFree(at));
+    CUdeviceptr keep = alloc(512);
+    for (size_t size = 4 * KIB; size < 8 * MIB; size *= 1024) {
+        uint32_t word;
+        CUdeviceptr at = alloc(size), middle = at + size / 2;
+        OK(cuMemsetD32(at, 0x12345678, size / 4));
+        OK(cuMemFree(at));
+        BAD(cuMemcpyDtoH(&word, at, 4));
+        assert_int_equal(alloc(size), at);
+        OK(cuMemcpyDtoH(&word, middle, 4));
+        assert_int_not_equal(word, 0x12345678);
+        OK(cuMemFree(at));
+    }
     OK(cuMemFree(keep));
-}
-
-static void pitch_is_a_multiple_of_512(void **state)
-{
-    CUdeviceptr at;
-    size_t pitch;
-    OK(cuMemAllocPitch(&at, &pitch, 1000, 10, 4));
-    assert_int_equal(pitch, 1024);
-    OK(cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&at, &pitch, 1000, 10, 3));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(NULL, &pitch, 1000, 10, 4));
 }
 
 static void dma_bufs_are_of_whole_pages_with_memory(void **state)
@@ -161,177 +201,108 @@ static void dma_bufs_are_of_whole_pages_with_memory(void **state)
     assert_int_equal(close(fd), 0);
     OK(cuMemGetHandleForAddressRange(&fd, large + 4096, 4096, type, 0));
     assert_int_equal(close(fd), 0);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, large + 512, 4096, type, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, large, 5000, type, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, 0x10000, 4096, type, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(NULL, large, 4096, type, 0));
+    BAD(cuMemGetHandleForAddressRange(&fd, large + 512, 4096, type, 0));
+    BAD(cuMemGetHandleForAddressRange(&fd, large, 5000, type, 0));
+    BAD(cuMemGetHandleForAddressRange(&fd, 0x10000, 4096, type, 0));
+    BAD(cuMemGetHandleForAddressRange(NULL, large, 4096, type, 0));
     OK(cuMemFree(small));
     OK(cuMemFree(large));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetHandleForAddressRange(&fd, large, 4096, type, 0));
+    BAD(cuMemGetHandleForAddressRange(&fd, large, 4096, type, 0));
 }
 
-static void range_and_attributes_tell_the_allocation(void **state)
+static uint64_t ask(CUpointer_attribute which, CUdeviceptr at)
 {
-    CUdeviceptr at = alloc(5000), base, other = alloc(5000);
+    uint64_t value = 0; /* little-endian hosts only */
+    OK(cuPointerGetAttribute(&value, which, at));
+    return value;
+}
+#define ASK(which, at) ask(CU_POINTER_ATTRIBUTE_##which, at)
+
+static void attributes_tell_the_allocation(void **state)
+{
+    static const size_t sizes[] = {512, 700 * KIB, 3 * MIB};
+    CUmemGenericAllocationHandle handle;
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+    CUdeviceptr at = alloc(5000), base, other = alloc(5000), mapped = map(2 * MIB, &handle);
+    CUcontext owner = NULL;
+    CUipcMemHandle ipc;
     size_t size;
+    unsigned on = 1;
     OK(cuMemGetAddressRange(&base, &size, at + 4999));
     assert_int_equal(base, at);
     assert_int_equal(size, 5000);
     /* The bytes behind it belong to no block, though the size is rounded. */
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5000));
     GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, at + 5119));
-    GIVES(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange(&base, &size, 4096));
+    BAD(cuPointerGetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at + 5000));
     OK(cuMemGetAddressRange(NULL, NULL, 4096));
-
-    CUcontext owner = NULL;
-    unsigned type = 0, capable = 0, ordinal = 99;
-    unsigned long long id = 0, other_id = 0;
-    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at + 100));
-    OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
-    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at));
-    OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at));
-    OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at));
-    OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
-    assert_ptr_equal(owner, context);
-    assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
-    assert_int_equal(capable, 1);
-    assert_int_equal(ordinal, 0);
-    assert_int_not_equal(id, other_id);
-    unsigned on = 1, seen = 0;
+    assert_int_equal(ASK(CONTEXT, at + 100), (uintptr_t)context);
+    assert_int_equal(ASK(MEMORY_TYPE, at), CU_MEMORYTYPE_DEVICE);
+    assert_int_equal(ASK(IS_LEGACY_CUDA_IPC_CAPABLE, at), 1);
+    assert_int_not_equal(ASK(BUFFER_ID, at), ASK(BUFFER_ID, other));
     OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
-    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
-    assert_int_equal(seen, 1);
     assert_int_equal(simSyncMemops(at + 100), 1);
     assert_int_equal(simSyncMemops(other), 0);
-
-    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
     OK(cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, other));
-    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, other));
-    assert_int_equal(seen, 1);
-    GIVES(CUDA_ERROR_INVALID_VALUE,
-          cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at + 5000));
-
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr mapped = map(2 * MIB, &handle);
-    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, mapped));
-    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, mapped));
-    assert_null(owner);
-    assert_int_equal(capable, 0);
+    assert_int_equal(ASK(SYNC_MEMOPS, other), 1);
+    assert_int_equal(ASK(CONTEXT, mapped), 0);
+    assert_int_equal(ASK(IS_LEGACY_CUDA_IPC_CAPABLE, mapped), 0);
     GIVES(CUDA_ERROR_NOT_SUPPORTED,
           cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, mapped));
-    CUipcMemHandle ipc;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&ipc, mapped));
+    BAD(cuIpcGetMemHandle(&ipc, mapped));
     unmap(mapped, 2 * MIB, handle);
-
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_CONTEXT};
     void *answers[] = {&size, &owner};
     OK(cuPointerGetAttributes(2, asked, answers, at));
     assert_int_equal(size, 5000);
+    assert_ptr_equal(owner, context);
     OK(cuPointerGetAttributes(2, asked, answers, 4096));
     assert_int_equal(size, 0);
     assert_null(owner);
-    GIVES(CUDA_ERROR_INVALID_VALUE,
-          cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, 4096));
     OK(cuMemFree(at));
     OK(cuMemFree(other));
-}
-
-static void small_blocks_lie_in_the_mapping_of_their_page(void **state)
-{
-    static const size_t sizes[] = {512, 32 * KIB, 3 * MIB};
+    /* Small blocks lie in the mapping of their page. */
     for (int i = 0; i < 3; i++) {
-        CUdeviceptr block[2] = {alloc(sizes[i]), alloc(sizes[i])}, base[2];
-        size_t size[2];
-        unsigned long long id[2];
+        CUdeviceptr block[2] = {alloc(sizes[i]), alloc(sizes[i])};
+        int small = sizes[i] < MIB;
         for (int j = 0; j < 2; j++) {
             CUdeviceptr last = block[j] + sizes[i] - 1;
-            OK(cuPointerGetAttribute(&base[j], CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, last));
-            OK(cuPointerGetAttribute(&size[j], CU_POINTER_ATTRIBUTE_MAPPING_SIZE, last));
-            OK(cuPointerGetAttribute(&id[j], CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, last));
-            assert_int_equal(size[j], sizes[i] < MIB ? 2 * MIB : 4 * MIB);
+            assert_int_equal(ASK(MAPPING_SIZE, last), small ? 2 * MIB : 4 * MIB);
+            assert_int_equal(ASK(MAPPING_BASE_ADDR, last), small ? block[0] : block[j]);
         }
-        assert_int_equal(base[0], block[0]);
-        assert_int_equal(base[1], sizes[i] < MIB ? block[0] : block[1]);
-        assert_true((id[0] == id[1]) == (sizes[i] < MIB));
+        assert_true((ASK(MEMORY_BLOCK_ID, block[0]) == ASK(MEMORY_BLOCK_ID, block[1])) == small);
         OK(cuMemFree(block[0]));
         OK(cuMemFree(block[1]));
     }
 }
 
-static void only_managed_memory_takes_advice(void **state)
+static void host_and_managed_memory_are_the_kernels_too(void **state)
 {
-    CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
-    CUdeviceptr plain = alloc(4096), managed;
+    const CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUdeviceptr managed, plain = alloc(4096);
+    uint32_t *pinned;
     int word = -77;
+    OK(cuMemHostAlloc((void **)&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
     OK(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
-    GIVES(CUDA_ERROR_INVALID_VALUE,
-          cuMemAdvise_v2(plain, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
-    GIVES(CUDA_ERROR_INVALID_VALUE,
-          cuMemRangeGetAttribute(&word, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, plain, 4096));
-    assert_int_equal(word, -77);
+    OK(cuMemHostRegister(host, MIB, 0));
+    uint32_t *places[] = {pinned, (uint32_t *)(uintptr_t)managed, (uint32_t *)(void *)host};
+    for (int i = 0; i < 3; i++) {
+        places[i][0] = 1;
+        fill(NULL, (CUdeviceptr)(uintptr_t)places[i], 1024, 6);
+        OK(cuCtxSynchronize());
+        assert_int_equal(places[i][0], 6);
+        assert_int_equal(places[i][1023], 6);
+    }
+    /* Only managed memory takes advice. */
+    BAD(cuMemAdvise_v2(plain, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
+    BAD(cuMemRangeGetAttribute(&word, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, plain, 4096));
     OK(cuMemAdvise_v2(managed, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
     OK(cuMemRangeGetAttribute(&word, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, managed, 4096));
     assert_int_equal(word, CU_DEVICE_INVALID);
+    OK(cuMemHostUnregister(host));
     OK(cuMemFree(managed));
     OK(cuMemFree(plain));
-}
-
-static void kernels_cannot_touch_what_is_not_there(void **state)
-{
-    CUcontext own;
-    CUmodule module;
-    CUfunction function;
-    CUdeviceptr at = 0x7000000000;
-    uint64_t words = 4;
-    uint32_t value = 1;
-    OK(cuCtxCreate(&own, NULL, 0, 0));
-    OK(cuModuleLoadData(&module, ".version 6.3\n.target sm_75\n.entry fill(.param .u64 p){ret;}"));
-    OK(cuModuleGetFunction(&function, module, "fill"));
-    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&at, &words, &value}, NULL));
-    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
-    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&at, 1)); /* it sticks */
-    OK(cuCtxDestroy(own));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemFree(alloc(1)));
-}
-
-static void host_memory_is_read_and_written_by_kernels(void **state)
-{
-    uint32_t *host, *managed;
-    CUdeviceptr device;
-    OK(cuMemHostAlloc((void **)&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    fill(NULL, (CUdeviceptr)(uintptr_t)host, 1024, 5);
-    OK(cuCtxSynchronize());
-    assert_int_equal(host[1023], 5);
-    OK(cuMemAllocManaged(&device, 4096, CU_MEM_ATTACH_GLOBAL));
-    managed = (uint32_t *)(uintptr_t)device;
-    managed[0] = 1;
-    fill(NULL, device, 1024, 6);
-    OK(cuCtxSynchronize());
-    assert_int_equal(managed[0], 6);
-    OK(cuMemFree(device));
-    OK(cuMemFreeHost(host));
-    uint32_t plain[16] = {0};
-    OK(cuMemHostRegister(plain, sizeof plain, 0));
-    GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(plain, sizeof plain, 0));
-    fill(NULL, (CUdeviceptr)(uintptr_t)plain, 16, 9);
-    OK(cuCtxSynchronize());
-    assert_int_equal(plain[15], 9);
-    OK(cuMemHostUnregister(plain));
-    GIVES(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(plain));
-}
-
-static void async_free_takes_plain_memory(void **state)
-{
-    CUdeviceptr at = alloc(4 * MIB);
-    size_t before = used();
-    CUstream on = stream(CU_STREAM_NON_BLOCKING);
-    spin(on, MS);
-    OK(cuMemFreeAsync(at, on));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(at, on));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(at));
-    OK(cuStreamSynchronize(on));
-    assert_int_equal(before - used(), 4 * MIB);
+    OK(cuMemFreeHost(pinned));
 }
 
 static cuuint64_t pool_bytes(CUmemoryPool pool, CUmemPool_attribute which)
@@ -339,6 +310,14 @@ static cuuint64_t pool_bytes(CUmemoryPool pool, CUmemPool_attribute which)
     cuuint64_t bytes = 0;
     OK(cuMemPoolGetAttribute(pool, which, &bytes));
     return bytes;
+}
+
+static void free_async(CUdeviceptr at)
+{
+    OK(cuMemFreeAsync(at, NULL));
+    BAD(cuMemFreeAsync(at, NULL));
+    BAD(cuMemFree(at));
+    OK(cuCtxSynchronize());
 }
 
 /* Freed memory of a pool stays taken up to the threshold, serves the pool, and goes by a trim. */
@@ -350,13 +329,14 @@ static void pools_keep_what_their_threshold_says(void **state)
     CUmemoryPool pool, current;
     CUdeviceptr at, other;
     size_t before = used();
+    free_async(alloc(4 * MIB)); /* plain memory, which no pool keeps */
+    assert_int_equal(used(), before);
     OK(cuMemPoolCreate(&pool, &props));
     OK(cuDeviceSetMemPool(0, pool));
     OK(cuDeviceGetMemPool(&current, 0));
     assert_ptr_equal(current, pool);
     OK(cuMemAllocAsync(&at, 8 * MIB, NULL));
-    OK(cuMemFreeAsync(at, NULL));
-    OK(cuCtxSynchronize());
+    free_async(at);
     assert_int_equal(used(), before);
     OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
     OK(cuMemAllocAsync(&at, 8 * MIB, NULL));
@@ -365,23 +345,35 @@ static void pools_keep_what_their_threshold_says(void **state)
     OK(cuMemPoolTrimTo(pool, 0)); /* the free may not have been reached: it waits for nothing */
     OK(cuCtxSynchronize());
     OK(cuMemAllocAsync(&at, 6 * MIB, NULL));
-    OK(cuMemFreeAsync(at, NULL));
-    OK(cuCtxSynchronize());
+    free_async(at);
     uint64_t reserved = pool_bytes(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
     assert_int_equal(pool_bytes(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 4 * MIB);
+    assert_int_equal(pool_bytes(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 12 * MIB);
     assert_int_equal(pool_bytes(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 12 * MIB);
     assert_in_range(reserved, 10 * MIB, 12 * MIB);
     assert_int_equal(used() - before, reserved);
     OK(cuMemPoolTrimTo(pool, 5 * MIB));
     assert_int_equal(used() - before, 5 * MIB);
-    OK(cuMemFreeAsync(other, NULL));
-    OK(cuCtxSynchronize());
+    free_async(other);
     assert_int_equal(used() - before, 5 * MIB);
     OK(cuMemPoolDestroy(pool));
     assert_int_equal(used(), before);
     OK(cuDeviceGetMemPool(&current, 0));
     assert_ptr_not_equal(current, pool);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolTrimTo(pool, 0));
+    BAD(cuMemPoolTrimTo(pool, 0));
+}
+
+/* What is freed in a stream serves an allocation that finds no other memory. */
+static void a_full_device_waits_for_frees_in_streams(void **state)
+{
+    CUdeviceptr at, next;
+    size_t available;
+    OK(cuMemGetInfo(&available, NULL));
+    OK(cuMemAllocAsync(&at, available, NULL));
+    spin(NULL, MS);
+    OK(cuMemFreeAsync(at, NULL));
+    OK(cuMemAllocAsync(&next, available, NULL));
+    free_async(next);
 }
 
 /* Peer access between contexts does not matter for memory of a pool. */
@@ -402,9 +394,83 @@ static void memory_of_a_pool_is_for_its_device(void **state)
     OK(cuMemsetD32(at, 3, 16)); /* refused by the device, not by the call */
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
     OK(cuCtxDestroy(other));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemFreeAsync(at, NULL));
-    OK(cuStreamSynchronize(NULL));
+    free_async(at);
+}
+
+static void copies_move_every_byte(void **state)
+{
+    static const size_t sizes[] = {1, 3, 64, 4097, MIB};
+    static const uint8_t want[] = {0, 0, 7, 7, 0, 0, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0};
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle parts[2];
+    CUdeviceptr a = alloc(MIB), at, b;
+    OK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0));
+    for (size_t i = 2; i-- > 0;) { /* physical order is not address order */
+        OK(cuMemCreate(&parts[i], 2 * MIB, &prop, 0));
+        OK(cuMemMap(at + i * 2 * MIB, 2 * MIB, 0, parts[i], 0));
+    }
+    allow(at, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    b = at + 2 * MIB - 32; /* crosses a handle */
+    for (size_t i = 0; i < MIB; i++)
+        host[i] = (uint8_t)(i * 31 + i / 256);
+    for (int i = 0; i < 5; i++) {
+        size_t n = sizes[i];
+        memset(back, 0, MIB);
+        OK(cuMemsetD8(b, 0, MIB));
+        OK(cuMemcpyHtoD(a, host, n));
+        if (i % 2)
+            OK(cuMemcpyDtoD(b, a, n));
+        else
+            OK(cuMemcpyPeer(b, context, a, context, n));
+        OK(cuMemcpyDtoHAsync(back, b, n, NULL)); /* pageable: complete on return */
+        assert_memory_equal(host, back, n);
+    }
+    OK(cuMemsetD8(a, 0, MIB));
+    OK(cuMemsetD8(a + 2, 7, 2));
+    OK(cuMemsetD32(a + 8, 0xdeadbeef, 1));
+    OK(cuMemcpyDtoH(back, a, sizeof want));
+    assert_memory_equal(back, want, sizeof want);
+    OK(cuMemUnmap(at, 4 * MIB));
+    OK(cuMemRelease(parts[0]));
+    OK(cuMemRelease(parts[1]));
+    OK(cuMemAddressFree(at, 4 * MIB));
+    OK(cuMemFree(a));
+}
+
+static void what_is_synchronous(void **state)
+{
+    CUdeviceptr a = alloc(MIB), b = alloc(MIB);
+    uint8_t *pinned;
+    uint64_t start = simNow_ns();
+    OK(cuMemAllocHost((void **)&pinned, MIB));
+    spin(NULL, 10 * MS);
+    OK(cuMemsetD8(a, 1, 100));
+    OK(cuMemcpyDtoD(b, a, 100));
+    OK(cuMemcpyHtoDAsync(a, pinned, 100, NULL));
+    OK(cuMemcpyHtoDAsync(a, host, 64 * KIB, NULL)); /* pageable and small: staged */
+    OK(cuMemcpyDtoHAsync(pinned, a, 100, NULL));
+    assert_true(simNow_ns() - start < 10 * MS);
+    OK(cuMemcpyHtoD(a, host, 100));
+    assert_true(simNow_ns() - start >= 10 * MS);
+    start = simNow_ns();
+    spin(NULL, 10 * MS);
+    OK(cuMemcpyDtoHAsync(back, a, 100, NULL)); /* to pageable memory: waits */
+    assert_true(simNow_ns() - start >= 10 * MS);
+    /* The copy reads page-locked memory when it runs, and staged memory when it is submitted. */
+    pinned[0] = host[0] = 1;
+    spin(NULL, MS);
+    OK(cuMemcpyHtoDAsync(a, pinned, 1, NULL));
+    OK(cuMemcpyHtoDAsync(b, host, 1, NULL));
+    pinned[0] = host[0] = 2;
+    OK(cuMemcpyDtoH(back, a, 1));
+    OK(cuMemcpyDtoH(back + 1, b, 1));
+    OK(cuMemcpyHtoDAsync(b, host, MIB, NULL)); /* pageable and large: read before it returns */
+    host[0] = 0;
+    OK(cuMemcpyDtoH(back + 2, b, 1));
+    assert_memory_equal(back, ((uint8_t[]){2, 1, 2}), 3);
+    OK(cuMemFreeHost(pinned));
+    OK(cuMemFree(a));
+    OK(cuMemFree(b));
 }
 
 int main(void)
@@ -412,22 +478,19 @@ int main(void)
     setenv("SIM_CAPACITY", "512M", 1);
     const struct CMUnitTest tests[] = {
         TEST(misuse_gives_the_measured_codes),
-        TEST(vmm_memory_is_not_cuMemFrees),
+        TEST(launches_are_checked),
         TEST(sizes_are_rounded_as_measured),
         TEST(capacity_is_what_fits),
-        TEST(free_waits_for_work_on_every_stream),
-        TEST(free_does_not_wait_for_another_device),
+        TEST(free_waits_for_its_own_device),
         TEST(freed_memory_is_gone),
-        TEST(pitch_is_a_multiple_of_512),
-        TEST(range_and_attributes_tell_the_allocation),
-        TEST(small_blocks_lie_in_the_mapping_of_their_page),
-        TEST(only_managed_memory_takes_advice),
         TEST(dma_bufs_are_of_whole_pages_with_memory),
-        TEST(kernels_cannot_touch_what_is_not_there),
-        TEST(host_memory_is_read_and_written_by_kernels),
-        TEST(async_free_takes_plain_memory),
+        TEST(attributes_tell_the_allocation),
+        TEST(host_and_managed_memory_are_the_kernels_too),
         TEST(pools_keep_what_their_threshold_says),
+        TEST(a_full_device_waits_for_frees_in_streams),
         TEST(memory_of_a_pool_is_for_its_device),
+        TEST(copies_move_every_byte),
+        TEST(what_is_synchronous),
     };
     return RUN(tests);
 }

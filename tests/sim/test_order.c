@@ -15,29 +15,27 @@ static CUstream late, blocking, non_blocking;
 static uint32_t *pageable, *pinned;
 static CUgraphExec graph;
 
-static void kernel_null(size_t words)
-{
-    fill(NULL, target, words, NEW);
-}
-static void kernel_per_thread(size_t words)
-{
-    fill(CU_STREAM_PER_THREAD, target, words, NEW);
-}
-static void kernel_blocking(size_t words)
-{
-    fill(blocking, target, words, NEW);
-}
-static void kernel_non_blocking(size_t words)
-{
-    fill(non_blocking, target, words, NEW);
-}
+#define KIND(name, ...)                                                                            \
+    static void name(size_t words)                                                                 \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
+    }
+#define KERNEL(name, on) KIND(name, fill(on, target, words, NEW))
 
-static void kernel_new_stream(size_t words)
-{
-    CUstream fresh = stream(CU_STREAM_NON_BLOCKING);
-    fill(fresh, target, words, NEW);
-    OK(cuStreamDestroy(fresh));
-}
+KERNEL(kernel_null, NULL)
+KERNEL(kernel_per_thread, CU_STREAM_PER_THREAD)
+KERNEL(kernel_blocking, blocking)
+KERNEL(kernel_non_blocking, non_blocking)
+KERNEL(kernel_new_stream, stream(CU_STREAM_NON_BLOCKING))
+KIND(graph_launch, OK(cuGraphLaunch(graph, non_blocking)))
+KIND(h2d_pageable, OK(cuMemcpyHtoD(target, pageable, words * 4)))
+KIND(h2d_pinned, OK(cuMemcpyHtoD(target, pinned, words * 4)))
+KIND(h2d_async, OK(cuMemcpyHtoDAsync(target, pinned, words * 4, non_blocking)))
+KIND(h2d_async_pageable, OK(cuMemcpyHtoDAsync(target, pageable, words * 4, non_blocking)))
+KIND(d2d, OK(cuMemcpyDtoD(target, source, words * 4)))
+KIND(d2d_async, OK(cuMemcpyDtoDAsync(target, source, words * 4, non_blocking)))
+KIND(memset_sync, OK(cuMemsetD32(target, NEW, words)))
+KIND(memset_async, OK(cuMemsetD8Async(target, 2, words * 4, non_blocking)))
 
 static void *in_thread(void *words)
 {
@@ -51,45 +49,6 @@ static void kernel_thread(size_t words)
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, in_thread, &words), 0);
     pthread_join(thread, NULL);
-}
-
-static void graph_launch(size_t words)
-{
-    assert_int_equal(words, WORDS);
-    OK(cuGraphLaunch(graph, non_blocking));
-}
-
-static void h2d_pageable(size_t words)
-{
-    OK(cuMemcpyHtoD(target, pageable, words * 4));
-}
-static void h2d_pinned(size_t words)
-{
-    OK(cuMemcpyHtoD(target, pinned, words * 4));
-}
-static void h2d_async(size_t words)
-{
-    OK(cuMemcpyHtoDAsync(target, pinned, words * 4, non_blocking));
-}
-static void h2d_async_pageable(size_t words)
-{
-    OK(cuMemcpyHtoDAsync(target, pageable, words * 4, non_blocking));
-}
-static void d2d(size_t words)
-{
-    OK(cuMemcpyDtoD(target, source, words * 4));
-}
-static void d2d_async(size_t words)
-{
-    OK(cuMemcpyDtoDAsync(target, source, words * 4, non_blocking));
-}
-static void memset_sync(size_t words)
-{
-    OK(cuMemsetD32(target, NEW, words));
-}
-static void memset_async(size_t words)
-{
-    OK(cuMemsetD8Async(target, 2, words * 4, non_blocking));
 }
 
 static const struct kind {
@@ -139,49 +98,33 @@ static int set_up(void **state)
     return 0;
 }
 
-static void play(const struct kind *kind, int wait)
+enum order { NONE, WAIT, HOST_WAIT };
+
+static void play(const struct kind *kind, enum order how)
 {
     CUevent fence = event();
+    uint64_t hazards;
     late_fill(late, target, WORDS, OLD, 20 * MS);
     OK(cuCtxRecordEvent(context, fence));
     GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(fence));
-    if (wait)
+    if (how == WAIT)
         OK(cuCtxWaitEvent(context, fence));
+    if (how == HOST_WAIT)
+        OK(cuEventSynchronize(fence));
     kind->write(kind->words);
-    if (wrong(target, kind->words, wait ? NEW : OLD) != 0)
-        fail_msg("%s %s the wait has the wrong contents", kind->name, wait ? "behind" : "without");
-    if (simHazardCount() != (wait ? 0 : 1))
-        fail_msg("%s %s the wait: %llu hazards", kind->name, wait ? "behind" : "without",
-                 (unsigned long long)simHazardCount());
+    hazards = simHazardCount();
+    if (wrong(target, kind->words, how == NONE ? OLD : NEW) != 0 || hazards != (how == NONE))
+        fail_msg("%s, order %d: wrong contents or %llu hazards", kind->name, how,
+                 (unsigned long long)hazards);
     simHazardReset();
     OK(cuEventDestroy(fence));
 }
 
-static void later_write_behind_record_and_wait_is_ordered(void **state)
+static void later_writes_are_ordered_by_a_wait_and_reported_without(void **state)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        play(&kinds[i], 1);
-}
-
-static void later_write_without_wait_is_overwritten_and_reported(void **state)
-{
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        play(&kinds[i], 0);
-}
-
-/* A wait on the host orders as a wait on the device does. */
-static void later_write_after_host_wait_is_ordered(void **state)
-{
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        CUevent fence = event();
-        late_fill(late, target, WORDS, OLD, 20 * MS);
-        OK(cuCtxRecordEvent(context, fence));
-        OK(cuEventSynchronize(fence));
-        kinds[i].write(kinds[i].words);
-        assert_int_equal(wrong(target, kinds[i].words, NEW), 0);
-        assert_int_equal(simHazardCount(), 0);
-        OK(cuEventDestroy(fence));
-    }
+        for (enum order how = NONE; how <= HOST_WAIT; how++)
+            play(&kinds[i], how);
 }
 
 /* A record covers the work that was submitted before it, but not the work between it and the
@@ -221,9 +164,7 @@ static void wait_for_an_event_of_another_device_orders(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(later_write_behind_record_and_wait_is_ordered),
-        TEST(later_write_without_wait_is_overwritten_and_reported),
-        TEST(later_write_after_host_wait_is_ordered),
+        TEST(later_writes_are_ordered_by_a_wait_and_reported_without),
         TEST(work_between_record_and_wait_is_not_covered),
         TEST(wait_for_an_event_of_another_device_orders),
     };

@@ -1,22 +1,36 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The effects of the environment, and the end of a process. This program runs itself in several
- * roles and looks at the exit status and the output. */
+/* The effects of the environment, the end of a process, and what processes share. This program runs
+ * itself in several roles, and looks at the exit status and the output. What a role needs to know
+ * lies in a shared file. */
 #include "tests/sim/fixture.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-static char self[4096];
+#define WORDS (MIB / 4)
+#define GIFT_FD 60
+#define IMPORT_FD 61
+#define LAZY CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+#define FILE_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+static struct gift {
+    CUipcMemHandle memory[2];
+    CUipcEventHandle event;
+    size_t used_bytes;
+} *gift;
 
 /* Runs the role with one more environment variable. Stores its output in out and returns its exit
  * status. */
-static int role(const char *name, const char *variable, const char *value, char *out, size_t size)
+static int run(const char *role, const char *variable, const char *value, char *out, size_t size)
 {
-    int ends[2];
+    int ends[2], status;
+    size_t got = 0;
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -24,16 +38,14 @@ static int role(const char *name, const char *variable, const char *value, char 
         dup2(ends[1], 1);
         dup2(ends[1], 2);
         setenv(variable, value, 1);
-        execl(self, self, name, NULL);
+        execl("/proc/self/exe", "test_process", role, NULL);
         _exit(99);
     }
     close(ends[1]);
-    size_t used = 0;
-    for (ssize_t n; used < size - 1 && (n = read(ends[0], out + used, size - 1 - used)) > 0;)
-        used += (size_t)n;
-    out[used] = '\0';
+    for (ssize_t n; got < size - 1 && (n = read(ends[0], out + got, size - 1 - got)) > 0;)
+        got += (size_t)n;
+    out[got] = '\0';
     close(ends[0]);
-    int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
@@ -47,54 +59,12 @@ static int race(void)
     return 0; /* the output is still buffered */
 }
 
-static void hazards_can_end_the_process_badly(void **state)
-{
-    char out[8192];
-    assert_int_equal(role("race", "SIM_HAZARD", "abort", out, sizeof out), SIM_HAZARD_EXIT);
-    assert_non_null(strstr(out, "sim: hazard: fill on stream"));
-    assert_non_null(strstr(out, "not ordered before fill on stream"));
-    assert_non_null(strstr(out, "hazards 1\n"));
-    assert_int_equal(role("race", "SIM_HAZARD", "report", out, sizeof out), 0);
-    assert_non_null(strstr(out, "sim: hazard:"));
-    assert_int_equal(role("race", "SIM_HAZARD", "off", out, sizeof out), 0);
-    assert_string_equal(out, "hazards 0\n");
-}
-
 static int quiet(void)
 {
     CUdeviceptr at = alloc(4096);
     fill(NULL, at, 1024, 1);
     OK(cuMemFree(at));
     return 0;
-}
-
-static void traces_are_printed_when_asked_for(void **state)
-{
-    char out[8192], file[64], value[80];
-    assert_int_equal(role("quiet", "SIM_HAZARD", "abort", out, sizeof out), 0);
-    assert_string_equal(out, "");
-    assert_int_equal(role("quiet", "SIM_TRACE", "calls", out, sizeof out), 0);
-    assert_non_null(strstr(out, "sim: calls: cuMemAlloc_v2 1\n"));
-    assert_null(strstr(out, "cuMemAllocAsync"));
-    snprintf(file, sizeof file, "/tmp/test_process-%d.trace", getpid());
-    snprintf(value, sizeof value, "calls:%s", file);
-    assert_int_equal(role("quiet", "SIM_TRACE", value, out, sizeof out), 0);
-    assert_string_equal(out, "");
-    FILE *trace = fopen(file, "r");
-    assert_non_null(trace);
-    out[fread(out, 1, sizeof out - 1, trace)] = '\0';
-    fclose(trace);
-    unlink(file);
-    assert_non_null(strstr(out, "sim: calls: cuMemFree_v2 1\n"));
-}
-
-static void bad_settings_are_named(void **state)
-{
-    char out[8192];
-    assert_int_equal(role("quiet", "SIM_CAPACITY", "lots", out, sizeof out), 0);
-    assert_non_null(strstr(out, "SIM_CAPACITY=lots"));
-    assert_int_equal(role("quiet", "SIM_FAIL", "cuMemAllocate:1:2", out, sizeof out), 0);
-    assert_non_null(strstr(out, "SIM_FAIL: cannot understand \"cuMemAllocate:1:2\""));
 }
 
 static int fails(void)
@@ -106,14 +76,6 @@ static int fails(void)
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&at, 1));
     GIVES(CUDA_ERROR_UNKNOWN, cuMemCreate(&handle, 2 * MIB, &prop, 0));
     return 0;
-}
-
-static void faults_come_from_the_environment(void **state)
-{
-    char out[8192];
-    assert_int_equal(
-        role("fails", "SIM_FAIL", "cuMemAlloc_v2:2:2,cuMemCreate:1+:999", out, sizeof out), 0);
-    assert_string_equal(out, "");
 }
 
 static int old_driver(void)
@@ -131,7 +93,7 @@ static int old_driver(void)
 static int version_12010(void)
 {
     void *found;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemAlloc", &found, 12020, 0, NULL));
+    BAD(cuGetProcAddress("cuMemAlloc", &found, 12020, 0, NULL));
     OK(cuGetProcAddress("cuCtxRecordEvent", &found, 12010, 0, NULL));
     return found != NULL;
 }
@@ -139,15 +101,11 @@ static int version_12010(void)
 static int no_vmm(void)
 {
     int value;
-    size_t bytes;
-    CUmemAllocationProp prop = on_device(0);
     CUdeviceptr at;
     OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
-    assert_int_equal(value, 0);
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemGetAllocationGranularity(&bytes, &prop, 0));
     GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
     OK(cuMemFree(alloc(1)));
-    return 0;
+    return value;
 }
 
 /* The program is linked with the symbol, as with a real driver. */
@@ -158,21 +116,11 @@ static int unsimulated(void)
     return 0;
 }
 
-static void a_function_that_is_not_simulated_names_itself(void **state)
-{
-    char out[8192];
-    assert_int_equal(role("unsimulated", "SIM_HAZARD", "abort", out, sizeof out), 0);
-    assert_string_equal(out, "sim: cuMemcpy is not simulated\n");
-}
-
-static int three_devices(void)
+static int devices(void)
 {
     int count;
-    size_t total;
     OK(cuDeviceGetCount(&count));
-    OK(cuDeviceTotalMem(&total, 2));
-    assert_int_equal(total, 16 * 1024 * MIB);
-    return count == 3 ? 0 : 1;
+    return count;
 }
 
 static int measured_costs(void)
@@ -180,24 +128,10 @@ static int measured_costs(void)
     CUcontext now;
     uint64_t start = simNow_ns();
     OK(cuMemFree(alloc(256 * MIB)));
-    uint64_t pair = simNow_ns() - start;
-    assert_in_range(pair, 100000, 200000);
+    assert_in_range(simNow_ns() - start, 100000, 200000);
     start = simNow_ns();
     OK(cuCtxGetCurrent(&now));
-    assert_int_equal(simNow_ns() - start, 7);
-    return 0;
-}
-
-static void other_drivers_and_devices_can_be_had(void **state)
-{
-    char out[8192];
-    assert_int_equal(role("old_driver", "SIM_CTX_EVENTS", "0", out, sizeof out), 0);
-    assert_int_equal(role("version_12010", "SIM_DRIVER_VERSION", "12010", out, sizeof out), 0);
-    assert_int_equal(role("no_vmm", "SIM_VMM", "0", out, sizeof out), 0);
-    assert_int_equal(role("three_devices", "SIM_DEVICES", "3", out, sizeof out), 0);
-    assert_int_equal(role("measured_costs", "SIM_COST", "h200", out, sizeof out), 0);
-    assert_int_equal(role("own_cost", "SIM_COST_cuEventRecord", "777", out, sizeof out), 0);
-    assert_int_equal(role("nothing", "SIM_DEVICES", "0", out, sizeof out), 100);
+    return (int)(simNow_ns() - start);
 }
 
 static int own_cost(void)
@@ -205,8 +139,7 @@ static int own_cost(void)
     CUevent fence = event();
     uint64_t start = simNow_ns();
     OK(cuEventRecord(fence, NULL));
-    assert_int_equal(simNow_ns() - start, 777);
-    return 0;
+    return (int)(simNow_ns() - start);
 }
 
 /* The program closes all descriptors and opens files of its own in their place. */
@@ -215,14 +148,10 @@ static int closed_files(void)
     CUdeviceptr at = alloc(4 * MIB);
     CUipcMemHandle handle;
     FILE *files[8];
-    char name[64];
-    snprintf(name, sizeof name, "/tmp/test_process-%d.file", getpid());
     for (int fd = 3; fd < 100; fd++)
         close(fd);
-    for (int i = 0; i < 8; i++) {
-        files[i] = fopen(name, "w+");
-        assert_non_null(files[i]);
-    }
+    for (int i = 0; i < 8; i++)
+        assert_non_null(files[i] = tmpfile());
     GIVES(CUDA_ERROR_OPERATING_SYSTEM, cuIpcGetMemHandle(&handle, at));
     fill(NULL, at, MIB, 3);
     assert_int_equal(wrong(at, MIB, 3), 0);
@@ -233,15 +162,7 @@ static int closed_files(void)
         assert_int_equal(ftell(files[i]), 0);
         assert_int_equal(fclose(files[i]), 0);
     }
-    unlink(name);
     return 0;
-}
-
-static void files_of_the_program_are_left_alone(void **state)
-{
-    char out[8192];
-    assert_int_equal(role("closed_files", "SIM_TRACE", "", out, sizeof out), 0);
-    assert_string_equal(out, "");
 }
 
 static uint64_t real_ns(void)
@@ -256,14 +177,7 @@ static int slow(void)
     uint64_t from_ns = real_ns();
     spin(NULL, 50 * MS);
     OK(cuCtxSynchronize());
-    return real_ns() - from_ns >= 50 * MS ? 0 : 1;
-}
-
-static void time_can_be_real(void **state)
-{
-    char out[8192];
-    assert_int_equal(role("slow", "SIM_REALTIME", "1", out, sizeof out), 0);
-    assert_int_equal(role("slow", "SIM_REALTIME", "0", out, sizeof out), 1);
+    return real_ns() - from_ns >= 50 * MS;
 }
 
 static void *hammer(void *unused)
@@ -294,24 +208,13 @@ static int leave(void)
     return 0;
 }
 
-static void exit_with_threads_at_work_is_clean(void **state)
-{
-    char out[8192];
-    for (int i = 0; i < 5; i++) {
-        assert_int_equal(role("leave", "SIM_EXIT_MS", i < 3 ? "0" : "30", out, sizeof out), 0);
-        assert_string_equal(out, "");
-    }
-}
-
 static bool looks_back;
 
 __attribute__((destructor)) static void after_exit(void)
 {
     CUdeviceptr at = 0;
-    if (!looks_back)
-        return;
-    printf("%d", (int)cuMemAlloc(&at, 4096));
-    printf(" %d\n", (int)cuMemFree(1 << 20));
+    if (looks_back)
+        printf("%d %d\n", (int)cuMemAlloc(&at, 4096), (int)cuMemFree(1 << 20));
 }
 
 static int look_back(void)
@@ -320,54 +223,282 @@ static int look_back(void)
     return 0;
 }
 
-static void the_driver_is_gone_before_the_process_is(void **state)
+/* Adds one to the first words of both allocations of the handles. */
+static int add_one(void)
 {
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr at, again;
+        uint32_t value;
+        OK(cuIpcOpenMemHandle(&at, gift->memory[i], LAZY));
+        OK(cuIpcOpenMemHandle(&again, gift->memory[i], LAZY));
+        assert_int_equal(at, again);
+        OK(cuMemcpyDtoH(&value, at, 4));
+        assert_int_equal(wrong(at, 16, value), 0);
+        fill(NULL, at, 16, value + 1);
+        OK(cuCtxSynchronize());
+        OK(cuIpcCloseMemHandle(at));
+        OK(cuMemcpyDtoH(&value, at, 4)); /* opened twice */
+        fill(stream(CU_STREAM_NON_BLOCKING), at, 16, value);
+        OK(cuIpcCloseMemHandle(at)); /* waits */
+        BAD(cuIpcCloseMemHandle(at));
+        BAD(cuMemcpyDtoH(&value, at, 4));
+    }
+    return (int)simHazardCount();
+}
+
+/* Leaves a handle behind. */
+static int testator(void)
+{
+    OK(cuIpcGetMemHandle(&gift->memory[0], alloc(4 * MIB)));
+    return 0;
+}
+
+/* Device 1 opens memory of device 0, which it may then use. */
+static int from_afar(void)
+{
+    CUcontext peer;
+    CUdeviceptr at;
+    OK(cuCtxCreate(&peer, NULL, 0, 1));
+    OK(cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
+    OK(cuMemsetD32(at, 8, 100));
+    OK(cuCtxSynchronize());
+    OK(cuCtxDestroy(peer));
+    return 0;
+}
+
+/* Maps the memory behind an inherited descriptor and writes to it. */
+static int import(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    CUdeviceptr at;
+    OK(cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)IMPORT_FD, FILE_TYPE));
+    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
+    assert_int_equal(prop.location.id, 1);
+    assert_int_equal(simDeviceBytesUsed(1), 0);
+    OK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0));
+    OK(cuMemMap(at, 4 * MIB, 0, handle, 0));
+    allow(at, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    assert_int_equal(wrong(at, WORDS, 5), 0);
+    fill(NULL, at, WORDS, 6);
+    OK(cuCtxSynchronize());
+    unmap(at, 4 * MIB, handle);
+    BAD(cuMemImportFromShareableHandle(&handle, NULL, FILE_TYPE));
+    return 0;
+}
+
+/* Sees the event complete only when the first process's work is done. Its own work waits for it. */
+static int follow(void)
+{
+    CUevent fence;
+    CUdeviceptr at;
+    uint32_t value = 0;
+    CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    OK(cuIpcOpenEventHandle(&fence, gift->event));
+    OK(cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
+    OK(cuStreamWaitEvent(on, fence, 0));
+    OK(cuMemcpyDtoHAsync(&value, at, 4, on));
+    OK(cuStreamSynchronize(on));
+    OK(cuEventQuery(fence));
+    OK(cuEventDestroy(fence));
+    return (int)value;
+}
+
+/* Sees what the first process takes. It takes memory and exits without giving it back. */
+static int share(void)
+{
+    CUdeviceptr at;
+    size_t available, total;
+    assert_int_equal(used(), gift->used_bytes);
+    OK(cuMemGetInfo(&available, &total));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&at, available + 2 * MIB));
+    OK(cuMemAlloc(&at, available));
+    _exit(0);
+}
+
+#define ROLE(name) {#name, name}
+static const struct {
+    const char *name;
+    int (*play)(void);
+} roles[] = {ROLE(race),           ROLE(quiet),         ROLE(fails),        ROLE(old_driver),
+             ROLE(no_vmm),         ROLE(version_12010), ROLE(unsimulated),  ROLE(devices),
+             ROLE(measured_costs), ROLE(own_cost),      ROLE(closed_files), ROLE(slow),
+             ROLE(leave),          ROLE(look_back),     ROLE(add_one),      ROLE(testator),
+             ROLE(from_afar),      ROLE(import),        ROLE(follow),       ROLE(share)};
+
+static void the_environment_has_its_effects(void **state)
+{
+    static const struct {
+        const char *role, *variable, *value;
+        int status;
+        const char *says; /* in the output; "": there is none */
+    } rows[] = {
+        {"race", "SIM_HAZARD", "abort", SIM_HAZARD_EXIT, "sim: hazard: fill on stream"},
+        {"race", "SIM_HAZARD", "abort", SIM_HAZARD_EXIT, "not ordered before fill on stream"},
+        {"race", "SIM_HAZARD", "abort", SIM_HAZARD_EXIT, "hazards 1\n"},
+        {"race", "SIM_HAZARD", "report", 0, "sim: hazard:"},
+        {"race", "SIM_HAZARD", "off", 0, "hazards 0\n"},
+        {"quiet", "SIM_HAZARD", "abort", 0, ""},
+        {"quiet", "SIM_TRACE", "calls", 0, "sim: calls: cuMemAlloc_v2 1\n"},
+        {"quiet", "SIM_TRACE", "calls:/dev/null", 0, ""},
+        {"quiet", "SIM_TRACE", "calls:/proc/self/fd/1", 0, "sim: calls: cuMemFree_v2 1\n"},
+        {"quiet", "SIM_CAPACITY", "lots", 0, "SIM_CAPACITY=lots"},
+        {"quiet", "SIM_FAIL", "cuMemAllocate:1:2", 0, "cannot understand \"cuMemAllocate:1:2\""},
+        {"fails", "SIM_FAIL", "cuMemAlloc_v2:2:2,cuMemCreate:1+:999", 0, ""},
+        {"old_driver", "SIM_CTX_EVENTS", "0", 0, ""},
+        {"version_12010", "SIM_DRIVER_VERSION", "12010", 0, ""},
+        {"no_vmm", "SIM_VMM", "0", 0, ""},
+        {"unsimulated", "SIM_HAZARD", "abort", 0, "sim: cuMemcpy is not simulated\n"},
+        {"devices", "SIM_DEVICES", "3", 3, ""},
+        {"nothing", "SIM_DEVICES", "0", CUDA_ERROR_NO_DEVICE, ""},
+        {"measured_costs", "SIM_COST", "h200", 7, ""},
+        {"own_cost", "SIM_COST_cuEventRecord", "77", 77, ""},
+        {"closed_files", "SIM_TRACE", "", 0, ""},
+        {"slow", "SIM_REALTIME", "1", 1, ""},
+        {"slow", "SIM_REALTIME", "0", 0, ""},
+        {"leave", "SIM_EXIT_MS", "0", 0, ""},
+        {"leave", "SIM_EXIT_MS", "30", 0, ""},
+        {"look_back", "SIM_EXIT_MS", "0", 0, "4 4\n"},
+    };
     char out[8192];
-    assert_int_equal(role("look_back", "SIM_EXIT_MS", "0", out, sizeof out), 0);
-    assert_string_equal(out, "4 4\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int status = run(rows[i].role, rows[i].variable, rows[i].value, out, sizeof out);
+        if (status != rows[i].status || strstr(out, rows[i].says) == NULL ||
+            (rows[i].says[0] == '\0' && out[0] != '\0'))
+            fail_msg("%s with %s=%s: %d, %s", rows[i].role, rows[i].variable, rows[i].value, status,
+                     out);
+    }
     uint64_t before_ns = real_ns();
-    assert_int_equal(role("look_back", "SIM_EXIT_MS", "300", out, sizeof out), 0);
+    run("look_back", "SIM_EXIT_MS", "300", out, sizeof out);
     assert_true(real_ns() - before_ns >= 300 * MS);
+}
+
+static int other(const char *role)
+{
+    char out[4096];
+    int status = run(role, "SIM_HAZARD", "report", out, sizeof out);
+    if (out[0] != '\0')
+        print_message("%s", out);
+    return status;
+}
+
+static void legacy_handles_arrive_at_their_own_allocation(void **state)
+{
+    CUdeviceptr large = alloc(8 * MIB), first = alloc(5000), second = alloc(600), at;
+    CUipcMemHandle old, same;
+    OK(cuMemsetD32(large, 10, 2 * MIB));
+    OK(cuMemsetD32(first, 20, 1250));
+    OK(cuMemsetD32(second, 30, 150));
+    OK(cuIpcGetMemHandle(&gift->memory[0], large));
+    OK(cuIpcGetMemHandle(&same, large + 3 * MIB));
+    assert_memory_equal(&gift->memory[0], &same, sizeof same);
+    OK(cuIpcGetMemHandle(&old, first));
+    OK(cuIpcGetMemHandle(&gift->memory[1], second));
+    assert_memory_not_equal(&old, &gift->memory[1], sizeof old);
+    OK(cuCtxSynchronize());
+    assert_int_equal(other("add_one"), 0);
+    assert_int_equal(wrong(large, 16, 11), 0);
+    assert_int_equal(wrong(second, 16, 31), 0);
+    assert_int_equal(wrong(first, 1250, 20), 0);
+    assert_int_equal(other("from_afar"), 0);
+    assert_int_equal(wrong(large, 100, 8), 0);
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
+    memset(&same, 0, sizeof same);
+    BAD(cuIpcOpenMemHandle(&at, same, LAZY));
+    OK(cuMemFree(large));
+    OK(cuMemFree(first));
+    assert_int_equal(alloc(5000), first); /* the same place is another handle */
+    OK(cuIpcGetMemHandle(&same, first));
+    assert_memory_not_equal(&old, &same, sizeof same);
+    OK(cuMemFree(first));
+    OK(cuMemFree(second));
+    assert_int_equal(other("testator"), 0); /* it is gone */
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
+}
+
+static void shareable_handles_show_the_same_bytes(void **state)
+{
+    CUmemAllocationProp prop = on_device(1);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at;
+    int fd;
+    prop.requestedHandleTypes = FILE_TYPE;
+    OK(cuMemCreate(&handle, 4 * MIB, &prop, 0));
+    OK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0));
+    OK(cuMemMap(at, 4 * MIB, 0, handle, 0));
+    allow(at, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    fill(NULL, at, WORDS, 5);
+    OK(cuCtxSynchronize());
+    OK(cuMemExportToShareableHandle(&fd, handle, FILE_TYPE, 0));
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    assert_int_equal(dup2(fd, IMPORT_FD), IMPORT_FD);
+    assert_int_equal(other("import"), 0);
+    close(fd);
+    close(IMPORT_FD);
+    assert_int_equal(wrong(at, WORDS, 6), 0);
+    unmap(at, 4 * MIB, handle);
+    assert_int_equal(simDeviceBytesUsed(1), 0);
+}
+
+static void interprocess_events_order_processes(void **state)
+{
+    CUevent fence;
+    CUdeviceptr at = alloc(4 * MIB);
+    BAD(cuEventCreate(&fence, CU_EVENT_INTERPROCESS));
+    OK(cuEventCreate(&fence, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(cuIpcGetEventHandle(&gift->event, fence));
+    OK(cuIpcGetMemHandle(&gift->memory[0], at));
+    OK(cuMemsetD32(at, 1, MIB));
+    late_fill(NULL, at, MIB, 7, 20 * MS);
+    OK(cuEventRecord(fence, NULL));
+    assert_int_equal(other("follow"), 7);
+    OK(cuEventSynchronize(fence));
+    OK(cuEventDestroy(fence));
+    OK(cuMemFree(at));
+}
+
+static void capacity_is_one_for_all_processes(void **state)
+{
+    CUdeviceptr at = alloc(100 * MIB);
+    gift->used_bytes = used();
+    assert_int_equal(other("share"), 0);
+    assert_int_equal(used(), simDeviceBytesUsed(0)); /* a process that is gone has nothing */
+    OK(cuMemFree(at));
+}
+
+static struct gift *open_gift(void)
+{
+    if (fcntl(GIFT_FD, F_GETFD) < 0) {
+        int fd = memfd_create("gift", 0);
+        if (ftruncate(fd, sizeof *gift) != 0 || dup2(fd, GIFT_FD) < 0)
+            return MAP_FAILED;
+    }
+    return mmap(NULL, sizeof *gift, PROT_READ | PROT_WRITE, MAP_SHARED, GIFT_FD, 0);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int (*run)(void);
-    } roles[] = {{"race", race},
-                 {"quiet", quiet},
-                 {"fails", fails},
-                 {"old_driver", old_driver},
-                 {"no_vmm", no_vmm},
-                 {"version_12010", version_12010},
-                 {"leave", leave},
-                 {"unsimulated", unsimulated},
-                 {"look_back", look_back},
-                 {"three_devices", three_devices},
-                 {"measured_costs", measured_costs},
-                 {"own_cost", own_cost},
-                 {"closed_files", closed_files},
-                 {"slow", slow}};
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
-        return 1;
+    char shared[32], file[64];
+    gift = open_gift();
+    if (gift == MAP_FAILED)
+        return 97;
     if (argc > 1 && strcmp(argv[1], "nothing") == 0)
         return (int)cuInit(0);
+    snprintf(shared, sizeof shared, "test-%d", getpid());
+    setenv("SIM_SHARED", shared, 0);
+    setenv("SIM_CAPACITY", "1G", 0);
     for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
         if (strcmp(argv[1], roles[i].name) == 0)
-            return fixture_start(NULL) != 0 ? 98 : roles[i].run();
-    /* No fixture here: CUDA is for the roles. */
+            return fixture_start(NULL) != 0 ? 98 : roles[i].play();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hazards_can_end_the_process_badly),
-        cmocka_unit_test(traces_are_printed_when_asked_for),
-        cmocka_unit_test(bad_settings_are_named),
-        cmocka_unit_test(faults_come_from_the_environment),
-        cmocka_unit_test(other_drivers_and_devices_can_be_had),
-        cmocka_unit_test(a_function_that_is_not_simulated_names_itself),
-        cmocka_unit_test(files_of_the_program_are_left_alone),
-        cmocka_unit_test(time_can_be_real),
-        cmocka_unit_test(exit_with_threads_at_work_is_clean),
-        cmocka_unit_test(the_driver_is_gone_before_the_process_is),
+        cmocka_unit_test(the_environment_has_its_effects),
+        TEST(legacy_handles_arrive_at_their_own_allocation),
+        TEST(shareable_handles_show_the_same_bytes),
+        TEST(interprocess_events_order_processes),
+        TEST(capacity_is_one_for_all_processes),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = RUN(tests);
+    snprintf(file, sizeof file, "/dev/shm/simulated-gpu-%s", shared);
+    unlink(file);
+    return failed;
 }

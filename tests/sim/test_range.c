@@ -23,7 +23,7 @@ static uint32_t next_random(uint32_t *state)
 static void range_set_agrees_with_a_map_of_cells(void **unused)
 {
     struct ranges set = {.seed = 9};
-    struct range nodes[CELLS] = {{0}}, *map[CELLS + 1] = {NULL};
+    struct range *map[CELLS + 1] = {NULL};
     uint32_t state = 1;
     for (int step = 0; step < 20000; step++) {
         uint32_t at = next_random(&state) % CELLS;
@@ -34,23 +34,24 @@ static void range_set_agrees_with_a_map_of_cells(void **unused)
             above++;
         assert_ptr_equal(range_from(&set, at), above < CELLS ? map[above] : NULL);
         if (found != NULL) {
-            range_remove(&set, found);
             for (uint64_t i = found->lo; i < found->hi; i++)
                 map[i] = NULL;
+            range_delete(&set, found);
         } else {
             uint32_t end = at + 1;
             while (end < CELLS && end < at + 20 && map[end] == NULL)
                 end++;
-            nodes[at] = (struct range){.lo = at, .hi = end};
-            range_insert(&set, &nodes[at]);
+            found = range_add(&set, sizeof *found, at, end);
             for (uint32_t i = at; i < end; i++)
-                map[i] = &nodes[at];
+                map[i] = found;
         }
     }
     size_t count = 0;
     for (struct range *node = range_from(&set, 0); node != NULL; node = range_from(&set, node->hi))
         count++;
     assert_int_equal(count, set.count);
+    while (set.root != NULL)
+        range_delete(&set, set.root);
 }
 
 static void space_is_first_fit_and_merges(void **unused)

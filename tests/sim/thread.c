@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "tests/sim/alloc.h"
 #include "tests/sim/api.h"
 #include "tests/sim/context.h"
 #include "tests/sim/stream.h"
@@ -39,9 +40,7 @@ struct thread *thread_self(void)
 {
     if (self == NULL) {
         pthread_once(&once, create_key);
-        self = calloc(1, sizeof *self);
-        if (self == NULL)
-            abort();
+        self = never_null(calloc(1, sizeof *self));
         self->id = atomic_fetch_add(&last_id, 1) + 1;
         self->mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         pthread_setspecific(key, self);
@@ -63,9 +62,7 @@ CUresult thread_stream(CUcontext context, CUstream *out)
             row = &thread->streams[i];
     if (row == NULL) {
         struct thread_stream *streams =
-            realloc(thread->streams, (thread->stream_count + 1) * sizeof *streams);
-        if (streams == NULL)
-            abort();
+            never_null(realloc(thread->streams, (thread->stream_count + 1) * sizeof *streams));
         thread->streams = streams;
         row = &streams[thread->stream_count++];
         *row = (struct thread_stream){.context = context};

@@ -51,10 +51,12 @@ def symbols(base, variants):
 def main(include, functions, entries):
     functions, entries = (pathlib.Path(name).read_text() for name in (functions, entries))
     variants = known_variants(pathlib.Path(include), entries)
-    rows = re.findall(r"^FUNCTION\((\w+), ([\w ]+), (\w+), (\d+), (\d+)\)$", functions, re.M)
+    rows = re.findall(r"^FUNCTION\(([\w\s]+),\s+([\w\s]+),\s+(\w+),\s+(\d+),\s+(\d+)\)$", functions,
+                      re.M)
     others = re.findall(r"^UNSIMULATED\(([\w\s]+)\)$", functions, re.M)
     if len(rows) + len(others) != len(re.findall(r"^(?:FUNCTION|UNSIMULATED)\(", functions, re.M)):
         sys.exit("functions.def: a row that is none")
+    rows = [(base, *rest) for bases, *rest in rows for base in bases.split()]
     table = {}
     for base, numbers, flags, cost_ns, mib_ns in rows:
         of_base = symbols(base, variants.get(base, ()))

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/alloc.h"
+
 static void lengthen(struct vector *vector, unsigned length)
 {
     if (length > vector->capacity) {
         unsigned capacity = length + 4;
-        uint64_t *at = realloc(vector->at, capacity * sizeof *at);
-        if (at == NULL)
-            abort();
+        uint64_t *at = never_null(realloc(vector->at, capacity * sizeof *at));
         vector->at = at;
         vector->capacity = capacity;
     }

@@ -2,7 +2,6 @@
 /* Virtual memory management: reservations, physical handles, mappings, access per device. The calls
  * need no current context and are legal in captures. They order nothing and wait for nothing
  * (measured), so to unmap memory that work in flight may touch is a hazard. */
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,12 +60,7 @@ static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUd
         if (end > lo + size)
             syscall(SYS_munmap, lo + size, end - lo - size);
     }
-    struct range *node = calloc(1, sizeof *node);
-    if (node == NULL)
-        abort();
-    node->lo = lo;
-    node->hi = lo + size;
-    range_insert(&reservations, node);
+    range_add(&reservations, sizeof(struct range), lo, lo + size);
     *out = lo;
     return CUDA_SUCCESS;
 }
@@ -80,8 +74,7 @@ static CUresult unreserve(CUdeviceptr addr, uint64_t size)
     if (mapped != NULL && mapped->range.lo < addr + size)
         return CUDA_ERROR_INVALID_VALUE;
     syscall(SYS_munmap, addr, size);
-    range_remove(&reservations, node);
-    free(node);
+    range_delete(&reservations, node);
     return CUDA_SUCCESS;
 }
 

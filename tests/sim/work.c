@@ -2,8 +2,7 @@
 /* Work and its order. */
 #include "tests/sim/work.h"
 
-#include <stdlib.h>
-
+#include "tests/sim/alloc.h"
 #include "tests/sim/clock.h"
 #include "tests/sim/context.h"
 #include "tests/sim/handles.h"
@@ -58,10 +57,8 @@ void work_after(struct work *work, struct work *before)
     }
     if (before->successor_count == before->successor_capacity) {
         before->successor_capacity = before->successor_capacity * 2 + 2;
-        before->successors =
-            realloc(before->successors, before->successor_capacity * sizeof *before->successors);
-        if (before->successors == NULL)
-            abort();
+        before->successors = never_null(
+            realloc(before->successors, before->successor_capacity * sizeof *before->successors));
     }
     before->successors[before->successor_count++] = work;
     work->blockers++;

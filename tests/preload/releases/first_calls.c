@@ -37,7 +37,10 @@ static void *driver_symbol(const char *name)
     return driver != NULL ? dlsym(driver, name) : NULL;
 }
 
-#define DRIVER(name, ...) (((__typeof__(&(name)))(uintptr_t)driver_symbol(#name))(__VA_ARGS__))
+/* A driver function as the header's macros name it, and one by another symbol. */
+#define DRIVER(name, ...) DRIVER_AS(name, name, __VA_ARGS__)
+#define DRIVER_AS(type, name, ...)                                                                 \
+    (((__typeof__(type) *)(uintptr_t)driver_symbol(#name))(__VA_ARGS__))
 
 /* The current context's device and which primary contexts there are; "not initialised" is an
  * answer. */
@@ -81,11 +84,6 @@ static void alloc_and_free(void)
     say("memset", cudaMemset(p, 7, 1 << 20));
     say("free", cudaFree(p));
     show_context();
-}
-
-static void act_malloc(void)
-{
-    alloc_and_free();
 }
 
 static void act_free_null(void)
@@ -198,6 +196,8 @@ static void act_thread(void)
     say("free", cudaFree(p));
 }
 
+typedef CUresult create_fn(CUcontext *context, unsigned flags, CUdevice device);
+
 /* The runtime allocates in the context that its program made current through the driver. */
 static void act_own_context(void)
 {
@@ -205,10 +205,7 @@ static void act_own_context(void)
     CUcontext of_block = NULL;
     void *p = NULL;
     printf("  init %d\n", DRIVER(cuInit, 0));
-    CUresult (*create)(CUcontext *, unsigned, CUdevice);
-    void *symbol = driver_symbol("cuCtxCreate_v2");
-    memcpy(&create, &symbol, sizeof create);
-    printf("  create %d\n", create(&own, 0, 0));
+    printf("  create %d\n", DRIVER_AS(create_fn, cuCtxCreate_v2, &own, 0, 0));
     say("malloc", cudaMalloc(&p, 1 << 20));
     show_context();
     int rc = (int)DRIVER(cuPointerGetAttribute, &of_block, CU_POINTER_ATTRIBUTE_CONTEXT,
@@ -233,19 +230,9 @@ static void show_driver(void)
     unsigned version = 0;
     printf("    driver: device %d", DRIVER(cuCtxGetDevice, &device));
     printf(" version %d", DRIVER(cuCtxGetApiVersion, NULL, &version));
-    int (*info)(size_t *, size_t *);
-    int (*alloc)(CUdeviceptr *, size_t);
-    int (*release)(CUdeviceptr);
-    void *symbol = driver_symbol("cuMemGetInfo_v2");
-    memcpy(&info, &symbol, sizeof info);
-    printf(" info %d", info(&free_bytes, NULL));
-    symbol = driver_symbol("cuMemAlloc_v2");
-    memcpy(&alloc, &symbol, sizeof alloc);
-    int rc = alloc(&block, 1 << 20);
-    printf(" alloc %d", rc);
-    symbol = driver_symbol("cuMemFree_v2");
-    memcpy(&release, &symbol, sizeof release);
-    printf(" free %d\n", rc == 0 ? release(block) : 0);
+    printf(" info %d", DRIVER(cuMemGetInfo, &free_bytes, NULL));
+    int rc = (int)DRIVER(cuMemAlloc, &block, 1 << 20);
+    printf(" alloc %d free %d\n", rc, rc == 0 ? (int)DRIVER(cuMemFree, block) : 0);
 }
 
 static void act_driver_first(void)
@@ -275,31 +262,50 @@ static void act_reset(void)
     alloc_and_free();
 }
 
+static const char *answer_of(void *found, void *untouched)
+{
+    return found == untouched ? "alone" : found != NULL ? "found" : "NULL";
+}
+
 static void show_entry(const char *name, unsigned long long flags, const char *export)
 {
     enum cudaDriverEntryPointQueryResult status = (enum cudaDriverEntryPointQueryResult)77;
     void *found = &found;
     int rc = cudaGetDriverEntryPoint(name, &found, flags, &status);
-    printf("  %s %llu: %d, status %d, %s", name, flags, rc, status,
-           found == &found ? "alone"
-           : found != NULL ? "found"
-                           : "NULL");
+    printf("  %s %llu: %d, status %d, %s", name, flags, rc, status, answer_of(found, &found));
     if (export != NULL)
         printf(", %s", found == driver_symbol(export) ? export : "another");
     printf(", last %d\n", cudaGetLastError());
-    if (cudaGetDriverEntryPointByVersion == NULL)
-        return;
-    for (unsigned version = 11000; version <= 13000; version += 1000) {
+    for (unsigned version = 11000; cudaGetDriverEntryPointByVersion != NULL && version <= 13000;
+         version += 1000) {
         found = &found;
         rc = cudaGetDriverEntryPointByVersion(name, &found, version, flags, &status);
-        printf("    %u: %d, status %d, %s", version, rc, status,
-               found == &found ? "alone"
-               : found != NULL ? "found"
-                               : "NULL");
+        printf("    %u: %d, status %d, %s", version, rc, status, answer_of(found, &found));
         printf(", %s\n", export != NULL && found == driver_symbol(export) ? export : "another");
         cudaGetLastError();
     }
 }
+
+static const struct {
+    const char *name;
+    unsigned long long flags;
+    const char *export;
+} entry_points[] = {
+    {"cuMemAlloc", cudaEnableDefault, "cuMemAlloc_v2"},
+    {"cuMemFree", cudaEnableLegacyStream, "cuMemFree_v2"},
+    {"cuMemFree", cudaEnablePerThreadDefaultStream, "cuMemFree_v2"},
+    {"cuMemAllocAsync", cudaEnableDefault, "cuMemAllocAsync"},
+    {"cuMemAllocAsync", cudaEnablePerThreadDefaultStream, "cuMemAllocAsync_ptsz"},
+    {"cuMemFreeAsync", cudaEnablePerThreadDefaultStream, "cuMemFreeAsync_ptsz"},
+    {"cuLaunchKernel", cudaEnablePerThreadDefaultStream, "cuLaunchKernel_ptsz"},
+    {"cuGetProcAddress", cudaEnableDefault, "cuGetProcAddress_v2"},
+    {"cuCtxGetDevice", cudaEnableDefault, NULL},
+    {"cuMemAlloc_v2", cudaEnableDefault, NULL},
+    {"cuNoSuchThing", cudaEnableDefault, NULL},
+    {"cudaMalloc", cudaEnableDefault, NULL},
+    {"", cudaEnableDefault, NULL},
+    {"cuMemAlloc", 77, NULL},
+};
 
 static void act_entry_points(void)
 {
@@ -308,21 +314,11 @@ static void act_entry_points(void)
     CUdeviceptr block = 0;
     void *p = NULL;
     void *symbol = NULL;
-    show_entry("cuMemAlloc", cudaEnableDefault, "cuMemAlloc_v2");
-    show_context();
-    show_entry("cuMemFree", cudaEnableLegacyStream, "cuMemFree_v2");
-    show_entry("cuMemFree", cudaEnablePerThreadDefaultStream, "cuMemFree_v2");
-    show_entry("cuMemAllocAsync", cudaEnableDefault, "cuMemAllocAsync");
-    show_entry("cuMemAllocAsync", cudaEnablePerThreadDefaultStream, "cuMemAllocAsync_ptsz");
-    show_entry("cuMemFreeAsync", cudaEnablePerThreadDefaultStream, "cuMemFreeAsync_ptsz");
-    show_entry("cuLaunchKernel", cudaEnablePerThreadDefaultStream, "cuLaunchKernel_ptsz");
-    show_entry("cuGetProcAddress", cudaEnableDefault, "cuGetProcAddress_v2");
-    show_entry("cuCtxGetDevice", cudaEnableDefault, NULL);
-    show_entry("cuMemAlloc_v2", cudaEnableDefault, NULL);
-    show_entry("cuNoSuchThing", cudaEnableDefault, NULL);
-    show_entry("cudaMalloc", cudaEnableDefault, NULL);
-    show_entry("", cudaEnableDefault, NULL);
-    show_entry("cuMemAlloc", 77, NULL);
+    for (size_t i = 0; i < sizeof entry_points / sizeof *entry_points; i++) {
+        show_entry(entry_points[i].name, entry_points[i].flags, entry_points[i].export);
+        if (i == 0)
+            show_context();
+    }
     say("alloc's", cudaGetDriverEntryPoint("cuMemAlloc", &symbol, cudaEnableDefault, NULL));
     memcpy(&alloc, &symbol, sizeof alloc);
     say("release's", cudaGetDriverEntryPoint("cuMemFree", &symbol, cudaEnableDefault, NULL));
@@ -341,7 +337,7 @@ static const struct act {
     const char *name;
     void (*play)(void);
 } acts[] = {
-    {"malloc", act_malloc},
+    {"malloc", alloc_and_free},
     {"free-null", act_free_null},
     {"set-device", act_set_device},
     {"other-device", act_other_device},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The runtime's copies and memsets, each with its per-thread twin: it only chooses the driver's
- * function by the copy's direction. No state of its own.
+ * The runtime's copies, each with its per-thread twin: it only chooses the driver's function by the
+ * copy's direction. No state of its own.
  */
 #include "tests/sim/cudart/cudart.h"
 
@@ -75,19 +75,3 @@ static cudaError_t cudaMemcpyAsync_flavour(bool per_thread, void *dst, const voi
 TWINS(cudaMemcpyAsync, ptsz,
       (void *dst, const void *src, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream),
       (dst, src, size, kind, stream))
-
-static cudaError_t cudaMemset_flavour(bool per_thread, void *pointer, int value, size_t size)
-{
-    return IN_CONTEXT(CALL_PTDS(per_thread, cuMemsetD8, 3020, 7000, device_pointer(pointer),
-                                (unsigned char)value, size));
-}
-TWINS(cudaMemset, ptds, (void *pointer, int value, size_t size), (pointer, value, size))
-
-static cudaError_t cudaMemsetAsync_flavour(bool per_thread, void *pointer, int value, size_t size,
-                                           cudaStream_t stream)
-{
-    return IN_CONTEXT(CALL_PTSZ(per_thread, cuMemsetD8Async, 3020, 7000, device_pointer(pointer),
-                                (unsigned char)value, size, stream));
-}
-TWINS(cudaMemsetAsync, ptsz, (void *pointer, int value, size_t size, cudaStream_t stream),
-      (pointer, value, size, stream))

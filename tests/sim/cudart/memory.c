@@ -44,51 +44,10 @@ cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t 
         CALL(cuMemAllocPitch, 3020, (CUdeviceptr *)pointer, pitch, width, height, 4));
 }
 
-cudaError_t cudaMallocManaged(void **pointer, size_t size, unsigned flags)
-{
-    return IN_CONTEXT(CALL(cuMemAllocManaged, 6000, (CUdeviceptr *)pointer, size, flags));
-}
-
-cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned flags)
-{
-    return IN_CONTEXT(CALL(cuMemHostAlloc, 2020, pointer, size, flags));
-}
-
 cudaError_t cudaFreeHost(void *pointer)
 {
     return IN_CONTEXT(pointer == NULL ? cudaSuccess : CALL(cuMemFreeHost, 2000, pointer));
 }
-
-cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags)
-{
-    return IN_CONTEXT(CALL(cuMemHostRegister, 6050, pointer, size, flags));
-}
-
-cudaError_t cudaHostUnregister(void *pointer)
-{
-    return IN_CONTEXT(CALL(cuMemHostUnregister, 4000, pointer));
-}
-
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
-{
-    return IN_CONTEXT(CALL(cuMemGetInfo, 3020, free_bytes, total_bytes));
-}
-
-static cudaError_t cudaMallocAsync_flavour(bool per_thread, void **pointer, size_t size,
-                                           cudaStream_t stream)
-{
-    return IN_CONTEXT(
-        CALL_PTSZ(per_thread, cuMemAllocAsync, 11020, 11020, (CUdeviceptr *)pointer, size, stream));
-}
-TWINS(cudaMallocAsync, ptsz, (void **pointer, size_t size, cudaStream_t stream),
-      (pointer, size, stream))
-
-static cudaError_t cudaFreeAsync_flavour(bool per_thread, void *pointer, cudaStream_t stream)
-{
-    return IN_CONTEXT(
-        CALL_PTSZ(per_thread, cuMemFreeAsync, 11020, 11020, device_pointer(pointer), stream));
-}
-TWINS(cudaFreeAsync, ptsz, (void *pointer, cudaStream_t stream), (pointer, stream))
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 {

@@ -7,6 +7,8 @@
 
 #include "shim/driver/hook_table.h"
 
+#include <dlfcn.h>
+
 /* Of the preloaded library (entry.c): the resolver with wrappers that count and pass on. */
 struct probe {
     const struct hook *table;
@@ -25,6 +27,14 @@ struct probe {
     bool in_pool;         /* whether addresses that a runtime answers lie in the pool */
 };
 struct probe *resolve_probe(void);
+
+/* The probe of the preloaded library, or NULL without it. Its function is not linked. */
+static inline struct probe *probe_find(void)
+{
+    struct probe *(*get)(void) =
+        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
+    return get ? get() : NULL;
+}
 
 /* Of the driver (driver.c). Every function answers DRIVER_ANSWER plus its id, or DRIVER_ALIAS plus
  * its id if it was reached by an address that cuGetProcAddress gave while aliases were on. */

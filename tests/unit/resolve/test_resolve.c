@@ -16,6 +16,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,9 @@ static struct probe *probe;
 static struct driver *driver;
 static void *libcuda;
 static dlsym_fn *native; /* the C library's own */
+
+/* Declares a function of the driver as a program looks it up. */
+#define LOOKUP(type, variable, name) type variable = (type)(uintptr_t)dlsym(libcuda, name)
 
 static void *driver_symbol(const char *name)
 {
@@ -59,10 +63,14 @@ static bool is_resolver(int id)
     return id == HOOK_cuGetProcAddress || id == HOOK_cuGetProcAddress_v2;
 }
 
-static const char *message_of(dlsym_fn *lookup, void *handle, const char *name)
+/* The look-up fails with the message that the C library's own gives. */
+static void fails_as_natively(void *handle, const char *name)
 {
-    assert_null(lookup(handle, name));
-    return dlerror();
+    char expected[512];
+    assert_null(native(handle, name));
+    snprintf(expected, sizeof expected, "%s", dlerror());
+    assert_null(dlsym(handle, name));
+    assert_string_equal(dlerror(), expected);
 }
 
 static void without_a_driver_no_name_of_it_is_found(void **state)
@@ -136,15 +144,10 @@ static void a_failing_lookup_fails_as_natively(void **state)
     static const char *const names[] = {
         "cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cu", "", "cuMemAlloc_v9"};
     void *libm = dlopen("libm.so.6", RTLD_NOW);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char expected[512];
-        strncpy(expected, message_of(native, libcuda, names[i]), sizeof expected - 1);
-        assert_string_equal(message_of(dlsym, libcuda, names[i]), expected);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        fails_as_natively(libcuda, names[i]);
     /* A wrapped name in a library that has no such function. */
-    char expected[512];
-    strncpy(expected, message_of(native, libm, "cuMemAlloc_v2"), sizeof expected - 1);
-    assert_string_equal(message_of(dlsym, libm, "cuMemAlloc_v2"), expected);
+    fails_as_natively(libm, "cuMemAlloc_v2");
 }
 
 static void another_librarys_function_of_the_same_name_stays(void **state)
@@ -199,10 +202,8 @@ static void query_of(int id, char *base, int *version, cuuint64_t *flags)
 
 static void get_proc_address_gives_the_wrapper_of_what_the_driver_answers(void **state)
 {
-    PFN_cuGetProcAddress_v12000 v2 =
-        (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
-    PFN_cuGetProcAddress_v11030 v1 =
-        (PFN_cuGetProcAddress_v11030)(uintptr_t)dlsym(libcuda, "cuGetProcAddress");
+    LOOKUP(PFN_cuGetProcAddress_v12000, v2, "cuGetProcAddress_v2");
+    LOOKUP(PFN_cuGetProcAddress_v11030, v1, "cuGetProcAddress");
     for (int id = 0; id < NUM_HOOKS; id++) {
         char base[128];
         int version;
@@ -224,8 +225,7 @@ static void get_proc_address_gives_the_wrapper_of_what_the_driver_answers(void *
 
 static void get_proc_address_leaves_other_answers_alone(void **state)
 {
-    PFN_cuGetProcAddress_v12000 get =
-        (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+    LOOKUP(PFN_cuGetProcAddress_v12000, get, "cuGetProcAddress_v2");
     CUdriverProcAddressQueryResult status;
     void *pfn;
 
@@ -243,16 +243,14 @@ static void get_proc_address_leaves_other_answers_alone(void **state)
     assert_int_equal(get("cuMemAlloc", &pfn, 99000, 0, &status), CUDA_ERROR_INVALID_VALUE);
     assert_ptr_equal(pfn, &pfn);
 
-    PFN_cuGetProcAddress_v11030 v1 =
-        (PFN_cuGetProcAddress_v11030)(uintptr_t)dlsym(libcuda, "cuGetProcAddress");
+    LOOKUP(PFN_cuGetProcAddress_v11030, v1, "cuGetProcAddress");
     assert_int_equal(v1("cuNoSuchFunction", &pfn, 12000, 0), CUDA_ERROR_NOT_FOUND);
     assert_null(pfn);
 }
 
 static void get_proc_address_gives_itself(void **state)
 {
-    PFN_cuGetProcAddress_v12000 get =
-        (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+    LOOKUP(PFN_cuGetProcAddress_v12000, get, "cuGetProcAddress_v2");
     void *pfn;
     assert_int_equal(get("cuGetProcAddress", &pfn, 11030, 0, NULL), CUDA_SUCCESS);
     assert_ptr_equal(pfn, probe->table[HOOK_cuGetProcAddress].wrapper);
@@ -279,8 +277,7 @@ static void launch(PFN_cuLaunchKernel_v4000 f)
 
 static void submissions_are_noted_while_the_pool_watches(void **state)
 {
-    PFN_cuLaunchKernel_v4000 f =
-        (PFN_cuLaunchKernel_v4000)(uintptr_t)dlsym(libcuda, "cuLaunchKernel");
+    LOOKUP(PFN_cuLaunchKernel_v4000, f, "cuLaunchKernel");
     probe->notes = 0;
     launch(f);
     assert_int_equal(probe->notes, 0);
@@ -293,8 +290,7 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
     assert_ptr_equal(probe->note_stream, 0x99);
     assert_int_equal(probe->note_flags, SUBMIT_FLAG_KERNEL);
 
-    PFN_cuLaunchKernelEx_v11060_ptsz ex =
-        (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
+    LOOKUP(PFN_cuLaunchKernelEx_v11060_ptsz, ex, "cuLaunchKernelEx_ptsz");
     CUlaunchAttribute attributes[2] = {
         {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
         {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
@@ -326,8 +322,7 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
 
 static void an_early_launch_waits_its_turn_when_told_to(void **state)
 {
-    PFN_cuLaunchKernelEx_v11060_ptsz ex =
-        (PFN_cuLaunchKernelEx_v11060_ptsz)(uintptr_t)dlsym(libcuda, "cuLaunchKernelEx_ptsz");
+    LOOKUP(PFN_cuLaunchKernelEx_v11060_ptsz, ex, "cuLaunchKernelEx_ptsz");
     CUlaunchAttribute attributes[3] = {
         {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION},
         {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
@@ -429,13 +424,9 @@ static void a_call_without_memory_is_made_again_once_some_went_back(void **state
 
 static int find_all(void **state)
 {
-    struct probe *(*get_probe)(void) =
-        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
-    if (!get_probe)
-        return -1;
-    probe = get_probe();
+    probe = probe_find();
     native = (dlsym_fn *)(uintptr_t)dlvsym(RTLD_DEFAULT, "dlsym", NATIVE_DLSYM_VERSION);
-    return native && native != dlsym ? 0 : -1;
+    return probe && native && native != dlsym ? 0 : -1;
 }
 
 /* Old functions by a new version are none, wrapped or not. */
@@ -454,8 +445,7 @@ static void a_function_newer_than_the_tables_ends_the_single_stream(void **state
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         unsigned before = probe->left_single;
         void *pfn = NULL;
-        cuGetProcAddress_v2_fn *by_name =
-            (cuGetProcAddress_v2_fn *)(uintptr_t)dlsym(libcuda, "cuGetProcAddress_v2");
+        LOOKUP(cuGetProcAddress_v2_fn *, by_name, "cuGetProcAddress_v2");
         assert_int_equal(by_name(asked[i].name, &pfn, asked[i].version, 0, NULL), CUDA_SUCCESS);
         if ((probe->left_single != before) != asked[i].newer)
             fail_msg("%s %d", asked[i].name, asked[i].version);

@@ -80,10 +80,9 @@ static void next_of_a_later_library_is_not_ours(void **state)
 
 static void the_program_sees_the_wrappers_everywhere(void **state)
 {
-    struct probe *(*get_probe)(void) =
-        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
-    assert_non_null(get_probe);
-    void *wrapper = (void *)(uintptr_t)get_probe()->table[HOOK_cuMemAlloc_v2].wrapper;
+    struct probe *probe = probe_find();
+    assert_non_null(probe);
+    void *wrapper = (void *)(uintptr_t)probe->table[HOOK_cuMemAlloc_v2].wrapper;
     assert_ptr_equal((void *)(uintptr_t)cuMemAlloc_v2, wrapper);
     assert_ptr_equal(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), wrapper);
     assert_ptr_equal(dlsym(dlopen(NULL, RTLD_LAZY), "cuMemAlloc_v2"), wrapper);

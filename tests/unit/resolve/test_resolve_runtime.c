@@ -162,12 +162,8 @@ static void by_handle_the_runtimes_own_function_is_found(void **state)
 
 static int find_probe(void **state)
 {
-    struct probe *(*get_probe)(void) =
-        (struct probe * (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "resolve_probe");
-    if (!get_probe)
-        return -1;
-    probe = get_probe();
-    return 0;
+    probe = probe_find();
+    return probe ? 0 : -1;
 }
 
 int main(void)
