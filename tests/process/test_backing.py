@@ -3,7 +3,7 @@
 segments, and the statistics name the library. Everywhere else, and wherever it is asked for, it is
 the arena.
 
-test_backing.py BACKING.DEF LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME ANY_LIBRARY"""
+test_backing.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME ANY_LIBRARY BACKING.DEF"""
 
 import os
 import re
@@ -15,7 +15,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import programs  # noqa: E402
 
-DEFINITIONS, LIBRARY, FOLDERS, ANY = sys.argv[1:5]
+LIBRARY, FOLDERS, ANY, DEFINITIONS = sys.argv[1:5]
 with open(DEFINITIONS, encoding="utf-8") as file:
     ROWS = dict(re.findall(r'^LIBRARY\("([^"]+)", "([^"]+)"\)', file.read(), re.MULTILINE))
 

@@ -17,6 +17,11 @@ import threading
 import time
 import unittest
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import programs  # noqa: E402
+import waiting  # noqa: E402
+
 LIBRARY, FOLDERS, LENDER, MEANS = os.path.realpath(sys.argv[1]), *sys.argv[2:5]
 MIB = 1 << 20
 NO_MEMORY = 2
@@ -58,8 +63,8 @@ class Gpu:
         test.addCleanup(self.end)
 
     def environ(self, **options):
-        return {**os.environ, "LD_PRELOAD": LIBRARY, "LD_LIBRARY_PATH": FOLDERS,
-                "SIM_SHARED": self.name, "SIM_CAPACITY": self.capacity, "SIM_DEVICES": "1",
+        return {**programs.environ(LIBRARY, FOLDERS), "SIM_SHARED": self.name,
+                "SIM_CAPACITY": self.capacity, "SIM_DEVICES": "1",
                 "GPUCACHE_DIR": self.pages, "GPUCACHE_SHARE": SHARE, **options}
 
     def start(self, **options):
@@ -86,28 +91,19 @@ def others_enter(path):
     return all(os.stat("/".join(folders[:n]) + "/").st_mode & 1 for n in range(1, len(folders) + 1))
 
 
-class Process:
+class Process(programs.Talker):
     """A lender under the library."""
 
     def __init__(self, gpu, *, before=(), after=(), user=None, **options):
         self.gpu = gpu
         self.report = os.path.join(gpu.folder, f"report-{len(gpu.processes)}.json")
         command = [*before, LENDER, *after]
-        self.process = subprocess.Popen(
-            command, env=gpu.environ(**{"GPUCACHE_STATS": f"exit:{self.report}", **options}),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user)
-        self.pid = self.process.pid
-
-    def send(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        super().__init__(
+            command, gpu.environ(**{"GPUCACHE_STATS": f"exit:{self.report}", **options}),
+            stderr=None, user=user)
 
     def read(self):
-        return [int(word) for word in self.process.stdout.readline().split()]
-
-    def do(self, line):
-        self.send(line)
-        return self.read()
+        return [int(word) for word in super().read().split()]
 
     def take(self, mib, piece=None):
         """Returns the code of the last allocation."""
@@ -151,14 +147,18 @@ class Process:
         return {**report["counters"], **(report["pools"][0] if report["pools"] else {})}
 
 
-class Lend(unittest.TestCase):
+class Lend(waiting.Waiting):
+    def pair(self, giving=None, **asking):
+        """A process with 800 MiB of a GPU idle, and one that has nothing so far."""
+        gpu = Gpu(self)
+        giver = gpu.start(**(giving or {}))
+        giver.cache(800)
+        return giver, gpu.start(**asking)
+
     def test_a_program_gets_what_another_one_has_idle(self):
         for backing in ("arena", "segment"):
             with self.subTest(backing=backing):
-                gpu = Gpu(self)
-                giver = gpu.start(GPUCACHE_BACKING=backing)
-                giver.cache(800)
-                asker = gpu.start(GPUCACHE_BACKING=backing)
+                giver, asker = self.pair({"GPUCACHE_BACKING": backing}, GPUCACHE_BACKING=backing)
                 code, _, time_us = asker.do(f"take {700 * MIB} {700 * MIB}")
                 self.assertEqual(code, 0)
                 asker.await_page()
@@ -174,26 +174,17 @@ class Lend(unittest.TestCase):
                 self.assertGreaterEqual(giver.end()["num_lends"], 1)
 
     def test_a_long_bound_is_no_longer_wait_than_a_request_may_ask_for(self):
-        gpu = Gpu(self)
-        giver = gpu.start()
-        giver.cache(800)
-        asker = gpu.start(GPUCACHE_SHARE="60s")
+        giver, asker = self.pair(GPUCACHE_SHARE="60s")
         self.assertEqual(asker.take(700), 0)
 
     def test_processes_whose_first_thread_has_ended_lend(self):
-        gpu = Gpu(self)
-        giver = gpu.start(after=["leave"])
-        giver.cache(800)
-        asker = gpu.start(after=["leave"])
+        giver, asker = self.pair({"after": ["leave"]}, after=["leave"])
         self.assertEqual(asker.take(700), 0)
         self.assertGreaterEqual(asker.end()["borrowed_bytes"], 400 * MIB)
         self.assertGreaterEqual(giver.end()["num_lends"], 1)
 
     def test_no_more_goes_back_than_is_missing(self):
-        gpu = Gpu(self)
-        giver = gpu.start()
-        giver.cache(800)
-        asker = gpu.start()
+        giver, asker = self.pair()
         self.assertEqual(asker.take(400), 0)  # 224 MiB are free
         self.assertLessEqual(giver.end()["lent_bytes"], 240 * MIB)
 
@@ -246,10 +237,7 @@ class Lend(unittest.TestCase):
                                ({}, {"GPUCACHE_DIR": "none"}),
                                ({}, {"GPUCACHE_MAX_RESERVED": "64M"})):
             with self.subTest(giving=giving, asking=asking):
-                gpu = Gpu(self)
-                giver = gpu.start(**giving)
-                giver.cache(800)
-                asker = gpu.start(**asking)
+                giver, asker = self.pair(giving, **asking)
                 self.assertEqual(asker.take(600), NO_MEMORY)
                 figures = asker.end()
                 if asking:
@@ -346,9 +334,7 @@ class Lend(unittest.TestCase):
         other.cache(64)
         self.assertEqual(holder.do(f"async {800 * MIB}"), [0])
         holder.await_page()
-        deadline = time.monotonic() + 20
-        while holder.async_idle() < 800 * MIB and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.wait_for(lambda: holder.async_idle() >= 800 * MIB, "nothing idle")
         self.assertEqual(asker.take(600), 0)
         self.assertEqual(other.end()["lent_bytes"], 0)
         self.assertGreaterEqual(holder.end()["lent_bytes"], 370 * MIB)
@@ -362,16 +348,11 @@ class Lend(unittest.TestCase):
 
     def test_what_a_framework_caches_is_lent_where_the_pools_have_too_little(self):
         gpu = Gpu(self)
-        holder = subprocess.Popen(
-            [sys.executable, "-c", FRAMEWORK, os.path.dirname(os.path.abspath(__file__))],
-            env=gpu.environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(holder.wait, 30)
-        self.addCleanup(holder.stdout.close)
-        self.addCleanup(holder.stdin.close)
-        self.assertEqual(holder.stdout.readline(), "ready\n")
-        deadline = time.monotonic() + 20
-        while not gpu.shows(holder.pid) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        holder = programs.Talker([sys.executable, "-c", FRAMEWORK, HERE], gpu.environ(),
+                                 stderr=None)
+        self.addCleanup(holder.finish)
+        self.assertEqual(holder.read(), "ready")
+        self.wait_for(lambda: gpu.shows(holder.pid), "no page")
         asker = gpu.start()
         # A request does not wait for a package that takes more than 100 ms. What the package gives
         # up goes back once it has answered, and serves a later request.
@@ -428,24 +409,15 @@ class Lend(unittest.TestCase):
             self.assertEqual(process.process.returncode, 0)
 
     def test_a_shortage_of_min_free_is_met_by_others(self):
-        gpu = Gpu(self)
-        giver = gpu.start()
-        giver.cache(800)
-        asker = gpu.start(GPUCACHE_MIN_FREE="500M", GPUCACHE_MEMINFO="0")
+        giver, asker = self.pair(GPUCACHE_MIN_FREE="500M", GPUCACHE_MEMINFO="0")
         self.assertEqual(asker.take(2), 0)
         asker.do("drop")
         self.assertEqual(asker.take(2), 0)
-        deadline = time.monotonic() + 30
-        while asker.do("free")[0] < 500 * MIB and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertGreaterEqual(asker.do("free")[0], 500 * MIB)
+        self.wait_for(lambda: asker.do("free")[0] >= 500 * MIB, "too little is free")
         self.assertGreaterEqual(asker.end()["num_lend_asks"], 1)
 
     def test_memory_that_is_taken_again_at_once_is_noticed(self):
-        gpu = Gpu(self)
-        giver = gpu.start()
-        giver.cache(800)
-        asker = gpu.start()
+        giver, asker = self.pair()
         self.assertEqual(asker.take(600), 0)
         asker.do("drop")
         asker.await_page()
@@ -468,10 +440,7 @@ class Lend(unittest.TestCase):
         giver = gpu.start(before=outer)
         self.assertEqual(giver.take(800, 16), 0)
         giver.do("drop")
-        deadline = time.monotonic() + 20
-        while (not os.path.isdir(gpu.pages) or not os.listdir(gpu.pages)) and \
-                time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.wait_for(lambda: os.path.isdir(gpu.pages) and os.listdir(gpu.pages), "no page")
         asker = gpu.start()
         self.assertEqual(asker.take(700), 0)
         self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
