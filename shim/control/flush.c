@@ -13,8 +13,8 @@
 #include "shim/control/signal.h"
 #include "shim/control/thread.h"
 #include "shim/control/turns.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/loader/scope.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
@@ -289,14 +289,14 @@ static bool folder_is_there(const char *path)
 }
 
 /* Does the process lack a device of this number? -1: all devices, always false. False also once the
- * process leaves. The call is a visit: it may be on the control thread. */
+ * process leaves. The call is a call scope: it may be on the control thread. */
 static bool lacks_device(int device, int *count)
 {
-    struct driver_call v;
-    if (device < 0 || !driver_call_begin(&v))
+    struct call_scope scope;
+    if (device < 0 || !call_scope_begin(&scope))
         return false;
     bool lacks = real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
-    driver_call_end(&v);
+    call_scope_end(&scope);
     return lacks;
 }
 

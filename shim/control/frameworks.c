@@ -5,19 +5,19 @@
 #include "shim/control/frameworks.h"
 
 #include "shim/context/context.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Only the framework thread uses it. It is relaxed for captures (driver_call.h): what the package
- * calls breaks none. The package may wait for a lock of the program. So this visit counts as one
- * that waits, and the exit waits 100 ms at most. */
-static struct driver_call visit;
+/* Only the framework thread uses it. It is relaxed for captures (call_scope.h): what the package
+ * calls breaks none. The package may wait for a lock of the program. So this call scope counts as
+ * one that waits, and the exit waits 100 ms at most. */
+static struct call_scope scope;
 
 /* Makes a primary context current that is there, so that the runtime of a package uses it. Else it
  * would make one on the first device. */
@@ -29,7 +29,7 @@ static void push_primary(void)
             continue;
         CUcontext ctx = atomic_load(&c->ctx), primary = device_primary(c->device);
         if ((!primary || primary == ctx) && device_primary_is_active(c->device))
-            entered = pushed_begin(&visit.pushed, ctx);
+            entered = pushed_begin(&scope.pushed, ctx);
         context_unpin(c);
         if (entered)
             return;
@@ -38,17 +38,17 @@ static void push_primary(void)
 
 static bool begin(void)
 {
-    if (capture_open() || !state_is_on() || !driver_call_begin(&visit))
+    if (capture_open() || !state_is_on() || !call_scope_begin(&scope))
         return false;
-    driver_call_wait_begins();
+    call_scope_wait_begin();
     push_primary();
     return true;
 }
 
 static void end(void)
 {
-    driver_call_wait_ends();
-    driver_call_end(&visit);
+    call_scope_wait_end();
+    call_scope_end(&scope);
 }
 
 static uint64_t devices(void)
@@ -97,10 +97,10 @@ static uint64_t held_bytes(void)
     return live + (used > reserved ? used - reserved : 0);
 }
 
-/* The visit of the framework thread is one of those under way. */
+/* The call scope of the framework thread is one of those under way. */
 static bool is_quiet(void)
 {
-    return atomic_load(&driver_call_count) <= 1 && atomic_load(&driver_call_program_waits) == 0;
+    return atomic_load(&call_scope_count) <= 1 && atomic_load(&call_scope_program_waits) == 0;
 }
 
 static const struct framework_host host = {

@@ -10,8 +10,8 @@
  */
 #include "shim/control/thread.h"
 
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/clock.h"
 #include "shim/process/futex.h"
 #include "shim/process/log.h"
@@ -84,7 +84,7 @@ static uint64_t pass(void)
     uint64_t now_ns = clock_now_ns(), next_ns = DUTY_NEVER;
     bool held = false;
     for (struct duty *d = atomic_load(&duties); d; d = d->next) {
-        if (!state_is_on() || atomic_load(&driver_call_no_more))
+        if (!state_is_on() || atomic_load(&call_scope_no_more))
             return DUTY_NEVER; /* step 9 */
         uint64_t due_ns = atomic_load(&d->due_ns);
         if (due_ns <= now_ns) {

@@ -7,8 +7,8 @@
 
 #include "pool/bits.h"
 #include "pool/spin.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
@@ -77,7 +77,7 @@ static void put(struct row *r)
 /* Lock held, and let go meanwhile. Steps 2 and 4. */
 static void await_takers(const struct row *r)
 {
-    for (unsigned turn = 0; r->takers && !driver_call_depth; turn++) {
+    for (unsigned turn = 0; r->takers && !call_scope_depth; turn++) {
         pthread_mutex_unlock(&lock);
         spin_pause(turn);
         pthread_mutex_lock(&lock);
@@ -215,7 +215,7 @@ bool async_pool_any(void)
     return counter_get(COUNTER_ASYNC) || rows_used > DEVICES_MAX;
 }
 
-/* In a visit. NULL: there is none, or the program has made no stream-ordered allocation. */
+/* In a call scope. NULL: there is none, or the program has made no stream-ordered allocation. */
 static CUmemoryPool pool_of(const struct row *r)
 {
     CUmemoryPool pool = NULL;
@@ -303,10 +303,10 @@ static void count(CUdevice device, uint64_t back)
 uint64_t async_pool_trim(CUdevice device, uint64_t keep_bytes, uint64_t most_bytes)
 {
     struct share s = {keep_bytes, most_bytes};
-    struct driver_call v;
+    struct call_scope scope;
     struct row *r;
     uint64_t back = 0;
-    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !call_scope_begin(&scope))
         return 0;
     for (int i = 0; (r = take_next(device, &i));) {
         back += trim_pool(pool_of(r), &s);
@@ -318,7 +318,7 @@ uint64_t async_pool_trim(CUdevice device, uint64_t keep_bytes, uint64_t most_byt
             back += trim_graphs(device, &s);
         put(r);
     }
-    driver_call_end(&v);
+    call_scope_end(&scope);
     count(device, back);
     return back;
 }
@@ -352,15 +352,15 @@ static uint64_t expire(struct row *r, uint64_t timeout_ns, uint64_t now_ns)
 uint64_t async_pool_expire(CUdevice device, uint64_t timeout_ns)
 {
     uint64_t now_ns = clock_now_ns(), back = 0;
-    struct driver_call v;
+    struct call_scope scope;
     struct row *r;
-    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !call_scope_begin(&scope))
         return 0;
     for (int i = 0; (r = take_next(device, &i));) {
         back += expire(r, timeout_ns, now_ns);
         put(r);
     }
-    driver_call_end(&v);
+    call_scope_end(&scope);
     count(device, back);
     return back;
 }
@@ -374,19 +374,19 @@ static void add(struct async_stats *sum, struct memory m)
 void async_pool_stats(CUdevice device, struct async_stats *out)
 {
     struct async_stats sum = {0};
-    struct driver_call v;
+    struct call_scope scope;
     struct row *r;
     *out = sum;
     if (device < 0 || device >= DEVICES_MAX || !async_pool_any())
         return;
-    if (driver_call_begin(&v)) {
+    if (call_scope_begin(&scope)) {
         for (int i = 0; (r = take_next(device, &i));) {
             add(&sum, pool_memory(pool_of(r)));
             if (is_default(r))
                 add(&sum, graph_memory(device));
             put(r);
         }
-        driver_call_end(&v);
+        call_scope_end(&scope);
         sum.async_returned_bytes = atomic_load(&returned_bytes[device]);
         pthread_mutex_lock(&lock);
         latest[device] = sum;

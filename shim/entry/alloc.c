@@ -10,8 +10,8 @@
 #include "shim/context/redzone.h"
 #include "shim/control/flush.h"
 #include "shim/control/thread.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
@@ -111,7 +111,7 @@ static void make_own_call(void *arg)
  * and serve this one. It breaks no open capture, as the pool's own calls do not. */
 static SHIM_COLD CUresult try_own_call(const struct context *c, struct own_call *call)
 {
-    if (driver_call_run(NULL, make_own_call, call) && retry_is_error(call->rc))
+    if (call_scope_run(NULL, make_own_call, call) && retry_is_error(call->rc))
         retry_note_error(call->rc);
     pool_note_nomem(c->pool, call->rc == CUDA_SUCCESS);
     counter_add(COUNTER_DRIVER, call->rc == CUDA_SUCCESS);
@@ -197,7 +197,7 @@ static bool find_row(struct context *c, size_t width, size_t *row)
 {
     int saved_errno = errno;
     size_t align = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!align && driver_call_run(c->backend.ctx, ask_alignment, &align))
+    if (!align && call_scope_run(c->backend.ctx, ask_alignment, &align))
         atomic_store_explicit(&c->pitch_bytes, align, memory_order_relaxed);
     *row = round_up(width, align);
     errno = saved_errno;

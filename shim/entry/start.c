@@ -13,7 +13,7 @@
 #include "shim/control/last_state.h"
 #include "shim/control/publish.h"
 #include "shim/control/signal.h"
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/loader/second_copy.h"
 #include "shim/option/in_force.h"
 #include "shim/process/environ.h"
@@ -94,7 +94,7 @@ static void run_at_exit(void *arg)
     if (!state_is_on() || getpid() != owner)
         return; /* a child: neither the page nor the calls under way are its own */
     report_at_exit();
-    driver_call_at_exit();
+    call_scope_at_exit();
     publish_end();
 }
 

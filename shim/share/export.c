@@ -8,7 +8,7 @@
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
 #include "shim/control/thread.h"
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/ticket.h"
@@ -135,9 +135,9 @@ static void name_native(void *data)
         r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
 }
 
-static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
+static void run_for_reply(CUcontext ctx, void (*work)(void *), struct reply *r)
 {
-    if (!driver_call_run(ctx, work, r))
+    if (!call_scope_run(ctx, work, r))
         r->rc = CUDA_ERROR_DEINITIALIZED;
 }
 
@@ -157,13 +157,13 @@ static void answer(const struct ticket_question *question, uint64_t number)
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
             r.answer.kind = TICKET_NATIVE;
-            visit(c->backend.ctx, name_native, &r);
+            run_for_reply(c->backend.ctx, name_native, &r);
             /* If the block is still live, the segment was its own when the driver named it. */
             if (!find(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
         } else {
             r.answer.kind = TICKET_CHUNKS;
-            visit(c->backend.ctx, collect_chunks, &r);
+            run_for_reply(c->backend.ctx, collect_chunks, &r);
         }
     }
     uint32_t num_fds = r.answer.count;

@@ -10,7 +10,7 @@
  *  2. During a capture that wait would break the capture. Then the mapping stays, and a duty of the
  *     control thread unmaps it after the capture (a duty that needs calm).
  *  3. A capture may begin during the wait. The calls that are left to do are allowed then, in the
- *     capture mode of a visit.
+ *     capture mode of a call scope.
  *  4. Whenever clear_closed leaves an entry in `closed`, it calls for the duty. So none stays there
  *     for ever, provided that there is a control thread: import_close asks for one.
  *  5. The driver closes its own mappings with their context, and others may get their addresses at
@@ -22,10 +22,10 @@
 #include "pool/host_memory.h"
 #include "shim/control/thread.h"
 #include "shim/driver/access.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
 #include "shim/driver/pushed.h"
 #include "shim/process/clock.h"
@@ -133,7 +133,7 @@ static void clear_closed(void)
         o->next = leaving;
         leaving = o;
         pthread_mutex_unlock(&lock);
-        if (!driver_call_run(NULL, take_away, &d))
+        if (!call_scope_run(NULL, take_away, &d))
             leave(&d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
@@ -235,7 +235,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
     pthread_mutex_unlock(&lock);
     *mapped = fresh.total_bytes != 0;
     if (behind)
-        driver_call_run(NULL, allow_late, &late);
+        call_scope_run(NULL, allow_late, &late);
     return rc;
 }
 
@@ -320,7 +320,7 @@ void import_forget(CUcontext ctx)
             *at = o->next;
             atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
-            driver_call_run(NULL, take_away_after_context, o);
+            call_scope_run(NULL, take_away_after_context, o);
             pthread_mutex_lock(&lock);
             host_cache_put(&records, o);
             at = heads[i]; /* the list may have changed */

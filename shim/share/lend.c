@@ -10,9 +10,9 @@
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/async_pool.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
-#include "shim/driver/driver_call.h"
 #include "shim/option/in_force.h"
 #include "shim/page/page.h"
 #include "shim/process/cancel.h"
@@ -144,7 +144,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
 {
     struct query q = {.device = device};
     struct place place;
-    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
         return false;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -189,7 +189,7 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, uint64_t *series)
     /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
     *series |= LAST;
     if (some)
-        nanosleep(&(struct timespec){.tv_nsec = (long)LAST_PAUSE_NS}, NULL);
+        clock_sleep(LAST_PAUSE_NS);
     return some;
 }
 
@@ -228,7 +228,7 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
     asked_ns[device] = now_ns;
-    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
         return;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,

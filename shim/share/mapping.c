@@ -6,9 +6,9 @@
 
 #include "pool/bits.h"
 #include "shim/driver/access.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/clock.h"
 
@@ -171,7 +171,7 @@ static CUresult fetch_some(struct arrival *a, unsigned flags, mapping_open_fn na
         /* Between two answers a block of chunks cannot become an allocation of the driver's. */
         rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
     } else if (a->answer.kind == TICKET_CHUNKS) {
-        rc = driver_call_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
+        rc = call_scope_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
     } else {
         rc = CUDA_ERROR_INVALID_VALUE;
     }
@@ -193,7 +193,7 @@ CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned
     } while (rc == CUDA_SUCCESS && a.answer.kind == TICKET_CHUNKS &&
              a.mapped_bytes < a.total_bytes);
     if (rc != CUDA_SUCCESS && a.total_bytes)
-        driver_call_run(NULL, give_up, &a);
+        call_scope_run(NULL, give_up, &a);
     errno = saved_errno;
     if (rc == CUDA_SUCCESS)
         *m = (struct mapping){a.base, a.total_bytes, a.base + a.answer.offset_bytes,
