@@ -23,7 +23,7 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/control/turns.h"
+#include "shim/control/gpu_wait.h"
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
@@ -41,7 +41,7 @@ static uint64_t flushed_before[CONTEXTS_MAX]; /* by all flushes of each pool */
 /* A request that waits for frameworks or for GPU work. */
 static struct waiting {
     struct empty_cache e;
-    struct turns turns;
+    struct gpu_wait wait;
     uint64_t start_ns;
     uint64_t returned_bytes[CONTEXTS_MAX]; /* by this request */
     size_t num_pools;
@@ -179,9 +179,9 @@ static bool begin(struct waiting *w, const struct command *c, struct command_rep
             command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
         return false;
     }
-    flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * MS_NS));
+    flush_once(w, gpu_wait_begin(&w->wait, w->e.device, wait_ms * MS_NS));
     if (frameworks)
-        turns_await_answer(&w->turns, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
+        gpu_wait_await_answer(&w->wait, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
     return true;
 }
 
@@ -191,7 +191,7 @@ static enum page_reply make_receipt(const struct waiting *w, bool done, struct c
     struct framework_result frameworks[NUM_FRAMEWORKS];
     uint64_t pending_bytes = 0;
     size_t left_out = 0;
-    bool first = true, all = flush_takes_answer(&w->e, w->turns.question, frameworks);
+    bool first = true, all = flush_takes_answer(&w->e, w->wait.question, frameworks);
 
     text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", clock_now_ns() - w->start_ns);
     for (size_t i = 0; i < w->num_pools; i++) {
@@ -220,9 +220,9 @@ enum page_reply command_flush(const struct command *c, struct command_reply *rep
 
     if (!c->again && !begin(w, c, reply, &code))
         return code;
-    bool done = turns_done(&w->turns);
-    if (!turns_over(&w->turns, done)) {
-        reply->again_ns = turns_next_ns(&w->turns);
+    bool done = gpu_wait_done(&w->wait);
+    if (!gpu_wait_over(&w->wait, done)) {
+        reply->again_ns = gpu_wait_next_ns(&w->wait);
         return PAGE_REPLY_PARTLY;
     }
     if (c->again && !capture_open())

@@ -103,7 +103,7 @@ CUcontext green_context_owner(CUcontext ctx)
         return NULL;
     if (!green)
         return ctx;
-    stream_watch_give_up(); /* it has a default stream of its own */
+    single_stream_disable(); /* it has a default stream of its own */
     CUcontext primary = real.cuCtxRecordEvent && real.cuCtxWaitEvent ? primary_here() : NULL;
     return primary && remember(ctx, primary) ? primary : NULL;
 }

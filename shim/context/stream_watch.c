@@ -148,7 +148,7 @@ static void leave_pool(struct pool *p)
         atomic_fetch_add(&costly_ends, 1);
 }
 
-void stream_watch_give_up(void)
+void single_stream_disable(void)
 {
     atomic_store(&given_up, true);
     context_for_each_pool(pool_give_up_single_stream);
@@ -167,7 +167,7 @@ static void leave_single(void)
     if (atomic_load(&costly_ends) >= COSTLY_ENDS) {
         uint64_t seconds = (clock_now_ns() - state_started_ns()) / SEC_NS;
         if ((uint64_t)atomic_load(&costly_ends) >= COSTLY_ENDS + seconds)
-            stream_watch_give_up();
+            single_stream_disable();
     }
 }
 
@@ -205,7 +205,7 @@ bool stream_watch_may_be_single(void)
     uint64_t adds = 0;
     int found = atomic_load(&given_up) ? 0 : dl_iterate_phdr(submits_unseen, &adds);
     if (found == WALK_FOUND)
-        stream_watch_give_up();
+        single_stream_disable();
     else if (!found && adds)
         atomic_store_explicit(&walked_adds, adds, memory_order_relaxed);
     return !atomic_load(&given_up) && atomic_load(&captures) == 0;
@@ -245,7 +245,7 @@ static struct submitter *find_record(void)
         s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;
         return mine = s;
     }
-    stream_watch_give_up(); /* there are more threads than records */
+    single_stream_disable(); /* there are more threads than records */
     return NULL;
 }
 
@@ -294,7 +294,7 @@ void stream_watch_pool_listed(bool alone)
 {
     bool may = stream_watch_may_be_single();
     if (!alone || atomic_load(&given_up))
-        stream_watch_give_up();
+        single_stream_disable();
     else if (!starts_idle() || !may)
         leave_single();
 }
@@ -409,7 +409,7 @@ enum submit_seen submission_begin(CUstream stream, unsigned flags)
         s = find_record();
     uint64_t name = name_of(s, stream, flags);
     if (__builtin_expect(flags & SUBMIT_FLAG_ATTRS, 0) && atomic_load(&captures))
-        stream_watch_give_up();
+        single_stream_disable();
     if (s && (watch & POOL_WATCH_STREAMS)) {
         seen = SUBMIT_SEEN;
         s->seals = 0;

@@ -35,7 +35,7 @@ static struct duty publish = {.run = run_publish, .due_ns = DUTY_NEVER};
 static pthread_mutex_t flush_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct report_flush last_flush;
 static atomic_int signal_now;
-static void (*bell)(void);
+static void (*on_request)(void);
 
 static enum { NOT_TRIED, THERE, GONE } now;
 static uint64_t published_ns; /* the last time */
@@ -63,9 +63,9 @@ void publish_signal(int signal_number)
     atomic_store(&signal_now, signal_number);
 }
 
-void publish_set_bell(void (*rang)(void))
+void publish_set_on_request(void (*run)(void))
 {
-    bell = rang;
+    on_request = run;
 }
 
 void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
@@ -188,7 +188,7 @@ static void complain(const char *path, const char *why, int code)
         log_info("no page: %s%s", why, text);
 }
 
-static void complain_of_bell(void)
+static void complain_of_doorbell(void)
 {
     log_info("no thread for requests: other processes cannot ask this one for anything");
 }
@@ -206,8 +206,8 @@ static bool make(void)
             complain(path, why, errno);
         return false;
     }
-    if (bell && !page_start_bell(bell))
-        complain_of_bell();
+    if (on_request && !page_start_doorbell(on_request))
+        complain_of_doorbell();
     return true;
 }
 
@@ -223,8 +223,8 @@ bool publish_now(void)
         if (lost)
             page_refuse_requests();
         bool renewed = lost && page_renew(&state);
-        if (renewed && bell && !page_renew_bell())
-            complain_of_bell();
+        if (renewed && on_request && !page_renew_doorbell())
+            complain_of_doorbell();
         /* A file that was cut off, and cannot be made anew now, may come later. */
         if (!renewed && !page_publish(&state) && !page_is_lost()) {
             now = GONE;

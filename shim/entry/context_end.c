@@ -131,7 +131,7 @@ static void reopen(struct context *c)
 {
     if (context_unhide(c)) {
         if (!context_is_alone(c))
-            stream_watch_give_up();
+            single_stream_disable();
         if (c->pool)
             pool_leave_single_stream(c->pool);
     }
@@ -338,6 +338,6 @@ CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 {
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
     if (rc == CUDA_SUCCESS)
-        stream_watch_give_up();
+        single_stream_disable();
     return rc;
 }

@@ -49,7 +49,7 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
 static bool may_be_single(const struct context *c)
 {
     if (c->redzone_bytes || !context_is_alone(c))
-        stream_watch_give_up();
+        single_stream_disable();
     return stream_watch_may_be_single();
 }
 

@@ -10,7 +10,7 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/control/last_state.h"
+#include "shim/control/interim_report.h"
 #include "shim/control/publish.h"
 #include "shim/control/signal.h"
 #include "shim/driver/call_scope.h"
@@ -65,7 +65,7 @@ static void report_at_exit(void)
         log_warn("the report is not written: the process has no host memory for it");
         return;
     }
-    last_state_end();
+    interim_report_end();
     in_force_copy(&now->options); /* the control thread may be changing them */
     const struct option_stats *where = &now->options.stats;
     struct report_flush last;

@@ -133,13 +133,13 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
 /* The work goes to a command list of a graphics API, so no stream says when it runs. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    stream_watch_give_up();
+    single_stream_disable();
     BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
 }
 
 CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    stream_watch_give_up();
+    single_stream_disable();
     BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
 }
 
@@ -208,7 +208,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
 {
     CUresult rc = retry_cuGreenCtxStreamCreate(stream, green, flags, priority);
     if (rc == CUDA_SUCCESS)
-        stream_watch_give_up();
+        single_stream_disable();
     return rc;
 }
 
@@ -216,7 +216,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
 CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
 {
     if (!stream_watch_keeps_order(id))
-        stream_watch_give_up();
+        single_stream_disable();
     return real.cuStreamSetAttribute(stream, id, value);
 }
 
@@ -224,7 +224,7 @@ CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
                                    const CUstreamAttrValue *value)
 {
     if (!stream_watch_keeps_order(id))
-        stream_watch_give_up();
+        single_stream_disable();
     return real.cuStreamSetAttribute_ptsz(stream, id, value);
 }
 
@@ -234,6 +234,6 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
 {
     if (!stream_watch_keeps_order(id) &&
         id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        stream_watch_give_up();
+        single_stream_disable();
     return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

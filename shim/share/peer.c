@@ -166,7 +166,7 @@ static size_t grant_missing(const struct side *accessor, const struct elsewhere 
         struct side owner = {e->ctx[i], e->device[i]};
         if (is_granted(accessor->ctx, owner.ctx))
             continue;
-        stream_watch_give_up(); /* as cuCtxEnablePeerAccess does */
+        single_stream_disable(); /* as cuCtxEnablePeerAccess does */
         if (add(accessor, &owner) == CUDA_SUCCESS)
             granted++;
         else

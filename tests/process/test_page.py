@@ -158,7 +158,7 @@ class State(Case):
             program.do("alloc(64)")
             page = program.page()
             body, gpus = page.state()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the bell")
+            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
             self.assertEqual(program.descriptors(), before)
             self.assertEqual(body["pid"], program.process.pid)
             self.assertEqual(page.get("pid"), program.process.pid)
@@ -204,7 +204,7 @@ class State(Case):
         with Program(self.folder) as program:
             program.do("alloc(1)")
             page = program.page()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the bell")
+            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
             page.put("watched_until_ns", time.monotonic_ns() + 10**15)  # beyond what is allowed
             time.sleep(0.5)
 
@@ -572,7 +572,7 @@ class Request(Case):
 
     def test_is_heard_at_a_page_that_comes_after_one_that_was_cut_off(self):
         """The signal is what `gpucache flush` sends where it finds no page. The second request
-        raises the new bell to where the one before was."""
+        raises the new doorbell to where the one before was."""
         for removes in True, False:
             with self.subTest(removes=removes), Program(self.folder) as program:
                 program.do("alloc(64)", "free()")

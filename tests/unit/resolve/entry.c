@@ -101,7 +101,7 @@ enum submit_seen submission_begin(CUstream stream, unsigned flags)
     return (enum submit_seen)probe.note_answer;
 }
 
-void stream_watch_give_up(void)
+void single_stream_disable(void)
 {
     probe.left_single++;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See last_state.h. The state but for the two words belongs to the control thread.
+ * See interim_report.h. The state but for the two words belongs to the control thread.
  */
-#include "shim/control/last_state.h"
+#include "shim/control/interim_report.h"
 
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
@@ -56,7 +56,7 @@ static uint64_t run(uint64_t now_ns)
     return control_after(now_ns, every_ns);
 }
 
-void last_state_start(void)
+void interim_report_start(void)
 {
     const struct option_stats *where = &in_force()->stats;
     every_ns = FIRST_NS;
@@ -65,7 +65,7 @@ void last_state_start(void)
         control_due(&duty, control_after(clock_now_ns(), every_ns));
 }
 
-void last_state_end(void)
+void interim_report_end(void)
 {
     atomic_store(&leaving, true);
     for (int waits = 0; atomic_load(&writing) && waits < 1000; waits++)
