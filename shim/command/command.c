@@ -14,7 +14,7 @@
 
 enum when { ANY_TIME, PACED, IN_CALM };
 
-static const struct row {
+static const struct command_row {
     enum when when;
     enum page_reply (*run)(const struct command *c, struct command_reply *reply);
 } rows[] = {

@@ -136,7 +136,7 @@ uint64_t flush_ask_frameworks(void)
     return frameworks_ask(answered);
 }
 
-static void follow(const struct empty_cache *e, uint64_t question)
+static void follow_answer(const struct empty_cache *e, uint64_t question)
 {
     if (!question)
         return;
@@ -179,7 +179,7 @@ static uint64_t run_ask(uint64_t now_ns)
     pthread_mutex_unlock(&request_lock);
     following.question = max_u64(following.question, question);
     if (from_environment)
-        follow(&e, question);
+        follow_answer(&e, question);
     return DUTY_NEVER;
 }
 
@@ -188,7 +188,7 @@ bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
 {
     if (framework_has_answered(question, results) && !framework_any_is(results, FRAMEWORK_BUSY))
         return true;
-    follow(e, question);
+    follow_answer(e, question);
     control_due(&at_answer, 0); /* the answer may have come meanwhile */
     return false;
 }
@@ -197,7 +197,7 @@ bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
 static void flush(const struct empty_cache *e, const char *why)
 {
     flush_all_pools(e, why);
-    follow(e, flush_ask_frameworks());
+    follow_answer(e, flush_ask_frameworks());
 }
 
 static uint64_t run_start(uint64_t now_ns)

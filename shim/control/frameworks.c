@@ -36,7 +36,7 @@ static void push_primary(void)
     }
 }
 
-static bool begin(void)
+static bool begin_run(void)
 {
     if (capture_open() || !state_is_on() || !call_scope_begin(&scope))
         return false;
@@ -82,7 +82,7 @@ static uint64_t used_bytes(void)
 /* Live memory of the pools. The program may have taken memory past the pools, by its own mapping
  * calls or by stream-ordered allocations. In that case adds the other memory of the devices, as the
  * driver tells it. Other processes' changes in the same milliseconds disturb that figure. */
-static uint64_t held_bytes(void)
+static uint64_t pools_held_bytes(void)
 {
     uint64_t live = 0, reserved = 0;
     FOR_EACH_CONTEXT(c) {
@@ -103,8 +103,11 @@ static bool is_quiet(void)
     return atomic_load(&call_scope_count) <= 1 && atomic_load(&call_scope_program_waits) == 0;
 }
 
-static const struct framework_host host = {
-    .begin = begin, .end = end, .held_bytes = held_bytes, .devices = devices, .is_quiet = is_quiet};
+static const struct framework_host host = {.begin = begin_run,
+                                           .end = end,
+                                           .held_bytes = pools_held_bytes,
+                                           .devices = devices,
+                                           .is_quiet = is_quiet};
 
 uint64_t frameworks_ask(void (*answered)(void))
 {

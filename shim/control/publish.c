@@ -155,7 +155,7 @@ static size_t write_body(struct report *r)
 }
 
 /* Fills *state with what is to be published. False: nothing changed, and only_changes was said. */
-static bool collect(struct page_state *state, bool only_changes)
+static bool collect_state(struct page_state *state, bool only_changes)
 {
     struct report_flush last;
     struct report r;
@@ -193,14 +193,14 @@ static void complain_of_doorbell(void)
     log_info("no thread for requests: other processes cannot ask this one for anything");
 }
 
-static bool make(void)
+static bool make_page(void)
 {
     const struct option_dir *dir = &in_force()->dir;
     const char *path = dir->path[0] ? dir->path : NULL, *why;
     struct page_state state;
 
     read_command();
-    collect(&state, false);
+    collect_state(&state, false);
     if (!page_make(path, &state, &why)) {
         if (why)
             complain(path, why, errno);
@@ -216,9 +216,9 @@ bool publish_now(void)
     struct page_state state;
 
     if (now == NOT_TRIED) {
-        now = make() ? THERE : GONE;
+        now = make_page() ? THERE : GONE;
     } else if (now == THERE) {
-        collect(&state, false);
+        collect_state(&state, false);
         bool lost = page_is_lost();
         if (lost)
             page_refuse_requests();
@@ -240,7 +240,7 @@ static bool publish_if_changed(void)
     struct page_state state;
 
     bool fresh = clock_now_ns() < published_ns + AT_LEAST_EVERY_NS;
-    if (!collect(&state, true) && !page_is_lost() && fresh)
+    if (!collect_state(&state, true) && !page_is_lost() && fresh)
         return true;
     return publish_now();
 }

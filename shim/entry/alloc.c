@@ -131,7 +131,7 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
 }
 
 /* Most allocations end here: a thread gets a block that it has just freed. */
-static inline uint64_t take(size_t size_bytes)
+static inline uint64_t take_fast(size_t size_bytes)
 {
     struct pool *p = context_quick_pool();
     bool requested = atomic_load_explicit(&flush_requested, memory_order_relaxed);
@@ -167,7 +167,7 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    uint64_t addr = likely(dptr) ? take(bytesize) : 0;
+    uint64_t addr = likely(dptr) ? take_fast(bytesize) : 0;
     if (unlikely(!addr))
         return alloc_slowly(dptr, bytesize);
     *dptr = addr;
@@ -362,7 +362,7 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
 
 bool entry_runtime_malloc(void **p, size_t size_bytes)
 {
-    uint64_t addr = likely(p) ? take(size_bytes) : 0;
+    uint64_t addr = likely(p) ? take_fast(size_bytes) : 0;
     if (unlikely(!addr))
         return runtime_malloc_slowly(p, size_bytes);
     *p = (void *)(uintptr_t)addr;

@@ -34,7 +34,7 @@ uint32_t loan_request_jitter(void)
     return (uint32_t)(x >> 32);
 }
 
-static bool is_private(const struct stat *st)
+static bool is_private_file(const struct stat *st)
 {
     return st->st_uid == geteuid() && !(st->st_mode & (S_IRWXG | S_IRWXO));
 }
@@ -43,7 +43,7 @@ int loan_request_open_page(int folder, const char *name, int access, struct stat
 {
     int fd = openat(folder, name, access | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 && (kernel_fstat(fd, st) || !S_ISREG(st->st_mode) || st->st_nlink != 1 ||
-                    !is_private(st) || st->st_size != sizeof(struct page))) {
+                    !is_private_file(st) || st->st_size != sizeof(struct page))) {
         close(fd);
         return -1;
     }
@@ -74,7 +74,7 @@ enum { NO_SLOT = -1, NO_PAGE = -2 };
 
 /* F_WRLCK or F_UNLCK of a range, without a wait. The lock is the descriptor's: other descriptors of
  * the file come and go in this process. Some sandboxes have locks of the process only. */
-static bool lock(int fd, short type, size_t start, size_t bytes)
+static bool set_lock(int fd, short type, size_t start, size_t bytes)
 {
     struct flock range = {
         .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)bytes};
@@ -89,7 +89,7 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
         unsigned slot = (first + i) % PAGE_SLOTS;
         uint32_t asked, replied;
-        if (!lock(fd, F_WRLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1))
+        if (!set_lock(fd, F_WRLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1))
             continue;
         if (!page_get(page, &asked, PAGE_SLOT_OFFSET(slot, ask_sequence), sizeof asked) ||
             !page_get(page, &replied, PAGE_SLOT_OFFSET(slot, reply_sequence), sizeof replied))
@@ -98,7 +98,7 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
             *sequence = replied;
             return (int)slot;
         }
-        lock(fd, F_UNLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1);
+        set_lock(fd, F_UNLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1);
     }
     return NO_SLOT;
 }
@@ -132,7 +132,7 @@ static bool ring(struct page *page)
                    FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0x7ff)) > 0;
 }
 
-static bool has_waiter(struct page *page)
+static bool doorbell_has_waiter(struct page *page)
 {
     return futex_wake(&page->doorbell, 1, FUTEX_OF_FILE) > 0;
 }
@@ -225,7 +225,7 @@ struct watch {
  * twice and the process can be seen, its state decides. False: no reply comes. */
 static bool look_again(struct watch *w, struct page *page, const struct loan_request *q)
 {
-    w->is_there = has_waiter(page);
+    w->is_there = doorbell_has_waiter(page);
     if (!w->is_there && ++w->misses >= 2) {
         enum life life = look_at(q);
         if (life == GONE)
@@ -308,7 +308,7 @@ enum loan_request_result loan_request_make(int folder, const struct loan_request
     }
     late->file = st.st_ino;
     /* A child that was forked meanwhile has the descriptor too, so that its close ends no lock. */
-    lock(fd, F_UNLCK, 0, sizeof(struct page));
+    set_lock(fd, F_UNLCK, 0, sizeof(struct page));
     kernel_close_own(fd, &st);
     return result;
 }

@@ -74,7 +74,7 @@ static struct opened *find_ticket(const struct ticket *ticket, CUcontext ctx)
     return NULL;
 }
 
-static struct opened *add(const struct ticket *ticket, CUcontext ctx)
+static struct opened *add_opened(const struct ticket *ticket, CUcontext ctx)
 {
     struct opened *o = host_cache_ensure(&records, 1) ? host_cache_get(&records) : NULL;
     if (o) {
@@ -107,7 +107,7 @@ static void leave(struct departure *d)
     pthread_mutex_unlock(&lock);
 }
 
-static void take_away(void *data)
+static void unmap_closed(void *data)
 {
     struct departure *d = data;
     const struct opened *o = d->entry;
@@ -133,7 +133,7 @@ static void clear_closed(void)
         o->next = leaving;
         leaving = o;
         pthread_mutex_unlock(&lock);
-        if (!call_scope_run(NULL, take_away, &d))
+        if (!call_scope_run(NULL, unmap_closed, &d))
             leave(&d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
@@ -209,7 +209,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
     struct opened *o;
     while ((o = find_ticket(&ticket, ctx)) && o->busy)
         pthread_cond_wait(&changed, &lock);
-    if (!o && !(o = add(&ticket, ctx)))
+    if (!o && !(o = add_opened(&ticket, ctx)))
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (o && o->busy) {
         pthread_mutex_unlock(&lock);
@@ -282,7 +282,7 @@ bool import_close(CUdeviceptr addr, CUresult *rc)
     return mine;
 }
 
-static void take_away_after_context(void *data)
+static void unmap_after_context(void *data)
 {
     const struct opened *o = data;
     mapping_destroy(&o->mapping, true);
@@ -320,7 +320,7 @@ void import_forget(CUcontext ctx)
             *at = o->next;
             atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
-            call_scope_run(NULL, take_away_after_context, o);
+            call_scope_run(NULL, unmap_after_context, o);
             pthread_mutex_lock(&lock);
             host_cache_put(&records, o);
             at = heads[i]; /* the list may have changed */
@@ -354,7 +354,7 @@ bool import_was_closed(CUdeviceptr addr)
 void import_for_each_range(CUdevice device,
                            void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {
-    struct range {
+    struct opened_range {
         uint64_t addr, size_bytes;
     } *ranges = NULL;
     size_t count = 0, at = 0;
@@ -367,7 +367,7 @@ void import_for_each_range(CUdevice device,
         ranges = host_pages(count * sizeof *ranges);
     for (const struct opened *o = list; o && ranges; o = o->next)
         if (!o->busy && o->device == device && o->mapping.total_bytes)
-            ranges[at++] = (struct range){o->mapping.base, o->mapping.total_bytes};
+            ranges[at++] = (struct opened_range){o->mapping.base, o->mapping.total_bytes};
     pthread_mutex_unlock(&lock);
     for (size_t i = 0; i < at; i++)
         f(arg, ranges[i].addr, ranges[i].size_bytes);

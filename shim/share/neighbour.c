@@ -93,7 +93,7 @@ static struct known *find_known(const char *name)
 }
 
 /* The neighbour's row; a new one takes the place of the one whose last use is the oldest. */
-static struct known *remember(const char *name, uint64_t now_ns)
+static struct known *remember_neighbour(const char *name, uint64_t now_ns)
 {
     struct known *k = find_known(name);
     for (int i = 0; !k && i < KNOWN; i++)
@@ -170,12 +170,13 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
 }
 
 /* The search in the directory. */
-struct search {
+struct page_search {
     struct candidate best; /* its name "": there is none */
     unsigned candidates, pages_read;
 };
 
-static void consider(int folder, const struct neighbour_wish *w, const char *name, struct search *s)
+static void consider_page(int folder, const struct neighbour_wish *w, const char *name,
+                          struct page_search *s)
 {
     struct page_id its;
     uint64_t now_ns = clock_now_ns();
@@ -203,14 +204,14 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
         s->best = c;
 }
 
-static bool find_best(int folder, const struct neighbour_wish *w, struct search *s)
+static bool find_best(int folder, const struct neighbour_wish *w, struct page_search *s)
 {
     long got;
-    *s = (struct search){0};
+    *s = (struct page_search){0};
     while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
         for (long at = 0; at < got;) {
             unsigned short length;
-            consider(folder, w, kernel_entry(entries + at, &length), s);
+            consider_page(folder, w, kernel_entry(entries + at, &length), s);
             at += length;
         }
     return s->candidates > 0;
@@ -223,7 +224,7 @@ static enum neighbour_answer learn(const struct candidate *c, const struct neigh
                                    const struct loan_request_place *late)
 {
     uint64_t now_ns = clock_now_ns();
-    struct known *k = remember(c->name, now_ns);
+    struct known *k = remember_neighbour(c->name, now_ns);
     if (answer == NEIGHBOUR_BUSY && k->busy_in != w->until_ns) {
         k->busy_in = w->until_ns;
         k->busy_since_ns = now_ns;
@@ -266,7 +267,7 @@ static enum neighbour_answer ask_one(int folder, const char *name, const struct 
 static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t wait_ns,
                                       uint64_t *bytes)
 {
-    struct search s;
+    struct page_search s;
     struct stat folder_stat;
     const char *why;
     int folder = page_dir_open(w->folder, &why);
@@ -329,7 +330,8 @@ static bool find_page(int folder, const struct page_id *self, int pid, char name
 }
 
 /* `asking` held. */
-static uint64_t flush_one(const char *path, const struct page_id *self, int pid, uint64_t until_ns)
+static uint64_t flush_neighbour(const char *path, const struct page_id *self, int pid,
+                                uint64_t until_ns)
 {
     uint64_t bytes = 0;
     char name[PAGE_NAME_MAX];
@@ -342,7 +344,7 @@ static uint64_t flush_one(const char *path, const struct page_id *self, int pid,
     if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
         const struct loan_request q = {
             .name = name, .self = self, .until_ns = until_ns, .waits = true};
-        remember(name, clock_now_ns())->is_near = true;
+        remember_neighbour(name, clock_now_ns())->is_near = true;
         if (loan_request_make(folder, &q, &bytes, &late) != LOAN_REPLIED)
             bytes = 0;
     }
@@ -355,7 +357,7 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
     int saved_errno = errno, cancel = cancel_forbid();
     uint64_t bytes = 0;
     if (lock_until(until_ns)) {
-        bytes = flush_one(folder, self, pid, until_ns);
+        bytes = flush_neighbour(folder, self, pid, until_ns);
         pthread_mutex_unlock(&asking);
     }
     cancel_allow(cancel);
