@@ -182,7 +182,7 @@ static void consider_page(int folder, const struct neighbour_wish *w, const char
     uint64_t now_ns = clock_now_ns();
     if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its))
         return;
-    /* Of processes in another pid namespace only the bell tells whether they live. */
+    /* Of processes in another pid namespace only the doorbell tells whether they live. */
     bool gone = its.pid_namespace == w->self->pid_namespace &&
                 (its.pid == w->self->pid || its.pid > INT_MAX ||
                  (kill((pid_t)its.pid, 0) && errno == ESRCH));
